@@ -1,0 +1,229 @@
+"""The tree of errors. Each knows its HTTP status, its gRPC code, the CLI's exit code, and what to do next.
+
+    YardError                    code             HTTP  gRPC                 exit
+    ├── BadRequest               bad-request      400   INVALID_ARGUMENT     2
+    │   ├── Malformed            malformed        400
+    │   ├── TooLarge             too-large        413   RESOURCE_EXHAUSTED
+    │   └── UnknownName          unknown-name     400
+    ├── Unauthenticated          unauthenticated  401   UNAUTHENTICATED      4
+    ├── Denied                   denied           403   PERMISSION_DENIED    4
+    ├── NotFound                 not-found        404   NOT_FOUND            3
+    │   ├── NoSuchJob            no-such-job
+    │   └── NoSuchCluster …      no-such-cluster
+    ├── Conflict                 conflict         409   ALREADY_EXISTS       6
+    │   ├── NameTaken            name-taken
+    │   ├── KeyReused            key-reused
+    │   └── AgentLives           agent-lives
+    ├── Gone                     gone             410   FAILED_PRECONDITION  6
+    ├── PolicyRefused            policy-refused   422   FAILED_PRECONDITION  5
+    ├── Busy (transient)         busy             429   RESOURCE_EXHAUSTED   1
+    ├── Unavailable (transient)  unavailable      503   UNAVAILABLE          1
+    ├── TimedOut                 timed-out        504   DEADLINE_EXCEEDED    7
+    └── Internal                 internal         500   INTERNAL             1
+
+The docstring is the default message. `next_step` tells the reader what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+EXIT_OK = 0
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_NOT_FOUND = 3
+EXIT_DENIED = 4
+EXIT_REJECTED = 5
+EXIT_CONFLICT = 6
+EXIT_TIMED_OUT = 7
+
+
+class YardError(Exception):
+    """Something went wrong."""
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+    grpc: ClassVar[str] = "UNKNOWN"
+    exit_code: ClassVar[int] = EXIT_ERROR
+    transient: ClassVar[bool] = False
+    default_next: ClassVar[str] = ""
+
+    def __init__(self, detail: str = "", *, next_step: str = "") -> None:
+        self.detail = detail or (self.__doc__ or "").strip()
+        self.next_step = next_step or self.default_next
+        super().__init__(self.detail)
+
+    @property
+    def title(self) -> str:
+        return (self.__doc__ or "").strip().split("\n")[0]
+
+
+class BadRequest(YardError):
+    """The request cannot be understood or is not allowed as it stands."""
+
+    code = "bad-request"
+    status = 400
+    grpc = "INVALID_ARGUMENT"
+    exit_code = EXIT_USAGE
+    default_next = "Correct the request and send it again; nothing was stored."
+
+
+class Malformed(BadRequest):
+    """The body, file or argument is not well-formed."""
+
+    code = "malformed"
+
+
+class UnknownName(BadRequest):
+    """The request names something that does not exist."""
+
+    code = "unknown-name"
+
+
+class TooLarge(BadRequest):
+    """The body is over the bound."""
+
+    code = "too-large"
+    status = 413
+    grpc = "RESOURCE_EXHAUSTED"
+    default_next = "Send less in one request."
+
+
+class Unauthenticated(YardError):
+    """The credential is missing, unknown, expired or revoked."""
+
+    code = "unauthenticated"
+    status = 401
+    grpc = "UNAUTHENTICATED"
+    exit_code = EXIT_DENIED
+    default_next = "Run `yard login`, or set YARD_TOKEN to a token that holds."
+
+
+class Denied(YardError):
+    """You may not do this."""
+
+    code = "denied"
+    status = 403
+    grpc = "PERMISSION_DENIED"
+    exit_code = EXIT_DENIED
+    default_next = "Ask an administrator for the grant named above (`yard grant add`)."
+
+
+class NotFound(YardError):
+    """There is no such thing, or it is not yours to see."""
+
+    code = "not-found"
+    status = 404
+    grpc = "NOT_FOUND"
+    exit_code = EXIT_NOT_FOUND
+    default_next = "Check the name or id; the matching list command shows what you may see."
+
+
+class NoSuchJob(NotFound):
+    """There is no such job, or it is not yours to see."""
+
+    code = "no-such-job"
+    default_next = "`yard ls --all` lists the jobs you may see."
+
+
+class NoSuchCluster(NotFound):
+    """There is no such cluster, or it is not yours to see."""
+
+    code = "no-such-cluster"
+    default_next = "`yard cluster ls` lists the clusters you may see."
+
+
+class Conflict(YardError):
+    """The request conflicts with what is there."""
+
+    code = "conflict"
+    status = 409
+    grpc = "ALREADY_EXISTS"
+    exit_code = EXIT_CONFLICT
+    default_next = "Look at what is there, then decide."
+
+
+class NameTaken(Conflict):
+    """The name is already taken."""
+
+    code = "name-taken"
+    default_next = "Choose another name, or use what is there."
+
+
+class KeyReused(Conflict):
+    """This idempotency key was used for a different request."""
+
+    code = "key-reused"
+    default_next = "Use a new key for a new request; the same key belongs to the same body."
+
+
+class AgentLives(Conflict):
+    """Another agent of this name is alive with another journal."""
+
+    code = "agent-lives"
+    default_next = "Stop the other agent, or start this one with another --name."
+
+
+class Gone(YardError):
+    """This registration is no longer valid."""
+
+    code = "gone"
+    status = 410
+    grpc = "FAILED_PRECONDITION"
+    exit_code = EXIT_CONFLICT
+    default_next = "Join again with a new join token (`yard cluster invite NAME`)."
+
+
+class PolicyRefused(YardError):
+    """A rule refuses the job."""
+
+    code = "policy-refused"
+    status = 422
+    grpc = "FAILED_PRECONDITION"
+    exit_code = EXIT_REJECTED
+    default_next = "Ask for less, or ask for the rule named above to be changed."
+
+
+class Busy(YardError):
+    """The server has too much waiting."""
+
+    code = "busy"
+    status = 429
+    grpc = "RESOURCE_EXHAUSTED"
+    transient = True
+    default_next = "Wait the seconds named in Retry-After and try again."
+
+
+class Unavailable(YardError):
+    """The server cannot serve this now."""
+
+    code = "unavailable"
+    status = 503
+    grpc = "UNAVAILABLE"
+    transient = True
+    default_next = "Try again in a few seconds; nothing that was accepted is lost."
+
+
+class TimedOut(YardError):
+    """The time given ran out."""
+
+    code = "timed-out"
+    status = 504
+    grpc = "DEADLINE_EXCEEDED"
+    exit_code = EXIT_TIMED_OUT
+    default_next = "Give more time; what you waited for goes on."
+
+
+class Internal(YardError):
+    """A defect in the server."""
+
+    code = "internal"
+    grpc = "INTERNAL"
+    default_next = "Look at the server's log for this request, and report it."
+
+
+def _all(base: type[YardError]) -> list[type[YardError]]:
+    return [base, *(found for child in base.__subclasses__() for found in _all(child))]
+
+
+BY_CODE: dict[str, type[YardError]] = {cls.code: cls for cls in _all(YardError)}

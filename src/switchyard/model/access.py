@@ -1,0 +1,111 @@
+"""Who may do what: roles by grant on a cluster, a cluster group, a project or the platform."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from switchyard.model.names import Name, Title
+
+EVERYONE = "everyone"
+
+
+class Role(StrEnum):
+    """Each role holds all the ones before it."""
+
+    VIEW = "view"
+    SUBMIT = "submit"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+
+RANK = {role: rank for rank, role in enumerate(Role)}
+
+
+class On(StrEnum):
+    """What a grant is about. A grant on the platform holds everywhere."""
+
+    PLATFORM = "platform"
+    PROJECT = "project"
+    CLUSTER = "cluster"
+    CLUSTER_GROUP = "cluster-group"
+
+
+class To(StrEnum):
+    """Who holds a grant."""
+
+    USER = "user"
+    GROUP = "group"
+    EVERYONE = EVERYONE
+
+
+class Grant(Struct, frozen=True, omit_defaults=True):
+    """`role` for `subject` on `object`."""
+
+    id: str
+    role: Role
+    to: To
+    subject: str
+    on: On
+    object: str
+    created_us: int = 0
+
+
+class GrantRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of `POST /v1/grants`: `subject` is ignored for everyone, `object` for the platform."""
+
+    role: Role
+    to: To
+    on: On
+    subject: Name = EVERYONE
+    object: Name = "all"
+
+
+class User(Struct, frozen=True, omit_defaults=True):
+    id: str
+    name: str
+    full_name: str = ""
+    groups: list[str] = []
+    is_enabled: bool = True
+    created_us: int = 0
+
+
+class UserRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+    full_name: Title = ""
+    groups: Annotated[list[Name], Meta(max_length=1000)] = []
+
+
+class UserChange(Struct, frozen=True, forbid_unknown_fields=True):
+    full_name: Title | None = None
+    groups: Annotated[list[Name], Meta(max_length=1000)] | None = None
+    is_enabled: bool | None = None
+
+
+class Token(Struct, frozen=True, omit_defaults=True):
+    """A token as it is listed. The secret is shown once, at its making."""
+
+    id: str
+    user: str
+    note: str = ""
+    created_us: int = 0
+    expires_us: int | None = None
+    last_used_us: int | None = None
+    is_revoked: bool = False
+
+
+class TokenRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """No user: for yourself. `expires_s`: seconds from now; none: it does not expire."""
+
+    user: Name | None = None
+    note: Title = ""
+    expires_s: Annotated[int, Meta(ge=1, le=10 * 366 * 86_400)] | None = None
+
+
+class NewToken(Struct, frozen=True):
+    """The one time the secret is shown."""
+
+    token: str
+    info: Token

@@ -1,0 +1,110 @@
+"""A cluster: a registration with a graph (what it has), a state (how it is now), groups and agents."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from switchyard.model.graph import Graph
+from switchyard.model.names import LabelKey, LabelValue, Name, Title
+
+Labels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)]
+
+
+class Health(StrEnum):
+    """Whether leases can be given there now."""
+
+    UP = "up"
+    DOWN = "down"  # no live agent, or no graph yet
+    CORDONED = "cordoned"
+
+
+class Load(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a cluster is now, as its agent saw it."""
+
+    free_cores: int | None = None
+    free_gpus: int | None = None
+    free_memory_bytes: int | None = None
+    running: int = 0
+    queued: int = 0
+    trouble: Title = ""  # why the agent takes nothing now, e.g. a full disk
+
+
+class Cluster(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A cluster as the API shows it."""
+
+    id: str
+    name: str
+    health: Health
+    reason: str = ""
+    is_private: bool = False
+    groups: list[str] = []
+    labels: dict[str, str] = {}
+    backend: str = ""
+    graph: Graph | None = None
+    load: Load | None = None
+    created_us: int = 0
+    seen_us: int | None = None
+
+
+class ClusterRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    name: Name
+    is_private: bool = False
+    groups: Annotated[list[Name], Meta(max_length=256)] = []
+    labels: Labels = {}
+
+
+class ClusterChange(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    is_cordoned: bool | None = None
+    is_private: bool | None = None
+    groups: Annotated[list[Name], Meta(max_length=256)] | None = None
+    labels: Labels | None = None
+    reason: Title = ""
+
+
+class InviteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A join token for this cluster. One use unless `is_reusable`."""
+
+    is_reusable: bool = False
+    expires_s: Annotated[int, Meta(ge=1, le=366 * 86_400)] = 86_400
+    is_private: bool = False
+    groups: Annotated[list[Name], Meta(max_length=256)] = []
+
+
+class Invite(Struct, frozen=True, omit_defaults=True):
+    id: str
+    cluster: str
+    is_reusable: bool
+    expires_us: int
+    uses: int = 0
+    is_revoked: bool = False
+    created_us: int = 0
+
+
+class NewInvite(Struct, frozen=True):
+    """The one time the join token is shown."""
+
+    token: str
+    info: Invite
+
+
+class SubmitToken(Struct, frozen=True):
+    """A cluster's submit token, shown once; making a new one ends the old."""
+
+    cluster: str
+    token: str
+
+
+class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent as the API shows it."""
+
+    id: str
+    name: str
+    cluster: str
+    backend: str
+    version: str = ""
+    is_live: bool = False
+    created_us: int = 0
+    seen_us: int | None = None

@@ -1,0 +1,139 @@
+"""One way in for every body and file: msgspec checks the types, this refuses what msgspec lets through."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from switchyard.errors import Malformed
+
+T = TypeVar("T")
+
+# A string followed by a colon is a key wherever it stands in valid JSON.
+_KEY = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
+YAML_DEPTH_MAX = 64
+YAML_BYTES_MAX = 16 * 2**20
+
+
+class JsonReader:
+    """Decodes one type from JSON: strict types, no unknown or duplicate fields, bounded depth."""
+
+    def __init__(self, kind: Any) -> None:
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
+
+    def read(self, body: bytes) -> Any:
+        try:
+            value = self._decoder.decode(body)
+        except msgspec.ValidationError as exc:
+            raise Malformed(_plain(str(exc))) from exc
+        except msgspec.DecodeError as exc:
+            raise Malformed(f"The body is not valid JSON: {exc}") from exc
+        except RecursionError as exc:
+            raise Malformed("The body is nested too deeply.") from exc
+        except UnicodeDecodeError as exc:
+            raise Malformed("The body is not valid UTF-8.") from exc
+        refuse_duplicates(body)
+        return value
+
+
+def decode_json(body: bytes, kind: type[T]) -> T:
+    value: T = JsonReader(kind).read(body)
+    return value
+
+
+def refuse_duplicates(body: bytes) -> None:
+    """Raise if an object has a key twice. The common body has no key twice anywhere, which one scan shows."""
+    keys = _KEY.findall(body)
+    if len(keys) == len(set(keys)) and b"\\" not in b"".join(keys):
+        return
+    try:
+        json.loads(body, object_pairs_hook=_unique)
+    except RecursionError as exc:
+        raise Malformed("The body is nested too deeply.") from exc
+    except json.JSONDecodeError as exc:
+        raise Malformed(f"The body is not valid JSON: {exc}") from exc
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise Malformed(f"The field {twice[:80]!r} is given twice.")
+    return found
+
+
+def convert(value: Any, kind: type[T], *, where: str) -> T:
+    """Check a plain value, from YAML say, against a type."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as exc:
+        raise Malformed(f"{where}: {_plain(str(exc))}") from exc
+    except RecursionError as exc:
+        raise Malformed(f"{where}: nested too deeply.") from exc
+
+
+def load_yaml(text: str | bytes, *, where: str) -> Any:
+    """YAML as plain values: safe types, no duplicate keys, no aliases, bounded depth; mistakes with line and column."""
+    import yaml  # slow to import, and most commands read no YAML
+
+    if len(text) > YAML_BYTES_MAX:
+        raise Malformed(f"{where}: over {YAML_BYTES_MAX} bytes.")
+    try:
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _refuse_traps(node, where, 0)
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark or exc.context_mark
+        at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise Malformed(f"{where}: {at}{exc.problem or exc.context}") from exc
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as exc:
+        raise Malformed(f"{where}: {exc}") from exc
+    except RecursionError as exc:
+        raise Malformed(f"{where}: nested too deeply.") from exc
+
+
+def _refuse_traps(node: Any, where: str, depth: int, seen: set[int] | None = None) -> None:
+    seen = set() if seen is None else seen
+    place = f"{where}: line {node.start_mark.line + 1}, column {node.start_mark.column + 1}"
+    if depth > YAML_DEPTH_MAX:
+        raise Malformed(f"{place}: nested deeper than {YAML_DEPTH_MAX}.")
+    if id(node) in seen:
+        raise Malformed(f"{place}: aliases are not allowed here.")
+    if not isinstance(node.value, list):
+        return
+    seen.add(id(node))
+    if node.id == "sequence":
+        for child in node.value:
+            _refuse_traps(child, where, depth + 1, seen)
+        return
+    keys: set[str] = set()
+    for key, child in node.value:
+        if isinstance(key.value, str):
+            if key.value in keys:
+                at = f"line {key.start_mark.line + 1}, column {key.start_mark.column + 1}"
+                raise Malformed(f"{where}: {at}: the field {key.value[:80]!r} is given twice.")
+            keys.add(key.value)
+        _refuse_traps(key, where, depth + 1, seen)
+        _refuse_traps(child, where, depth + 1, seen)
+
+
+def _plain(message: str) -> str:
+    """msgspec's message in a user's words: the place without the `$`."""
+    message = message.replace(" - at `$.", " - at `").replace(" - at `$`", " - at the top")
+    if "matching regex" in message and "A-Za-z0-9_" in message:
+        place = message.rpartition(" - at ")[2]
+        message = f"Not a valid name (letters, digits, . _ @ + - inside, at most 128) - at {place}"
+    elif "matching regex" in message:
+        place = message.rpartition(" - at ")[2]
+        message = f"Control characters are not allowed - at {place}"
+    return message

@@ -1,0 +1,26 @@
+"""Ids are ULIDs: 26 characters, sorted by the time they were made. Time and randomness are given in."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+JobId = NewType("JobId", str)
+ClusterId = NewType("ClusterId", str)
+AgentId = NewType("AgentId", str)
+UserId = NewType("UserId", str)
+
+ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+LENGTH = 26
+RANDOM_BITS = 80
+_PAIRS = [a + b for a in ALPHABET for b in ALPHABET]
+
+
+def make_id(at_us: int, entropy: int) -> str:
+    """A ULID for this time (µs) and these 80 random bits."""
+    value = ((at_us // 1000) << RANDOM_BITS) | (entropy & ((1 << RANDOM_BITS) - 1))
+    pairs = _PAIRS
+    return "".join([pairs[(value >> shift) & 1023] for shift in range(120, -1, -10)])
+
+
+def is_id(text: str) -> bool:
+    return len(text) == LENGTH and all(char in ALPHABET for char in text)

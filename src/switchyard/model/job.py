@@ -1,0 +1,162 @@
+"""A job: what a user asks for (JobRequest), the part that never changes (JobSpec), and the job as it stands (Job)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from switchyard.model.names import LabelKey, LabelValue, Name, Title
+from switchyard.model.quantity import parse_amount, parse_bytes, parse_duration_s
+
+COUNT_MAX = 10_000_000
+Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
+Amount = (
+    Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    | Annotated[float, Meta(ge=0, le=1e18)]
+    | Annotated[str, Meta(max_length=40)]
+)
+Duration = Annotated[int, Meta(ge=1, le=10 * 366 * 86_400)] | Annotated[str, Meta(max_length=40)]
+# NUL cannot stand in an argument, a path or the environment of any process.
+Word = Annotated[str, Meta(max_length=131_072, pattern=r"^[^\u0000]*$")]
+EnvKey = Annotated[str, Meta(max_length=256, pattern=r"^[^\u0000=\n]+(?!\n)$")]
+Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
+
+
+class State(StrEnum):
+    """Where a job stands. The last four are final."""
+
+    PENDING = "PENDING"
+    ASSIGNED = "ASSIGNED"
+    SUBMITTED = "SUBMITTED"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    REJECTED = "REJECTED"
+
+
+class OnLost(StrEnum):
+    """What becomes of the job when its cluster falls silent."""
+
+    WAIT = "wait"
+    REQUEUE = "requeue"
+    FAIL = "fail"
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The most a task may use; absent means the request."""
+
+    cores: Amount | None = None
+    gpus: Annotated[int, Meta(ge=0, le=COUNT_MAX)] | None = None
+    memory: Amount | None = None
+    ephemeral_storage: Amount | None = None
+
+    def __post_init__(self) -> None:
+        if self.cores is not None:
+            parse_amount(self.cores)
+        for size in (self.memory, self.ephemeral_storage):
+            if size is not None:
+                parse_bytes(size)
+
+
+class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a job needs. `tasks` is the total; cores, gpus, memory and storage are per task; no `nodes` = any spread."""
+
+    nodes: Count | None = None
+    tasks: Count = 1
+    cores: Amount = 1
+    gpus: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
+    memory: Amount = 0
+    ephemeral_storage: Amount = 0
+    limits: Limits = Limits()
+    time_limit: Duration | None = None
+
+    def __post_init__(self) -> None:
+        if parse_amount(self.cores) <= 0:
+            raise ValueError("cores must be more than zero")
+        if self.nodes is not None and self.nodes > self.tasks:
+            raise ValueError(f"nodes ({self.nodes}) cannot exceed tasks ({self.tasks})")
+        if self.time_limit is not None:
+            parse_duration_s(self.time_limit)
+        parse_bytes(self.memory)
+        parse_bytes(self.ephemeral_storage)
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        pairs = (
+            ("cores", self.cores, self.limits.cores),
+            ("gpus", self.gpus, self.limits.gpus),
+            ("memory", self.memory, self.limits.memory),
+            ("ephemeral_storage", self.ephemeral_storage, self.limits.ephemeral_storage),
+        )
+        for name, request, limit in pairs:
+            if limit is not None and parse_amount(limit) < parse_amount(request):
+                raise ValueError(f"limits.{name} ({limit}) is below the request ({request})")
+
+
+class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What runs and what it needs. Stored once, by hash; never changes."""
+
+    command: Annotated[list[Word], Meta(min_length=1, max_length=10_000)]
+    env: Annotated[dict[EnvKey, Word], Meta(max_length=10_000)] = {}
+    cwd: Word | None = None
+    image: Annotated[str, Meta(max_length=1024, pattern=r"^[^\u0000-\u0020]+(?!\n)$")] | None = None
+    resources: Resources = Resources()
+    on_lost: OnLost = OnLost.WAIT
+    lost_after: Duration | None = None
+
+    def __post_init__(self) -> None:
+        if not self.command[0]:
+            raise ValueError("the command's first word is empty")
+        if self.lost_after is not None:
+            parse_duration_s(self.lost_after)
+
+
+class ClusterToken(Struct, frozen=True, forbid_unknown_fields=True):
+    """A cluster's name with its submit token, as a user's file carries them."""
+
+    name: Name
+    token: Annotated[str, Meta(min_length=1, max_length=512)]
+
+
+class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The body of a submit. Not given: project `default`, domain `development`."""
+
+    spec: JobSpec
+    name: Title | None = None
+    project: Name = "default"
+    domain: Name = "development"
+    priority: Priority = 0
+    labels: Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)] = {}
+    cluster: Name | None = None
+    clusters: Annotated[list[ClusterToken], Meta(max_length=10_000)] = []
+
+
+class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job as it stands. Times are µs since 1970, UTC."""
+
+    id: str
+    name: str
+    owner: str
+    project: str
+    domain: str
+    state: State
+    priority: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
+    spec: JobSpec | msgspec.Raw | None = None
+    cluster: str | None = None
+    attempt: int = 0
+    fence: int = 0
+    reason: str = ""
+    cancel_requested: bool = False
+    exit_code: int | None = None
+    signal: int | None = None
+    native_id: str | None = None
+    created_us: int
+    assigned_us: int | None = None
+    leased_us: int | None = None
+    started_us: int | None = None
+    ended_us: int | None = None

@@ -1,0 +1,140 @@
+"""The life of a job: one table of allowed transitions, one function that applies them. Pure.
+
+              ┌────────────── requeue, unassign ──────────────┐
+              ▼                                               │
+           PENDING ──assign──▶ ASSIGNED ──▶ SUBMITTED ──▶ RUNNING ──▶ SUCCEEDED | FAILED | CANCELLED
+              │                   └────── an agent's report may skip ahead, never back ──────▲
+              └──▶ REJECTED | CANCELLED
+
+Late, repeated or out-of-order reports change nothing; a report under a fence that is too low is told to stop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from switchyard.model.job import OnLost, State
+
+FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.REJECTED})
+LIVE = frozenset(State) - FINAL
+
+_AHEAD = {State.SUCCEEDED, State.FAILED, State.CANCELLED}
+ALLOWED: dict[State, frozenset[State]] = {
+    State.PENDING: frozenset({State.ASSIGNED, State.REJECTED, State.CANCELLED, State.FAILED}),
+    State.ASSIGNED: frozenset({State.SUBMITTED, State.RUNNING, State.PENDING, *_AHEAD}),
+    State.SUBMITTED: frozenset({State.RUNNING, State.PENDING, *_AHEAD}),
+    State.RUNNING: frozenset({State.PENDING, *_AHEAD}),
+    State.SUCCEEDED: frozenset(),
+    State.FAILED: frozenset(),
+    State.CANCELLED: frozenset(),
+    State.REJECTED: frozenset(),
+}
+
+
+class Seen(StrEnum):
+    """What an agent saw of an attempt. LOST: the cluster denies knowing it. UNKNOWN changes nothing."""
+
+    SUBMITTED = "SUBMITTED"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    LOST = "LOST"
+    UNKNOWN = "UNKNOWN"
+
+
+class Answer(StrEnum):
+    """What the server made of a report. Each settles it: the agent need not send it again."""
+
+    TAKEN = "taken"
+    STALE = "stale"  # late or repeated: nothing changed
+    STOP = "stop"  # the fence is too low, or the job is over: stop that attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """The part of a job that its life is about. `attempt` counts hand-overs; `fence` only grows."""
+
+    state: State
+    attempt: int
+    fence: int
+    is_leased: bool
+    cancel_requested: bool = False
+    on_lost: OnLost = OnLost.WAIT
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A change of life, with the event that records it."""
+
+    life: Life
+    event: str
+    reason: str = ""
+
+
+def move(life: Life, to: State, event: str, reason: str = "", **changes: object) -> Step:
+    """The only way a state changes."""
+    assert to in ALLOWED[life.state], f"{life.state} → {to} is not allowed"
+    return Step(replace(life, state=to, **changes), event, reason)  # type: ignore[arg-type]
+
+
+def assign(life: Life) -> Step:
+    """Hand the job to a cluster: a new attempt under a higher fence."""
+    return move(life, State.ASSIGNED, "assigned", attempt=life.attempt + 1, fence=life.fence + 1, is_leased=False)
+
+
+def unassign(life: Life, reason: str) -> Step | None:
+    """Take an attempt back that no agent has leased. The fence grows, so a lease given meanwhile is refused."""
+    if life.state is not State.ASSIGNED or life.is_leased:
+        return None
+    return move(life, State.PENDING, "unassigned", reason, fence=life.fence + 1)
+
+
+def reject(life: Life, reason: str) -> Step:
+    return move(life, State.REJECTED, "rejected", reason)
+
+
+def cancel(life: Life) -> Step | None:
+    """Ask for the end. Nobody has it: it is over at once. An agent has it: only the agent's word ends it."""
+    if life.state in FINAL:
+        return None
+    if life.state is State.PENDING or not life.is_leased:
+        return move(life, State.CANCELLED, "cancelled", "cancelled before it was handed over", cancel_requested=True)
+    if life.cancel_requested:
+        return None
+    return Step(replace(life, cancel_requested=True), "cancel-requested")
+
+
+def lose(life: Life, reason: str, *, definite: bool) -> Step | None:
+    """The attempt is lost. Definitely (the cluster denies it): it ends. By silence: only if `on_lost` says so."""
+    if life.state in FINAL or not life.is_leased:
+        return None
+    if life.on_lost is OnLost.WAIT and not definite:
+        return None
+    if life.cancel_requested:
+        return move(life, State.CANCELLED, "cancelled", f"lost while being cancelled: {reason}", is_leased=False)
+    if life.on_lost is OnLost.REQUEUE:
+        return move(life, State.PENDING, "requeued", reason, fence=life.fence + 1, is_leased=False)
+    return move(life, State.FAILED, "lost", reason, is_leased=False)
+
+
+def report(life: Life, *, fence: int, seen: Seen, reason: str = "") -> tuple[Answer, Step | None]:
+    """Apply what an agent saw under `fence`."""
+    if fence < life.fence or (fence == life.fence and not life.is_leased and life.state not in FINAL):
+        return Answer.STOP, None
+    if fence > life.fence:
+        return Answer.STALE, None  # from a future this store does not know: a restored backup; never trust it
+    if life.state in FINAL:
+        return (Answer.STALE if seen in _ENDS else Answer.STOP), None
+    if seen is Seen.UNKNOWN:
+        return Answer.STALE, None
+    if seen is Seen.LOST:
+        return Answer.TAKEN, lose(life, reason or "the cluster does not know this job", definite=True)
+    to = State(seen.value)
+    if to not in ALLOWED[life.state]:
+        return Answer.STALE, None
+    return Answer.TAKEN, move(life, to, to.value.lower(), reason)
+
+
+_ENDS = frozenset({Seen.SUCCEEDED, Seen.FAILED, Seen.CANCELLED, Seen.LOST})

@@ -1,0 +1,132 @@
+"""The agent's protocol: join once, then poll. One message carries everything both ways; agents never send wall clocks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Raw, Struct
+
+from switchyard.model.cluster import Load
+from switchyard.model.graph import Graph
+from switchyard.model.job import JobSpec
+from switchyard.model.lifecycle import Answer, Seen
+from switchyard.model.names import Name
+
+BATCH_MAX = 1000
+CHUNK_BYTES_MAX = 256 * 1024
+Text = Annotated[str, Meta(max_length=4096)]
+Opaque = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+(?!\n)$")]
+JobIdText = Annotated[str, Meta(min_length=26, max_length=26, pattern=r"^[0-9A-Z]{26}(?!\n)$")]
+Fence = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class Join(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """`POST /v1/agents/join`. The join token travels as the bearer; `journal` is the identity of the agent's disk."""
+
+    cluster: Name
+    name: Name
+    journal: Opaque
+    backend: Name
+    version: Text = ""
+
+
+class Joined(Struct, frozen=True):
+    """The agent's own credential, shown once."""
+
+    agent: str
+    cluster: str
+    credential: str
+
+
+class Held(Struct, frozen=True, forbid_unknown_fields=True, array_like=False):
+    """One attempt an agent holds."""
+
+    job: JobIdText
+    fence: Fence
+
+
+class Report(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the agent saw of one attempt, and how long ago (its own monotonic age: clocks may be off)."""
+
+    job: JobIdText
+    fence: Fence
+    seen: Seen
+    ago_us: Annotated[int, Meta(ge=0, le=10 * 366 * 86_400_000_000)] = 0
+    native_id: Text | None = None
+    exit_code: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    signal: Annotated[int, Meta(ge=0, le=255)] | None = None
+    reason: Text = ""
+
+
+class OutputChunk(Struct, frozen=True, forbid_unknown_fields=True):
+    """Bytes of an attempt's output at an offset. Sending the same chunk again changes nothing."""
+
+    job: JobIdText
+    fence: Fence
+    stream: Annotated[str, Meta(pattern=r"^(stdout|stderr)(?!\n)$")]
+    offset: Annotated[int, Meta(ge=0, le=2**62)]
+    data: Annotated[bytes, Meta(max_length=CHUNK_BYTES_MAX)]
+
+
+class Room(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the agent could start now; jobs are leased in order while they fit."""
+
+    cores: Annotated[int, Meta(ge=0)]
+    gpus: Annotated[int, Meta(ge=0)] = 0
+    memory_bytes: Annotated[int, Meta(ge=0)] = 0
+
+
+class Poll(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """`POST /v1/agents/poll`.
+
+    `incarnation` is new at each start. `session` is the number of the last sync; a poll with `inventory` (at each
+    start, and after any answer that may have been lost) is a sync: the answer then has every lease the agent does not
+    know of, and every attempt it should stop. `wait_s` parks the poll until there is something.
+    """
+
+    incarnation: Opaque
+    session: Annotated[int, Meta(ge=0)] = 0
+    wait_s: Annotated[float, Meta(ge=0, le=300)] = 0
+    want: Annotated[int, Meta(ge=0, le=BATCH_MAX)] = 0
+    room: Room | None = None
+    load: Load | None = None
+    graph: Graph | None = None
+    inventory: Annotated[list[Held], Meta(max_length=100_000)] | None = None
+    cancelling: Annotated[list[Held], Meta(max_length=100_000)] = []
+    reports: Annotated[list[Report], Meta(max_length=BATCH_MAX)] = []
+    output: Annotated[list[OutputChunk], Meta(max_length=64)] = []
+
+
+class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The right to run one attempt."""
+
+    job: str
+    attempt: int
+    fence: int
+    name: str
+    owner: str
+    project: str
+    domain: str
+    priority: int = 0
+    labels: dict[str, str] = {}
+    cluster: str = ""
+    spec: JobSpec | Raw
+
+
+class Stop(Struct, frozen=True):
+    """This attempt is not yours any more: end it, report nothing further."""
+
+    job: str
+    fence: int
+    why: str
+
+
+class PollAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`answers` has one entry per report, in order. Any of them settles its report."""
+
+    session: int
+    leases: list[Lease] = []
+    cancels: list[Held] = []
+    stops: list[Stop] = []
+    answers: list[Answer] = []
+    is_closing: bool = False  # this server is going away: reconnect, after a moment of your own
