@@ -13,7 +13,8 @@
     ├── Conflict                 conflict         409   ALREADY_EXISTS       6
     │   ├── NameTaken            name-taken
     │   ├── KeyReused            key-reused
-    │   └── AgentLives           agent-lives
+    │   ├── AgentLives           agent-lives
+    │   └── Resync               resync
     ├── Gone                     gone             410   FAILED_PRECONDITION  6
     ├── PolicyRefused            policy-refused   422   FAILED_PRECONDITION  5
     ├── Busy (transient)         busy             429   RESOURCE_EXHAUSTED   1
@@ -162,6 +163,13 @@ class AgentLives(Conflict):
 
     code = "agent-lives"
     default_next = "Stop the other agent, or start this one with another --name."
+
+
+class Resync(Conflict):
+    """This session is over."""
+
+    code = "resync"
+    default_next = "Poll again with the whole inventory."
 
 
 class Gone(YardError):

@@ -1,4 +1,4 @@
-"""The agent's protocol: join once, then poll. One message carries everything both ways; agents never send wall clocks."""
+"""The agent's protocol: join once, then poll. One message carries everything both ways, and no wall clock."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Selection: choose one among the clusters that may, could and can run a job. Each algorithm is one file."""

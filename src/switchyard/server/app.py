@@ -1,0 +1,189 @@
+"""The one place that wires: settings → database → services → doors and loops → a running server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import gc
+import os
+import secrets
+import signal
+from collections.abc import Iterator
+from typing import IO
+
+import structlog
+import uvicorn
+
+from switchyard.errors import Conflict
+from switchyard.server.grpc_port import GrpcPort
+from switchyard.server.http.routes import Door
+from switchyard.server.listener import Listener
+from switchyard.server.loops import Loops
+from switchyard.server.settings import Settings
+from switchyard.server.yard import Yard
+from switchyard.service.access import first_start
+from switchyard.service.clock import Ids, now_us
+from switchyard.service.committer import Apply, Call, Committer, apply_calls
+from switchyard.service.context import Context
+from switchyard.service.lease import LeaseAsk, SyncAsk, apply_leases, apply_syncs
+from switchyard.service.report import ReportWrite, apply_reports
+from switchyard.service.snapshots import Snapshots
+from switchyard.service.submit import JobInsert, Submit
+from switchyard.service.upkeep import Leadership
+from switchyard.store.database import Database, revisions, upgrade
+
+log = structlog.get_logger()
+
+
+def build(settings: Settings) -> Yard:
+    """Wire a server that is not yet running."""
+    database = Database(settings.database)
+    _prepare(database)
+    appliers: dict[type, Apply] = {}
+    committer = Committer(
+        database,
+        appliers,
+        now_us=now_us,
+        queue_max=settings.bounds.queue,
+        batch_max=settings.bounds.batch,
+        is_durable=settings.is_durable,
+    )
+    snapshots = Snapshots(
+        database,
+        domains=settings.config.domain_names,
+        now_us=now_us,
+        silent_after_us=int(settings.pace.silent_after_s * 1_000_000),
+    )
+    context = Context(
+        database,
+        committer,
+        snapshots,
+        now_us=now_us,
+        new_id=Ids(),
+        list_budget=settings.bounds.list_budget,
+        page_max=settings.bounds.page,
+    )
+    submit = Submit(context)
+    # The order in which the parts of a batch are applied.
+    appliers[ReportWrite] = apply_reports
+    appliers[Call] = apply_calls
+    appliers[SyncAsk] = apply_syncs
+    appliers[LeaseAsk] = apply_leases
+    appliers[JobInsert] = submit.apply_inserts
+    return Yard(settings, context, submit)
+
+
+def _prepare(database: Database) -> None:
+    """An empty database gets its schema; an old one is left to `yard db upgrade`."""
+    current, head = revisions(database)
+    if current is None:
+        upgrade(database)
+    elif current != head:
+        raise Conflict(
+            f"The database is at revision {current}, this version needs {head}.",
+            next_step="Back it up, then run `yard db upgrade` with the same --data or --database.",
+        )
+
+
+async def serve(settings: Settings, yard: Yard) -> None:
+    """Run until SIGTERM or SIGINT; parked polls go home at once, accepted writes are committed."""
+    loop = asyncio.get_running_loop()
+    yard.attach(loop)
+    yard.context.snapshots.refresh(force=True)
+    server = _Uvicorn(_uvicorn_config(settings, yard))
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    leadership = Leadership(holder=f"{os.getpid()}-{secrets.token_hex(4)}")
+    loops = Loops(yard, leadership)
+    listener = Listener(yard) if not yard.context.database.is_sqlite else None
+    grpc = GrpcPort(settings) if settings.grpc else None
+    gc.collect()
+    gc.freeze()  # what lives as long as the process is not looked at again by the collector
+    loops.start()
+    if listener:
+        listener.start()
+    if grpc:
+        grpc.start()
+    serving = asyncio.ensure_future(server.serve())
+    yard.is_ready = True
+    log.info("serving", url=settings.url, database=yard.context.database.url.get_backend_name())
+    await asyncio.wait({serving, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    yard.is_ready = False
+    yard.hub.close()
+    server.should_exit = True
+    if grpc:
+        grpc.stop()
+    await asyncio.wait({serving}, timeout=settings.bounds.stop_s)
+    await loops.stop()
+    if listener:
+        listener.stop()
+    yard.threads.shutdown(wait=False, cancel_futures=True)
+    yard.context.committer.close()
+    yard.context.database.close()
+    log.info("stopped")
+    if serving.done():
+        serving.result()
+
+
+def run(settings: Settings, *, announce: bool = True) -> int:
+    """The whole life of a server process."""
+    import uvloop
+
+    settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _only_one(settings):
+        yard = build(settings)
+        yard.context.committer.start()
+        token = first_start(yard.context)
+        if token is not None and announce:
+            from switchyard.server.welcome import welcome
+
+            welcome(settings, token)
+        uvloop.run(serve(settings, yard))
+    return 0
+
+
+@contextlib.contextmanager
+def _only_one(settings: Settings) -> Iterator[IO[str] | None]:
+    """SQLite has one server: a second one on the same folder would not know of the first one's commits."""
+    path = settings.data / "server.lock"
+    with path.open("w") as lock:
+        if settings.database.startswith("sqlite"):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as exc:
+                raise Conflict(
+                    f"Another server runs on {settings.data}.",
+                    next_step="Stop it, or give --data another folder; several servers need --database postgresql://…",
+                ) from exc
+        yield lock
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its signal handlers: ours must end the parked polls first, or it would wait for them."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _uvicorn_config(settings: Settings, yard: Yard) -> uvicorn.Config:
+    return uvicorn.Config(
+        Door(yard),
+        host=settings.http[0],
+        port=settings.http[1],
+        loop="none",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=120,
+        timeout_graceful_shutdown=1,
+        backlog=4096,
+        ssl_certfile=str(settings.tls_cert) if settings.tls_cert else None,
+        ssl_keyfile=str(settings.tls_key) if settings.tls_key else None,
+    )

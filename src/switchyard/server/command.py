@@ -1,0 +1,157 @@
+"""`yard server`: read the settings, list every mistake at once, run."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+import structlog
+
+from switchyard.errors import EXIT_USAGE, Malformed, YardError
+from switchyard.server.config import Config, read_config
+from switchyard.server.settings import Settings, is_loopback, parse_address
+
+EXAMPLES = """\
+examples:
+  yard server --data ./yard --http 127.0.0.1:8080
+      one server on an embedded SQLite file; prints the administrator's token once
+  yard server --data ./yard --http 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
+  yard server --data ./a --http 127.0.0.1:8080 --database postgresql://yard@db/yard
+      one of several servers on one PostgreSQL
+  yard server --data ./try --http 127.0.0.1:8080 --no-auth
+      for trying out: every local caller is an administrator
+"""
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
+    try:
+        settings = read_settings(options)
+    except YardError as exc:
+        _complain(exc)
+        return EXIT_USAGE
+    start_logging()
+    try:
+        from switchyard.server.app import run
+
+        return run(settings)
+    except YardError as exc:
+        _complain(exc)
+        return exc.exit_code
+    except OSError as exc:
+        _complain(YardError(f"Cannot start: {exc}", next_step="Check the folder, the address and the files named."))
+        return 1
+    except SystemExit as exc:  # uvicorn's way of saying that it cannot bind
+        if exc.code:
+            host, port = settings.http
+            _complain(
+                YardError(f"Cannot listen on {host}:{port}.", next_step="Is the port taken? Give --http another.")
+            )
+        return 1 if exc.code else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="yard server",
+        description="Run a Switchyard server in the foreground; SIGTERM ends it.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--data", metavar="DIR", help="folder for the server's files (default: in your home)")
+    parser.add_argument("--http", metavar="HOST:PORT", default="127.0.0.1:8080", help="default: %(default)s")
+    parser.add_argument("--grpc", metavar="HOST:PORT", help="no gRPC port without it")
+    parser.add_argument("--config", metavar="FILE", help="YAML: clusters, queues, domains, …")
+    parser.add_argument("--database", metavar="URL", help="sqlite:///FILE or postgresql://… (default: SQLite in DIR)")
+    parser.add_argument("--tls-cert", metavar="FILE", help="serve TLS with this certificate (PEM)")
+    parser.add_argument("--tls-key", metavar="FILE", help="and this key")
+    parser.add_argument("--no-auth", action="store_true", help="loopback only: every caller is the local admin")
+    parser.add_argument("--no-commit", action="store_true", help=argparse.SUPPRESS)  # for `make bench` alone
+    return parser
+
+
+def read_settings(options: argparse.Namespace) -> Settings:
+    """The settings, or one error that lists every mistake."""
+    mistakes: list[str] = []
+    http = _address(options.http, "--http", mistakes)
+    grpc = _address(options.grpc, "--grpc", mistakes) if options.grpc else None
+    for address, flag in ((http, "--http"), (grpc, "--grpc")):
+        if options.no_auth and address is not None and not is_loopback(address[0]):
+            mistakes.append(f"--no-auth is for loopback only, and {flag} is {address[0]}")
+    cert, key = _file(options.tls_cert, "--tls-cert", mistakes), _file(options.tls_key, "--tls-key", mistakes)
+    if bool(options.tls_cert) != bool(options.tls_key):
+        mistakes.append("--tls-cert and --tls-key go together")
+    config = _config(options.config, mistakes)
+    data = Path(options.data or "~/.local/share/switchyard/server").expanduser().resolve()
+    database = options.database or f"sqlite:///{data / 'switchyard.db'}"
+    if database.partition("://")[0] not in ("sqlite", "postgresql", "postgres"):
+        mistakes.append("--database starts with sqlite:/// or postgresql://")
+    if mistakes:
+        listed = "\n".join(f"  - {mistake}" for mistake in mistakes)
+        raise Malformed(f"The server cannot start:\n{listed}", next_step="Correct them all and start again.")
+    assert http is not None
+    return Settings(
+        data=data,
+        http=http,
+        database=database,
+        grpc=grpc,
+        tls_cert=cert,
+        tls_key=key,
+        is_open=options.no_auth,
+        is_durable=not options.no_commit,
+        config=config,
+    )
+
+
+def _address(text: str, flag: str, mistakes: list[str]) -> tuple[str, int] | None:
+    try:
+        return parse_address(text)
+    except ValueError as exc:
+        mistakes.append(f"{flag}: {exc}")
+        return None
+
+
+def _file(text: str | None, flag: str, mistakes: list[str]) -> Path | None:
+    if text is None:
+        return None
+    path = Path(text).expanduser()
+    if not os.access(path, os.R_OK) or not path.is_file():
+        mistakes.append(f"{flag}: cannot read {path}")
+    return path
+
+
+def _config(text: str | None, mistakes: list[str]) -> Config:
+    path = _file(text, "--config", mistakes)
+    if path is None or not path.is_file():
+        return Config()
+    try:
+        return read_config(path.read_text(), where=str(path))
+    except YardError as exc:
+        mistakes.append(exc.detail)
+    except (OSError, UnicodeDecodeError) as exc:
+        mistakes.append(f"--config: {exc}")
+    return Config()
+
+
+def start_logging() -> None:
+    """One event, one line, key=value, to stderr."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _complain(error: YardError) -> None:
+    sys.stderr.write(f"error: {error.detail}\n")
+    if error.next_step:
+        sys.stderr.write(f"next: {error.next_step}\n")

@@ -1,0 +1,235 @@
+"""The server's config file (YAML): every section, checked for shape, all mistakes listed at once."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from switchyard.errors import Malformed
+from switchyard.model.decode import load_yaml
+from switchyard.model.names import Name
+
+Weight = Annotated[float, Meta(ge=0)]
+Scalar = str | int | float
+MISTAKES_MAX = 100
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all sections."""
+
+
+class ClusterAuth(Section, frozen=True):
+    type: str = ""
+    tokenPath: str = ""
+    certPath: str = ""
+
+
+class ClusterConfig(Section, frozen=True):
+    name: Name
+    endpoint: str = ""
+    enabled: bool = True
+    auth: ClusterAuth = ClusterAuth()
+
+
+class WeightedCluster(Section, frozen=True):
+    id: Name
+    weight: Weight = 1.0
+
+
+class PoolAssignment(Section, frozen=True):
+    pool: Name
+
+
+class ClustersSection(Section, frozen=True):
+    clusterConfigs: list[ClusterConfig] = []
+    poolNameClusterMap: dict[Name, list[WeightedCluster]] = {}
+    labelClusterMap: dict[Name, list[WeightedCluster]] = {}
+    defaultExecutionLabel: Name | None = None
+    clusterPoolAssignments: dict[Name, PoolAssignment] = {}
+
+
+class QueueLimits(Section, frozen=True):
+    running: Annotated[int, Meta(ge=0)] | None = None
+
+
+class Queue(Section, frozen=True):
+    name: Name
+    attributes: list[Name] = []
+    limits: QueueLimits = QueueLimits()
+    priority: int = 0
+    backend: dict[Name, str] = {}
+
+
+class Domain(Section, frozen=True):
+    id: Name
+    name: str = ""
+    tags: list[Name] = []
+
+
+class ResourceSet(Section, frozen=True):
+    cpu: Scalar | None = None
+    gpu: Scalar | None = None
+    memory: Scalar | None = None
+    ephemeral_storage: Scalar | None = None
+    ephemeralStorage: Scalar | None = None
+    storage: Scalar | None = None
+
+
+class TaskResources(Section, frozen=True):
+    defaults: ResourceSet = ResourceSet()
+    limits: ResourceSet = ResourceSet()
+
+
+class ExecutionConfig(Section, frozen=True):
+    max_parallelism: Annotated[int, Meta(ge=0)] | None = None
+    interruptible: bool | None = None
+    overwrite_cache: bool | None = None
+    raw_output_data_config: dict[str, Any] | None = None
+    security_context: dict[str, Any] | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    envs: dict[str, str] | None = None
+
+
+class TierValue(Section, frozen=True):
+    queueingBudget: Scalar
+
+
+class QualityOfService(Section, frozen=True):
+    tierExecutionValues: dict[Name, TierValue] = {}
+    defaultTiers: dict[Name, Name] = {}
+
+
+class ClusterResources(Section, frozen=True):
+    templatePath: str = ""
+    templateData: dict[str, Any] = {}
+    customData: dict[str, Any] = {}
+    refreshInterval: Scalar = "1m"
+
+
+class NamespaceMapping(Section, frozen=True):
+    template: str = "{{ project }}-{{ domain }}"
+
+
+class RedisConfig(Section, frozen=True):
+    hostPaths: list[str] = []
+    hostKey: str = ""
+    maxRetries: Annotated[int, Meta(ge=0)] = 3
+    primaryName: str = ""
+
+
+class ResourceManager(Section, frozen=True):
+    type: typing.Literal["noop", "memory", "redis"] = "noop"
+    resourceMaxQuota: Annotated[int, Meta(ge=0)] = 100
+    redis: RedisConfig = RedisConfig()
+    taskTypes: dict[str, dict[str, Annotated[int, Meta(ge=0)]]] = {}
+
+
+class Rainbow(Section, frozen=True):
+    registration_secret: Annotated[str, Meta(min_length=1)]
+    anonymous_match: bool = False
+
+
+class MatchSection(Section, frozen=True):
+    engine: Name = "builtin"
+
+
+class Selection(Section, frozen=True):
+    name: Name = "weighted"
+    options: dict[str, Scalar] = {}
+
+
+def _domains() -> list[Name | Domain]:
+    return [Domain("development"), Domain("staging"), Domain("production")]
+
+
+class Config(Section, frozen=True):
+    """The whole file."""
+
+    clusters: ClustersSection = ClustersSection()
+    queues: list[Queue] = []
+    domains: list[Name | Domain] = msgspec.field(default_factory=_domains)
+    task_resources: TaskResources = TaskResources()
+    execution_config: ExecutionConfig = ExecutionConfig()
+    quality_of_service: QualityOfService = QualityOfService()
+    cluster_resources: ClusterResources = ClusterResources()
+    namespace_mapping: NamespaceMapping = NamespaceMapping()
+    resourcemanager: ResourceManager = ResourceManager()
+    rainbow: Rainbow | None = None
+    match: MatchSection = MatchSection()
+    selection: Selection = Selection()
+
+    @property
+    def domain_names(self) -> frozenset[str]:
+        return frozenset(domain if isinstance(domain, str) else domain.id for domain in self.domains)
+
+
+def read_config(text: str, *, where: str) -> Config:
+    """The config, or one error that lists every mistake."""
+    value = load_yaml(text, where=where)
+    if value is None:
+        return Config()
+    mistakes = find_mistakes(value, Config, "")
+    if mistakes:
+        listed = "\n".join(f"  - {mistake}" for mistake in mistakes[:MISTAKES_MAX])
+        raise Malformed(
+            f"{where} has {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}:\n{listed}",
+            next_step="Correct them all and start again.",
+        )
+    return msgspec.convert(value, Config)
+
+
+def find_mistakes(value: Any, kind: Any, path: str) -> list[str]:
+    """Every mistake below a value. msgspec stops at the first, so containers are walked here, leaves left to it."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType and type(None) in arguments:
+        if value is None:
+            return []
+        rest = [argument for argument in arguments if argument is not type(None)]
+        return find_mistakes(value, rest[0], path) if len(rest) == 1 else _leaf(value, kind, path)
+    if origin is list and isinstance(value, list):
+        return [
+            found for index, item in enumerate(value) for found in find_mistakes(item, arguments[0], f"{path}[{index}]")
+        ]
+    if origin is dict and isinstance(value, dict):
+        return [
+            found
+            for key, item in value.items()
+            for found in (
+                *_leaf(key, arguments[0], f"{path} (name {key!r})"),
+                *find_mistakes(item, arguments[1], _join(path, str(key))),
+            )
+        ]
+    if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, dict):
+        return _struct_mistakes(value, kind, path)
+    return _leaf(value, kind, path)
+
+
+def _struct_mistakes(value: dict[Any, Any], kind: type[Struct], path: str) -> list[str]:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = [
+        f"{_join(path, str(key))}: unknown key; known here: {', '.join(fields)}" for key in value if key not in fields
+    ]
+    for name, field in fields.items():
+        if name in value:
+            found += find_mistakes(value[name], hints[field.name], _join(path, name))
+        elif field.required:
+            found.append(f"{_join(path, name)}: missing")
+    return found
+
+
+def _leaf(value: Any, kind: Any, path: str) -> list[str]:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as exc:
+        return [f"{path or 'the file'}: {exc}"]
+    return []
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,102 @@
+"""Requests in, answers out: bounded bodies, JSON, problems. Plain ASGI, used by the hot routes and the others alike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+import structlog
+
+from switchyard.errors import Internal, TooLarge, YardError
+from switchyard.model.api import Problem
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+JSON = (b"content-type", b"application/json")
+PROBLEM = (b"content-type", b"application/problem+json")
+RETRY_AFTER_S = 1
+
+log = structlog.get_logger()
+_encoder = msgspec.json.Encoder()
+
+
+class ClientGone(Exception):
+    """The client hung up before its request was whole."""
+
+
+async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
+    """The whole body, refused as soon as it is known to be too large."""
+    declared = header(scope, b"content-length")
+    if declared is not None and declared.isdigit() and int(declared) > bytes_max:
+        raise TooLarge(f"The body has {int(declared)} bytes; the most here is {bytes_max}.")
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part = message.get("body", b"")
+        size += len(part)
+        if size > bytes_max:
+            raise TooLarge(f"The body is over {bytes_max} bytes.")
+        parts.append(part)
+        if not message.get("more_body"):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    for key, value in scope["headers"]:
+        if key == name:
+            found: bytes = value
+            return found
+    return None
+
+
+async def send_json(send: Send, status: int, value: object, *extra: tuple[bytes, bytes]) -> None:
+    await send_body(send, status, _encoder.encode(value), JSON, *extra)
+
+
+async def send_body(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_problem(send: Send, error: YardError) -> None:
+    problem = problem_of(error)
+    extra = [(b"retry-after", str(RETRY_AFTER_S).encode())] if error.transient else []
+    if error.status == 401:
+        extra.append((b"www-authenticate", b"Bearer"))
+    await send_body(send, error.status, _encoder.encode(problem), PROBLEM, *extra)
+
+
+def problem_of(error: YardError) -> Problem:
+    return Problem(
+        type=f"urn:switchyard:error:{error.code}",
+        title=error.title,
+        status=error.status,
+        code=error.code,
+        detail=error.detail,
+        next_step=error.next_step,
+    )
+
+
+async def guarded(scope: Scope, send: Send, work: Callable[[], Awaitable[None]]) -> None:
+    """Run a route; whatever it raises becomes a problem, and a defect is logged with its place."""
+    try:
+        await work()
+    except ClientGone:
+        return
+    except YardError as exc:
+        if exc.status >= 500 and not exc.transient:
+            log.error("request failed", method=scope["method"], path=scope["path"], error=repr(exc), exc_info=exc)
+        await send_problem(send, exc)
+    except asyncio.CancelledError:
+        raise
+    except Exception as exc:  # the door's last resort: the client gets a problem, the log the place
+        log.error("defect", method=scope["method"], path=scope["path"], exc_info=exc)
+        await send_problem(send, Internal())

@@ -1,0 +1,71 @@
+"""Credential → actor or agent, from memory. A miss looks once at the store: another replica may know more."""
+
+from __future__ import annotations
+
+from switchyard.errors import Gone, Unauthenticated
+from switchyard.server.http.answer import Scope, header
+from switchyard.server.yard import Yard
+from switchyard.service.credential import holds, split_credential
+from switchyard.service.rights import Actor, local_admin
+from switchyard.service.snapshots import AgentEntry
+
+# A flood of bad tokens must not become a flood of queries.
+LOOK_AGAIN_US = 200_000
+
+
+def bearer(scope: Scope) -> str:
+    value = header(scope, b"authorization")
+    if value is None:
+        return ""
+    kind, _, token = value.decode("latin-1").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""
+
+
+async def authenticate_user(yard: Yard, scope: Scope) -> Actor:
+    token = bearer(scope)
+    found = _user(yard, token)
+    if found is None and split_credential(token, "yard") and await _look_again(yard):
+        found = _user(yard, token)
+    if found is not None:
+        return found
+    if yard.settings.is_open:
+        return local_admin()
+    raise Unauthenticated("This token does not hold: unknown, expired or revoked." if token else "No token was given.")
+
+
+async def authenticate_agent(yard: Yard, scope: Scope) -> AgentEntry:
+    token = bearer(scope)
+    parts = split_credential(token, "agent")
+    if parts is None:
+        raise Unauthenticated("This needs an agent's credential.", next_step="Join with `yard agent --token`.")
+    agents = yard.context.snapshots.fleet.agents
+    if (parts[0] not in agents or not holds(parts[1], agents[parts[0]].hash)) and await _look_again(yard):
+        agents = yard.context.snapshots.fleet.agents
+    entry = agents.get(parts[0])
+    if entry is None:
+        raise Gone("This agent is not registered here any more.")
+    if not holds(parts[1], entry.hash):
+        raise Unauthenticated("The agent's credential does not hold.", next_step="Join again with a new join token.")
+    return entry
+
+
+def _user(yard: Yard, token: str) -> Actor | None:
+    parts = split_credential(token, "yard")
+    access = yard.context.snapshots.access
+    entry = access.tokens.get(parts[0]) if parts else None
+    if parts is None or entry is None or not holds(parts[1], entry.hash):
+        return None
+    now_us = yard.context.now_us()
+    if entry.is_revoked or (entry.expires_us is not None and entry.expires_us <= now_us):
+        return None
+    yard.tokens_used[entry.id] = now_us
+    return access.actor(entry.user_id)
+
+
+async def _look_again(yard: Yard) -> bool:
+    now_us = yard.context.now_us()
+    if now_us - yard.looked_us < LOOK_AGAIN_US:
+        return False
+    yard.looked_us = now_us
+    await yard.in_thread(yard.context.snapshots.refresh)
+    return True

@@ -1,0 +1,66 @@
+"""One call of an endpoint, decoded: who, the path's words, the query's values, the body."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from switchyard.errors import Malformed
+from switchyard.server.yard import Yard
+from switchyard.service.rights import Actor
+
+TEXT_CHARS_MAX = 256
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a handler is handed."""
+
+    yard: Yard
+    actor: Actor
+    path: dict[str, str]
+    query: list[tuple[str, str]]
+    body: Any = None
+    token: str = ""
+
+    def text(self, name: str) -> str | None:
+        value = next((value for key, value in self.query if key == name), None)
+        if value is not None and (
+            len(value) > TEXT_CHARS_MAX or any(ord(char) < 32 or ord(char) == 127 for char in value)
+        ):
+            raise Malformed(f"The parameter {name!r} is too long or has control characters.")
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        return [value for key, value in self.query if key == name]
+
+    def number(self, name: str, default: int, *, most: int, least: int = 0) -> int:
+        value = self.text(name)
+        if value is None:
+            return default
+        if not (value.isascii() and value.isdigit() and len(value) <= 19) or not least <= int(value) <= most:
+            raise Malformed(f"The parameter {name!r} is a number from {least} to {most}.")
+        return int(value)
+
+    def seconds(self, name: str, default: float, *, most: float) -> float:
+        value = self.text(name)
+        if value is None:
+            return default
+        try:
+            found = float(value)
+        except ValueError:
+            found = -1
+        if not 0 <= found <= 10**6:
+            raise Malformed(f"The parameter {name!r} is a number of seconds.")
+        return min(found, most)
+
+    def flag(self, name: str) -> bool:
+        value = self.text(name)
+        if value not in (None, "true", "false"):
+            raise Malformed(f"The parameter {name!r} is true or false.")
+        return value == "true"
+
+    @property
+    def limit(self) -> int:
+        bounds = self.yard.settings.bounds
+        return self.number("limit", bounds.page_default, most=bounds.page, least=1)

@@ -1,0 +1,199 @@
+"""The table of endpoints: method, path, who may, what goes in, what comes out. Routes and OpenAPI come from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from switchyard.errors import Malformed
+from switchyard.model.access import (
+    Grant,
+    GrantRequest,
+    NewToken,
+    Token,
+    TokenRequest,
+    User,
+    UserChange,
+    UserRequest,
+)
+from switchyard.model.api import (
+    AuditEntry,
+    CancelRequest,
+    Created,
+    Deleted,
+    Event,
+    Me,
+    Output,
+    Page,
+    Project,
+    ProjectRequest,
+    Version,
+)
+from switchyard.model.cluster import (
+    Agent,
+    Cluster,
+    ClusterChange,
+    ClusterRequest,
+    Invite,
+    InviteRequest,
+    NewInvite,
+    SubmitToken,
+)
+from switchyard.model.job import Job, JobRequest
+from switchyard.model.poll import Join, Joined, Poll, PollAnswer
+from switchyard.model.verdict import Explanation, Plan
+from switchyard.server.http import handlers
+from switchyard.server.http.call import Call
+
+OPEN, USER, AGENT, JOINER = "open", "user", "agent", "joiner"
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query parameter, as the schema shows it."""
+
+    name: str
+    kind: str = "string"
+    about: str = ""
+    is_repeatable: bool = False
+
+
+LIMIT = Query("limit", "integer", "items on a page")
+CURSOR = Query("cursor", "string", "the `next` of the page before")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One route. `handler` is none for the hot ones, which `hot.py` serves."""
+
+    method: str
+    path: str
+    summary: str
+    answer: Any
+    handler: Callable[[Call], Any] | None = None
+    body: Any = None
+    status: int = 200
+    who: str = USER
+    query: tuple[Query, ...] = ()
+    errors: tuple[str, ...] = field(default=())
+    is_waiting: bool = False
+
+
+_JOB_FILTERS = (
+    Query("state", about="only in these states", is_repeatable=True),
+    Query("cluster"),
+    Query("project"),
+    Query("domain"),
+    Query("owner"),
+    Query("label", about="key=value", is_repeatable=True),
+    Query("spec", "boolean", "with the specs"),
+    LIMIT,
+    CURSOR,
+)
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint("GET", "/v1/version", "The server's version and clock", Version, handlers.version, who=OPEN),
+    Endpoint("GET", "/v1/whoami", "Who the server takes you for", Me, handlers.whoami),
+    Endpoint("POST", "/v1/jobs", "Submit a job; 201 once it is durable", Created, body=JobRequest, status=201),
+    Endpoint("POST", "/v1/plan", "Decide where a job would go; store nothing", Plan, handlers.plan, JobRequest),
+    Endpoint("GET", "/v1/jobs", "Jobs, newest first", Page[Job], handlers.job_list, query=_JOB_FILTERS),
+    Endpoint("GET", "/v1/jobs/{job}", "One job, by id or unambiguous prefix", Job, handlers.job_get),
+    Endpoint(
+        "GET",
+        "/v1/jobs/{job}/wait",
+        "The job, once it is final or the time is over",
+        Job,
+        handlers.job_get,
+        query=(Query("timeout_s", "number", "at most 60"),),
+        is_waiting=True,
+    ),
+    Endpoint("POST", "/v1/jobs/{job}/cancel", "Ask for a job's end", Job, handlers.job_cancel, CancelRequest),
+    Endpoint(
+        "GET",
+        "/v1/jobs/{job}/events",
+        "What happened to a job",
+        Page[Event],
+        handlers.job_events,
+        query=(LIMIT, CURSOR),
+    ),
+    Endpoint(
+        "GET",
+        "/v1/jobs/{job}/output",
+        "What a job wrote",
+        Output,
+        handlers.job_output,
+        query=(Query("stream", about="stdout or stderr"),),
+    ),
+    Endpoint("GET", "/v1/jobs/{job}/explain", "Why a job is where it is", Explanation, handlers.job_explain),
+    Endpoint(
+        "GET",
+        "/v1/events",
+        "What happened to all jobs you may view, in order",
+        Page[Event],
+        handlers.event_list,
+        query=(Query("after", "integer", "only after this number"), LIMIT, CURSOR),
+    ),
+    Endpoint("GET", "/v1/clusters", "Clusters", Page[Cluster], handlers.cluster_list, query=(LIMIT, CURSOR)),
+    Endpoint("POST", "/v1/clusters", "Register a cluster", Cluster, handlers.cluster_create, ClusterRequest, 201),
+    Endpoint("GET", "/v1/clusters/{cluster}", "One cluster", Cluster, handlers.cluster_get),
+    Endpoint("PATCH", "/v1/clusters/{cluster}", "Change a cluster", Cluster, handlers.cluster_change, ClusterChange),
+    Endpoint("DELETE", "/v1/clusters/{cluster}", "End a registration", Deleted, handlers.cluster_delete),
+    Endpoint(
+        "POST",
+        "/v1/clusters/{cluster}/invites",
+        "A join token; registers the cluster if it is new",
+        NewInvite,
+        handlers.invite_create,
+        InviteRequest,
+        201,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/clusters/{cluster}/invites",
+        "Join tokens of a cluster",
+        Page[Invite],
+        handlers.invite_list,
+        query=(LIMIT, CURSOR),
+    ),
+    Endpoint("DELETE", "/v1/invites/{invite}", "Revoke a join token", Deleted, handlers.invite_revoke),
+    Endpoint(
+        "POST",
+        "/v1/clusters/{cluster}/submit-token",
+        "A new submit token for a cluster; the old one ends",
+        SubmitToken,
+        handlers.submit_token,
+        status=201,
+    ),
+    Endpoint("GET", "/v1/agents", "Agents", Page[Agent], handlers.agent_list, query=(Query("cluster"), LIMIT, CURSOR)),
+    Endpoint("DELETE", "/v1/agents/{agent}", "Remove an agent", Deleted, handlers.agent_remove),
+    Endpoint("POST", "/v1/agents/join", "Join a cluster", Joined, handlers.join, Join, 201, JOINER),
+    Endpoint("POST", "/v1/agents/poll", "Reports up, leases down", PollAnswer, body=Poll, who=AGENT),
+    Endpoint("GET", "/v1/users", "Users", Page[User], handlers.user_list, query=(LIMIT, CURSOR)),
+    Endpoint("POST", "/v1/users", "Make a user", User, handlers.user_create, UserRequest, 201),
+    Endpoint("GET", "/v1/users/{user}", "One user", User, handlers.user_get),
+    Endpoint("PATCH", "/v1/users/{user}", "Change a user", User, handlers.user_change, UserChange),
+    Endpoint("DELETE", "/v1/users/{user}", "Delete a user", Deleted, handlers.user_delete),
+    Endpoint("GET", "/v1/tokens", "Tokens, without secrets", Page[Token], handlers.token_list, query=(LIMIT, CURSOR)),
+    Endpoint("POST", "/v1/tokens", "Make a token, shown once", NewToken, handlers.token_create, TokenRequest, 201),
+    Endpoint("DELETE", "/v1/tokens/{token}", "Revoke a token", Deleted, handlers.token_revoke),
+    Endpoint("GET", "/v1/grants", "Grants", Page[Grant], handlers.grant_list, query=(LIMIT, CURSOR)),
+    Endpoint("POST", "/v1/grants", "Grant a role", Grant, handlers.grant_create, GrantRequest, 201),
+    Endpoint("DELETE", "/v1/grants/{grant}", "Take a grant back", Deleted, handlers.grant_delete),
+    Endpoint("GET", "/v1/projects", "Projects", Page[Project], handlers.project_list, query=(LIMIT, CURSOR)),
+    Endpoint("POST", "/v1/projects", "Make a project", Project, handlers.project_create, ProjectRequest, 201),
+    Endpoint("GET", "/v1/audit", "Who changed what", Page[AuditEntry], handlers.audit_list, query=(LIMIT, CURSOR)),
+)
+
+
+def check_query(endpoint: Endpoint, given: list[tuple[str, str]]) -> None:
+    """Unknown and repeated parameters are mistakes: a misspelt filter must not list everything."""
+    known = {query.name: query for query in endpoint.query}
+    seen: set[str] = set()
+    for name, _ in given:
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise Malformed(f"There is no parameter {name[:80]!r} here; known: {listed}.")
+        if name in seen and not known[name].is_repeatable:
+            raise Malformed(f"The parameter {name!r} is given twice.")
+        seen.add(name)

@@ -1,0 +1,231 @@
+"""One small function per endpoint: from a Call to a use case. Sync; run on a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import version as package_version
+from typing import TypeVar
+
+from switchyard.errors import Malformed
+from switchyard.model.access import Grant, NewToken, Token, User
+from switchyard.model.api import AuditEntry, Deleted, Event, Me, Output, Page, Project, Version
+from switchyard.model.cluster import Agent, Cluster, Invite, NewInvite, SubmitToken
+from switchyard.model.ids import LENGTH, is_id
+from switchyard.model.job import Job, State
+from switchyard.model.names import is_name
+from switchyard.model.poll import Joined
+from switchyard.model.verdict import Explanation, Plan
+from switchyard.server.http.call import Call
+from switchyard.service import access, clusters, jobs
+from switchyard.store.jobs import JobFilter
+
+T = TypeVar("T")
+SEQ_MAX = 2**63 - 1
+
+
+def version(call: Call) -> Version:
+    return Version(package_version("switchyard"), call.yard.context.now_us())
+
+
+def whoami(call: Call) -> Me:
+    return access.me(call.yard.context, call.actor)
+
+
+def plan(call: Call) -> Plan:
+    return call.yard.submit.plan(call.actor, call.body)
+
+
+def job_list(call: Call) -> Page[Job]:
+    wanted = JobFilter(
+        states=[_state(text) for text in call.texts("state")],
+        cluster=call.text("cluster"),
+        project=call.text("project"),
+        domain=call.text("domain"),
+        owner=call.text("owner"),
+        labels=dict(_label(text) for text in call.texts("label")),
+    )
+    return jobs.job_list(
+        call.yard.context,
+        call.actor,
+        wanted,
+        before=_id_cursor(call),
+        limit=call.limit,
+        with_spec=call.flag("spec"),
+    )
+
+
+def job_get(call: Call) -> Job:
+    return jobs.job_get(call.yard.context, call.actor, call.path["job"])
+
+
+def job_cancel(call: Call) -> Job:
+    return jobs.job_cancel(call.yard.context, call.actor, call.path["job"], call.body.reason)
+
+
+def job_events(call: Call) -> Page[Event]:
+    after = call.number("cursor", 0, most=SEQ_MAX)
+    return jobs.job_events(call.yard.context, call.actor, call.path["job"], after=after, limit=call.limit)
+
+
+def event_list(call: Call) -> Page[Event]:
+    after = max(call.number("cursor", 0, most=SEQ_MAX), call.number("after", 0, most=SEQ_MAX))
+    return jobs.all_events(call.yard.context, call.actor, after=after, limit=call.limit)
+
+
+def job_output(call: Call) -> Output:
+    return jobs.job_output(call.yard.context, call.actor, call.path["job"], call.text("stream") or "stdout")
+
+
+def job_explain(call: Call) -> Explanation:
+    return jobs.job_explain(call.yard.context, call.actor, call.path["job"])
+
+
+def cluster_list(call: Call) -> Page[Cluster]:
+    found = clusters.cluster_list(call.yard.context, call.actor)
+    return _page(call, found, lambda cluster: cluster.name)
+
+
+def cluster_create(call: Call) -> Cluster:
+    return clusters.cluster_create(call.yard.context, call.actor, call.body)
+
+
+def cluster_get(call: Call) -> Cluster:
+    context = call.yard.context
+    return clusters.cluster_view(context, clusters.visible(context, call.actor, call.path["cluster"]))
+
+
+def cluster_change(call: Call) -> Cluster:
+    return clusters.cluster_change(call.yard.context, call.actor, call.path["cluster"], call.body)
+
+
+def cluster_delete(call: Call) -> Deleted:
+    clusters.cluster_delete(call.yard.context, call.actor, call.path["cluster"])
+    return Deleted(call.path["cluster"])
+
+
+def invite_create(call: Call) -> NewInvite:
+    return clusters.invite(call.yard.context, call.actor, _name(call, "cluster"), call.body)
+
+
+def invite_list(call: Call) -> Page[Invite]:
+    after = call.text("cursor") or ""
+    found = clusters.invite_list(call.yard.context, call.actor, call.path["cluster"], after=after, limit=call.limit)
+    return Page(found, found[-1].id if len(found) == call.limit else None)
+
+
+def invite_revoke(call: Call) -> Deleted:
+    clusters.invite_revoke(call.yard.context, call.actor, call.path["invite"])
+    return Deleted(call.path["invite"])
+
+
+def submit_token(call: Call) -> SubmitToken:
+    return clusters.submit_token(call.yard.context, call.actor, call.path["cluster"])
+
+
+def agent_list(call: Call) -> Page[Agent]:
+    found = clusters.agent_list(call.yard.context, call.actor, call.text("cluster"))
+    return _page(call, found, lambda agent: agent.id)
+
+
+def agent_remove(call: Call) -> Deleted:
+    clusters.agent_remove(call.yard.context, call.actor, call.path["agent"])
+    return Deleted(call.path["agent"])
+
+
+def join(call: Call) -> Joined:
+    return clusters.join(call.yard.context, call.token, call.body, is_open=call.yard.settings.is_open)
+
+
+def user_list(call: Call) -> Page[User]:
+    return _page(call, access.user_list(call.yard.context, call.actor), lambda user: user.name)
+
+
+def user_create(call: Call) -> User:
+    return access.user_create(call.yard.context, call.actor, call.body)
+
+
+def user_get(call: Call) -> User:
+    return access.user_get(call.yard.context, call.actor, call.path["user"])
+
+
+def user_change(call: Call) -> User:
+    return access.user_change(call.yard.context, call.actor, call.path["user"], call.body)
+
+
+def user_delete(call: Call) -> Deleted:
+    access.user_delete(call.yard.context, call.actor, call.path["user"])
+    return Deleted(call.path["user"])
+
+
+def token_list(call: Call) -> Page[Token]:
+    found = access.token_list(call.yard.context, call.actor, after=call.text("cursor") or "", limit=call.limit)
+    return Page(found, found[-1].id if len(found) == call.limit else None)
+
+
+def token_create(call: Call) -> NewToken:
+    return access.token_create(call.yard.context, call.actor, call.body)
+
+
+def token_revoke(call: Call) -> Deleted:
+    access.token_revoke(call.yard.context, call.actor, call.path["token"])
+    return Deleted(call.path["token"])
+
+
+def grant_list(call: Call) -> Page[Grant]:
+    return _page(call, access.grant_list(call.yard.context, call.actor), lambda grant: grant.id)
+
+
+def grant_create(call: Call) -> Grant:
+    return access.grant_create(call.yard.context, call.actor, call.body)
+
+
+def grant_delete(call: Call) -> Deleted:
+    access.grant_delete(call.yard.context, call.actor, call.path["grant"])
+    return Deleted(call.path["grant"])
+
+
+def project_list(call: Call) -> Page[Project]:
+    return _page(call, access.project_list(call.yard.context, call.actor), lambda project: project.name)
+
+
+def project_create(call: Call) -> Project:
+    return access.project_create(call.yard.context, call.actor, call.body)
+
+
+def audit_list(call: Call) -> Page[AuditEntry]:
+    return access.audit_list(call.yard.context, call.actor, before=call.text("cursor"), limit=call.limit)
+
+
+def _page(call: Call, items: Sequence[T], key: Callable[[T], str]) -> Page[T]:
+    """A page of what is in memory, by key."""
+    after = call.text("cursor") or ""
+    rest = sorted((item for item in items if key(item) > after), key=key)
+    page = rest[: call.limit]
+    return Page(page, key(page[-1]) if len(rest) > len(page) else None)
+
+
+def _id_cursor(call: Call) -> str | None:
+    cursor = call.text("cursor")
+    if cursor is not None and not (len(cursor) == LENGTH and is_id(cursor)):
+        raise Malformed("The cursor is not one of ours.")
+    return cursor
+
+
+def _state(text: str) -> str:
+    try:
+        return State(text.upper()).value
+    except ValueError as exc:
+        raise Malformed(f"There is no state {text[:40]!r}; known: {', '.join(State)}.") from exc
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key or len(text) > 512:
+        raise Malformed(f"The label {text[:80]!r} is not key=value.")
+    return key, value
+
+
+def _name(call: Call, word: str) -> str:
+    if not is_name(call.path[word]):
+        raise Malformed(f"{call.path[word][:80]!r} is not a valid name.")
+    return call.path[word]

@@ -1,0 +1,146 @@
+"""The two hottest routes, as plain ASGI: submit a job, and the agent's poll."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Iterator
+
+from switchyard.errors import Malformed
+from switchyard.model.decode import JsonReader
+from switchyard.model.job import JobRequest
+from switchyard.model.lifecycle import Answer
+from switchyard.model.names import KEY_PATTERN
+from switchyard.model.poll import Poll, PollAnswer, Stop
+from switchyard.server.http.answer import Receive, Scope, Send, header, read_body, send_json
+from switchyard.server.http.authenticate import authenticate_agent, authenticate_user
+from switchyard.server.yard import Yard
+from switchyard.service.clusters import graph_set
+from switchyard.service.lease import Given, LeaseAsk, SyncAsk
+from switchyard.service.report import ReportWrite, Settled
+from switchyard.service.snapshots import AgentEntry
+from switchyard.service.submit import Accepted
+
+_job_request = JsonReader(JobRequest)
+_poll = JsonReader(Poll)
+_KEY_BYTES_MAX = 200
+
+
+async def submit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
+    """POST /v1/jobs: decode, admit, route, commit; 201 after the commit."""
+    actor = await authenticate_user(yard, scope)
+    body = await read_body(scope, receive, yard.settings.bounds.job_bytes)
+    request: JobRequest = _job_request.read(body)
+    write = yard.submit.decide(actor, request, key=_idempotency_key(scope), body=body)
+    accepted: Accepted = await yard.commit(write)
+    await send_json(send, 201 if accepted.is_new else 200, accepted.created)
+
+
+def _idempotency_key(scope: Scope) -> str | None:
+    value = header(scope, b"idempotency-key")
+    if value is None:
+        return None
+    text = value.decode("latin-1")
+    if len(value) > _KEY_BYTES_MAX or not re.match(KEY_PATTERN, text):
+        raise Malformed("The Idempotency-Key is not 1 to 200 printable ASCII characters.")
+    return text
+
+
+async def poll(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
+    """POST /v1/agents/poll: reports up, leases down; parked until there is something."""
+    agent = await authenticate_agent(yard, scope)
+    message: Poll = _poll.read(await read_body(scope, receive, yard.settings.bounds.poll_bytes))
+    yard.seen(agent.id, message.load)
+    if message.graph is not None:
+        await yard.in_thread(graph_set, yard.context, agent.id, message.graph)
+    answers, stops = await _report(yard, agent, message)
+    if message.inventory is not None:
+        given: Given = await yard.commit(_sync_ask(yard, agent, message))
+    elif message.want or message.wait_s:
+        wait_s = 0 if answers else min(message.wait_s, yard.settings.bounds.wait_s)
+        given = await _lease(yard, agent, message, wait_s, receive)
+    else:
+        given = Given(message.session, [], [], [])
+    await send_json(
+        send,
+        200,
+        PollAnswer(
+            session=given.session,
+            leases=given.leases,
+            cancels=given.cancels,
+            stops=[*given.stops, *stops],
+            answers=answers,
+            is_closing=yard.hub.is_closing,
+        ),
+    )
+
+
+async def _report(yard: Yard, agent: AgentEntry, message: Poll) -> tuple[list[Answer], list[Stop]]:
+    if not message.reports and not message.output:
+        return [], []
+    settled: Settled = await yard.commit(ReportWrite(agent.id, tuple(message.reports), tuple(message.output)))
+    stops = [
+        Stop(item.job, item.fence, "the fence is too low, or the job is over")
+        for item, answer in zip(message.reports, settled.answers, strict=True)
+        if answer is Answer.STOP
+    ]
+    return settled.answers, stops
+
+
+def _sync_ask(yard: Yard, agent: AgentEntry, message: Poll) -> SyncAsk:
+    assert message.inventory is not None
+    yard.idle.pop(agent.id, None)
+    cluster = yard.context.snapshots.fleet.rows[agent.cluster_id].name
+    return SyncAsk(
+        agent.id, cluster, message.incarnation, frozenset((held.job, held.fence) for held in message.inventory)
+    )
+
+
+async def _lease(yard: Yard, agent: AgentEntry, message: Poll, wait_s: float, receive: Receive) -> Given:
+    """Look once, then park. An agent that got nothing and asks the same again costs no query until it is woken."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    gone: asyncio.Task[object] | None = None
+    cluster = yard.context.snapshots.fleet.rows[agent.cluster_id].name
+    cancelling = frozenset((held.job, held.fence) for held in message.cancelling)
+    ask = LeaseAsk(agent.id, agent.cluster_id, cluster, message.session, message.want, message.room, cancelling)
+    given = Given(message.session, [], [], [])
+    try:
+        while not yard.hub.is_closing and not (gone is not None and gone.done()):
+            version = yard.hub.version(agent.cluster_id)
+            if yard.idle.get(agent.id) != (version, ask):
+                given = await yard.commit(ask)
+                if given.leases or given.cancels:
+                    break
+                yard.idle[agent.id] = (version, ask)
+            left_s = deadline - loop.time()
+            if left_s <= 0:
+                break
+            gone = gone or asyncio.ensure_future(until_gone(receive))
+            with _parked(yard, agent.id):
+                await yard.hub.wait_cluster(agent.cluster_id, version, left_s, gone)
+    finally:
+        if gone is not None:
+            gone.cancel()
+    return given
+
+
+async def until_gone(receive: Receive) -> object:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    return None
+
+
+@contextlib.contextmanager
+def _parked(yard: Yard, agent_id: str) -> Iterator[None]:
+    yard.parked[agent_id] = yard.parked.get(agent_id, 0) + 1
+    try:
+        yield
+    finally:
+        left = yard.parked[agent_id] - 1
+        if left:
+            yard.parked[agent_id] = left
+        else:
+            del yard.parked[agent_id]
+            yard.seen(agent_id, None)

@@ -1,0 +1,75 @@
+"""Who waits for what, in this process. Lives on the event loop: register, compare the version, then wait.
+
+A wake-up bumps the cluster's version, so one that comes between a look and the wait is not lost: the waiter sees that
+the version moved and looks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+
+class Hub:
+    """Waiters by cluster (parked polls) and by job (waits)."""
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, set[asyncio.Future[None]]] = {}
+        self._jobs: dict[str, set[asyncio.Future[None]]] = {}
+        self._versions: dict[str, int] = {}
+        self.is_closing = False
+
+    def version(self, cluster_id: str) -> int:
+        return self._versions.get(cluster_id, 0)
+
+    def is_waited_for(self, cluster_id: str) -> bool:
+        return bool(self._clusters.get(cluster_id))
+
+    def wake(self, clusters: Iterable[str], jobs: Iterable[str]) -> None:
+        for cluster_id in clusters:
+            self._versions[cluster_id] = self.version(cluster_id) + 1
+            _finish(self._clusters.get(cluster_id))
+        for job_id in jobs:
+            _finish(self._jobs.get(job_id))
+
+    def wake_all(self) -> None:
+        """After a listener reconnected: anything may have happened."""
+        self.wake(list(self._clusters), list(self._jobs))
+
+    def close(self) -> None:
+        """The server stops: every waiter goes home now."""
+        self.is_closing = True
+        self.wake_all()
+
+    async def wait_cluster(
+        self, cluster_id: str, seen_version: int, timeout_s: float, gone: asyncio.Task[object]
+    ) -> None:
+        """Until the cluster is woken, the client is gone, or the time is over."""
+        if self.version(cluster_id) == seen_version and not self.is_closing:
+            await self._wait(self._clusters, cluster_id, timeout_s, gone)
+
+    async def wait_job(self, job_id: str, timeout_s: float, gone: asyncio.Task[object]) -> None:
+        if not self.is_closing:
+            await self._wait(self._jobs, job_id, timeout_s, gone)
+
+    async def _wait(
+        self, table: dict[str, set[asyncio.Future[None]]], key: str, timeout_s: float, gone: asyncio.Task[object]
+    ) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        table.setdefault(key, set()).add(waiter)
+        try:
+            both: set[asyncio.Future[Any]] = {waiter, gone}
+            await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiter.cancel()
+            waiters = table[key]
+            waiters.discard(waiter)
+            if not waiters:
+                del table[key]
+
+
+def _finish(waiters: set[asyncio.Future[None]] | None) -> None:
+    for waiter in waiters or ():
+        if not waiter.done():
+            waiter.set_result(None)

@@ -1,0 +1,50 @@
+"""PostgreSQL's LISTEN: hears what other replicas committed. One thread, one connection; a reconnect wakes everybody."""
+
+from __future__ import annotations
+
+import threading
+
+import msgspec
+import structlog
+
+from switchyard.server.yard import Yard
+from switchyard.service.committer import Woken
+from switchyard.store.listen import Interrupted, listen
+
+log = structlog.get_logger()
+RECONNECT_S = 1.0
+
+
+class Listener:
+    """Tells this process's hub what happened elsewhere."""
+
+    def __init__(self, yard: Yard) -> None:
+        self._yard = yard
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(1)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                for payload in listen(self._yard.context.database, self._stop):
+                    self._heard(payload)
+            except Interrupted as exc:
+                log.warning("listener", error=str(exc))
+                self._stop.wait(RECONNECT_S)
+
+    def _heard(self, payload: str) -> None:
+        loop = self._yard.loop
+        if loop is None or loop.is_closed():
+            return
+        if payload == "*":
+            loop.call_soon_threadsafe(self._yard.hub.wake_all)
+            return
+        woken = msgspec.json.decode(payload, type=Woken)
+        loop.call_soon_threadsafe(self._yard.woken, woken)

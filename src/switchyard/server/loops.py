@@ -1,0 +1,131 @@
+"""The loops of a server: refresh, flush, sweep, upkeep, checkpoint. Each logs what goes wrong and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+
+from switchyard.errors import YardError
+from switchyard.model.cluster import Load
+from switchyard.server.yard import Yard
+from switchyard.service import upkeep
+from switchyard.service.committer import Batch
+from switchyard.store import access, clusters, leases
+
+log = structlog.get_logger()
+CLEAN_EVERY = 300  # rounds of upkeep between two clean-ups: about ten minutes
+
+
+class Loops:
+    """Started and stopped together."""
+
+    def __init__(self, yard: Yard, leadership: upkeep.Leadership) -> None:
+        self._yard = yard
+        self._leadership = leadership
+        self._tasks: list[asyncio.Task[None]] = []
+        self._rounds = 0
+
+    def start(self) -> None:
+        pace = self._yard.settings.pace
+        for name, every_s, once in (
+            ("refresh", pace.refresh_s, self._refresh),
+            ("flush", pace.flush_s, self._flush),
+            ("sweep", pace.sweep_s, self._sweep),
+            ("upkeep", pace.upkeep_s, self._upkeep),
+            ("checkpoint", pace.checkpoint_s, self._checkpoint),
+        ):
+            self._tasks.append(asyncio.create_task(self._repeat(name, every_s, once), name=name))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            # On a thread of its own: the pool may be full of what is being given up.
+            await asyncio.wait_for(asyncio.to_thread(self._say_goodbye), timeout=1)
+        except (TimeoutError, YardError):
+            log.warning("left without handing over the lead")
+
+    def _say_goodbye(self) -> None:
+        self._flush_now()
+        self._leadership.leave(self._yard.context)
+
+    async def _repeat(self, name: str, every_s: float, once: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await once()
+            except YardError as exc:
+                log.warning("loop", name=name, error=exc.detail)
+            except Exception as exc:
+                log.error("loop", name=name, exc_info=exc)
+            await self._pause(name, every_s)
+
+    async def _pause(self, name: str, every_s: float) -> None:
+        """Upkeep is also kicked: what a PENDING job waits for may just have come."""
+        if name != "upkeep":
+            await asyncio.sleep(every_s)
+            return
+        try:
+            await asyncio.wait_for(self._yard.pending_kick.wait(), every_s)
+        except TimeoutError:
+            return
+
+    async def _refresh(self) -> None:
+        if await self._yard.in_thread(self._yard.context.snapshots.refresh):
+            self._yard.pending_kick.set()
+
+    async def _flush(self) -> None:
+        for agent_id in self._yard.parked:
+            self._yard.seen(agent_id, None)
+        if self._yard.unflushed or self._yard.tokens_used:
+            await self._yard.in_thread(self._flush_now)
+
+    def _flush_now(self) -> None:
+        yard = self._yard
+        seen, yard.unflushed = yard.unflushed, {}
+        used, yard.tokens_used = yard.tokens_used, {}
+        loads = yard.context.snapshots.loads
+        rows = {key: (at_us, _load(loads.get(key))) for key, (at_us, _) in seen.items()}
+
+        def apply(batch: Batch) -> None:
+            clusters.agent_seen(batch.tx, rows)
+            access.token_used(batch.tx, used)
+
+        if rows or used:
+            yard.context.committer.call(apply)
+
+    async def _sweep(self) -> None:
+        ready = await self._yard.in_thread(self._ready)
+        self._yard.hub.wake([key for key in ready if self._yard.hub.is_waited_for(key)], ())
+
+    def _ready(self) -> list[str]:
+        with self._yard.context.database.read() as tx:
+            return leases.lease_clusters_ready(tx)
+
+    async def _upkeep(self) -> None:
+        self._yard.pending_kick.clear()
+        await self._yard.in_thread(self._upkeep_now)
+
+    def _upkeep_now(self) -> None:
+        context, leadership = self._yard.context, self._leadership
+        if not leadership.take(context):
+            return
+        moved = upkeep.move_unleased(context, leadership)
+        lost = upkeep.judge_silent(context, leadership)
+        routed = upkeep.route_waiting(context, leadership)
+        if moved or lost or routed:
+            log.info("upkeep", moved=moved, lost=lost, routed=routed)
+        self._rounds += 1
+        if self._rounds % CLEAN_EVERY == 0:
+            upkeep.clean_keys(context, leadership)
+
+    async def _checkpoint(self) -> None:
+        if self._yard.context.database.is_sqlite:
+            await self._yard.in_thread(self._yard.context.database.checkpoint)
+
+
+def _load(load: Load | None) -> str | None:
+    return None if load is None else msgspec.json.encode(load).decode()

@@ -1,0 +1,79 @@
+"""Settings: read once, frozen, passed down. Every bound of the server is here, with how it was chosen."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from switchyard.server.config import Config
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The most of everything."""
+
+    job_bytes: int = 8 * 2**20  # DESIGN: bodies
+    poll_bytes: int = 64 * 2**20  # reports, output and an inventory of 100,000
+    other_bytes: int = 2**20  # users, grants, tokens: small things
+    page: int = 500
+    page_default: int = 100
+    list_budget: int = 5000  # rows looked at for one page: 0.7 ms at a million jobs
+    queue: int = 20_000  # writes waiting for the committer; above: 429
+    batch: int = 1000  # writes in one transaction
+    wait_s: float = 60  # a parked poll or wait; proxies cut at about that
+    threads: int = 8  # one per reading connection
+    stop_s: float = 1.5  # what a stopping server gives its open requests
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often the loops run."""
+
+    refresh_s: float = 1.0  # versions and liveness: one small query
+    flush_s: float = 2.0  # who was seen
+    sweep_s: float = 5.0  # the fallback for a wake-up that got lost
+    upkeep_s: float = 2.0
+    checkpoint_s: float = 0.25  # SQLite's WAL
+    silent_after_s: float = 15.0  # an agent not seen for this long is down; parked ones count as seen
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One server process."""
+
+    data: Path
+    http: tuple[str, int]
+    database: str
+    grpc: tuple[str, int] | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    is_open: bool = False  # --no-auth
+    is_durable: bool = True  # false only for the benchmark's "commit left out"
+    config: Config = field(default_factory=Config)
+    bounds: Bounds = Bounds()
+    pace: Pace = Pace()
+
+    @property
+    def url(self) -> str:
+        scheme = "https" if self.tls_cert else "http"
+        host = f"[{self.http[0]}]" if ":" in self.http[0] else self.http[0]
+        return f"{scheme}://{host}:{self.http[1]}"
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """HOST:PORT, with [::1]:8080 for IPv6."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ValueError(f"{text[:80]!r} is not HOST:PORT")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

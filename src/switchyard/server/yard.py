@@ -1,0 +1,106 @@
+"""The wired server: services on one side, the event loop on the other. Built once, in `app.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import structlog
+
+from switchyard.errors import YardError
+from switchyard.model.cluster import Load
+from switchyard.server.hub import Hub
+from switchyard.server.settings import Settings
+from switchyard.service.committer import Woken, Write
+from switchyard.service.context import Context
+from switchyard.service.submit import Submit
+
+T = TypeVar("T")
+Told = list[tuple[Callable[[Any], None], Any]]
+log = structlog.get_logger()
+
+
+class Yard:
+    """What the doors are handed."""
+
+    def __init__(self, settings: Settings, context: Context, submit: Submit) -> None:
+        self.settings = settings
+        self.context = context
+        self.submit = submit
+        self.hub = Hub()
+        self.threads = ThreadPoolExecutor(settings.bounds.threads, thread_name_prefix="use-case")
+        self.parked: dict[str, int] = {}  # agent → polls parked here
+        self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
+        self.tokens_used: dict[str, int] = {}
+        self.unflushed: dict[str, tuple[int, str | None]] = {}
+        self.is_ready = False
+        self.looked_us = 0  # when a credential that was not found last made us look at the store
+        self.pending_kick = asyncio.Event()
+        self.refresh_kick = asyncio.Event()
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From here on commits are told to this loop."""
+        self.loop = loop
+        committer = self.context.committer
+        committer.after_commit = self._after_commit
+        committer.deliver = self._deliver
+
+    def commit(self, write: Write) -> asyncio.Future[Any]:
+        """Queue a write; the future holds its result once it is durable."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.context.committer.put(write, partial(_resolve, future))
+        return future
+
+    async def in_thread(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Run a sync use case where it may block."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.threads, partial(function, *arguments, **named))
+
+    def seen(self, agent_id: str, load: Load | None) -> None:
+        """An agent spoke: it is alive, and this is how its cluster is."""
+        if load is not None:
+            self.context.snapshots.loads[agent_id] = load
+        now_us = self.context.now_us()
+        self.unflushed[agent_id] = (now_us, None)
+        if self.context.snapshots.mark_seen(agent_id, now_us):
+            self.pending_kick.set()
+
+    def woken(self, woken: Woken) -> None:
+        """Somebody committed something, here or in another replica. On the loop."""
+        self.hub.wake(woken.clusters, woken.jobs)
+        if woken.versions:
+            self.pending_kick.set()
+
+    def _deliver(self, told: Told) -> None:
+        """On the committer's thread: one hop to the loop for the whole batch."""
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(_tell, told)
+
+    def _after_commit(self, woken: Woken) -> None:
+        """On the committer's thread, before the waiters are told: a caller sees its own change."""
+        self.submit.committed()
+        if "access" in woken.versions or "clusters" in woken.versions:
+            try:
+                self.context.snapshots.refresh()
+            except YardError as exc:
+                log.warning("snapshot not refreshed", error=str(exc))  # the loop tries again within a second
+        if self.loop is not None and (woken.clusters or woken.jobs or woken.versions):
+            self.loop.call_soon_threadsafe(self.woken, woken)
+
+
+def _tell(told: Told) -> None:
+    for done, result in told:
+        done(result)
+
+
+def _resolve(future: asyncio.Future[Any], result: Any) -> None:
+    if future.done():
+        return  # the client hung up; what it asked for is done all the same
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

@@ -1,0 +1,353 @@
+"""Users, tokens, grants, projects, the audit, and the very first start."""
+
+from __future__ import annotations
+
+import msgspec
+
+from switchyard.errors import BadRequest, Conflict, Denied, NameTaken, NotFound, UnknownName
+from switchyard.model.access import (
+    EVERYONE,
+    RANK,
+    Grant,
+    GrantRequest,
+    NewToken,
+    On,
+    Role,
+    To,
+    Token,
+    TokenRequest,
+    User,
+    UserChange,
+    UserRequest,
+)
+from switchyard.model.api import AuditEntry, Me, Page, Project, ProjectRequest
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context, audited, bump
+from switchyard.service.credential import make_credential
+from switchyard.service.rights import Actor
+from switchyard.store import access
+
+FIRST_ADMIN = "admin"
+DEFAULT_PROJECT = "default"
+
+
+def first_start(context: Context) -> str | None:
+    """On an empty database: the default project, the first administrator, and their token, shown once."""
+
+    def apply(batch: Batch) -> str | None:
+        if access.user_all(batch.tx):
+            return None
+        access.project_put(
+            batch.tx, {"name": DEFAULT_PROJECT, "description": "made at first start", "created_us": batch.now_us}
+        )
+        _grant(batch, context, GrantRequest(Role.SUBMIT, To.EVERYONE, On.PROJECT, EVERYONE, DEFAULT_PROJECT))
+        _grant(batch, context, GrantRequest(Role.ADMIN, To.USER, On.PLATFORM, FIRST_ADMIN))
+        user_id = _user(batch, context, UserRequest(FIRST_ADMIN, "made at first start"))
+        token, _ = _token(batch, context, user_id, TokenRequest(note="made at first start"), FIRST_ADMIN)
+        bump(batch, "access")
+        audited(batch, context, "server", "first-start", FIRST_ADMIN)
+        return token
+
+    return context.committer.call(apply)
+
+
+def me(context: Context, actor: Actor) -> Me:
+    reach = [
+        f"{grant.role.value} on {grant.on.value} {_object_name(context, grant)}"
+        for grant in context.snapshots.access.grants
+        if (grant.to is To.EVERYONE)
+        or (grant.to is To.USER and grant.subject == actor.name)
+        or (grant.to is To.GROUP and grant.subject in actor.groups)
+    ]
+    return Me(actor.name, list(actor.groups), actor.is_platform_admin, reach)
+
+
+def user_list(context: Context, actor: Actor) -> list[User]:
+    actor.need_platform(Role.ADMIN)
+    with context.database.read() as tx:
+        return [_user_view(row) for row in access.user_all(tx)]
+
+
+def user_get(context: Context, actor: Actor, name: str) -> User:
+    if name != actor.name:
+        actor.need_platform(Role.ADMIN)
+    with context.database.read() as tx:
+        row = access.user_by_name(tx, name)
+    if row is None:
+        raise NotFound(f"There is no user {name[:128]!r}.", next_step="`yard user ls` lists the users.")
+    return _user_view(row)
+
+
+def user_create(context: Context, actor: Actor, request: UserRequest) -> User:
+    actor.need_platform(Role.ADMIN)
+
+    def apply(batch: Batch) -> None:
+        if access.user_by_name(batch.tx, request.name) is not None:
+            raise NameTaken(f"There is a user {request.name} already.")
+        _user(batch, context, request)
+        bump(batch, "access")
+        audited(batch, context, actor.name, "user.create", request.name, after=request)
+
+    context.committer.call(apply)
+    return user_get(context, actor, request.name)
+
+
+def user_change(context: Context, actor: Actor, name: str, change: UserChange) -> User:
+    actor.need_platform(Role.ADMIN)
+    before = user_get(context, actor, name)
+    columns: dict[str, object] = {}
+    if change.full_name is not None:
+        columns["full_name"] = change.full_name
+    if change.groups is not None:
+        columns["groups"] = msgspec.json.encode(sorted(set(change.groups))).decode()
+    if change.is_enabled is not None:
+        _not_oneself(actor, name, "disable")
+        columns["is_enabled"] = change.is_enabled
+
+    def apply(batch: Batch) -> None:
+        if columns:
+            access.user_change(batch.tx, before.id, columns)
+            bump(batch, "access")
+            audited(batch, context, actor.name, "user.change", name, before=before, after=change)
+
+    context.committer.call(apply)
+    return user_get(context, actor, name)
+
+
+def user_delete(context: Context, actor: Actor, name: str) -> None:
+    actor.need_platform(Role.ADMIN)
+    _not_oneself(actor, name, "delete")
+    before = user_get(context, actor, name)
+
+    def apply(batch: Batch) -> None:
+        access.user_delete(batch.tx, before.id)
+        access.grant_delete_to(batch.tx, name)
+        bump(batch, "access")
+        audited(batch, context, actor.name, "user.delete", name, before=before)
+
+    context.committer.call(apply)
+
+
+def token_create(context: Context, actor: Actor, request: TokenRequest) -> NewToken:
+    """For oneself, or by an administrator for another."""
+    name = request.user or actor.name
+    if name != actor.name:
+        actor.need_platform(Role.ADMIN)
+
+    def apply(batch: Batch) -> NewToken:
+        row = access.user_by_name(batch.tx, name)
+        if row is None:
+            raise UnknownName(f"There is no user {name!r}.", next_step="`yard user add` makes one.")
+        token, info = _token(batch, context, row.id, request, name)
+        bump(batch, "access")
+        audited(batch, context, actor.name, "token.create", name, after=info)
+        return NewToken(token, info)
+
+    return context.committer.call(apply)
+
+
+def token_list(context: Context, actor: Actor, *, after: str, limit: int) -> list[Token]:
+    """An administrator sees all, others their own; never the secret."""
+    if not actor.is_platform_admin and actor.user_id is None:
+        return []
+    with context.database.read() as tx:
+        rows = access.token_list(tx, None if actor.is_platform_admin else actor.user_id, after=after, limit=limit)
+    return [
+        Token(
+            row.id,
+            row.user,
+            row.note,
+            row.created_us,
+            row.expires_us,
+            row.last_used_us,
+            row.revoked_us is not None,
+        )
+        for row in rows
+    ]
+
+
+def token_revoke(context: Context, actor: Actor, token_id: str) -> None:
+    def apply(batch: Batch) -> None:
+        row = access.token_get(batch.tx, token_id)
+        if row is None or not (actor.is_platform_admin or row.user_id == actor.user_id):
+            raise NotFound(f"There is no token {token_id[:40]}.", next_step="`yard token ls` lists the tokens.")
+        access.token_change(batch.tx, token_id, {"revoked_us": batch.now_us})
+        bump(batch, "access")
+        audited(batch, context, actor.name, "token.revoke", token_id)
+
+    context.committer.call(apply)
+
+
+def grant_list(context: Context, actor: Actor) -> list[Grant]:
+    """An administrator sees all grants, others those on what they administer."""
+    return [
+        msgspec.structs.replace(grant, object=_object_name(context, grant))
+        for grant in context.snapshots.access.grants
+        if _may_administer(context, actor, grant.on, grant.object)
+    ]
+
+
+def grant_create(context: Context, actor: Actor, request: GrantRequest) -> Grant:
+    object_ = _object_key(context, request)
+    if not _may_administer(context, actor, request.on, object_):
+        raise Denied(f"Granting here needs the role admin on {request.on.value} {request.object}.")
+
+    def apply(batch: Batch) -> Grant:
+        if request.to is To.USER and access.user_by_name(batch.tx, request.subject) is None:
+            raise UnknownName(f"There is no user {request.subject!r}.", next_step="`yard user ls` lists the users.")
+        grant = _grant(batch, context, msgspec.structs.replace(request, object=object_))
+        bump(batch, "access")
+        audited(batch, context, actor.name, "grant.create", grant.id, after=request)
+        return msgspec.structs.replace(grant, object=request.object)
+
+    return context.committer.call(apply)
+
+
+def grant_delete(context: Context, actor: Actor, grant_id: str) -> None:
+    found = next((grant for grant in context.snapshots.access.grants if grant.id == grant_id), None)
+    if found is None or not _may_administer(context, actor, found.on, found.object):
+        raise NotFound(f"There is no grant {grant_id[:40]}.", next_step="`yard grant ls` lists the grants.")
+    admins = [g for g in context.snapshots.access.grants if g.on is On.PLATFORM and g.role is Role.ADMIN]
+    if admins == [found]:
+        raise Conflict("This is the last administrator's grant.", next_step="Make another administrator first.")
+
+    def apply(batch: Batch) -> None:
+        access.grant_delete(batch.tx, grant_id)
+        bump(batch, "access")
+        audited(batch, context, actor.name, "grant.delete", grant_id, before=found)
+
+    context.committer.call(apply)
+
+
+def project_list(context: Context, actor: Actor) -> list[Project]:
+    with context.database.read() as tx:
+        rows = access.project_all(tx)
+    return [
+        Project(row.name, row.description, row.created_us) for row in rows if actor.may_project(Role.VIEW, row.name)
+    ]
+
+
+def project_create(context: Context, actor: Actor, request: ProjectRequest) -> Project:
+    actor.need_platform(Role.ADMIN)
+
+    def apply(batch: Batch) -> Project:
+        row = {"name": request.name, "description": request.description, "created_us": batch.now_us}
+        if not access.project_put(batch.tx, row):
+            raise NameTaken(f"There is a project {request.name} already.")
+        bump(batch, "access")
+        audited(batch, context, actor.name, "project.create", request.name, after=request)
+        return Project(request.name, request.description, batch.now_us)
+
+    return context.committer.call(apply)
+
+
+def audit_list(context: Context, actor: Actor, *, before: str | None, limit: int) -> Page[AuditEntry]:
+    actor.need_platform(Role.ADMIN)
+    with context.database.read() as tx:
+        rows = access.audit_list(tx, before=before, limit=limit)
+    items = [
+        AuditEntry(
+            id=row.id,
+            at_us=row.at_us,
+            actor=row.actor,
+            action=row.action,
+            object=row.object,
+            before=msgspec.json.decode(row.before) if row.before else None,
+            after=msgspec.json.decode(row.after) if row.after else None,
+        )
+        for row in rows
+    ]
+    return Page(items, items[-1].id if len(items) == limit else None)
+
+
+def _user(batch: Batch, context: Context, request: UserRequest) -> str:
+    user_id = context.new_id()
+    row = {
+        "id": user_id,
+        "name": request.name,
+        "full_name": request.full_name,
+        "groups": msgspec.json.encode(sorted(set(request.groups))).decode(),
+        "is_enabled": True,
+        "created_us": batch.now_us,
+    }
+    access.user_insert(batch.tx, row)
+    return user_id
+
+
+def _token(batch: Batch, context: Context, user_id: str, request: TokenRequest, name: str) -> tuple[str, Token]:
+    token_id = context.new_id()
+    token, hash_ = make_credential("yard", token_id)
+    expires_us = batch.now_us + request.expires_s * 1_000_000 if request.expires_s else None
+    row = {
+        "id": token_id,
+        "user_id": user_id,
+        "hash": hash_,
+        "note": request.note,
+        "created_us": batch.now_us,
+        "expires_us": expires_us,
+        "last_used_us": None,
+        "revoked_us": None,
+    }
+    access.token_insert(batch.tx, row)
+    return token, Token(token_id, name, request.note, batch.now_us, expires_us)
+
+
+def _grant(batch: Batch, context: Context, request: GrantRequest) -> Grant:
+    subject = EVERYONE if request.to is To.EVERYONE else request.subject
+    object_ = "all" if request.on is On.PLATFORM else request.object
+    grant = Grant(context.new_id(), request.role, request.to, subject, request.on, object_, batch.now_us)
+    row = {
+        "id": grant.id,
+        "role": grant.role.value,
+        "to_kind": grant.to.value,
+        "subject": subject,
+        "on_kind": grant.on.value,
+        "object": object_,
+        "created_us": batch.now_us,
+    }
+    access.grant_insert(batch.tx, row)
+    return grant
+
+
+def _object_key(context: Context, request: GrantRequest) -> str:
+    """A cluster is granted by its registration, so that a later one of its name inherits nothing."""
+    if request.on is On.PLATFORM:
+        return "all"
+    if request.on is On.CLUSTER:
+        member = context.snapshots.world.by_name.get(request.object)
+        if member is None:
+            raise UnknownName(f"There is no cluster {request.object!r}.", next_step="`yard cluster ls` lists them.")
+        return member.id
+    if request.on is On.PROJECT and request.object not in context.snapshots.access.rules.projects:
+        raise UnknownName(f"There is no project {request.object!r}.", next_step="`yard project ls` lists them.")
+    return request.object
+
+
+def _object_name(context: Context, grant: Grant) -> str:
+    if grant.on is not On.CLUSTER:
+        return grant.object
+    member = context.snapshots.world.by_id.get(grant.object)
+    return member.name if member else grant.object
+
+
+def _may_administer(context: Context, actor: Actor, on: On, object_: str) -> bool:
+    if actor.is_platform_admin:
+        return True
+    if on is On.PROJECT:
+        return actor.may_project(Role.ADMIN, object_)
+    if on is On.CLUSTER:
+        member = context.snapshots.world.by_id.get(object_)
+        return member is not None and actor.may_cluster(Role.ADMIN, member)
+    if on is On.CLUSTER_GROUP:
+        return actor.rights.cluster_groups.get(object_, -1) >= RANK[Role.ADMIN]
+    return False
+
+
+def _not_oneself(actor: Actor, name: str, verb: str) -> None:
+    if actor.name == name:
+        raise BadRequest(f"You cannot {verb} yourself.", next_step="Ask another administrator.")
+
+
+def _user_view(row: access.Row) -> User:
+    groups = msgspec.json.decode(row.groups, type=list[str])
+    return User(row.id, row.name, row.full_name, groups, bool(row.is_enabled), row.created_us)

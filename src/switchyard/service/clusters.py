@@ -1,0 +1,382 @@
+"""Clusters and agents: register, invite, join, cordon, delete. A registration is an identity; a name is only a name."""
+
+from __future__ import annotations
+
+import msgspec
+
+from switchyard.errors import AgentLives, Denied, Gone, NameTaken, NoSuchCluster, NotFound, Unauthenticated
+from switchyard.model.access import On, Role, To
+from switchyard.model.cluster import (
+    Agent,
+    Cluster,
+    ClusterChange,
+    ClusterRequest,
+    Invite,
+    InviteRequest,
+    NewInvite,
+    SubmitToken,
+)
+from switchyard.model.graph import Graph
+from switchyard.model.poll import Join, Joined
+from switchyard.route.world import Member
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context, audited, bump
+from switchyard.service.credential import holds, make_credential, split_credential
+from switchyard.service.rights import Actor
+from switchyard.store import access, clusters
+
+
+def visible(context: Context, actor: Actor, name: str) -> Member:
+    member = context.snapshots.world.by_name.get(name)
+    if member is None or not actor.may_cluster(Role.VIEW, member):
+        raise NoSuchCluster(f"There is no cluster {name[:128]!r}, or it is not yours to see.")
+    return member
+
+
+def cluster_list(context: Context, actor: Actor) -> list[Cluster]:
+    members = context.snapshots.world.members
+    return [cluster_view(context, member) for member in members if actor.may_cluster(Role.VIEW, member)]
+
+
+def cluster_view(context: Context, member: Member) -> Cluster:
+    row = context.snapshots.fleet.rows[member.id]
+    agents = context.snapshots.fleet.by_cluster.get(member.id, ())
+    seen = [context.snapshots.seen[agent] for agent in agents if agent in context.snapshots.seen]
+    loads = [context.snapshots.loads[agent] for agent in agents if agent in context.snapshots.loads]
+    return Cluster(
+        id=member.id,
+        name=member.name,
+        health=member.health,
+        reason=member.reason,
+        is_private=member.is_private,
+        groups=list(member.groups),
+        labels=row.labels,
+        backend=row.backend,
+        graph=member.graph,
+        load=loads[0] if loads else None,
+        created_us=row.created_us,
+        seen_us=max(seen, default=None),
+    )
+
+
+def cluster_create(context: Context, actor: Actor, request: ClusterRequest) -> Cluster:
+    actor.need_platform(Role.ADMIN)
+
+    def apply(batch: Batch) -> str:
+        if clusters.cluster_by_name(batch.tx, request.name) is not None:
+            raise NameTaken(f"There is a cluster {request.name} already.")
+        return _register(batch, context, actor.name, request)
+
+    cluster_id = context.committer.call(apply)
+    return cluster_view(context, context.snapshots.world.by_id[cluster_id])
+
+
+def _register(batch: Batch, context: Context, actor: str, request: ClusterRequest) -> str:
+    """A new registration; open to everyone's jobs unless private."""
+    cluster_id = context.new_id()
+    row = {
+        "id": cluster_id,
+        "name": request.name,
+        "is_private": request.is_private,
+        "is_cordoned": False,
+        "reason": "",
+        "groups": msgspec.json.encode(sorted(set(request.groups))).decode(),
+        "labels": msgspec.json.encode(request.labels, order="sorted").decode(),
+        "backend": "",
+        "graph": None,
+        "submit_token_hash": None,
+        "created_us": batch.now_us,
+        "deleted_us": None,
+    }
+    clusters.cluster_insert(batch.tx, row)
+    if not request.is_private:
+        _open_to_everyone(batch, context, cluster_id)
+    bump(batch, "clusters")
+    audited(batch, context, actor, "cluster.create", request.name, after=request)
+    return cluster_id
+
+
+def _open_to_everyone(batch: Batch, context: Context, cluster_id: str) -> None:
+    grant = {
+        "id": context.new_id(),
+        "role": Role.SUBMIT.value,
+        "to_kind": To.EVERYONE.value,
+        "subject": To.EVERYONE.value,
+        "on_kind": On.CLUSTER.value,
+        "object": cluster_id,
+        "created_us": batch.now_us,
+    }
+    access.grant_insert(batch.tx, grant)
+    bump(batch, "access")
+
+
+def cluster_change(context: Context, actor: Actor, name: str, change: ClusterChange) -> Cluster:
+    """Cordoning needs `operate`; everything else is the administrator's."""
+    member = visible(context, actor, name)
+    only_cordon = change.is_private is None and change.groups is None and change.labels is None
+    actor.need_cluster(Role.OPERATE if only_cordon else Role.ADMIN, member)
+    columns: dict[str, object] = {}
+    if change.is_cordoned is not None:
+        columns |= {"is_cordoned": change.is_cordoned, "reason": change.reason if change.is_cordoned else ""}
+    if change.is_private is not None:
+        columns["is_private"] = change.is_private
+    if change.groups is not None:
+        columns["groups"] = msgspec.json.encode(sorted(set(change.groups))).decode()
+    if change.labels is not None:
+        columns["labels"] = msgspec.json.encode(change.labels, order="sorted").decode()
+
+    def apply(batch: Batch) -> None:
+        if not columns:
+            return
+        before = cluster_view(context, member)
+        clusters.cluster_change(batch.tx, member.id, columns)
+        if change.is_private is not None and change.is_private != member.is_private:
+            access.grant_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id, everyone=True)
+            bump(batch, "access")
+            if not change.is_private:
+                _open_to_everyone(batch, context, member.id)
+        bump(batch, "clusters")
+        audited(batch, context, actor.name, "cluster.change", name, before=_gist(before), after=change)
+
+    context.committer.call(apply)
+    return cluster_view(context, context.snapshots.world.by_id[member.id])
+
+
+def cluster_delete(context: Context, actor: Actor, name: str) -> None:
+    """The registration ends: its agents are gone, its grants too; a new one of the name inherits no jobs."""
+    member = visible(context, actor, name)
+    actor.need_cluster(Role.ADMIN, member)
+
+    def apply(batch: Batch) -> None:
+        clusters.cluster_change(batch.tx, member.id, {"deleted_us": batch.now_us})
+        clusters.agent_delete_of(batch.tx, member.id, at_us=batch.now_us)
+        access.grant_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id)
+        bump(batch, "clusters")
+        bump(batch, "access")
+        audited(batch, context, actor.name, "cluster.delete", name, before=_gist(cluster_view(context, member)))
+
+    context.committer.call(apply)
+
+
+def submit_token(context: Context, actor: Actor, name: str) -> SubmitToken:
+    """A new submit token for a cluster; the old one ends."""
+    member = visible(context, actor, name)
+    actor.need_cluster(Role.ADMIN, member)
+    token, hash_ = make_credential("submit", member.id)
+
+    def apply(batch: Batch) -> None:
+        clusters.cluster_change(batch.tx, member.id, {"submit_token_hash": hash_})
+        bump(batch, "clusters")
+        audited(batch, context, actor.name, "cluster.submit-token", name)
+
+    context.committer.call(apply)
+    return SubmitToken(name, token)
+
+
+def invite(context: Context, actor: Actor, name: str, request: InviteRequest) -> NewInvite:
+    """A join token for a cluster, which is registered if it is new."""
+    existing = context.snapshots.world.by_name.get(name)
+    if existing is None or not actor.may_cluster(Role.VIEW, existing):
+        actor.need_platform(Role.ADMIN)
+    else:
+        actor.need_cluster(Role.ADMIN, existing)
+    invite_id = context.new_id()
+    token, hash_ = make_credential("join", invite_id)
+
+    def apply(batch: Batch) -> Invite:
+        row = clusters.cluster_by_name(batch.tx, name)
+        fresh = ClusterRequest(name, request.is_private, request.groups)
+        cluster_id = row.id if row else _register(batch, context, actor.name, fresh)
+        info = Invite(
+            id=invite_id,
+            cluster=name,
+            is_reusable=request.is_reusable,
+            expires_us=batch.now_us + request.expires_s * 1_000_000,
+            created_us=batch.now_us,
+        )
+        clusters.invite_insert(
+            batch.tx,
+            {
+                "id": invite_id,
+                "cluster_id": cluster_id,
+                "token_hash": hash_,
+                "is_reusable": request.is_reusable,
+                "expires_us": info.expires_us,
+                "uses": 0,
+                "created_us": batch.now_us,
+                "revoked_us": None,
+            },
+        )
+        audited(batch, context, actor.name, "cluster.invite", name, after=info)
+        return info
+
+    return NewInvite(token, context.committer.call(apply))
+
+
+def invite_list(context: Context, actor: Actor, name: str, *, after: str, limit: int) -> list[Invite]:
+    member = visible(context, actor, name)
+    actor.need_cluster(Role.ADMIN, member)
+    with context.database.read() as tx:
+        rows = clusters.invite_list(tx, member.id, after=after, limit=limit)
+    return [
+        Invite(
+            row.id, name, bool(row.is_reusable), row.expires_us, row.uses, row.revoked_us is not None, row.created_us
+        )
+        for row in rows
+    ]
+
+
+def invite_revoke(context: Context, actor: Actor, invite_id: str) -> None:
+    def apply(batch: Batch) -> None:
+        row = clusters.invite_get(batch.tx, invite_id)
+        member = context.snapshots.world.by_id.get(row.cluster_id) if row else None
+        if row is None or member is None or not actor.may_cluster(Role.VIEW, member):
+            raise NotFound(f"There is no invite {invite_id[:40]}.")
+        actor.need_cluster(Role.ADMIN, member)
+        clusters.invite_change(batch.tx, invite_id, {"revoked_us": batch.now_us})
+        audited(batch, context, actor.name, "invite.revoke", member.name)
+
+    context.committer.call(apply)
+
+
+def join(context: Context, token: str, request: Join, *, is_open: bool) -> Joined:
+    """An agent joins a cluster and gets a credential of its own.
+
+    The same name with the same journal takes over at once (it was restarted, or lost its credential); with another
+    journal only when the first is silent.
+    """
+    parts = split_credential(token, "join") if token else None
+    if parts is None and not is_open:
+        raise Unauthenticated(
+            "Joining needs a join token.", next_step=f"Get one with `yard cluster invite {request.cluster}`."
+        )
+    agent_id = context.new_id()
+    credential, hash_ = make_credential("agent", agent_id)
+
+    def apply(batch: Batch) -> str:
+        cluster_id = _admitted_by(batch, parts, request) if parts else _join_open(batch, context, request)
+        before = clusters.agent_by_name(batch.tx, cluster_id, request.name)
+        if before is not None:
+            if before.journal != request.journal and context.snapshots.is_live(before.id):
+                raise AgentLives(f"An agent {request.name} of cluster {request.cluster} is alive with another journal.")
+            if before.journal == request.journal:
+                # The same disk: it keeps its leases, so it keeps its identity; only the credential is new.
+                clusters.agent_change(batch.tx, before.id, {"credential_hash": hash_, "version": request.version})
+                bump(batch, "clusters")
+                audited(batch, context, f"agent:{request.name}", "agent.rejoin", request.cluster)
+                return str(before.id)
+            clusters.agent_change(batch.tx, before.id, {"deleted_us": batch.now_us})
+        clusters.agent_insert(batch.tx, _agent_row(batch, agent_id, cluster_id, hash_, request))
+        clusters.cluster_change(batch.tx, cluster_id, {"backend": request.backend})
+        bump(batch, "clusters")
+        audited(batch, context, f"agent:{request.name}", "agent.join", request.cluster, after={"agent": agent_id})
+        return agent_id
+
+    joined_id = context.committer.call(apply)
+    credential = credential.replace(agent_id, joined_id, 1)
+    return Joined(joined_id, request.cluster, credential)
+
+
+def _agent_row(batch: Batch, agent_id: str, cluster_id: str, hash_: str, request: Join) -> dict[str, object]:
+    return {
+        "id": agent_id,
+        "cluster_id": cluster_id,
+        "name": request.name,
+        "journal": request.journal,
+        "credential_hash": hash_,
+        "session": 0,
+        "incarnation": "",
+        "backend": request.backend,
+        "version": request.version,
+        "load": None,
+        "created_us": batch.now_us,
+        "seen_us": None,
+        "deleted_us": None,
+    }
+
+
+def _admitted_by(batch: Batch, parts: tuple[str, str], request: Join) -> str:
+    """Check and use up a join token."""
+    invite_id, secret = parts
+    row = clusters.invite_get(batch.tx, invite_id)
+    if row is None or not holds(secret, row.token_hash):
+        raise Unauthenticated("The join token is unknown.", next_step="Get a new one with `yard cluster invite`.")
+    # Read from the store: the invite may have been made at another replica a moment ago.
+    cluster = clusters.cluster_by_id(batch.tx, row.cluster_id)
+    if cluster is None:
+        raise Gone("The cluster this join token was for is gone.")
+    if cluster.name != request.cluster:
+        raise Denied(f"The join token is for another cluster than {request.cluster}.")
+    if row.revoked_us is not None or row.expires_us <= batch.now_us or (row.uses and not row.is_reusable):
+        why = "was revoked" if row.revoked_us else "has expired" if row.expires_us <= batch.now_us else "was used"
+        raise Unauthenticated(f"The join token {why}.", next_step=f"Run `yard cluster invite {request.cluster}` again.")
+    clusters.invite_change(batch.tx, invite_id, {"uses": row.uses + 1})
+    return str(cluster.id)
+
+
+def _join_open(batch: Batch, context: Context, request: Join) -> str:
+    """With --no-auth an agent joins without a token, and registers its cluster."""
+    row = clusters.cluster_by_name(batch.tx, request.cluster)
+    return row.id if row else _register(batch, context, "local-admin", ClusterRequest(request.cluster))
+
+
+def graph_set(context: Context, agent_id: str, graph: Graph) -> None:
+    """An agent tells what its cluster has."""
+    entry = context.snapshots.fleet.agents.get(agent_id)
+    row = context.snapshots.fleet.rows.get(entry.cluster_id) if entry else None
+    if entry is None or row is None or row.graph == graph:
+        return
+    cluster_id = entry.cluster_id
+
+    def apply(batch: Batch) -> None:
+        clusters.cluster_change(batch.tx, cluster_id, {"graph": msgspec.json.encode(graph).decode()})
+        bump(batch, "clusters")
+
+    context.committer.call(apply)
+
+
+def agent_list(context: Context, actor: Actor, cluster: str | None) -> list[Agent]:
+    fleet, world = context.snapshots.fleet, context.snapshots.world
+    only = visible(context, actor, cluster).id if cluster is not None else None
+    found = []
+    for entry in fleet.agents.values():
+        member = world.by_id.get(entry.cluster_id)
+        if member is None or (only is not None and member.id != only) or not actor.may_cluster(Role.VIEW, member):
+            continue
+        found.append(
+            Agent(
+                id=entry.id,
+                name=entry.name,
+                cluster=member.name,
+                backend=entry.backend,
+                version=entry.version,
+                is_live=context.snapshots.is_live(entry.id),
+                created_us=entry.created_us,
+                seen_us=context.snapshots.seen.get(entry.id),
+            )
+        )
+    return found
+
+
+def agent_remove(context: Context, actor: Actor, agent_id: str) -> None:
+    entry = context.snapshots.fleet.agents.get(agent_id)
+    member = context.snapshots.world.by_id.get(entry.cluster_id) if entry else None
+    if entry is None or member is None or not actor.may_cluster(Role.VIEW, member):
+        raise NotFound(f"There is no agent {agent_id[:40]}.", next_step="`yard agent ls` lists the agents.")
+    actor.need_cluster(Role.ADMIN, member)
+
+    def apply(batch: Batch) -> None:
+        clusters.agent_change(batch.tx, agent_id, {"deleted_us": batch.now_us})
+        bump(batch, "clusters")
+        audited(batch, context, actor.name, "agent.remove", f"{member.name}/{entry.name}")
+
+    context.committer.call(apply)
+
+
+def _gist(cluster: Cluster) -> dict[str, object]:
+    return {
+        "is_private": cluster.is_private,
+        "groups": cluster.groups,
+        "labels": cluster.labels,
+        "health": cluster.health,
+    }

@@ -1,0 +1,275 @@
+"""One committer per process: whatever waits goes into one transaction as soon as the last one returned.
+
+Acknowledged after the commit. A full queue answers Busy. A batch that fails is replayed one Write at a time, so one
+waiter's failure never harms another's. A conflict is a Write's result, never an exception of the batch.
+
+Order inside a batch: lock all jobs it will change (by id) → reports → calls → syncs → leases → number the events →
+insert jobs → insert events → notify. Numbers come last because their row stays locked until the commit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from switchyard.errors import Busy, Internal, Unavailable, YardError
+from switchyard.store import dialect, events, jobs
+from switchyard.store.database import Database, Tx
+
+R = TypeVar("R")
+
+
+class Woken(msgspec.Struct, frozen=True):
+    """What a commit changed that somebody may wait for. Also the payload between replicas."""
+
+    clusters: list[str] = []
+    jobs: list[str] = []
+    versions: list[str] = []
+
+
+@dataclass
+class Batch:
+    """One transaction in the making."""
+
+    tx: Tx
+    now_us: int
+    is_replay: bool = False
+    events: list[dict[str, Any]] = field(default_factory=list)
+    inserts: list[dict[str, Any]] = field(default_factory=list)
+    rows: dict[str, Any] = field(default_factory=dict)  # jobs locked by this batch, as they were
+    clusters: set[str] = field(default_factory=set)
+    jobs: set[str] = field(default_factory=set)
+    versions: set[str] = field(default_factory=set)
+
+    def event(
+        self,
+        job_id: str,
+        kind: str,
+        *,
+        state: str,
+        attempt: int,
+        fence: int,
+        cluster_id: str | None,
+        reason: str = "",
+        at_us: int | None = None,
+    ) -> None:
+        self.events.append(
+            {
+                "at_us": self.now_us if at_us is None else at_us,
+                "job_id": job_id,
+                "kind": kind,
+                "state": state,
+                "attempt": attempt,
+                "fence": fence,
+                "cluster_id": cluster_id,
+                "reason": reason[:2000],
+            }
+        )
+        self.jobs.add(job_id)
+
+    def woken(self) -> Woken:
+        return Woken(sorted(self.clusters), sorted(self.jobs), sorted(self.versions))
+
+
+class Write(Protocol):
+    """A change that waits for its transaction."""
+
+    def job_ids(self) -> Iterable[str]:
+        """Jobs it will change: they are locked first, in id order, for the whole batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Call:
+    """A cold use case: any function of the batch, inside a savepoint of its own."""
+
+    function: Callable[[Batch], Any]
+    locks: Sequence[str] = ()
+
+    def job_ids(self) -> Iterable[str]:
+        return self.locks
+
+
+Apply = Callable[[Batch, list[Any]], list[Any]]
+
+
+@dataclass(slots=True)
+class _Item:
+    write: Any
+    done: Callable[[Any], None] | None  # told by `deliver`, on whatever thread that chooses
+    future: Future[Any] | None
+
+
+class Committer:
+    """The one writer thread of a process."""
+
+    def __init__(
+        self,
+        database: Database,
+        appliers: dict[type, Apply],
+        *,
+        now_us: Callable[[], int],
+        queue_max: int,
+        batch_max: int,
+        is_durable: bool = True,
+    ) -> None:
+        self._database = database
+        self._appliers = appliers
+        self._now_us = now_us
+        self._queue: deque[_Item] = deque()
+        self._queue_max = queue_max
+        self._batch_max = batch_max
+        self._is_durable = is_durable  # false only in the benchmark: the same work, rolled back
+        self._wake = threading.Condition()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
+        # Set by the server: told after each commit, before the waiters are; and who tells them.
+        self.after_commit: Callable[[Woken], None] = lambda _woken: None
+        self.deliver: Callable[[list[tuple[Callable[[Any], None], Any]]], None] = _deliver_here
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, timeout_s: float = 5) -> None:
+        """Commit what is queued, then end."""
+        with self._wake:
+            self._is_closed = True
+            self._wake.notify()
+        self._thread.join(timeout_s)
+
+    def put(self, write: Write, done: Callable[[Any], None]) -> None:
+        """Queue a write; `done` gets its result, or an exception as a value."""
+        self._push(_Item(write, done, None))
+
+    def do(self, write: Write, timeout_s: float = 30) -> Any:
+        """Queue a write and wait for its commit."""
+        future: Future[Any] = Future()
+        self._push(_Item(write, None, future))
+        try:
+            return future.result(timeout_s)
+        except TimeoutError as exc:
+            raise Unavailable("The database is too slow; the change may still happen.") from exc
+
+    def call(self, function: Callable[[Batch], R], *, locks: Sequence[str] = ()) -> R:
+        """Run a cold use case in the writer."""
+        result: R = self.do(Call(function, locks))
+        return result
+
+    def _push(self, item: _Item) -> None:
+        with self._wake:
+            if self._is_closed:
+                raise Unavailable("The server is stopping.")
+            if len(self._queue) >= self._queue_max:
+                raise Busy(f"{self._queue_max} changes are waiting for the database.")
+            self._queue.append(item)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._queue and not self._is_closed:
+                    self._wake.wait()
+                if not self._queue:
+                    return
+                items = [self._queue.popleft() for _ in range(min(len(self._queue), self._batch_max))]
+            self._settle(items, self._commit(items))
+            self._database.tend()
+
+    def _commit(self, items: list[_Item]) -> list[Any]:
+        """The results of all; of a batch that failed, each by itself."""
+        try:
+            return self._attempt(items, is_replay=False)
+        except Unavailable as exc:
+            # The connection is gone: trying each would wait for a time-out each. The callers may try again.
+            return [exc] * len(items)
+        except Exception:  # noqa: BLE001  whatever one Write did wrong, the others must not pay for it
+            return [self._commit_one(item) for item in items]
+
+    def _commit_one(self, item: _Item) -> Any:
+        try:
+            return self._attempt([item], is_replay=True)[0]
+        except YardError as exc:
+            return exc
+        except Exception as exc:  # noqa: BLE001  the thread that writes must outlive every defect
+            error = Internal(f"The change failed: {type(exc).__name__}")
+            error.__cause__ = exc
+            return error
+
+    def _attempt(self, items: list[_Item], *, is_replay: bool) -> list[Any]:
+        results: dict[int, Any] = {}
+        groups: dict[type, list[int]] = {}
+        for index, item in enumerate(items):
+            groups.setdefault(type(item.write), []).append(index)
+        with self._database.write() as tx:
+            batch = Batch(tx, self._now_us(), is_replay=is_replay)
+            batch.rows = jobs.job_lock(tx, (job for item in items for job in item.write.job_ids()))
+            for kind, apply in self._appliers.items():
+                indexes = groups.get(kind, [])
+                if indexes:
+                    found = apply(batch, [items[index].write for index in indexes])
+                    results.update(zip(indexes, found, strict=True))
+            _number(batch)
+            woken = batch.woken()
+            if woken.clusters or woken.jobs or woken.versions:
+                dialect.notify(tx, msgspec.json.encode(woken).decode())
+            if not self._is_durable:
+                tx.rollback()
+        self.after_commit(woken)
+        return [results[index] for index in range(len(items))]
+
+    def _settle(self, items: list[_Item], results: list[Any]) -> None:
+        told: list[tuple[Callable[[Any], None], Any]] = []
+        for item, result in zip(items, results, strict=True):
+            if item.done is not None:
+                told.append((item.done, result))
+            elif item.future is not None and not item.future.cancelled():
+                if isinstance(result, BaseException):
+                    item.future.set_exception(result)
+                else:
+                    item.future.set_result(result)
+        if told:
+            self.deliver(told)
+
+
+def _number(batch: Batch) -> None:
+    """Number the batch's jobs and events, and insert them."""
+    count = len(batch.inserts) + len(batch.events)
+    if not count:
+        return
+    seq = events.counter_take(batch.tx, "events", count)
+    for row in batch.inserts:
+        row["seq"] = seq
+        seq += 1
+    for row in batch.events:
+        row["seq"] = seq
+        seq += 1
+    jobs.job_insert_many(batch.tx, sorted(batch.inserts, key=lambda row: str(row["id"])))
+    events.event_insert_many(batch.tx, batch.events)
+
+
+def apply_calls(batch: Batch, calls: list[Call]) -> list[Any]:
+    """Each call in its own savepoint: what it raises is its own result, and what it wrote is undone."""
+    results: list[Any] = []
+    for call in calls:
+        kept = (len(batch.events), set(batch.clusters), set(batch.jobs), set(batch.versions))
+        try:
+            with batch.tx.begin_nested():
+                results.append(call.function(batch))
+        except YardError as exc:
+            if isinstance(exc, Unavailable):
+                raise
+            del batch.events[kept[0] :]
+            batch.clusters, batch.jobs, batch.versions = kept[1], kept[2], kept[3]
+            results.append(exc)
+    return results
+
+
+def _deliver_here(told: list[tuple[Callable[[Any], None], Any]]) -> None:
+    for done, result in told:
+        done(result)

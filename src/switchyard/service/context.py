@@ -1,0 +1,59 @@
+"""What every use case is handed: the database, the committer, the snapshots, time and ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from switchyard.service.committer import Batch, Committer
+from switchyard.service.snapshots import Snapshots
+from switchyard.store import access
+from switchyard.store.database import Database
+from switchyard.store.events import counter_take
+
+
+@dataclass(frozen=True)
+class Context:
+    """Wired once, in the server; passed down."""
+
+    database: Database
+    committer: Committer
+    snapshots: Snapshots
+    now_us: Callable[[], int]
+    new_id: Callable[[], str]
+    list_budget: int = 5000
+    page_max: int = 500
+
+
+def bump(batch: Batch, version: str) -> None:
+    """Every replica loads this snapshot anew once the batch is committed."""
+    if version not in batch.versions:
+        counter_take(batch.tx, version, 1)
+        batch.versions.add(version)
+
+
+def audited(
+    batch: Batch,
+    context: Context,
+    actor: str,
+    action: str,
+    object_: str,
+    *,
+    before: object = None,
+    after: object = None,
+) -> None:
+    """Record who changed what, in the change's own transaction."""
+    import msgspec
+
+    access.audit_insert(
+        batch.tx,
+        {
+            "id": context.new_id(),
+            "at_us": batch.now_us,
+            "actor": actor,
+            "action": action,
+            "object": object_,
+            "before": None if before is None else msgspec.json.encode(before).decode(),
+            "after": None if after is None else msgspec.json.encode(after).decode(),
+        },
+    )

@@ -1,0 +1,221 @@
+"""Jobs: look, list, cancel, events, output, explain. Reading needs `view` on the project, or the job to be yours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from switchyard.errors import BadRequest, Denied, NoSuchJob
+from switchyard.match.demand import demand_of
+from switchyard.model.access import Role
+from switchyard.model.api import Chunk, Event, Output, Page
+from switchyard.model.ids import LENGTH, is_id
+from switchyard.model.job import Job, JobSpec, State
+from switchyard.model.lifecycle import FINAL, cancel
+from switchyard.model.verdict import Explanation, Plan, Say
+from switchyard.route.explain import hints
+from switchyard.route.route import ALGORITHM, Ask, rule
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context
+from switchyard.service.report import change_of, life_of, record
+from switchyard.service.rights import Actor
+from switchyard.service.submit import decode_bounds, verdicts_from
+from switchyard.store import events, jobs, output
+from switchyard.store.database import Tx
+
+PREFIX_MIN = 6
+
+
+def job_get(context: Context, actor: Actor, ref: str) -> Job:
+    """One job, by its id or an unambiguous prefix."""
+    with context.database.read() as tx:
+        return job_view(_visible(tx, actor, ref))
+
+
+def job_list(
+    context: Context, actor: Actor, wanted: jobs.JobFilter, *, before: str | None, limit: int, with_spec: bool
+) -> Page[Job]:
+    with context.database.read() as tx:
+        rows, more = jobs.job_list(
+            tx,
+            visible_filter(actor, wanted),
+            before=before,
+            limit=limit,
+            budget=context.list_budget,
+            with_spec=with_spec,
+        )
+    return Page([job_view(row) for row in rows], more)
+
+
+def job_cancel(context: Context, actor: Actor, ref: str, reason: str) -> Job:
+    """Ask for a job's end. Confirmed by its cluster, unless nobody has it yet."""
+    with context.database.read() as tx:
+        row = _visible(tx, actor, ref)
+    if row.owner != actor.name or not actor.may_project(Role.SUBMIT, row.project):
+        actor.need_project(Role.OPERATE, row.project)
+
+    def apply(batch: Batch) -> jobs.Row:
+        now = jobs.job_lock(batch.tx, [row.id])[row.id]
+        step = cancel(life_of(now))
+        if step is not None:
+            change: dict[str, Any] = change_of(batch, now, step) if step.life.state in FINAL else {}
+            said = f"cancelled by {actor.name}" + (f": {reason}" if reason else "")
+            jobs.job_change(batch.tx, {row.id: change | {"cancel_us": batch.now_us, "reason": said}})
+            record(batch, now, step)
+            if now.cluster_id:
+                batch.clusters.add(now.cluster_id)
+        found = jobs.job_get(batch.tx, row.id)
+        assert found is not None
+        return found
+
+    return job_view(context.committer.call(apply, locks=[row.id]))
+
+
+def job_events(context: Context, actor: Actor, ref: str, *, after: int, limit: int) -> Page[Event]:
+    with context.database.read() as tx:
+        row = _visible(tx, actor, ref)
+        found = events.event_list(tx, job_id=row.id, projects=None, after=after, limit=limit)
+    return _event_page(found, limit)
+
+
+def all_events(context: Context, actor: Actor, *, after: int, limit: int) -> Page[Event]:
+    with context.database.read() as tx:
+        found = events.event_list(tx, job_id=None, projects=actor.viewable_projects(), after=after, limit=limit)
+    return _event_page(found, limit)
+
+
+def job_output(context: Context, actor: Actor, ref: str, stream: str) -> Output:
+    """What the job's last attempt wrote. Between two chunks that do not touch, bytes were left out by the bound."""
+    if stream not in ("stdout", "stderr"):
+        raise BadRequest(f"There is no stream {stream[:40]!r}.", next_step="Ask for stdout or stderr.")
+    with context.database.read() as tx:
+        row = _visible(tx, actor, ref)
+        chunks = [Chunk(part.offset, part.data) for part in output.output_get(tx, row.id, row.fence, stream)]
+    size = max((chunk.offset + len(chunk.data) for chunk in chunks), default=0)
+    return Output(row.id, stream, chunks, size)
+
+
+def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
+    """Why the job is where it is: the verdicts of its last decision, those of now, and what would help."""
+    world = context.snapshots.world
+    with context.database.read() as tx:
+        row = _visible(tx, actor, ref)
+        body = jobs.verdicts_get(tx, row.plan_hash) if row.plan_hash else None
+        earlier = jobs.attempt_list(tx, row.id)
+    spec = msgspec.json.decode(row.spec, type=JobSpec)
+    named, by_token = decode_bounds(row.bounds)
+    ask = Ask(
+        demand_of(spec.resources),
+        granted=actor.granted_clusters(world) | by_token,
+        hidden=actor.hidden_clusters(world) - by_token,
+        named=named,
+    )
+    state = State(row.state)
+    decided = None
+    if body is not None:
+        outcome = "assign" if row.cluster else ("reject" if state is State.REJECTED else "hold")
+        decided = Plan(row.cluster, verdicts_from(body), ALGORITHM, row.id, outcome, row.reason)
+    now = list(rule(ask, world).verdicts)
+    stuck = state in (State.PENDING, State.REJECTED)
+    return Explanation(
+        job=row.id,
+        state=state.value,
+        plan=decided,
+        now=now,
+        hints=hints(ask, world) if stuck or not any(verdict.say is Say.YES for verdict in now) else [],
+        notes=_notes(row, spec, earlier),
+    )
+
+
+def _notes(row: jobs.Row, spec: JobSpec, earlier: Sequence[jobs.Row]) -> list[str]:
+    notes = [
+        f"attempt {past.attempt} on {past.cluster or '(removed)'} ended: {past.ended} {past.reason}".rstrip()
+        for past in earlier
+    ]
+    if row.cancel_us is not None and State(row.state) not in FINAL:
+        notes.append("its end was asked for; it counts as cancelled once the cluster confirms")
+    if State(row.state) is State.ASSIGNED:
+        held = "an agent has the lease" if row.agent_id else "it waits in line for its lease"
+        notes.append(f"assigned to {row.cluster}: {held}")
+    if spec.image:
+        notes.append("the image is passed on; a local backend runs the command on the host (containers: ignore)")
+    return notes
+
+
+def resolve(tx: Tx, ref: str) -> str:
+    """An id from an id or an unambiguous prefix."""
+    ref = ref.upper()
+    if is_id(ref):
+        return ref
+    if not (PREFIX_MIN <= len(ref) < LENGTH and is_id(ref.ljust(LENGTH, "0"))):
+        raise NoSuchJob(f"{ref[:40]!r} is not a job id.", next_step=f"Give an id or its first {PREFIX_MIN} or more.")
+    found = jobs.job_ids_by_prefix(tx, ref)
+    if not found:
+        raise NoSuchJob(f"There is no job {ref}.")
+    if len(found) > 1:
+        raise BadRequest(f"{ref} stands for more than one job.", next_step="Give more characters of the id.")
+    return found[0]
+
+
+def _visible(tx: Tx, actor: Actor, ref: str) -> jobs.Row:
+    row = jobs.job_get(tx, resolve(tx, ref))
+    if row is None or not (row.owner == actor.name or actor.may_project(Role.VIEW, row.project)):
+        raise NoSuchJob(f"There is no job {ref[:40]}, or it is not yours to see.")
+    return row
+
+
+def visible_filter(actor: Actor, wanted: jobs.JobFilter) -> jobs.JobFilter:
+    """A filter narrowed to what the actor may see; a project they may not view is said so, not hidden."""
+    if wanted.project is not None and not actor.may_project(Role.VIEW, wanted.project):
+        raise Denied(f"You may not view the jobs of project {wanted.project}.")
+    return replace(wanted, projects=actor.viewable_projects(), reader=actor.name)
+
+
+def job_view(row: jobs.Row) -> Job:
+    """A row as the API shows it."""
+    spec = getattr(row, "spec", None)
+    return Job(
+        id=row.id,
+        name=row.name,
+        owner=row.owner,
+        project=row.project,
+        domain=row.domain,
+        state=State(row.state),
+        priority=row.priority,
+        labels=msgspec.json.decode(row.labels, type=dict[str, str]),
+        spec=msgspec.Raw(spec.encode()) if spec is not None else None,
+        cluster=row.cluster,
+        attempt=row.attempt,
+        fence=row.fence,
+        reason=row.reason,
+        cancel_requested=row.cancel_us is not None,
+        exit_code=row.exit_code,
+        signal=row.signal,
+        native_id=row.native_id,
+        created_us=row.created_us,
+        assigned_us=row.assigned_us,
+        leased_us=row.leased_us,
+        started_us=row.started_us,
+        ended_us=row.ended_us,
+    )
+
+
+def _event_page(found: Sequence[events.Row], limit: int) -> Page[Event]:
+    items = [
+        Event(
+            seq=row.seq,
+            at_us=row.at_us,
+            job=row.job_id,
+            kind=row.kind,
+            state=row.state,
+            attempt=row.attempt,
+            fence=row.fence,
+            cluster=row.cluster,
+            reason=row.reason,
+        )
+        for row in found
+    ]
+    return Page(items, str(items[-1].seq) if len(items) == limit else None)

@@ -1,0 +1,111 @@
+"""Who may do what, worked out once per user and version of the grants. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from switchyard.errors import Denied
+from switchyard.model.access import EVERYONE, RANK, Grant, On, Role, To
+from switchyard.route.world import Member, World
+
+LOCAL_ADMIN = "local-admin"
+_NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """The highest role a user holds on each thing, as ranks."""
+
+    platform: int = _NOTHING
+    projects: dict[str, int] = field(default_factory=dict)
+    clusters: dict[str, int] = field(default_factory=dict)
+    cluster_groups: dict[str, int] = field(default_factory=dict)
+
+    def on_project(self, name: str) -> int:
+        return max(self.platform, self.projects.get(name, _NOTHING))
+
+    def on_cluster(self, member: Member) -> int:
+        by_group = [self.cluster_groups.get(group, _NOTHING) for group in member.groups]
+        return max(self.platform, self.clusters.get(member.id, _NOTHING), *by_group, _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who is asking."""
+
+    name: str
+    rights: Rights
+    groups: tuple[str, ...] = ()
+    user_id: str | None = None
+
+    @property
+    def is_platform_admin(self) -> bool:
+        return self.rights.platform >= RANK[Role.ADMIN]
+
+    def may_project(self, role: Role, project: str) -> bool:
+        return self.rights.on_project(project) >= RANK[role]
+
+    def may_cluster(self, role: Role, member: Member) -> bool:
+        return self.rights.on_cluster(member) >= RANK[role]
+
+    def need_platform(self, role: Role) -> None:
+        if self.rights.platform < RANK[role]:
+            raise Denied(
+                f"This needs the role {role.value} on the platform; {self.name} has {_word(self.rights.platform)}."
+            )
+
+    def need_project(self, role: Role, project: str) -> None:
+        if not self.may_project(role, project):
+            have = _word(self.rights.on_project(project))
+            raise Denied(f"This needs the role {role.value} on project {project}; {self.name} has {have}.")
+
+    def need_cluster(self, role: Role, member: Member) -> None:
+        if not self.may_cluster(role, member):
+            have = _word(self.rights.on_cluster(member))
+            raise Denied(f"This needs the role {role.value} on cluster {member.name}; {self.name} has {have}.")
+
+    def viewable_projects(self) -> list[str] | None:
+        """The projects whose jobs this actor may view; none: all."""
+        if self.rights.platform >= RANK[Role.VIEW]:
+            return None
+        return sorted(name for name, rank in self.rights.projects.items() if rank >= RANK[Role.VIEW])
+
+    def hidden_clusters(self, world: World) -> frozenset[str]:
+        return frozenset(member.id for member in world.members if not self.may_cluster(Role.VIEW, member))
+
+    def granted_clusters(self, world: World) -> frozenset[str]:
+        return frozenset(member.id for member in world.members if self.may_cluster(Role.SUBMIT, member))
+
+
+def rights_of(name: str, groups: tuple[str, ...], grants: tuple[Grant, ...]) -> Rights:
+    """Gather all grants that reach a user: their own, their groups', everyone's."""
+    platform = _NOTHING
+    tables: dict[On, dict[str, int]] = {On.PROJECT: {}, On.CLUSTER: {}, On.CLUSTER_GROUP: {}}
+    for grant in grants:
+        if not _reaches(grant, name, groups):
+            continue
+        rank = RANK[grant.role]
+        if grant.on is On.PLATFORM:
+            platform = max(platform, rank)
+        else:
+            table = tables[grant.on]
+            table[grant.object] = max(table.get(grant.object, _NOTHING), rank)
+    return Rights(platform, tables[On.PROJECT], tables[On.CLUSTER], tables[On.CLUSTER_GROUP])
+
+
+def local_admin() -> Actor:
+    """Who an unauthenticated caller is with --no-auth."""
+    return Actor(LOCAL_ADMIN, Rights(platform=RANK[Role.ADMIN]))
+
+
+def _reaches(grant: Grant, name: str, groups: tuple[str, ...]) -> bool:
+    if grant.to is To.EVERYONE:
+        return True
+    return grant.subject == name if grant.to is To.USER else grant.subject in groups
+
+
+def _word(rank: int) -> str:
+    return "none" if rank == _NOTHING else list(Role)[rank].value
+
+
+__all__ = ["EVERYONE", "LOCAL_ADMIN", "Actor", "Rights", "local_admin", "rights_of"]

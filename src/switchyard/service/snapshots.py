@@ -1,0 +1,216 @@
+"""What is kept in memory: clusters and access, as immutable snapshots keyed by version. A change makes a new one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from switchyard.model.access import Grant, On, Role, To
+from switchyard.model.cluster import Health, Load
+from switchyard.model.graph import Graph
+from switchyard.policy.admit import Rules
+from switchyard.route.world import Member, World
+from switchyard.service.rights import Actor, rights_of
+from switchyard.store import access as access_store
+from switchyard.store import clusters as cluster_store
+from switchyard.store import events
+from switchyard.store.database import Database, Tx
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEntry:
+    """What is needed to check a token without the database."""
+
+    id: str
+    user_id: str
+    hash: str
+    expires_us: int | None
+    is_revoked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEntry:
+    """What is needed to check and serve an agent without the database."""
+
+    id: str
+    cluster_id: str
+    name: str
+    hash: str
+    backend: str
+    version: str
+    created_us: int
+
+
+@dataclass(frozen=True)
+class Access:
+    """Users, tokens, grants and projects at one version."""
+
+    version: int
+    users: dict[str, tuple[str, tuple[str, ...], bool]]  # id → name, groups, enabled
+    tokens: dict[str, TokenEntry]
+    grants: tuple[Grant, ...]
+    rules: Rules
+    actors: dict[str, Actor] = field(default_factory=dict)
+
+    def actor(self, user_id: str) -> Actor | None:
+        """The user with their rights, worked out at first need."""
+        found = self.actors.get(user_id)
+        if found is None:
+            user = self.users.get(user_id)
+            if user is None or not user[2]:
+                return None
+            name, groups, _ = user
+            found = Actor(name, rights_of(name, groups, self.grants), groups, user_id)
+            self.actors[user_id] = found
+        return found
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Clusters and agents at one version. `world` is what the router sees; it changes with liveness too."""
+
+    version: int
+    rows: dict[str, ClusterEntry]
+    agents: dict[str, AgentEntry]
+    by_cluster: dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEntry:
+    id: str
+    name: str
+    is_private: bool
+    is_cordoned: bool
+    reason: str
+    groups: tuple[str, ...]
+    labels: dict[str, str]
+    backend: str
+    graph: Graph | None
+    submit_token_hash: str | None
+    created_us: int
+
+
+class Snapshots:
+    """The current snapshots. Reading one is a plain attribute; `refresh` is called after commits and each second."""
+
+    def __init__(
+        self, database: Database, *, domains: frozenset[str], now_us: Callable[[], int], silent_after_us: int
+    ) -> None:
+        self._database = database
+        self._domains = domains
+        self._now_us = now_us
+        self._silent_after_us = silent_after_us
+        self._lock = threading.RLock()
+        self._world_number = 0
+        self.seen: dict[str, int] = {}  # agent → when it was last seen, by us or (read from the store) by another
+        self.loads: dict[str, Load] = {}
+        self.access = Access(-1, {}, {}, (), Rules(domains, frozenset()))
+        self.fleet = Fleet(-1, {}, {}, {})
+        self.world = World.of(0, [])
+
+    def refresh(self, *, force: bool = False) -> bool:
+        """Load what has a new version; true if the router's world changed."""
+        with self._lock, self._database.read() as tx:
+            versions = events.counters_read(tx)
+            if force or versions.get("access", 0) != self.access.version:
+                self.access = self._load_access(tx, versions.get("access", 0))
+            if force or versions.get("clusters", 0) != self.fleet.version:
+                self.fleet = _load_fleet(tx, versions.get("clusters", 0))
+            for agent_id, seen_us in cluster_store.agent_last_seen(tx).items():
+                if seen_us is not None and seen_us > self.seen.get(agent_id, 0):
+                    self.seen[agent_id] = seen_us
+            return self.reckon()
+
+    def mark_seen(self, agent_id: str, at_us: int) -> bool:
+        """An agent spoke; true if its cluster thereby came back."""
+        was_live = self.is_live(agent_id)
+        self.seen[agent_id] = max(at_us, self.seen.get(agent_id, 0))
+        return False if was_live else self.reckon()
+
+    def is_live(self, agent_id: str) -> bool:
+        return self._now_us() - self.seen.get(agent_id, 0) < self._silent_after_us
+
+    def reckon(self) -> bool:
+        """Work out the router's world from the fleet and from who is alive; true if it changed."""
+        with self._lock:
+            fleet = self.fleet
+            members = [self._member(row, fleet) for row in fleet.rows.values()]
+            world = World.of(self._world_number + 1, members)
+            if world.members == self.world.members:
+                return False
+            self._world_number += 1
+            self.world = world
+            return True
+
+    def _member(self, row: ClusterEntry, fleet: Fleet) -> Member:
+        health, reason = self._health(row, fleet)
+        return Member(
+            id=row.id,
+            name=row.name,
+            health=health,
+            reason=reason,
+            graph=row.graph,
+            groups=row.groups,
+            is_private=row.is_private,
+        )
+
+    def _health(self, row: ClusterEntry, fleet: Fleet) -> tuple[Health, str]:
+        if row.is_cordoned:
+            return Health.CORDONED, row.reason
+        agents = fleet.by_cluster.get(row.id, ())
+        if not agents:
+            return Health.DOWN, "no agent has joined"
+        if row.graph is None:
+            return Health.DOWN, "its agent has not told what it has"
+        if not any(self.is_live(agent) for agent in agents):
+            return Health.DOWN, "its agent is silent"
+        return Health.UP, ""
+
+    def _load_access(self, tx: Tx, version: int) -> Access:
+        users = {
+            row.id: (row.name, tuple(msgspec.json.decode(row.groups, type=list[str])), bool(row.is_enabled))
+            for row in access_store.user_all(tx)
+        }
+        tokens = {
+            row.id: TokenEntry(row.id, row.user_id, row.hash, row.expires_us, row.revoked_us is not None)
+            for row in access_store.token_all(tx)
+        }
+        grants = tuple(
+            Grant(row.id, Role(row.role), To(row.to_kind), row.subject, On(row.on_kind), row.object, row.created_us)
+            for row in access_store.grant_all(tx)
+        )
+        projects = frozenset(row.name for row in access_store.project_all(tx))
+        return Access(version, users, tokens, grants, Rules(self._domains, projects))
+
+
+def _load_fleet(tx: Tx, version: int) -> Fleet:
+    rows = {row.id: _cluster_entry(row) for row in cluster_store.cluster_all(tx)}
+    agents = {
+        row.id: AgentEntry(
+            row.id, row.cluster_id, row.name, row.credential_hash, row.backend, row.version, row.created_us
+        )
+        for row in cluster_store.agent_all(tx)
+    }
+    by_cluster: dict[str, tuple[str, ...]] = {}
+    for agent in agents.values():
+        by_cluster[agent.cluster_id] = (*by_cluster.get(agent.cluster_id, ()), agent.id)
+    return Fleet(version, rows, agents, by_cluster)
+
+
+def _cluster_entry(row: cluster_store.Row) -> ClusterEntry:
+    return ClusterEntry(
+        id=row.id,
+        name=row.name,
+        is_private=bool(row.is_private),
+        is_cordoned=bool(row.is_cordoned),
+        reason=row.reason,
+        groups=tuple(msgspec.json.decode(row.groups, type=list[str])),
+        labels=msgspec.json.decode(row.labels, type=dict[str, str]),
+        backend=row.backend,
+        graph=msgspec.json.decode(row.graph, type=Graph) if row.graph else None,
+        submit_token_hash=row.submit_token_hash,
+        created_us=row.created_us,
+    )

@@ -1,0 +1,239 @@
+"""What one leader does for all replicas: route what waits, move what nobody leased, judge what fell silent, clean up.
+
+Each chore is a function that does one bounded round and says how much it did; `server/loops.py` calls them. Every
+transaction of a chore checks the leader's epoch, so that a leader that was paused and replaced changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from switchyard.match.demand import demand_of
+from switchyard.model.cluster import Health
+from switchyard.model.job import JobSpec
+from switchyard.model.lifecycle import assign, lose, reject, unassign
+from switchyard.model.verdict import Plan
+from switchyard.route.route import Ask, Ruling, plan, rule
+from switchyard.route.world import World
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context
+from switchyard.service.report import change_of, life_of, record
+from switchyard.service.rights import Actor, local_admin, rights_of
+from switchyard.service.submit import decode_bounds, keep
+from switchyard.store import clusters, events, jobs, leaders, leases
+
+LEADER = "upkeep"
+TERM_US = 15_000_000  # a leader that says nothing for this long is replaced
+ROUND_MAX = 500  # jobs per transaction of a chore
+# Silence this long means that the control plane was away, not the agents: their clocks start anew.
+AMNESTY_US = 10_000_000
+LOST_AFTER_S = 3600  # where a job's on_lost acts and it does not say when
+KEYS_KEPT_US = 7 * 86_400_000_000
+
+
+@dataclass
+class Leadership:
+    """This replica's term, if it leads."""
+
+    holder: str
+    epoch: int | None = None
+
+    def take(self, context: Context) -> bool:
+        """Become or stay the leader."""
+
+        def apply(batch: Batch) -> int | None:
+            term = leaders.leader_take(batch.tx, LEADER, self.holder, now_us=batch.now_us, for_us=TERM_US)
+            if term is None:
+                return None
+            epoch, ended_us = term
+            if batch.now_us - ended_us > AMNESTY_US:
+                events.counter_raise(batch.tx, "amnesty_us", batch.now_us)
+            return epoch
+
+        self.epoch = context.committer.call(apply)
+        return self.epoch is not None
+
+    def leave(self, context: Context) -> None:
+        if self.epoch is not None:
+            context.committer.call(lambda batch: leaders.leader_leave(batch.tx, LEADER, self.holder))
+            self.epoch = None
+
+    def holds(self, batch: Batch) -> bool:
+        return self.epoch is not None and leaders.leader_holds(batch.tx, LEADER, self.epoch)
+
+
+def route_waiting(context: Context, leadership: Leadership) -> int:
+    """Take up every PENDING job again; how many left that state."""
+    done, after = 0, ""
+    while True:
+        with context.database.read() as tx:
+            rows = jobs.job_waiting(tx, after=after, limit=ROUND_MAX)
+        if not rows:
+            return done
+        after = rows[-1].id
+        done += _route_round(context, leadership, rows)
+
+
+def _route_round(context: Context, leadership: Leadership, rows: list[jobs.Row]) -> int:
+    world, rulings = context.snapshots.world, dict[tuple[object, ...], Ruling]()
+    plans = {row.id: _decide(context, world, row, rulings) for row in rows}
+    moving = [
+        job_id
+        for job_id, (decided, _) in plans.items()
+        if decided.outcome != "hold" or decided.reason != next(row.reason for row in rows if row.id == job_id)
+    ]
+    if not moving:
+        return 0
+
+    def apply(batch: Batch) -> int:
+        if not leadership.holds(batch):
+            return 0
+        locked = jobs.job_lock(batch.tx, moving)
+        bodies: dict[str, str] = {}
+        changes: dict[str, dict[str, Any]] = {}
+        moved = 0
+        for job_id, row in locked.items():
+            decided, ruling = plans[job_id]
+            kept = keep(ruling)
+            change = _change(batch, world, row, decided)
+            if change is None:
+                continue
+            bodies[kept.verdicts_hash] = kept.verdicts_body
+            changes[job_id] = change | {"plan_hash": kept.verdicts_hash}
+            moved += decided.outcome != "hold"
+        jobs.verdicts_put(batch.tx, bodies)
+        jobs.job_change(batch.tx, changes)
+        return moved
+
+    return context.committer.call(apply, locks=moving)
+
+
+def _decide(
+    context: Context, world: World, row: jobs.Row, rulings: dict[tuple[object, ...], Ruling]
+) -> tuple[Plan, Ruling]:
+    spec = msgspec.json.decode(row.spec, type=JobSpec)
+    named, by_token = decode_bounds(row.bounds)
+    demand = demand_of(spec.resources)
+    key = (row.owner, demand, named, by_token)
+    if key not in rulings:
+        actor = _owner(context, row.owner)
+        granted = actor.granted_clusters(world) | by_token
+        hidden = actor.hidden_clusters(world) - by_token
+        rulings[key] = rule(Ask(demand, granted=granted, hidden=hidden, named=named), world)
+    return plan(rulings[key], seed=row.id), rulings[key]
+
+
+def _owner(context: Context, name: str) -> Actor:
+    access = context.snapshots.access
+    for user_id, (user, _, _) in access.users.items():
+        if user == name:
+            return access.actor(user_id) or Actor(name, rights_of("", (), ()))
+    admin = local_admin()
+    return admin if name == admin.name else Actor(name, rights_of("", (), ()))
+
+
+def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan) -> dict[str, Any] | None:
+    """The columns that a decision about a PENDING job changes; none if the job is no longer waiting."""
+    life = life_of(row)
+    if row.state != "PENDING":
+        return None
+    if decided.outcome == "hold":
+        return {"reason": decided.reason}
+    if decided.outcome == "reject":
+        step = reject(life, decided.reason)
+        record(batch, row, step)
+        return {"state": step.life.state.value, "reason": decided.reason, "ended_us": batch.now_us}
+    step = assign(life)
+    assert decided.chosen is not None
+    cluster_id = world.by_name[decided.chosen].id
+    batch.event(
+        row.id,
+        step.event,
+        state=step.life.state.value,
+        attempt=step.life.attempt,
+        fence=step.life.fence,
+        cluster_id=cluster_id,
+    )
+    batch.clusters.add(cluster_id)
+    return {
+        "state": step.life.state.value,
+        "reason": "",
+        "cluster_id": cluster_id,
+        "attempt": step.life.attempt,
+        "fence": step.life.fence,
+        "assigned_us": batch.now_us,
+    }
+
+
+def move_unleased(context: Context, leadership: Leadership) -> int:
+    """Take back what waits at a cluster that is gone, down or cordoned while another could run it."""
+    world = context.snapshots.world
+    away = [member.id for member in world.members if member.health is not Health.UP]
+    with context.database.read() as tx:
+        gone = clusters.cluster_deleted_with_ready(tx)
+        ids = leases.ready_on(tx, away, ROUND_MAX) if away else []
+        orphans = leases.ready_on(tx, gone, ROUND_MAX) if gone else []
+    if ids and not any(member.health is Health.UP for member in world.members):
+        ids = []  # nowhere to go: they keep their place in line
+    both = [*ids, *orphans]
+    if not both:
+        return 0
+
+    def apply(batch: Batch) -> int:
+        if not leadership.holds(batch):
+            return 0
+        changes: dict[str, dict[str, Any]] = {}
+        for job_id, row in jobs.job_lock(batch.tx, both).items():
+            step = unassign(life_of(row), "its cluster went away before the job was handed over")
+            if step is not None:
+                changes[job_id] = change_of(batch, row, step)
+                record(batch, row, step)
+        jobs.job_change(batch.tx, changes)
+        return len(changes)
+
+    return context.committer.call(apply, locks=both)
+
+
+def judge_silent(context: Context, leadership: Leadership) -> int:
+    """Attempts whose agent is silent for longer than the job bears; a removed agent is silent for ever."""
+    with context.database.read() as tx:
+        amnesty_us = events.counters_read(tx).get("amnesty_us", 0)
+        rows = leases.held_by_silent(tx, seen_before_us=context.now_us(), limit=ROUND_MAX)
+    now_us = context.now_us()
+    lost: dict[str, str] = {}
+    for row in rows:
+        if row.deleted_us is not None:
+            lost[row.id] = "its agent was removed"
+            continue
+        silent_s = (now_us - max(row.seen_us or 0, amnesty_us)) / 1_000_000
+        if row.on_lost != "wait" and silent_s > (row.lost_after_s or LOST_AFTER_S):
+            lost[row.id] = f"its cluster was silent for {int(silent_s)} s"
+    if not lost:
+        return 0
+
+    def apply(batch: Batch) -> int:
+        if not leadership.holds(batch):
+            return 0
+        changes: dict[str, dict[str, Any]] = {}
+        for job_id, row in jobs.job_lock(batch.tx, lost).items():
+            is_removed = lost[job_id] == "its agent was removed"
+            step = lose(life_of(row), lost[job_id], definite=is_removed)
+            if step is not None:
+                changes[job_id] = change_of(batch, row, step)
+                record(batch, row, step)
+        jobs.job_change(batch.tx, changes)
+        return len(changes)
+
+    return context.committer.call(apply, locks=list(lost))
+
+
+def clean_keys(context: Context, leadership: Leadership) -> int:
+    def apply(batch: Batch) -> int:
+        if not leadership.holds(batch):
+            return 0
+        return jobs.key_clean(batch.tx, before_us=batch.now_us - KEYS_KEPT_US, limit=10 * ROUND_MAX)
+
+    return context.committer.call(apply)

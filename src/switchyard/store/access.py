@@ -1,0 +1,109 @@
+"""Queries about users, tokens, grants, projects and the audit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from switchyard.store import dialect
+from switchyard.store.database import Tx
+from switchyard.store.schema import audit, grants, projects, tokens, users
+
+Row = sa.Row[*tuple[Any, ...]]
+
+
+def user_all(tx: Tx) -> list[Row]:
+    return list(tx.execute(sa.select(users).order_by(users.c.name)))
+
+
+def user_by_name(tx: Tx, name: str) -> Row | None:
+    return tx.execute(sa.select(users).where(users.c.name == name)).one_or_none()
+
+
+def user_insert(tx: Tx, row: dict[str, Any]) -> None:
+    tx.execute(sa.insert(users).values(**row))
+
+
+def user_change(tx: Tx, user_id: str, change: dict[str, Any]) -> None:
+    tx.execute(sa.update(users).where(users.c.id == user_id).values(**change))
+
+
+def user_delete(tx: Tx, user_id: str) -> None:
+    tx.execute(sa.delete(tokens).where(tokens.c.user_id == user_id))
+    tx.execute(sa.delete(users).where(users.c.id == user_id))
+
+
+def token_all(tx: Tx) -> list[Row]:
+    return list(tx.execute(sa.select(tokens).order_by(tokens.c.id)))
+
+
+def token_get(tx: Tx, token_id: str) -> Row | None:
+    return tx.execute(sa.select(tokens).where(tokens.c.id == token_id)).one_or_none()
+
+
+def token_list(tx: Tx, user_id: str | None, *, after: str, limit: int) -> list[Row]:
+    query = sa.select(tokens, users.c.name.label("user")).join(users, users.c.id == tokens.c.user_id)
+    if user_id is not None:
+        query = query.where(tokens.c.user_id == user_id)
+    return list(tx.execute(query.where(tokens.c.id > after).order_by(tokens.c.id).limit(limit)))
+
+
+def token_insert(tx: Tx, row: dict[str, Any]) -> None:
+    tx.execute(sa.insert(tokens).values(**row))
+
+
+def token_change(tx: Tx, token_id: str, change: dict[str, Any]) -> None:
+    tx.execute(sa.update(tokens).where(tokens.c.id == token_id).values(**change))
+
+
+def token_used(tx: Tx, used: dict[str, int]) -> None:
+    """Flush when tokens were last used."""
+    rows = [{"the_id": key, "at_us": used[key]} for key in sorted(used)]
+    if rows:
+        statement = sa.update(tokens).where(tokens.c.id == sa.bindparam("the_id"))
+        tx.execute(statement.values(last_used_us=sa.bindparam("at_us")), rows)
+
+
+def grant_all(tx: Tx) -> list[Row]:
+    return list(tx.execute(sa.select(grants).order_by(grants.c.id)))
+
+
+def grant_insert(tx: Tx, row: dict[str, Any]) -> None:
+    tx.execute(sa.insert(grants).values(**row))
+
+
+def grant_delete(tx: Tx, grant_id: str) -> None:
+    tx.execute(sa.delete(grants).where(grants.c.id == grant_id))
+
+
+def grant_delete_of(tx: Tx, *, on_kind: str, object_: str, everyone: bool = False) -> None:
+    """A thing that goes takes its grants along: a new one of the same name inherits nothing."""
+    gone = sa.delete(grants).where(grants.c.on_kind == on_kind, grants.c.object == object_)
+    tx.execute(gone.where(grants.c.to_kind == "everyone") if everyone else gone)
+
+
+def grant_delete_to(tx: Tx, user: str) -> None:
+    """A user who goes takes their grants along."""
+    tx.execute(sa.delete(grants).where(grants.c.to_kind == "user", grants.c.subject == user))
+
+
+def project_all(tx: Tx) -> list[Row]:
+    return list(tx.execute(sa.select(projects).order_by(projects.c.name)))
+
+
+def project_put(tx: Tx, row: dict[str, Any]) -> bool:
+    """Make a project; false if the name is taken."""
+    return bool(tx.execute(dialect.insert(tx, projects).values(**row).on_conflict_do_nothing()).rowcount)
+
+
+def audit_insert(tx: Tx, row: dict[str, Any]) -> None:
+    tx.execute(sa.insert(audit).values(**row))
+
+
+def audit_list(tx: Tx, *, before: str | None, limit: int) -> list[Row]:
+    """Newest first."""
+    query = sa.select(audit).order_by(audit.c.id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(audit.c.id < before)
+    return list(tx.execute(query))

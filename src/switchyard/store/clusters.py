@@ -1,0 +1,120 @@
+"""Queries about clusters, agents and invites."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from switchyard.store.database import Tx
+from switchyard.store.schema import READY, agents, clusters, invites
+
+Row = sa.Row[*tuple[Any, ...]]
+
+_ALIVE = clusters.c.deleted_us.is_(None)
+
+
+def cluster_all(tx: Tx) -> list[Row]:
+    return list(tx.execute(sa.select(clusters).where(_ALIVE).order_by(clusters.c.name)))
+
+
+def cluster_by_name(tx: Tx, name: str) -> Row | None:
+    return tx.execute(sa.select(clusters).where(clusters.c.name == name, _ALIVE)).one_or_none()
+
+
+def cluster_by_id(tx: Tx, cluster_id: str) -> Row | None:
+    return tx.execute(sa.select(clusters).where(clusters.c.id == cluster_id, _ALIVE)).one_or_none()
+
+
+def cluster_deleted_with_ready(tx: Tx) -> list[str]:
+    """Registrations that ended while jobs were waiting there."""
+    waiting = sa.text(f"EXISTS (SELECT 1 FROM jobs WHERE jobs.cluster_id = clusters.id AND {READY})")
+    return list(tx.execute(sa.select(clusters.c.id).where(clusters.c.deleted_us.is_not(None), waiting)).scalars())
+
+
+def cluster_insert(tx: Tx, row: dict[str, Any]) -> None:
+    tx.execute(sa.insert(clusters).values(**row))
+
+
+def cluster_change(tx: Tx, cluster_id: str, change: dict[str, Any]) -> None:
+    tx.execute(sa.update(clusters).where(clusters.c.id == cluster_id).values(**change))
+
+
+def agent_all(tx: Tx) -> list[Row]:
+    return list(tx.execute(sa.select(agents).where(agents.c.deleted_us.is_(None)).order_by(agents.c.id)))
+
+
+def agent_by_name(tx: Tx, cluster_id: str, name: str) -> Row | None:
+    query = sa.select(agents).where(
+        agents.c.cluster_id == cluster_id, agents.c.name == name, agents.c.deleted_us.is_(None)
+    )
+    return tx.execute(query.with_for_update()).one_or_none()
+
+
+def agent_insert(tx: Tx, row: dict[str, Any]) -> None:
+    tx.execute(sa.insert(agents).values(**row))
+
+
+def agent_change(tx: Tx, agent_id: str, change: dict[str, Any]) -> None:
+    tx.execute(sa.update(agents).where(agents.c.id == agent_id).values(**change))
+
+
+def agent_delete_of(tx: Tx, cluster_id: str, *, at_us: int) -> None:
+    gone = sa.update(agents).where(agents.c.cluster_id == cluster_id, agents.c.deleted_us.is_(None))
+    tx.execute(gone.values(deleted_us=at_us))
+
+
+def agent_sync(tx: Tx, agent_id: str, incarnation: str) -> int | None:
+    """Begin a new session: leases asked for under an older one are refused from here on."""
+    statement = (
+        sa.update(agents)
+        .where(agents.c.id == agent_id, agents.c.deleted_us.is_(None))
+        .values(session=agents.c.session + 1, incarnation=incarnation)
+        .returning(agents.c.session)
+    )
+    found: int | None = tx.execute(statement).scalar()
+    return found
+
+
+def agent_sessions(tx: Tx, agent_ids: list[str]) -> dict[str, int]:
+    """The session of each, held until the commit: a sync elsewhere waits, and then sees the leases given here."""
+    query = (
+        sa.select(agents.c.id, agents.c.session)
+        .where(agents.c.id.in_(sorted(agent_ids)), agents.c.deleted_us.is_(None))
+        .order_by(agents.c.id)
+        .with_for_update(read=True)
+    )
+    return {row.id: row.session for row in tx.execute(query)}
+
+
+def agent_seen(tx: Tx, seen: dict[str, tuple[int, str | None]]) -> None:
+    """Flush when agents were last seen, and how they said they were; never backwards."""
+    rows = [{"the_id": key, "at_us": seen[key][0], "the_load": seen[key][1]} for key in sorted(seen)]
+    if not rows:
+        return
+    newer = sa.or_(agents.c.seen_us.is_(None), agents.c.seen_us < sa.bindparam("at_us"))
+    statement = sa.update(agents).where(agents.c.id == sa.bindparam("the_id"), newer)
+    load = sa.func.coalesce(sa.bindparam("the_load", type_=sa.Text), agents.c.load)
+    tx.execute(statement.values(seen_us=sa.bindparam("at_us"), load=load), rows)
+
+
+def agent_last_seen(tx: Tx) -> dict[str, int | None]:
+    query = sa.select(agents.c.id, agents.c.seen_us).where(agents.c.deleted_us.is_(None))
+    return {row.id: row.seen_us for row in tx.execute(query)}
+
+
+def invite_insert(tx: Tx, row: dict[str, Any]) -> None:
+    tx.execute(sa.insert(invites).values(**row))
+
+
+def invite_get(tx: Tx, invite_id: str) -> Row | None:
+    return tx.execute(sa.select(invites).where(invites.c.id == invite_id).with_for_update()).one_or_none()
+
+
+def invite_list(tx: Tx, cluster_id: str, *, after: str, limit: int) -> list[Row]:
+    query = sa.select(invites).where(invites.c.cluster_id == cluster_id, invites.c.id > after)
+    return list(tx.execute(query.order_by(invites.c.id).limit(limit)))
+
+
+def invite_change(tx: Tx, invite_id: str, change: dict[str, Any]) -> None:
+    tx.execute(sa.update(invites).where(invites.c.id == invite_id).values(**change))

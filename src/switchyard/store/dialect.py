@@ -1,0 +1,35 @@
+"""What differs between SQLite and PostgreSQL and is not worth a branch in a query: upsert, row locks, notify."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from switchyard.store.database import Tx
+
+CHANNEL = "switchyard"
+NOTIFY_BYTES_MAX = 7000  # PostgreSQL takes 8,000
+
+
+def is_postgresql(tx: Tx) -> bool:
+    return tx.dialect.name == "postgresql"
+
+
+def insert(tx: Tx, table: sa.Table) -> Any:
+    """An INSERT that has `on_conflict_do_nothing` and `on_conflict_do_update` on both."""
+    return postgresql.insert(table) if is_postgresql(tx) else sqlite.insert(table)
+
+
+def put_new(tx: Tx, table: sa.Table, rows: list[dict[str, Any]]) -> None:
+    """Insert what is not there yet; what is there stays as it is."""
+    if rows:
+        tx.execute(insert(tx, table).on_conflict_do_nothing(), rows)
+
+
+def notify(tx: Tx, payload: str) -> None:
+    """Wake the other replicas when this transaction commits. SQLite has no others."""
+    if is_postgresql(tx):
+        text = payload if len(payload) <= NOTIFY_BYTES_MAX else "*"
+        tx.execute(sa.select(sa.func.pg_notify(CHANNEL, text)))

@@ -1,0 +1,91 @@
+"""Events and the counters. A number is taken last in a transaction and its row stays locked until the commit, so
+numbers become visible in order: a reader with a cursor misses nothing, in any replica."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from switchyard.store import dialect
+from switchyard.store.database import Tx
+from switchyard.store.schema import clusters, counters, events, jobs
+
+Row = sa.Row[*tuple[Any, ...]]
+
+
+def counter_take(tx: Tx, name: str, count: int) -> int:
+    """Take `count` numbers; the first of them."""
+    statement = (
+        dialect.insert(tx, counters)
+        .values(name=name, value=count)
+        .on_conflict_do_update(index_elements=["name"], set_={"value": counters.c.value + count})
+        .returning(counters.c.value)
+    )
+    return int(tx.execute(statement).scalar_one()) - count + 1
+
+
+def counters_read(tx: Tx) -> dict[str, int]:
+    return {row.name: row.value for row in tx.execute(sa.select(counters))}
+
+
+def counter_raise(tx: Tx, name: str, value: int) -> None:
+    """Set a counter that holds a point in time, never backwards."""
+    statement = dialect.insert(tx, counters).values(name=name, value=value)
+    higher = sa.case((counters.c.value < value, value), else_=counters.c.value)
+    tx.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": higher}))
+
+
+def event_insert_many(tx: Tx, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        tx.execute(sa.insert(events), rows)
+
+
+def event_list(tx: Tx, *, job_id: str | None, projects: list[str] | None, after: int, limit: int) -> list[Row]:
+    """Events after a number, the accepted ones (which live in the job's own row) among them."""
+    happened = (
+        sa.select(
+            events.c.seq,
+            events.c.at_us,
+            events.c.job_id,
+            events.c.kind,
+            events.c.state,
+            events.c.attempt,
+            events.c.fence,
+            clusters.c.name.label("cluster"),
+            events.c.reason,
+        )
+        .select_from(events.outerjoin(clusters, clusters.c.id == events.c.cluster_id))
+        .where(events.c.seq > after)
+    )
+    accepted = (
+        sa.select(
+            jobs.c.seq,
+            jobs.c.created_us,
+            jobs.c.id,
+            sa.literal("accepted"),
+            # What was decided on arrival is read off the times: a later decision has an event of its own.
+            sa.case(
+                (jobs.c.assigned_us == jobs.c.created_us, "ASSIGNED"),
+                (sa.and_(jobs.c.state == "REJECTED", jobs.c.ended_us == jobs.c.created_us), "REJECTED"),
+                else_="PENDING",
+            ),
+            sa.literal(0),
+            sa.literal(0),
+            sa.case((jobs.c.assigned_us == jobs.c.created_us, clusters.c.name), else_=None),
+            sa.literal(""),
+        )
+        .select_from(jobs.outerjoin(clusters, clusters.c.id == jobs.c.cluster_id))
+        .where(jobs.c.seq > after)
+    )
+    if job_id is not None:
+        happened, accepted = happened.where(events.c.job_id == job_id), accepted.where(jobs.c.id == job_id)
+    if projects is not None:
+        happened = happened.join(jobs, jobs.c.id == events.c.job_id).where(jobs.c.project.in_(projects))
+        accepted = accepted.where(jobs.c.project.in_(projects))
+    # Each half is cut before the union, or the union would read both tables whole.
+    parts = sa.union_all(
+        sa.select(happened.order_by(events.c.seq).limit(limit).subquery()),
+        sa.select(accepted.order_by(jobs.c.seq).limit(limit).subquery()),
+    ).subquery()
+    return list(tx.execute(sa.select(parts).order_by(parts.c.seq).limit(limit)))

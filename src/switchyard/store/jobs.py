@@ -1,0 +1,189 @@
+"""Queries about jobs: put, get, list, lock, change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from switchyard.store import dialect
+from switchyard.store.database import Tx
+from switchyard.store.schema import WAITING, attempts, clusters, idempotency, jobs, specs, verdict_sets
+
+Row = sa.Row[*tuple[Any, ...]]
+
+_WITH_CLUSTER = jobs.outerjoin(clusters, clusters.c.id == jobs.c.cluster_id)
+_VIEW = (*jobs.c, clusters.c.name.label("cluster"))
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs to list. `projects`: those the reader may view; none: all."""
+
+    states: Sequence[str] = ()
+    cluster: str | None = None
+    project: str | None = None
+    domain: str | None = None
+    owner: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    projects: Sequence[str] | None = None
+    reader: str | None = None
+
+
+def spec_put(tx: Tx, bodies: dict[str, str]) -> None:
+    dialect.put_new(tx, specs, [{"hash": key, "body": bodies[key]} for key in sorted(bodies)])
+
+
+def verdicts_put(tx: Tx, bodies: dict[str, str]) -> None:
+    dialect.put_new(tx, verdict_sets, [{"hash": key, "body": bodies[key]} for key in sorted(bodies)])
+
+
+def verdicts_get(tx: Tx, hash_: str) -> str | None:
+    found: str | None = tx.execute(sa.select(verdict_sets.c.body).where(verdict_sets.c.hash == hash_)).scalar()
+    return found
+
+
+def key_claim(tx: Tx, rows: list[dict[str, Any]]) -> dict[tuple[str, str], Row]:
+    """Claim idempotency keys; for each the row that holds it now, ours or an earlier one."""
+    ordered = sorted(rows, key=lambda row: (row["owner"], row["key"]))
+    dialect.put_new(tx, idempotency, ordered)
+    wanted = sa.tuple_(idempotency.c.owner, idempotency.c.key).in_([(row["owner"], row["key"]) for row in ordered])
+    return {(row.owner, row.key): row for row in tx.execute(sa.select(idempotency).where(wanted))}
+
+
+def key_clean(tx: Tx, *, before_us: int, limit: int) -> int:
+    old = sa.select(idempotency.c.owner, idempotency.c.key).where(idempotency.c.created_us < before_us).limit(limit)
+    gone = sa.delete(idempotency).where(sa.tuple_(idempotency.c.owner, idempotency.c.key).in_(old))
+    return tx.execute(gone).rowcount
+
+
+def job_insert_many(tx: Tx, rows: list[dict[str, Any]]) -> None:
+    """Ids are made by us: a row that is there already is this very write, committed by an earlier try."""
+    dialect.put_new(tx, jobs, rows)
+
+
+def job_get(tx: Tx, job_id: str) -> Row | None:
+    """One job with its spec and its cluster's name."""
+    query = (
+        sa.select(*_VIEW, specs.c.body.label("spec"))
+        .select_from(_WITH_CLUSTER.join(specs, specs.c.hash == jobs.c.spec_hash))
+        .where(jobs.c.id == job_id)
+    )
+    return tx.execute(query).one_or_none()
+
+
+def job_states(tx: Tx, job_ids: Sequence[str]) -> dict[str, Row]:
+    query = (
+        sa.select(jobs.c.id, jobs.c.state, jobs.c.reason, clusters.c.name.label("cluster"))
+        .select_from(_WITH_CLUSTER)
+        .where(jobs.c.id.in_(job_ids))
+    )
+    return {row.id: row for row in tx.execute(query)}
+
+
+def job_ids_by_prefix(tx: Tx, prefix: str, limit: int = 2) -> list[str]:
+    # A range on the primary key: LIKE would not use it on every collation.
+    query = sa.select(jobs.c.id).where(jobs.c.id >= prefix, jobs.c.id < prefix + "~").order_by(jobs.c.id).limit(limit)
+    return list(tx.execute(query).scalars())
+
+
+def job_list(
+    tx: Tx, wanted: JobFilter, *, before: str | None, limit: int, budget: int, with_spec: bool
+) -> tuple[list[Row], str | None]:
+    """Newest first, looking at no more than `budget` rows; the last id looked at if there may be more.
+
+    Filters on unindexed columns look at a window of the primary key, so a rare label at a million jobs costs a bounded
+    time per page instead of a scan.
+    """
+    window = sa.select(jobs.c.id).order_by(jobs.c.id.desc()).limit(budget)
+    if before is not None:
+        window = window.where(jobs.c.id < before)
+    edge = tx.execute(sa.select(sa.func.min(window.subquery().c.id), sa.func.count())).one()
+    lowest, looked_at = edge
+    if lowest is None:
+        return [], None
+    source = _WITH_CLUSTER.join(specs, specs.c.hash == jobs.c.spec_hash) if with_spec else _WITH_CLUSTER
+    columns = (*_VIEW, specs.c.body.label("spec")) if with_spec else _VIEW
+    query = sa.select(*columns).select_from(source).where(jobs.c.id >= lowest, *_conditions(wanted))
+    if before is not None:
+        query = query.where(jobs.c.id < before)
+    rows = list(tx.execute(query.order_by(jobs.c.id.desc()).limit(limit + 1)))
+    if len(rows) > limit:
+        return rows[:limit], rows[limit - 1].id
+    return rows, lowest if looked_at == budget else None
+
+
+def _conditions(wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
+    found: list[sa.ColumnElement[bool]] = []
+    if wanted.states:
+        found.append(jobs.c.state.in_(wanted.states))
+    for column, value in (
+        (clusters.c.name, wanted.cluster),
+        (jobs.c.project, wanted.project),
+        (jobs.c.domain, wanted.domain),
+        (jobs.c.owner, wanted.owner),
+    ):
+        if value is not None:
+            found.append(column == value)
+    if wanted.projects is not None:
+        found.append(sa.or_(jobs.c.project.in_(wanted.projects), jobs.c.owner == wanted.reader))
+    for key, value in sorted(wanted.labels.items()):
+        found.append(_has_label(key, value))
+    return found
+
+
+def _has_label(key: str, value: str) -> sa.ColumnElement[bool]:
+    """Labels are stored as canonical JSON, so a pair is found by its own text."""
+    import json
+
+    pair = f"{json.dumps(key, ensure_ascii=False)}:{json.dumps(value, ensure_ascii=False)}"
+    return jobs.c.labels.contains(pair, autoescape=True)
+
+
+def job_lock(tx: Tx, job_ids: Iterable[str]) -> dict[str, Row]:
+    """Lock jobs for change, in id order: two replicas that lock in arrival order deadlock."""
+    ids = sorted(set(job_ids))
+    if not ids:
+        return {}
+    query = sa.select(jobs).where(jobs.c.id.in_(ids)).order_by(jobs.c.id).with_for_update()
+    return {row.id: row for row in tx.execute(query)}
+
+
+def job_change(tx: Tx, changes: dict[str, dict[str, Any]]) -> None:
+    """Apply changes to locked jobs, in one statement per set of columns."""
+    by_columns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for job_id in sorted(changes):
+        change = changes[job_id]
+        by_columns.setdefault(tuple(sorted(change)), []).append({"the_id": job_id} | change)
+    for columns, rows in by_columns.items():
+        statement = sa.update(jobs).where(jobs.c.id == sa.bindparam("the_id"))
+        tx.execute(statement.values({name: sa.bindparam(name) for name in columns}), rows)
+
+
+def job_waiting(tx: Tx, *, after: str, limit: int) -> list[Row]:
+    """PENDING jobs in arrival order, with their specs."""
+    query = (
+        sa.select(jobs, specs.c.body.label("spec"))
+        .join(specs, specs.c.hash == jobs.c.spec_hash)
+        .where(sa.text("jobs." + WAITING), jobs.c.id > after)
+        .order_by(jobs.c.id)
+        .limit(limit)
+    )
+    return list(tx.execute(query))
+
+
+def attempt_archive(tx: Tx, rows: list[dict[str, Any]]) -> None:
+    """Keep an attempt that is over while its job goes on."""
+    dialect.put_new(tx, attempts, rows)
+
+
+def attempt_list(tx: Tx, job_id: str) -> list[Row]:
+    query = (
+        sa.select(attempts, clusters.c.name.label("cluster"))
+        .select_from(attempts.outerjoin(clusters, clusters.c.id == attempts.c.cluster_id))
+        .where(attempts.c.job_id == job_id)
+        .order_by(attempts.c.fence)
+    )
+    return list(tx.execute(query))

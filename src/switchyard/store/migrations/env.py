@@ -1,0 +1,14 @@
+"""Alembic's entry: one tree of migrations for both databases, run on the connection it is handed."""
+
+from alembic import context
+
+from switchyard.store.schema import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    render_as_batch=True,
+    transactional_ddl=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

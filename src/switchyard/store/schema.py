@@ -1,0 +1,289 @@
+"""All tables. Times are integers (µs, UTC), ids are sortable text, documents are JSON text: no database type leaks."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite uses a partial index only where the query says the same words, so these texts are shared with the queries.
+READY = "state = 'ASSIGNED' AND agent_id IS NULL"
+HELD = "agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"
+CANCELLING = "cancel_us IS NOT NULL AND agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"
+WAITING = "state = 'PENDING'"
+NOT_DELETED = "deleted_us IS NULL"
+
+specs = Table(
+    "specs",
+    metadata,
+    Column("hash", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+)
+
+verdict_sets = Table(
+    "verdict_sets",
+    metadata,
+    Column("hash", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+)
+
+# One row per job. It also holds the current attempt (the first one included), the plan's hash and the accepted
+# event (created_us, seq), so a job decided on arrival costs one row.
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("project", Text, nullable=False),
+    Column("domain", Text, nullable=False),
+    Column("lane", Text, nullable=False),  # queue + project
+    Column("state", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("labels", Text, nullable=False),
+    Column("spec_hash", Text, ForeignKey("specs.hash"), nullable=False),
+    Column("bounds", Text, nullable=False),  # which clusters the request named: a later decision needs it again
+    Column("plan_hash", Text, nullable=True),
+    Column("cores", BigInteger, nullable=False),
+    Column("gpus", BigInteger, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("on_lost", Text, nullable=False),
+    Column("lost_after_s", Integer, nullable=True),
+    Column("cluster_id", Text, nullable=True),
+    Column("agent_id", Text, nullable=True),  # who leased the current attempt
+    Column("attempt", Integer, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("native_id", Text, nullable=True),
+    Column("exit_code", Integer, nullable=True),
+    Column("signal", Integer, nullable=True),
+    Column("created_us", BigInteger, nullable=False),
+    Column("assigned_us", BigInteger, nullable=True),
+    Column("leased_us", BigInteger, nullable=True),
+    Column("started_us", BigInteger, nullable=True),
+    Column("ended_us", BigInteger, nullable=True),
+    Column("cancel_us", BigInteger, nullable=True),
+)
+Index("ix_jobs_seq", jobs.c.seq)
+Index(
+    "ix_jobs_ready",
+    jobs.c.cluster_id,
+    jobs.c.lane,
+    jobs.c.priority.desc(),
+    jobs.c.id,
+    sqlite_where=text(READY),
+    postgresql_where=text(READY),
+)
+Index("ix_jobs_held", jobs.c.agent_id, sqlite_where=text(HELD), postgresql_where=text(HELD))
+Index("ix_jobs_cancelling", jobs.c.agent_id, sqlite_where=text(CANCELLING), postgresql_where=text(CANCELLING))
+Index("ix_jobs_waiting", jobs.c.id, sqlite_where=text(WAITING), postgresql_where=text(WAITING))
+
+# Attempts that are over while their job went on.
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id"), primary_key=True),
+    Column("fence", BigInteger, primary_key=True),
+    Column("attempt", Integer, nullable=False),
+    Column("cluster_id", Text, nullable=True),
+    Column("agent_id", Text, nullable=True),
+    Column("native_id", Text, nullable=True),
+    Column("ended", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("assigned_us", BigInteger, nullable=True),
+    Column("leased_us", BigInteger, nullable=True),
+    Column("started_us", BigInteger, nullable=True),
+    Column("ended_us", BigInteger, nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("job_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("cluster_id", Text, nullable=True),
+    Column("reason", Text, nullable=False),
+)
+Index("ix_events_job", events.c.job_id, events.c.seq)
+
+output = Table(
+    "output",
+    metadata,
+    Column("job_id", Text, primary_key=True),
+    Column("fence", BigInteger, primary_key=True),
+    Column("stream", Text, primary_key=True),
+    Column("offset", BigInteger, primary_key=True),
+    Column("data", LargeBinary, nullable=False),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("body_hash", Text, nullable=False),
+    Column("job_id", Text, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+)
+Index("ix_idempotency_created", idempotency.c.created_us)
+
+clusters = Table(
+    "clusters",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("is_private", Boolean, nullable=False),
+    Column("is_cordoned", Boolean, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("groups", Text, nullable=False),
+    Column("labels", Text, nullable=False),
+    Column("backend", Text, nullable=False),
+    Column("graph", Text, nullable=True),
+    Column("submit_token_hash", Text, nullable=True),
+    Column("created_us", BigInteger, nullable=False),
+    Column("deleted_us", BigInteger, nullable=True),
+)
+Index(
+    "uq_clusters_name",
+    clusters.c.name,
+    unique=True,
+    sqlite_where=text(NOT_DELETED),
+    postgresql_where=text(NOT_DELETED),
+)
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("cluster_id", Text, ForeignKey("clusters.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("journal", Text, nullable=False),
+    Column("credential_hash", Text, nullable=False),
+    Column("session", BigInteger, nullable=False),
+    Column("incarnation", Text, nullable=False),
+    Column("backend", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("load", Text, nullable=True),
+    Column("created_us", BigInteger, nullable=False),
+    Column("seen_us", BigInteger, nullable=True),
+    Column("deleted_us", BigInteger, nullable=True),
+)
+Index(
+    "uq_agents_name",
+    agents.c.cluster_id,
+    agents.c.name,
+    unique=True,
+    sqlite_where=text(NOT_DELETED),
+    postgresql_where=text(NOT_DELETED),
+)
+
+invites = Table(
+    "invites",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("cluster_id", Text, ForeignKey("clusters.id"), nullable=False),
+    Column("token_hash", Text, nullable=False),
+    Column("is_reusable", Boolean, nullable=False),
+    Column("expires_us", BigInteger, nullable=False),
+    Column("uses", Integer, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Column("revoked_us", BigInteger, nullable=True),
+)
+
+projects = Table(
+    "projects",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("description", Text, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+)
+
+users = Table(
+    "users",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("full_name", Text, nullable=False),
+    Column("groups", Text, nullable=False),
+    Column("is_enabled", Boolean, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("user_id", Text, ForeignKey("users.id"), nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Column("expires_us", BigInteger, nullable=True),
+    Column("last_used_us", BigInteger, nullable=True),
+    Column("revoked_us", BigInteger, nullable=True),
+)
+
+grants = Table(
+    "grants",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("role", Text, nullable=False),
+    Column("to_kind", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("on_kind", Text, nullable=False),
+    Column("object", Text, nullable=False),  # a cluster's id, else a name
+    Column("created_us", BigInteger, nullable=False),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("at_us", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("object", Text, nullable=False),
+    Column("before", Text, nullable=True),
+    Column("after", Text, nullable=True),
+)
+
+# `events` numbers events and jobs; `clusters` and `access` are the versions of the snapshots in memory.
+counters = Table(
+    "counters",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", BigInteger, nullable=False),
+)
+
+leaders = Table(
+    "leaders",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("holder", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("expires_us", BigInteger, nullable=False),
+)
