@@ -29,7 +29,7 @@ from switchyard.service.context import Context
 from switchyard.service.lease import LeaseAsk, SyncAsk, apply_leases, apply_syncs
 from switchyard.service.report import ReportWrite, apply_reports
 from switchyard.service.snapshots import Snapshots
-from switchyard.service.submit import JobInsert, Submit
+from switchyard.service.submit import JobInsert, Submit, unwritten
 from switchyard.service.upkeep import Leadership
 from switchyard.store.database import Database, revisions, upgrade
 
@@ -47,7 +47,7 @@ def build(settings: Settings) -> Yard:
         now_us=now_us,
         queue_max=settings.bounds.queue,
         batch_max=settings.bounds.batch,
-        is_durable=settings.is_durable,
+        left_out={} if settings.is_durable else {JobInsert: unwritten},
     )
     snapshots = Snapshots(
         database,
@@ -135,7 +135,7 @@ def run(settings: Settings, *, announce: bool = True) -> int:
     with _only_one(settings):
         yard = build(settings)
         yard.context.committer.start()
-        token = first_start(yard.context)
+        token = first_start(yard.context, is_open=settings.is_open)
         if token is not None and announce:
             from switchyard.server.welcome import welcome
 

@@ -47,4 +47,4 @@ class Listener:
             loop.call_soon_threadsafe(self._yard.hub.wake_all)
             return
         woken = msgspec.json.decode(payload, type=Woken)
-        loop.call_soon_threadsafe(self._yard.woken, woken)
+        loop.call_soon_threadsafe(self._yard.heard, woken)

@@ -21,6 +21,7 @@ from switchyard.service.submit import Submit
 T = TypeVar("T")
 Told = list[tuple[Callable[[Any], None], Any]]
 log = structlog.get_logger()
+RECKON_S = 0.02
 
 
 class Yard:
@@ -39,7 +40,8 @@ class Yard:
         self.is_ready = False
         self.looked_us = 0  # when a credential that was not found last made us look at the store
         self.pending_kick = asyncio.Event()
-        self.refresh_kick = asyncio.Event()
+        self._is_reckoning = False
+        self._is_refreshing = False
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -66,7 +68,14 @@ class Yard:
             self.context.snapshots.loads[agent_id] = load
         now_us = self.context.now_us()
         self.unflushed[agent_id] = (now_us, None)
-        if self.context.snapshots.mark_seen(agent_id, now_us):
+        if self.context.snapshots.mark_seen(agent_id, now_us) and not self._is_reckoning:
+            # Not for each of a thousand agents that come back at once: what they bring is reckoned together.
+            self._is_reckoning = True
+            asyncio.get_running_loop().call_later(RECKON_S, self._reckon)
+
+    def _reckon(self) -> None:
+        self._is_reckoning = False
+        if self.context.snapshots.reckon():
             self.pending_kick.set()
 
     def woken(self, woken: Woken) -> None:
@@ -74,6 +83,22 @@ class Yard:
         self.hub.wake(woken.clusters, woken.jobs)
         if woken.versions:
             self.pending_kick.set()
+
+    def heard(self, woken: Woken) -> None:
+        """Another replica committed something. On the loop."""
+        self.woken(woken)
+        if woken.versions and not self._is_refreshing:
+            self._is_refreshing = True
+            self.threads.submit(self._refresh)
+
+    def _refresh(self) -> None:
+        self._is_refreshing = False  # first: what is heard from here on needs another look
+        try:
+            self.context.snapshots.refresh()
+        except YardError as exc:
+            log.warning("snapshot not refreshed", error=str(exc))  # the loop tries again within a second
+        if self.loop is not None:
+            self.loop.call_soon_threadsafe(self.pending_kick.set)
 
     def _deliver(self, told: Told) -> None:
         """On the committer's thread: one hop to the loop for the whole batch."""
@@ -84,10 +109,7 @@ class Yard:
         """On the committer's thread, before the waiters are told: a caller sees its own change."""
         self.submit.committed()
         if "access" in woken.versions or "clusters" in woken.versions:
-            try:
-                self.context.snapshots.refresh()
-            except YardError as exc:
-                log.warning("snapshot not refreshed", error=str(exc))  # the loop tries again within a second
+            self._refresh()
         if self.loop is not None and (woken.clusters or woken.jobs or woken.versions):
             self.loop.call_soon_threadsafe(self.woken, woken)
 

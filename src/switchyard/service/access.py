@@ -31,20 +31,20 @@ FIRST_ADMIN = "admin"
 DEFAULT_PROJECT = "default"
 
 
-def first_start(context: Context) -> str | None:
-    """On an empty database: the default project, the first administrator, and their token, shown once."""
+def first_start(context: Context, *, is_open: bool) -> str | None:
+    """On an empty database: the default project; and at the first start with authentication the first administrator
+    and their token, shown once. An open server has no use for them, and would only hide them from a later start."""
 
     def apply(batch: Batch) -> str | None:
-        if access.user_all(batch.tx):
+        bump(batch, "access")  # first: its row's lock makes two servers' first starts one after the other
+        project = {"name": DEFAULT_PROJECT, "description": "made at first start", "created_us": batch.now_us}
+        if access.project_put(batch.tx, project):
+            _grant(batch, context, GrantRequest(Role.SUBMIT, To.EVERYONE, On.PROJECT, EVERYONE, DEFAULT_PROJECT))
+        if is_open or access.user_all(batch.tx):
             return None
-        access.project_put(
-            batch.tx, {"name": DEFAULT_PROJECT, "description": "made at first start", "created_us": batch.now_us}
-        )
-        _grant(batch, context, GrantRequest(Role.SUBMIT, To.EVERYONE, On.PROJECT, EVERYONE, DEFAULT_PROJECT))
         _grant(batch, context, GrantRequest(Role.ADMIN, To.USER, On.PLATFORM, FIRST_ADMIN))
         user_id = _user(batch, context, UserRequest(FIRST_ADMIN, "made at first start"))
         token, _ = _token(batch, context, user_id, TokenRequest(note="made at first start"), FIRST_ADMIN)
-        bump(batch, "access")
         audited(batch, context, "server", "first-start", FIRST_ADMIN)
         return token
 

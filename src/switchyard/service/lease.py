@@ -109,7 +109,8 @@ def apply_syncs(batch: Batch, asks: list[SyncAsk]) -> list[Any]:
     """Begin sessions: redeliver what was leased and never arrived, name what is to be stopped."""
     results: list[Any] = []
     for ask in sorted(asks, key=lambda each: each.agent_id):
-        session = clusters.agent_sync(batch.tx, ask.agent_id, ask.incarnation)
+        session = clusters.agent_sync(batch.tx, ask.agent_id, ask.incarnation, at_us=batch.now_us)
+        batch.versions.add("seen")  # the other replicas hear at once that this agent is alive
         if session is None:
             results.append(Gone("This agent was removed."))
             continue

@@ -125,10 +125,10 @@ class Snapshots:
             return self.reckon()
 
     def mark_seen(self, agent_id: str, at_us: int) -> bool:
-        """An agent spoke; true if its cluster thereby came back."""
+        """An agent spoke; true if it was silent before, so that the world is to be reckoned anew."""
         was_live = self.is_live(agent_id)
         self.seen[agent_id] = max(at_us, self.seen.get(agent_id, 0))
-        return False if was_live else self.reckon()
+        return not was_live
 
     def is_live(self, agent_id: str) -> bool:
         return self._now_us() - self.seen.get(agent_id, 0) < self._silent_after_us

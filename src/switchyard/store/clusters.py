@@ -64,12 +64,12 @@ def agent_delete_of(tx: Tx, cluster_id: str, *, at_us: int) -> None:
     tx.execute(gone.values(deleted_us=at_us))
 
 
-def agent_sync(tx: Tx, agent_id: str, incarnation: str) -> int | None:
+def agent_sync(tx: Tx, agent_id: str, incarnation: str, *, at_us: int) -> int | None:
     """Begin a new session: leases asked for under an older one are refused from here on."""
     statement = (
         sa.update(agents)
         .where(agents.c.id == agent_id, agents.c.deleted_us.is_(None))
-        .values(session=agents.c.session + 1, incarnation=incarnation)
+        .values(session=agents.c.session + 1, incarnation=incarnation, seen_us=at_us)
         .returning(agents.c.session)
     )
     found: int | None = tx.execute(statement).scalar()

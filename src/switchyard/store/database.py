@@ -18,6 +18,7 @@ Tx = Connection
 
 READERS_MAX = 8  # threads that read at once; the server's pool of threads is as large
 CONNECT_S = 5
+MIGRATION_LOCK = 7_305_817_551  # any number of our own
 # A writer that waits longer than this for SQLite's lock has met a stuck process, not a busy one.
 SQLITE_BUSY_MS = 10_000
 # Above this the writer itself restarts the WAL; below, a background passive checkpoint keeps it short.
@@ -139,6 +140,9 @@ def upgrade(database: Database, revision: str = "head") -> None:
     engine = sa.create_engine(database.url, poolclass=NullPool)
     try:
         with translated(), engine.begin() as connection:
+            if not database.is_sqlite:
+                # Two servers that start on one empty database: the second waits, then finds nothing to do.
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
             command.upgrade(_alembic(connection), revision)
     finally:
         engine.dispose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,7 +26,13 @@ def insert(tx: Tx, table: sa.Table) -> Any:
 def put_new(tx: Tx, table: sa.Table, rows: list[dict[str, Any]]) -> None:
     """Insert what is not there yet; what is there stays as it is."""
     if rows:
-        tx.execute(insert(tx, table).on_conflict_do_nothing(), rows)
+        tx.execute(_new(tx.dialect.name, table), rows)
+
+
+@cache
+def _new(dialect: str, table: sa.Table) -> Any:
+    kind = postgresql if dialect == "postgresql" else sqlite
+    return kind.insert(table).on_conflict_do_nothing()
 
 
 def notify(tx: Tx, payload: str) -> None:

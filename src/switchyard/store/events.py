@@ -14,15 +14,23 @@ from switchyard.store.schema import clusters, counters, events, jobs
 Row = sa.Row[*tuple[Any, ...]]
 
 
+# Built once: making a statement anew costs more than running it.
+_TAKE = (
+    sa.update(counters)
+    .where(counters.c.name == sa.bindparam("the_name"))
+    .values(value=counters.c.value + sa.bindparam("the_count"))
+    .returning(counters.c.value)
+)
+
+
 def counter_take(tx: Tx, name: str, count: int) -> int:
     """Take `count` numbers; the first of them."""
-    statement = (
-        dialect.insert(tx, counters)
-        .values(name=name, value=count)
-        .on_conflict_do_update(index_elements=["name"], set_={"value": counters.c.value + count})
-        .returning(counters.c.value)
-    )
-    return int(tx.execute(statement).scalar_one()) - count + 1
+    taken = {"the_name": name, "the_count": count}
+    value = tx.execute(_TAKE, taken).scalar()
+    if value is None:
+        dialect.put_new(tx, counters, [{"name": name, "value": 0}])
+        value = tx.execute(_TAKE, taken).scalar_one()
+    return int(value) - count + 1
 
 
 def counters_read(tx: Tx) -> dict[str, int]:
@@ -36,9 +44,12 @@ def counter_raise(tx: Tx, name: str, value: int) -> None:
     tx.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": higher}))
 
 
+_INSERT = sa.insert(events)
+
+
 def event_insert_many(tx: Tx, rows: list[dict[str, Any]]) -> None:
     if rows:
-        tx.execute(sa.insert(events), rows)
+        tx.execute(_INSERT, rows)
 
 
 def event_list(tx: Tx, *, job_id: str | None, projects: list[str] | None, after: int, limit: int) -> list[Row]:

@@ -7,9 +7,9 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from switchyard.errors import Malformed
+from switchyard.errors import Denied, Malformed, UnknownName
 from switchyard.model.decode import JsonReader
-from switchyard.model.job import JobRequest
+from switchyard.model.job import JobRequest, State
 from switchyard.model.lifecycle import Answer
 from switchyard.model.names import KEY_PATTERN
 from switchyard.model.poll import Poll, PollAnswer, Stop
@@ -19,8 +19,9 @@ from switchyard.server.yard import Yard
 from switchyard.service.clusters import graph_set
 from switchyard.service.lease import Given, LeaseAsk, SyncAsk
 from switchyard.service.report import ReportWrite, Settled
+from switchyard.service.rights import Actor
 from switchyard.service.snapshots import AgentEntry
-from switchyard.service.submit import Accepted
+from switchyard.service.submit import Accepted, JobInsert
 
 _job_request = JsonReader(JobRequest)
 _poll = JsonReader(Poll)
@@ -32,9 +33,21 @@ async def submit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None
     actor = await authenticate_user(yard, scope)
     body = await read_body(scope, receive, yard.settings.bounds.job_bytes)
     request: JobRequest = _job_request.read(body)
-    write = yard.submit.decide(actor, request, key=_idempotency_key(scope), body=body)
+    write = await _decide(yard, actor, request, key=_idempotency_key(scope), body=body)
     accepted: Accepted = await yard.commit(write)
     await send_json(send, 201 if accepted.is_new else 200, accepted.created)
+
+
+async def _decide(yard: Yard, actor: Actor, request: JobRequest, *, key: str | None, body: bytes) -> JobInsert:
+    """A no is final, so it is never said from a snapshot that another replica may have outdated."""
+    try:
+        write = yard.submit.decide(actor, request, key=key, body=body)
+        if write.created.state != State.REJECTED.value:
+            return write
+    except (UnknownName, Denied):
+        pass
+    await yard.in_thread(yard.context.snapshots.refresh)
+    return yard.submit.decide(actor, request, key=key, body=body)
 
 
 def _idempotency_key(scope: Scope) -> str | None:

@@ -1,0 +1,1 @@
+"""Acceptance tests: whole programs, driven from outside by CLI, HTTP and SDK alone."""

@@ -1,0 +1,72 @@
+"""Two servers on one PostgreSQL: submit at one, the agent at the other, either killed."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from switchyard import Client, State
+from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
+from tests.programs import start_agent, start_server
+from tests.services import Postgres
+
+NODES = {"nodes": 1, "each": {"core": 8, "memory": "8GiB"}}
+
+
+@pytest.fixture
+def shared_url(postgres: Postgres) -> str:
+    return postgres.create_database()
+
+
+def test_a_job_submitted_at_one_server_runs_through_the_other(tmp_path: Path, shared_url: str) -> None:
+    with (
+        start_server(tmp_path, database=shared_url, name="one") as one,
+        start_server(tmp_path, database=shared_url, name="two") as two,
+        start_agent(tmp_path, two.url, "alpha", graph=NODES),
+        Client(one.url) as client,
+    ):
+        began = time.monotonic()
+        job = client.submit(["echo", "hello"]).wait(timeout_s=30)
+        took_s = time.monotonic() - began
+        assert job.state is State.SUCCEEDED
+        assert client.handle(job.id).output() == b"hello\n"
+        # Well under the five seconds of the sweep: the wake-up crossed from one server to the other.
+        assert took_s < 4
+
+
+@pytest.mark.parametrize("victim", ["one", "two"])
+def test_either_server_may_be_killed(tmp_path: Path, shared_url: str, victim: str) -> None:
+    ledger = Ledger(tmp_path)
+    with (
+        start_server(tmp_path, database=shared_url, name="one") as one,
+        start_server(tmp_path, database=shared_url, name="two") as two,
+        start_agent(tmp_path, two.url, "alpha", graph=NODES),
+        start_agent(tmp_path, one.url, "beta", graph=NODES),
+        Client(one.url, retry_s=60) as client,
+    ):
+        killed = {"one": one, "two": two}[victim]
+        with ThreadPoolExecutor(1) as aside:
+            ids = aside.submit(
+                lambda: [client.submit(ledger.command("sleep 0.1"), env=ledger.env).id for _ in range(60)]
+            )
+            for _ in range(3):  # here, not aside: the kernel ends a program with the thread that started it
+                time.sleep(0.5)
+                killed.kill()
+                killed.start()
+            killed.wait_ready()
+            assert_each_ran_once(ledger, wait_all_final(client, ids.result(60), 60))
+
+
+def test_an_agent_with_both_urls_goes_over_when_its_server_dies(tmp_path: Path, shared_url: str) -> None:
+    with (
+        start_server(tmp_path, database=shared_url, name="one") as one,
+        start_server(tmp_path, database=shared_url, name="two") as two,
+        start_agent(tmp_path, two.url, "alpha", graph=NODES, extra=["--server", one.url]),
+        Client(one.url) as client,
+    ):
+        two.kill()
+        job = client.submit(["true"]).wait(timeout_s=60)
+        assert job.state is State.SUCCEEDED
