@@ -1,1 +1,77 @@
 """Switchyard: one place to submit jobs to many clusters. The names here are the SDK's public surface."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as in `typing`, without importing it: a bare `import switchyard` must cost nothing
+if TYPE_CHECKING:
+    from switchyard.errors import Busy as Busy
+    from switchyard.errors import Conflict as Conflict
+    from switchyard.errors import Denied as Denied
+    from switchyard.errors import NotFound as NotFound
+    from switchyard.errors import PolicyRefused as PolicyRefused
+    from switchyard.errors import TimedOut as TimedOut
+    from switchyard.errors import Unauthenticated as Unauthenticated
+    from switchyard.errors import Unavailable as Unavailable
+    from switchyard.errors import YardError as YardError
+    from switchyard.model.job import Job as Job
+    from switchyard.model.job import JobRequest as JobRequest
+    from switchyard.model.job import JobSpec as JobSpec
+    from switchyard.model.job import Limits as Limits
+    from switchyard.model.job import Resources as Resources
+    from switchyard.model.job import State as State
+    from switchyard.sdk.client import Client as Client
+    from switchyard.sdk.handle import JobHandle as JobHandle
+
+    __version__: str
+
+__all__ = [
+    "Busy",
+    "Client",
+    "Conflict",
+    "Denied",
+    "Job",
+    "JobHandle",
+    "JobRequest",
+    "JobSpec",
+    "Limits",
+    "NotFound",
+    "PolicyRefused",
+    "Resources",
+    "State",
+    "TimedOut",
+    "Unauthenticated",
+    "Unavailable",
+    "YardError",
+]
+
+_HOMES = {
+    "switchyard.sdk.client": ("Client",),
+    "switchyard.sdk.handle": ("JobHandle",),
+    "switchyard.model.job": ("Job", "JobRequest", "JobSpec", "Limits", "Resources", "State"),
+}
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name == "__version__":
+        return _version()
+    if name not in __all__:
+        raise AttributeError(f"module 'switchyard' has no attribute {name!r}")
+    home = next((module for module, names in _HOMES.items() if name in names), "switchyard.errors")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__, "__version__"]
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("switchyard")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0+unknown"

@@ -1,0 +1,107 @@
+"""`yard agent ls|show|rm`: the agents as the server knows them. Running one is the agent's own program."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+
+from switchyard.cli.connect import connect
+from switchyard.cli.output import confirm, emit, emit_list, note
+from switchyard.cli.parser import Parser, Verb, add_force, run_noun
+from switchyard.cli.table import Column, age, now_us, print_fields, print_table, stamp
+from switchyard.model.cluster import Agent
+
+COLUMNS = (
+    Column("ID"),
+    Column("NAME", flexible=True),
+    Column("CLUSTER", flexible=True),
+    Column("BACKEND", optional=True),
+    Column("LIVE"),
+    Column("SEEN", right=True),
+    Column("VERSION", optional=True),
+)
+
+
+def main(argv: list[str]) -> int:
+    return run_noun("agent", "Agents as the server knows them. `yard agent --help` is about running one.", VERBS, argv)
+
+
+def print_agents(agents: Sequence[Agent]) -> None:
+    now = now_us()
+    rows = [
+        [
+            agent.id,
+            agent.name,
+            agent.cluster,
+            agent.backend,
+            "yes" if agent.is_live else "no",
+            age(agent.seen_us, now),
+            agent.version,
+        ]
+        for agent in agents
+    ]
+    print_table(COLUMNS, rows)
+
+
+def _ls(args: Namespace) -> int:
+    with connect(args) as yard:
+        agents = list(yard.agents(cluster=args.cluster))
+    if args.output:
+        emit_list(agents, args.output, name=lambda each: each.id)
+        return 0
+    print_agents(agents)
+    if not agents:
+        note("No agents. `yard cluster invite NAME` prints the command that starts one.")
+    return 0
+
+
+def _show(args: Namespace) -> int:
+    with connect(args) as yard:
+        agent = yard.agent(args.agent)
+    if args.output:
+        emit(agent, args.output, name=lambda each: each.id)
+        return 0
+    now = now_us()
+    fields = [
+        ("id", agent.id),
+        ("name", agent.name),
+        ("cluster", agent.cluster),
+        ("backend", agent.backend),
+        ("live", "yes" if agent.is_live else "no"),
+        ("version", agent.version),
+        ("joined", stamp(agent.created_us, now)),
+        ("seen", stamp(agent.seen_us, now)),
+    ]
+    print_fields(fields)
+    return 0
+
+
+def _rm(args: Namespace) -> int:
+    with connect(args) as yard:
+        agent = yard.agent(args.agent)
+        question = f"Remove agent {agent.name} of cluster {agent.cluster} ({agent.id})? Its credential ends."
+        if not confirm(question, force=args.force):
+            return 1
+        yard.delete_agent(agent.id)
+    print(f"Agent {agent.name} of cluster {agent.cluster} is removed.")
+    return 0
+
+
+def _ls_arguments(parser: Parser) -> None:
+    parser.add_argument("--cluster", metavar="NAME", help="only of this cluster")
+
+
+def _one(parser: Parser) -> None:
+    parser.add_argument("agent", metavar="AGENT", help="its id, the start of its id, or a name only one agent has")
+
+
+def _rm_arguments(parser: Parser) -> None:
+    _one(parser)
+    add_force(parser)
+
+
+VERBS = (
+    Verb("ls", "List agents", _ls, _ls_arguments, examples="  yard agent ls --cluster alpha"),
+    Verb("show", "Show one agent", _show, _one),
+    Verb("rm", "End an agent's registration", _rm, _rm_arguments, outputs=()),
+)

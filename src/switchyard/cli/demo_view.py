@@ -1,0 +1,109 @@
+"""The demo on the screen: a live table on a terminal, lines of changes elsewhere. It knows jobs, no processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from switchyard.cli.job_view import exit_text, run_time
+from switchyard.cli.output import clean, has_colour
+from switchyard.cli.table import Column, format_table, now_us
+from switchyard.model.job import Job
+from switchyard.model.lifecycle import FINAL
+
+REDRAWS_PER_S = 8
+COLUMNS = (
+    Column("JOB"),
+    Column("ASKS FOR", flexible=True),
+    Column("CLUSTER"),
+    Column("STATE"),
+    Column("TIME", right=True),
+    Column("EXIT", right=True),
+    Column("REASON", flexible=True),
+)
+
+
+class View(Protocol):
+    """Shows the jobs as they stand, as often as it is told."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, jobs: Sequence[Job]) -> None: ...
+
+
+class Lines:
+    """One line per change."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._seen: dict[str, str] = {}
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def show(self, jobs: Sequence[Job]) -> None:
+        done = sum(job.state in FINAL for job in jobs)
+        for job in jobs:
+            if self._seen.get(job.id) != job.state.value:
+                self._seen[job.id] = job.state.value
+                where = f" on {job.cluster}" if job.cluster else ""
+                why = f": {job.reason}" if job.reason else ""
+                line = f"{job.name:<11} {job.state.value}{where}{why}"
+                passed = time.monotonic() - self._started
+                print(f"{passed:5.1f}s  {done:>2}/{self._total}  {clean(line)}", flush=True)
+
+
+class LiveTable:
+    """The table of all jobs with a bar below, redrawn in place."""
+
+    def __init__(self, total: int, *, asks: Mapping[str, str]) -> None:
+        from rich.live import Live
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._asks = asks
+        self._bar = Progress(TextColumn("jobs ended"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._task = self._bar.add_task("jobs", total=total)
+        self._live = Live(refresh_per_second=REDRAWS_PER_S)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, jobs: Sequence[Job]) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
+        now = now_us()
+        rows = [
+            [
+                job.name,
+                self._asks.get(job.name, ""),
+                job.cluster or "",
+                job.state.value,
+                run_time(job, now),
+                exit_text(job),
+                job.reason,
+            ]
+            for job in jobs
+        ]
+        lines = format_table(COLUMNS, rows, width=self._live.console.width, coloured=has_colour())
+        table = Text.from_ansi("\n".join(lines), no_wrap=True, overflow="crop")
+        self._bar.update(self._task, completed=sum(job.state in FINAL for job in jobs))
+        self._live.update(Group(table, Text(), self._bar.get_renderable()))

@@ -1,0 +1,115 @@
+"""`yard grant`: who may view, submit, operate or administer what."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError, Namespace
+
+from switchyard.cli.connect import connect
+from switchyard.cli.output import confirm, emit, emit_list
+from switchyard.cli.parser import Parser, Verb, add_force, no_arguments, run_noun
+from switchyard.cli.table import Column, age, now_us, print_table
+from switchyard.model.access import EVERYONE, Grant, On, Role, To
+
+COLUMNS = (
+    Column("ID"),
+    Column("ROLE"),
+    Column("TO", flexible=True),
+    Column("ON", flexible=True),
+    Column("AGE", right=True),
+)
+ABOUT = """\
+Grants: who may do what. Each role holds the ones before it: view, submit, operate, admin.
+To submit, one needs `submit` on the project and on the cluster."""
+EXAMPLES = """\
+  yard grant add submit --to user:alice --on project:vision
+  yard grant add submit --to group:vision --on cluster-group:gpu
+  yard grant add view --to everyone --on cluster:alpha
+  yard grant add admin --to user:root --on platform"""
+
+
+def main(argv: list[str]) -> int:
+    return run_noun("grant", ABOUT, VERBS, argv)
+
+
+def _ls(args: Namespace) -> int:
+    with connect(args) as yard:
+        grants = list(yard.grants())
+    if args.output:
+        emit_list(grants, args.output, name=lambda each: each.id)
+        return 0
+    now = now_us()
+    print_table(
+        COLUMNS, [[each.id, each.role.value, _to(each), _on(each), age(each.created_us, now)] for each in grants]
+    )
+    return 0
+
+
+def _add(args: Namespace) -> int:
+    to, subject = args.to
+    on, target = args.on
+    with connect(args) as yard:
+        grant = yard.create_grant(args.role, to=to, on=on, subject=subject, object=target)
+    if args.output:
+        emit(grant, args.output, name=lambda each: each.id)
+        return 0
+    print(f"Granted: {grant.role.value} to {_to(grant)} on {_on(grant)}  ({grant.id})")
+    return 0
+
+
+def _rm(args: Namespace) -> int:
+    if not confirm(f"Remove grant {args.id}?", force=args.force):
+        return 1
+    with connect(args) as yard:
+        yard.delete_grant(args.id)
+    print(f"Grant {args.id} is removed.")
+    return 0
+
+
+def _to(grant: Grant) -> str:
+    return EVERYONE if grant.to is To.EVERYONE else f"{grant.to.value}:{grant.subject}"
+
+
+def _on(grant: Grant) -> str:
+    return On.PLATFORM.value if grant.on is On.PLATFORM else f"{grant.on.value}:{grant.object}"
+
+
+def _subject(text: str) -> tuple[To, str]:
+    """user:NAME, group:NAME or everyone."""
+    kind, _, name = text.partition(":")
+    if kind == EVERYONE and not name:
+        return To.EVERYONE, EVERYONE
+    if kind in (To.USER, To.GROUP) and name:
+        return To(kind), name
+    raise ArgumentTypeError(f"{text!r} is not user:NAME, group:NAME or everyone")
+
+
+def _object(text: str) -> tuple[On, str]:
+    """project:NAME, cluster:NAME, cluster-group:NAME or platform."""
+    kind, _, name = text.partition(":")
+    if kind == On.PLATFORM and not name:
+        return On.PLATFORM, "all"
+    if kind in (On.PROJECT, On.CLUSTER, On.CLUSTER_GROUP) and name:
+        return On(kind), name
+    raise ArgumentTypeError(f"{text!r} is not project:NAME, cluster:NAME, cluster-group:NAME or platform")
+
+
+def _add_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "role", choices=[role.value for role in Role], metavar="ROLE", help="view, submit, operate or admin"
+    )
+    parser.add_argument("--to", type=_subject, required=True, metavar="WHO", help="user:NAME, group:NAME or everyone")
+    parser.add_argument(
+        "--on", type=_object, required=True, metavar="WHAT", help="project:P, cluster:C, cluster-group:G or platform"
+    )
+
+
+def _rm_arguments(parser: Parser) -> None:
+    parser.add_argument("id", metavar="ID", help="the grant's id, as `yard grant ls` shows it")
+    add_force(parser)
+
+
+VERBS = (
+    Verb("ls", "List grants", _ls, no_arguments),
+    Verb("add", "Add a grant", _add, _add_arguments, examples=EXAMPLES),
+    Verb("rm", "Remove a grant", _rm, _rm_arguments, outputs=()),
+)

@@ -1,0 +1,143 @@
+"""A job as a row, as fields, as one line, and as an exit code. It knows the model and tables, not the server."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TextIO
+
+from switchyard.cli.output import clean, paint_word
+from switchyard.cli.table import Column, age, print_fields, span, stamp
+from switchyard.errors import EXIT_ERROR, EXIT_OK, EXIT_REJECTED
+from switchyard.model.job import Job, JobSpec, Resources, State
+
+EXIT_CANCELLED = 130  # as a program that was interrupted
+EXITS = """\
+exit code:
+  as the job's own: its exit code, or 128 + the signal that killed it; 1 if it FAILED without either,
+  130 if it was CANCELLED, 5 if it was REJECTED; 7 if --timeout ran out (the job goes on)."""
+
+COLUMNS = (
+    Column("ID"),
+    Column("NAME", flexible=True),
+    Column("STATE"),
+    Column("CLUSTER", flexible=True),
+    Column("PROJECT", flexible=True, optional=True),
+    Column("AGE", right=True),
+    Column("TIME", right=True, optional=True),
+    Column("EXIT", right=True),
+    Column("REASON", flexible=True),
+)
+
+
+def job_row(job: Job, now: int) -> list[str]:
+    return [
+        job.id,
+        job.name,
+        job.state.value,
+        job.cluster or "",
+        job.project,
+        age(job.created_us, now),
+        run_time(job, now),
+        exit_text(job),
+        reason_text(job),
+    ]
+
+
+def run_time(job: Job, now: int) -> str:
+    return span((job.ended_us or now) - job.started_us) if job.started_us else ""
+
+
+def exit_text(job: Job) -> str:
+    """The exit code, or the signal's name."""
+    if job.signal:
+        import signal
+
+        try:
+            return signal.Signals(job.signal).name
+        except ValueError:
+            return f"signal {job.signal}"
+    return "" if job.exit_code is None else str(job.exit_code)
+
+
+def reason_text(job: Job) -> str:
+    is_ending = job.cancel_requested and job.ended_us is None
+    return "; ".join(filter(None, ["cancel requested" if is_ending else "", job.reason]))
+
+
+def exit_code_of(job: Job) -> int:
+    """What a waiting command exits with: the job's own code as far as there is one."""
+    if job.state is State.SUCCEEDED:
+        return EXIT_OK
+    if job.state is State.REJECTED:
+        return EXIT_REJECTED
+    if job.state is State.CANCELLED:
+        return EXIT_CANCELLED
+    if job.signal:
+        return (128 + job.signal) & 0xFF
+    return job.exit_code if job.exit_code and 0 < job.exit_code < 256 else EXIT_ERROR
+
+
+def job_line(job: Job, now: int, *, stream: TextIO | None = None) -> str:
+    """One job in one line: where it stands and why."""
+    where = f" on {job.cluster}" if job.cluster and job.state is not State.PENDING else ""
+    took = f" after {run_time(job, now)}" if job.ended_us and job.started_us else ""
+    code = f", exit {exit_text(job)}" if exit_text(job) not in ("", "0") and not job.reason else ""
+    why = f": {reason_text(job)}" if reason_text(job) else ""
+    state = paint_word(job.state.value, stream=stream)
+    return f"{job.id}  {state}" + clean(f"{where}{took}{code}{why}")
+
+
+def print_job(job: Job, now: int) -> None:
+    """All there is to say about a job, for reading."""
+    spec = job.spec if isinstance(job.spec, JobSpec) else None
+    fields = [
+        ("id", job.id),
+        ("name", job.name),
+        ("state", job.state.value),
+        ("reason", reason_text(job)),
+        ("cluster", job.cluster or ""),
+        ("exit", exit_text(job)),
+        ("owner", job.owner),
+        ("project", f"{job.project} / {job.domain}"),
+        ("priority", str(job.priority) if job.priority else ""),
+        ("labels", " ".join(f"{key}={value}" for key, value in sorted(job.labels.items()))),
+        *(_spec_fields(spec) if spec else []),
+        ("attempt", f"{job.attempt} (fence {job.fence})" if job.attempt else ""),
+        ("native id", job.native_id or ""),
+        ("created", stamp(job.created_us, now)),
+        ("assigned", stamp(job.assigned_us, now)),
+        ("leased", stamp(job.leased_us, now)),
+        ("started", stamp(job.started_us, now)),
+        ("ended", stamp(job.ended_us, now)),
+        ("ran for", run_time(job, now)),
+    ]
+    print_fields(fields)
+
+
+def _spec_fields(spec: JobSpec) -> list[tuple[str, str]]:
+    on_lost = spec.on_lost.value if spec.on_lost.value != "wait" or spec.lost_after else ""
+    return [
+        ("command", shlex.join(spec.command)),
+        ("env", " ".join(f"{key}={shlex.quote(value)}" for key, value in spec.env.items())),
+        ("cwd", spec.cwd or ""),
+        ("image", spec.image or ""),
+        ("asks for", resources_text(spec.resources)),
+        ("time limit", str(spec.resources.time_limit or "")),
+        ("on lost", f"{on_lost} after {spec.lost_after}" if on_lost and spec.lost_after else on_lost),
+    ]
+
+
+def resources_text(asked: Resources) -> str:
+    """`4 tasks on 2 nodes, each: 2 cores, 16GiB memory`."""
+    tasks = "1 task" if asked.tasks == 1 else f"{asked.tasks} tasks"
+    nodes = "" if asked.nodes is None else f" on {asked.nodes} node{'s' if asked.nodes > 1 else ''}"
+    cores = "1 core" if str(asked.cores) == "1" else f"{asked.cores} cores"
+    parts = [
+        cores,
+        f"{asked.gpus} gpu{'s' if asked.gpus > 1 else ''}" if asked.gpus else "",
+        f"{asked.memory} memory" if asked.memory else "",
+        f"{asked.ephemeral_storage} storage" if asked.ephemeral_storage else "",
+    ]
+    limits = {name: getattr(asked.limits, name) for name in asked.limits.__struct_fields__}
+    capped = ", ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
+    return f"{tasks}{nodes}, each: {', '.join(filter(None, parts))}" + (f" (limits: {capped})" if capped else "")

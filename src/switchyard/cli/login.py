@@ -1,0 +1,60 @@
+"""`yard login`: check a token with the server and keep it in the user's file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from switchyard.cli.connect import RETRY_S
+from switchyard.cli.output import note
+from switchyard.cli.parser import Parser, add_shared
+from switchyard.errors import BadRequest
+from switchyard.sdk.client import Client
+from switchyard.sdk.config import clean_token, config_path, load, resolve, save
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+EXAMPLES = """\
+  yard login --server https://yard.example.org
+  yard login --token-stdin < token.txt"""
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(
+        "yard login",
+        "Store a token for a server, after asking the server whether it holds. The server becomes your default one.",
+        examples=EXAMPLES,
+    )
+    parser.add_argument("--token-stdin", action="store_true", help="read the token from stdin instead of asking")
+    parser.add_argument("--ca-file", metavar="FILE", help="trust the certificates in this file (kept, too)")
+    add_shared(parser, outputs=())
+    args = parser.parse_args(argv)
+    url = resolve(args.server).url
+    token = clean_token(sys.stdin.readline() if args.token_stdin else _ask(url))
+    if not token:
+        raise BadRequest(
+            "No token was given.", next_step="An administrator makes one: `yard token create --user NAME`."
+        )
+    ca_file = os.path.abspath(args.ca_file) if args.ca_file else None  # noqa: PTH100 — a link stays a link
+    with Client(url, token, ca_file=ca_file, retry_s=RETRY_S) as yard:
+        me = yard.whoami()
+    stored = load(config_path()).with_token(url, token)
+    save(config_path(), replace(stored, ca_file=ca_file or stored.ca_file))
+    print(f"Signed in to {url} as {me.name}. The token is kept in {config_path()}.")
+    parts = urlsplit(url)
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        note("Beware: http:// sends the token readable over the network; use https://.")
+    if os.environ.get("YARD_TOKEN"):
+        note("Beware: YARD_TOKEN is set and wins over what was stored now.")
+    return 0
+
+
+def _ask(url: str) -> str:
+    if not sys.stdin.isatty():
+        raise BadRequest(
+            "There is no terminal to ask for the token on.", next_step="Use --token-stdin, or set YARD_TOKEN."
+        )
+    from getpass import getpass
+
+    return getpass(f"Token for {url}: ")

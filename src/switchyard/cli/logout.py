@@ -1,0 +1,25 @@
+"""`yard logout`: forget the token for a server."""
+
+from __future__ import annotations
+
+from switchyard.cli.parser import Parser, add_shared
+from switchyard.sdk.config import clean_url, config_path, load, resolve, save
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(
+        "yard logout",
+        "Remove the token for a server from your file. It still holds; `yard token revoke` ends it.",
+        examples="  yard logout --server https://yard.example.org",
+    )
+    add_shared(parser, outputs=())
+    args = parser.parse_args(argv)
+    url = resolve(args.server).url
+    stored = load(config_path())
+    known = [key for key in stored.tokens if clean_url(key) == url]
+    for key in known:
+        stored = stored.without_token(key)
+    if known:
+        save(config_path(), stored)
+    print(f"The token for {url} is forgotten." if known else f"No token for {url} was stored.")
+    return 0

@@ -1,0 +1,229 @@
+"""`yard submit`: from flags and a file to a job, a plan, or a job waited for."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentTypeError, Namespace
+from pathlib import Path
+from typing import Any
+
+from switchyard.cli.connect import SUBMIT_RETRY_S, connect
+from switchyard.cli.job_view import EXITS, exit_code_of
+from switchyard.cli.output import clean, emit, note, paint
+from switchyard.cli.parser import Parser, add_shared, duration_s, number, pair
+from switchyard.cli.verdicts import print_explanation, print_plan
+from switchyard.cli.watching import follow, write_output
+from switchyard.errors import EXIT_OK, EXIT_REJECTED, Malformed
+from switchyard.model.api import Created
+from switchyard.model.job import JobRequest, OnLost, State
+from switchyard.sdk.client import Client
+from switchyard.sdk.handle import JobHandle
+
+ABOUT = """\
+Submit a job. The server picks the cluster, can always say why, and hands the job over exactly once.
+The command runs as it is written, without a shell; write `sh -c '…'` for one."""
+
+EXAMPLES = f"""\
+  yard submit -- hostname
+  yard submit --wait -c 4 --memory 8GiB --time-limit 1h -- python train.py --epochs 3
+  yard submit --plan -n 16 --gpus 1 -- ./simulate        where would it go, and why?
+  yard submit -f job.yaml --name again --label team=ml   flags win over the file
+  id=$(yard submit -o name -- ./step1) && yard wait $id
+
+job file (every field but command may be left out):
+  command: [python, train.py]        # or one line, split as a shell would
+  name: train                        # and: project, domain, priority, labels, cluster
+  env: {{EPOCHS: "3"}}                 # and: cwd, image
+  tasks: 4                           # in all; what follows is for each of them
+  cores: 2                           # and: gpus, memory, ephemeral_storage, nodes
+  memory: 8GiB
+  limits: {{memory: 16GiB}}
+  time_limit: 1h
+  on_lost: requeue                   # if its cluster falls silent: wait, requeue or fail
+  lost_after: 10m
+
+{EXITS}
+  Without --wait: 0 once the job is accepted, 5 if no cluster could ever run it."""
+
+FIELDS = (
+    *("name", "project", "domain", "priority", "cluster", "cwd", "image", "nodes", "tasks", "cores", "gpus", "memory"),
+    *("ephemeral_storage", "time_limit", "on_lost", "lost_after"),
+)
+
+
+def main(argv: list[str]) -> int:
+    args = _parser().parse_args(argv)
+    request = read_request(args)
+    with connect(args, retry_s=SUBMIT_RETRY_S) as yard:
+        if args.plan:
+            return _plan(yard, request, args)
+        job = yard.submit(request, key=args.key)
+        if job.state is State.REJECTED:
+            return _rejected(job, args)
+        return _wait(yard, job, args) if args.wait else _accepted(job, args)
+
+
+def read_request(args: Namespace) -> JobRequest:
+    """The file, with the flags laid over it."""
+    from switchyard.sdk.request import job_request
+
+    given = {name: getattr(args, name) for name in FIELDS}
+    given["labels"] = dict(args.label) or None
+    given["env"] = dict(args.env) or None
+    given["limits"] = {name.replace("-", "_"): number(value) for name, value in args.limit} or None
+    given["command"] = _command(args.command) or None
+    return job_request(_read_file(args.file), given, where=_where(args.file))
+
+
+def _command(words: list[str]) -> list[str]:
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def _where(file: str | None) -> str:
+    return "The job" if file is None else "stdin" if file == "-" else file
+
+
+def _read_file(file: str | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    from switchyard.model.decode import load_yaml
+
+    try:
+        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as exc:
+        raise Malformed(
+            f"Cannot read {file}: {exc.strerror}.", next_step="Name a file that is there, or - for stdin."
+        ) from exc
+    form = load_yaml(text, where=_where(file))
+    if not isinstance(form, dict):
+        raise Malformed(f"{_where(file)}: expected fields such as `command:`.", next_step="See `yard submit --help`.")
+    return form
+
+
+def _plan(yard: Client, request: JobRequest, args: Namespace) -> int:
+    plan = yard.plan(request)
+    if args.output:
+        emit(plan, args.output, name=lambda each: each.chosen or "")
+    else:
+        print_plan(plan)
+    return EXIT_REJECTED if plan.outcome == "reject" else EXIT_OK
+
+
+def _accepted(job: JobHandle, args: Namespace) -> int:
+    if args.output:
+        emit(_created(job), args.output, name=lambda each: each.id)
+        return EXIT_OK
+    where = f"goes to {job.cluster}" if job.cluster else f"is {job.state.value}"
+    why = f": {job.reason}" if job.reason else ""
+    print(f"Job {paint(job.id, 'bold')} {clean(where + why)}")
+    steps = (("wait for it", "wait"), ("see its output", "logs"), ("see why there", "explain"), ("cancel it", "cancel"))
+    for index, (what, verb) in enumerate(steps):
+        branch = "└──" if index == len(steps) - 1 else "├──"
+        print(f"{paint(branch, 'dim')} to {what + ':':<16} yard {verb} {job.id}")
+    return EXIT_OK
+
+
+def _rejected(job: JobHandle, args: Namespace) -> int:
+    """The job is stored and over: show what every cluster said."""
+    if args.output:
+        emit(_created(job), args.output, name=lambda each: each.id)
+    else:
+        print_explanation(job.explain())
+    note(f"error: Job {job.id} was REJECTED: {job.reason or 'no cluster could ever run it'}")
+    note(f"next: Ask for less, or for another cluster; `yard explain {job.id}` shows this again.")
+    return EXIT_REJECTED
+
+
+def _wait(yard: Client, job: JobHandle, args: Namespace) -> int:
+    try:
+        ended = follow(yard, job.id, timeout_s=args.timeout)
+    except KeyboardInterrupt:
+        note(f"\nJob {job.id} goes on. `yard wait {job.id}` waits again, `yard cancel {job.id}` ends it.")
+        raise
+    if args.output:
+        emit(ended, args.output, name=lambda each: each.id)
+    elif ended.state is State.REJECTED:
+        return _rejected(JobHandle(yard, ended), args)
+    else:
+        write_output(yard.output(job.id, stream="stdout"))
+        write_output(yard.output(job.id, stream="stderr"), to_stderr=True)
+    return exit_code_of(ended)
+
+
+def _created(job: JobHandle) -> Created:
+    return Created(job.id, job.state.value, job.cluster, job.reason)
+
+
+def _env(text: str) -> tuple[str, str]:
+    """K=V, or K alone for its value here."""
+    import os
+
+    if "=" in text:
+        return pair(text)
+    if text not in os.environ:
+        raise ArgumentTypeError(f"{text!r} is not set here; write {text}=VALUE")
+    return text, os.environ[text]
+
+
+def _parser() -> Parser:
+    parser = Parser("yard submit", ABOUT, examples=EXAMPLES, usage="yard submit [OPTIONS] [-f FILE] [--] CMD [ARGS…]")
+    parser.add_argument("command", nargs="...", metavar="CMD", help="the command and its arguments")
+    _add_job(parser)
+    _add_needs(parser)
+    _add_doing(parser)
+    add_shared(parser)
+    return parser
+
+
+def _add_job(parser: Parser) -> None:
+    group = parser.add_argument_group("the job")
+    group.add_argument("-f", "--file", metavar="FILE", help="a job file (YAML); - is stdin")
+    group.add_argument("--name", metavar="TEXT", help="what to call it")
+    group.add_argument("--project", metavar="NAME", help="default: default")
+    group.add_argument("--domain", metavar="NAME", help="default: development")
+    group.add_argument("--priority", type=int, metavar="N", help="higher goes first (default 0)")
+    group.add_argument("-l", "--label", type=pair, action="append", default=[], metavar="K=V", help="repeatable")
+    group.add_argument(
+        "-e",
+        "--env",
+        type=_env,
+        action="append",
+        default=[],
+        metavar="K[=V]",
+        help="repeatable; K alone: as it is here",
+    )
+    group.add_argument("--cwd", metavar="DIR", help="where it runs, on the cluster (default: a directory of its own)")
+    group.add_argument("--image", metavar="IMAGE", help="container image, where the cluster uses them")
+    group.add_argument("--cluster", metavar="NAME", help="only this cluster")
+
+
+def _add_needs(parser: Parser) -> None:
+    group = parser.add_argument_group("what it needs (each task)")
+    group.add_argument("-n", "--tasks", type=int, metavar="N", help="tasks in all (default 1)")
+    group.add_argument("-N", "--nodes", type=int, metavar="N", help="spread over this many nodes (default: any)")
+    group.add_argument("-c", "--cores", type=number, metavar="N", help="cores (default 1); 500m is half of one")
+    group.add_argument("-g", "--gpus", type=int, metavar="N", help="GPUs")
+    group.add_argument("-m", "--memory", type=number, metavar="SIZE", help="memory, as in 8GiB")
+    group.add_argument("--ephemeral-storage", type=number, metavar="SIZE", help="scratch space, as in 100GiB")
+    group.add_argument(
+        "--limit",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="the most it may use: cores=2, memory=16GiB",
+    )
+    group.add_argument("-t", "--time-limit", metavar="T", help="ended after this: 90, 15m, 1h30m, 2d or 1:30:00")
+    group.add_argument(
+        "--on-lost", choices=[each.value for each in OnLost], help="if its cluster falls silent (default wait)"
+    )
+    group.add_argument("--lost-after", metavar="T", help="silent for how long")
+
+
+def _add_doing(parser: Parser) -> None:
+    group = parser.add_argument_group("what to do")
+    what = group.add_mutually_exclusive_group()
+    what.add_argument("--plan", action="store_true", help="show where it would go and why; submit nothing")
+    what.add_argument("-w", "--wait", action="store_true", help="wait for its end, print its output, exit as it did")
+    group.add_argument("--timeout", type=duration_s, metavar="T", help="with --wait: at most this long (90, 15m, 2h)")
+    group.add_argument("--key", metavar="KEY", help="idempotency key: submitting again with it gives the same job")

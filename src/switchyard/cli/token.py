@@ -1,0 +1,86 @@
+"""`yard token`: what users sign in with."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from switchyard.cli.connect import connect
+from switchyard.cli.output import emit, emit_list
+from switchyard.cli.parser import Parser, Verb, duration_s, no_arguments, run_noun
+from switchyard.cli.table import Column, age, now_us, print_table, span
+from switchyard.model.access import Token
+
+COLUMNS = (
+    Column("ID"),
+    Column("USER", flexible=True),
+    Column("NOTE", flexible=True),
+    Column("AGE", right=True),
+    Column("USED", right=True),
+    Column("EXPIRES", right=True),
+    Column("STATUS"),
+)
+
+
+def main(argv: list[str]) -> int:
+    return run_noun("token", "Tokens: what users sign in with.", VERBS, argv)
+
+
+def _ls(args: Namespace) -> int:
+    with connect(args) as yard:
+        tokens = list(yard.tokens())
+    if args.output:
+        emit_list(tokens, args.output, name=lambda each: each.id)
+        return 0
+    now = now_us()
+    print_table(COLUMNS, [_row(token, now) for token in tokens])
+    return 0
+
+
+def _row(token: Token, now: int) -> list[str]:
+    is_over = token.expires_us is not None and token.expires_us <= now
+    expires = "" if token.expires_us is None else "past" if is_over else f"in {span(token.expires_us - now)}"
+    status = "revoked" if token.is_revoked else "expired" if is_over else "holds"
+    return [token.id, token.user, token.note, age(token.created_us, now), age(token.last_used_us, now), expires, status]
+
+
+def _create(args: Namespace) -> int:
+    with connect(args) as yard:
+        made = yard.create_token(user=args.user, note=args.note, expires_s=args.expires)
+    if args.output:
+        emit(made, args.output, name=lambda each: each.token)
+        return 0
+    holds = f"for {span(args.expires * 1_000_000)}" if args.expires else "until revoked"
+    print(f"A token for {made.info.user}, shown once; it holds {holds}. Sign in with `yard login`, or set YARD_TOKEN:")
+    print(made.token)  # the last word on stdout: scripts take it from there
+    return 0
+
+
+def _revoke(args: Namespace) -> int:
+    with connect(args) as yard:
+        for token in args.id:
+            yard.revoke_token(token)
+            print(f"Token {token} is revoked.")
+    return 0
+
+
+def _create_arguments(parser: Parser) -> None:
+    parser.add_argument("--user", metavar="NAME", help="for this user (default: yourself)")
+    parser.add_argument("--note", default="", metavar="TEXT", help="what it is for")
+    parser.add_argument("--expires", type=duration_s, metavar="T", help="holds this long, as in 30d (default: no end)")
+
+
+def _revoke_arguments(parser: Parser) -> None:
+    parser.add_argument("id", nargs="+", metavar="ID", help="the token's id, as `yard token ls` shows it")
+
+
+VERBS = (
+    Verb("ls", "List tokens; secrets are never shown again", _ls, no_arguments),
+    Verb(
+        "create",
+        "Create a token; it is the last word printed",
+        _create,
+        _create_arguments,
+        examples='  yard token create --note "nightly runs" --expires 90d\n  yard token create --user alice',
+    ),
+    Verb("revoke", "End tokens at once", _revoke, _revoke_arguments, outputs=()),
+)

@@ -1,0 +1,41 @@
+"""`yard version`: of this program, and of the server if it answers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from switchyard.cli.connect import connect
+from switchyard.cli.output import emit, note
+from switchyard.cli.parser import Parser, add_shared
+from switchyard.errors import YardError
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """Both ends; none where the server does not answer."""
+
+    client: str
+    server: str | None
+    url: str
+
+
+def main(argv: list[str]) -> int:
+    from switchyard import __version__
+
+    parser = Parser("yard version", "Show the versions of this program and of the server.", examples="  yard version")
+    add_shared(parser, outputs=("json", "yaml"))
+    args = parser.parse_args(argv)
+    silent: YardError | None = None
+    with connect(args, retry_s=0) as yard:
+        try:
+            server = yard.version().version
+        except YardError as exc:  # this program's own version is an answer, too
+            server, silent = None, exc
+        versions = Versions(__version__, server, yard.url)
+    if args.output:
+        emit(versions, args.output, name=lambda each: each.client)
+        return 0
+    print(f"yard    {versions.client}")
+    print(f"server  {versions.server or 'does not answer'}  ({versions.url})")
+    if silent:
+        note(silent.detail)
+    return 0

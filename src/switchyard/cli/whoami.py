@@ -1,0 +1,29 @@
+"""`yard whoami`: who the server takes you for."""
+
+from __future__ import annotations
+
+from switchyard.cli.connect import connect
+from switchyard.cli.output import emit
+from switchyard.cli.parser import Parser, add_shared
+from switchyard.cli.table import print_fields
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser("yard whoami", "Show who the server takes you for, and what you may do.", examples="  yard whoami")
+    add_shared(parser)
+    args = parser.parse_args(argv)
+    with connect(args) as yard:
+        me = yard.whoami()
+        url = yard.url
+    if args.output:
+        emit(me, args.output, name=lambda each: each.name)
+        return 0
+    fields = [
+        ("name", me.name),
+        ("groups", " ".join(me.groups)),
+        ("platform", "administrator" if me.is_platform_admin else ""),
+        ("server", url),
+        *(("grant", grant) for grant in me.grants),
+    ]
+    print_fields(fields)
+    return 0

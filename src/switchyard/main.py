@@ -1,0 +1,149 @@
+"""The `yard` command: finds the subcommand and imports only that one. It knows no command's options."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from switchyard.errors import EXIT_OK, EXIT_USAGE, BadRequest, YardError
+
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE: what `yes | head` gives, so `pipefail` scripts see the usual number
+
+# Per group: command, where its main(argv) -> exit code lives, one line.
+GROUPS: dict[str, list[tuple[str, str, str]]] = {
+    "Jobs": [
+        ("submit", "switchyard.cli.submit", "Submit a job; --plan only shows where it would go"),
+        ("ls", "switchyard.cli.ls", "List jobs"),
+        ("show", "switchyard.cli.show", "Show one job in full"),
+        ("wait", "switchyard.cli.wait", "Wait for jobs to end; exits as the job did"),
+        ("logs", "switchyard.cli.logs", "Print what a job wrote"),
+        ("explain", "switchyard.cli.explain", "Say why a job is where it is, cluster by cluster"),
+        ("events", "switchyard.cli.events", "Show what happened to a job, or to all"),
+        ("cancel", "switchyard.cli.cancel", "Cancel jobs"),
+    ],
+    "Clusters": [
+        ("cluster", "switchyard.cli.cluster", "List, invite, cordon, edit and remove clusters"),
+        ("agent", "switchyard.agent.command", "Run an agent beside a cluster; also: agent ls, show, rm"),
+    ],
+    "Access": [
+        ("login", "switchyard.cli.login", "Store a token for a server"),
+        ("logout", "switchyard.cli.logout", "Forget the token for a server"),
+        ("whoami", "switchyard.cli.whoami", "Show who the server takes you for"),
+        ("user", "switchyard.cli.user", "Add, list, edit and remove users"),
+        ("token", "switchyard.cli.token", "Create, list and revoke tokens"),
+        ("grant", "switchyard.cli.grant", "Say who may view, submit, operate or administer what"),
+        ("project", "switchyard.cli.project", "List and create projects"),
+        ("audit", "switchyard.cli.audit", "Show who changed what"),
+    ],
+    "Server": [
+        ("server", "switchyard.server.command", "Run a server"),
+        ("db", "switchyard.server.db_command", "Upgrade, check, back up and restore the database"),
+        ("demo", "switchyard.cli.demo", "Start a server and three clusters here, and run a dozen jobs"),
+        ("version", "switchyard.cli.version", "Show the versions of this program and of the server"),
+    ],
+}
+# These verbs of `yard agent` ask the server; all else about an agent is the agent's own program.
+AGENT_VERBS = {"ls": "switchyard.cli.agent", "show": "switchyard.cli.agent", "rm": "switchyard.cli.agent"}
+
+FOOT = """\
+Options come after the command. `yard COMMAND --help` has options and examples.
+
+Environment: YARD_URL (the server), YARD_TOKEN, YARD_CONFIG (default ~/.config/switchyard/config.yaml), NO_COLOR.
+Exit codes:  0 ok · 1 error · 2 usage · 3 not found · 4 denied · 5 rejected · 6 conflict · 7 timed out
+             130 interrupted; `yard wait` and `yard submit --wait` exit as the job did
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and give its exit code. Every failure ends here as two lines: what happened, what to do."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show ✔ is no reason to fail
+    try:
+        code = _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()  # a reader that went away shows here, while it can still be caught
+    except YardError as exc:
+        _complain(exc)
+        return exc.exit_code
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        return EXIT_BROKEN_PIPE
+    except SystemExit as exc:  # argparse, after --help
+        return exc.code if isinstance(exc.code, int) else EXIT_OK if exc.code is None else EXIT_USAGE
+    return code
+
+
+def _run(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help") or argv == ["help"]:
+        print(_help(), end="")
+        return EXIT_OK if argv else EXIT_USAGE
+    if argv[0] in ("-V", "--version"):
+        from switchyard import __version__
+
+        print(f"yard {__version__}")
+        return EXIT_OK
+    if argv[0] == "help":
+        argv = [*argv[1:], "--help"]
+    return _command(argv[0], argv[1:])
+
+
+def _command(name: str, argv: list[str]) -> int:
+    from importlib import import_module
+
+    paths = {command: path for commands in GROUPS.values() for command, path, _ in commands}
+    if name not in paths:
+        raise _unknown(name, list(paths))
+    path = AGENT_VERBS.get(argv[0], paths[name]) if name == "agent" and argv else paths[name]
+    try:
+        module = import_module(path)
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").startswith("switchyard."):
+            raise
+        raise YardError(
+            f"`yard {name}` needs the package {exc.name}, which is not installed.",
+            next_step="Install the server's parts too: pip install 'switchyard[server]'.",
+        ) from exc
+    code: int = module.main(argv)
+    return code
+
+
+def _unknown(name: str, known: list[str]) -> BadRequest:
+    from difflib import get_close_matches
+
+    if name.startswith("-"):
+        return BadRequest(
+            f"{name} is not an option of yard itself.",
+            next_step=f"Options come after the command, as in `yard ls {name}`; `yard --help` lists the commands.",
+        )
+    close = get_close_matches(name, known, n=1)
+    guess = f"Did you mean `yard {close[0]}`? " if close else ""
+    return BadRequest(f"There is no command {name!r}.", next_step=f"{guess}`yard --help` lists them all.")
+
+
+def _help() -> str:
+    lines = ["usage: yard COMMAND [OPTIONS]", "", "One place to submit jobs to many clusters.", ""]
+    for group, commands in GROUPS.items():
+        lines += [group, *(f"  {command:<9} {summary}" for command, _, summary in commands), ""]
+    return "\n".join(lines) + "\n" + FOOT
+
+
+def _complain(exc: YardError) -> None:
+    sys.stdout.flush()
+    print(f"error: {exc.detail}", file=sys.stderr)
+    if exc.next_step:
+        print(f"next: {exc.next_step}", file=sys.stderr)
+
+
+def _silence_stdout() -> None:
+    """Point stdout away, so that Python's own flush at exit meets no broken pipe."""
+    from contextlib import suppress
+
+    with suppress(OSError, ValueError):  # stdout may be no real file: then nothing is flushed to it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

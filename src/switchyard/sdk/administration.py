@@ -1,0 +1,172 @@
+"""Clusters, agents, users, tokens, grants, projects and the audit, as calls. It knows nothing of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from switchyard.errors import NotFound
+from switchyard.model.access import (
+    EVERYONE,
+    Grant,
+    GrantRequest,
+    NewToken,
+    On,
+    Role,
+    To,
+    Token,
+    TokenRequest,
+    User,
+    UserChange,
+    UserRequest,
+)
+from switchyard.model.api import AuditEntry, Page, Project, ProjectRequest
+from switchyard.model.cluster import (
+    Agent,
+    Cluster,
+    ClusterChange,
+    ClusterRequest,
+    Invite,
+    InviteRequest,
+    NewInvite,
+    SubmitToken,
+)
+from switchyard.sdk.calls import Calls, at
+
+
+class Administration(Calls):
+    """The part of the client that is about the place, not about jobs."""
+
+    def clusters(self, *, limit: int | None = None) -> Iterator[Cluster]:
+        return self._walk(at("clusters"), Page[Cluster], limit=limit)
+
+    def cluster(self, name: str) -> Cluster:
+        return self._get(at("clusters", name), Cluster)
+
+    def create_cluster(
+        self, name: str, *, private: bool = False, groups: Sequence[str] = (), labels: Mapping[str, str] | None = None
+    ) -> Cluster:
+        body = ClusterRequest(name, is_private=private, groups=list(groups), labels=dict(labels or {}))
+        return self._post(at("clusters"), Cluster, body=body)
+
+    def change_cluster(
+        self,
+        name: str,
+        *,
+        cordoned: bool | None = None,
+        private: bool | None = None,
+        groups: Sequence[str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        reason: str = "",
+    ) -> Cluster:
+        """Change what is given; what is not stays."""
+        body = ClusterChange(
+            is_cordoned=cordoned,
+            is_private=private,
+            groups=None if groups is None else list(groups),
+            labels=None if labels is None else dict(labels),
+            reason=reason,
+        )
+        return self._patch(at("clusters", name), Cluster, body=body)
+
+    def delete_cluster(self, name: str) -> None:
+        self._delete(at("clusters", name))
+
+    def invite(
+        self,
+        cluster: str,
+        *,
+        reusable: bool = False,
+        expires_s: int = 86_400,
+        private: bool = False,
+        groups: Sequence[str] = (),
+    ) -> NewInvite:
+        """A join token for an agent of this cluster; makes the cluster if there is none."""
+        body = InviteRequest(is_reusable=reusable, expires_s=expires_s, is_private=private, groups=list(groups))
+        return self._post(at("clusters", cluster, "invites"), NewInvite, body=body)
+
+    def invites(self, cluster: str, *, limit: int | None = None) -> Iterator[Invite]:
+        return self._walk(at("clusters", cluster, "invites"), Page[Invite], limit=limit)
+
+    def revoke_invite(self, invite: str) -> None:
+        self._delete(at("invites", invite))
+
+    def submit_token(self, cluster: str) -> SubmitToken:
+        """A new submit token of this cluster. The old one ends."""
+        return self._post(at("clusters", cluster, "submit-token"), SubmitToken)
+
+    def agents(self, *, cluster: str | None = None, limit: int | None = None) -> Iterator[Agent]:
+        return self._walk(at("agents"), Page[Agent], query={"cluster": cluster}, limit=limit)
+
+    def agent(self, key: str) -> Agent:
+        """By id, the start of an id, or a name that only one agent has."""
+        found = [known for known in self.agents() if known.name == key or known.id.startswith(key)]
+        if len(found) == 1:
+            return found[0]
+        why = "There is no agent" if not found else f"{len(found)} agents answer to"
+        raise NotFound(f"{why} {key!r}.", next_step="`yard agent ls` lists them; the full id is never ambiguous.")
+
+    def delete_agent(self, agent: str) -> None:
+        """End this agent's registration. Its credential no longer holds."""
+        self._delete(at("agents", agent))
+
+    def users(self, *, limit: int | None = None) -> Iterator[User]:
+        return self._walk(at("users"), Page[User], limit=limit)
+
+    def user(self, name: str) -> User:
+        return self._get(at("users", name), User)
+
+    def create_user(self, name: str, *, full_name: str = "", groups: Sequence[str] = ()) -> User:
+        return self._post(at("users"), User, body=UserRequest(name, full_name=full_name, groups=list(groups)))
+
+    def change_user(
+        self,
+        name: str,
+        *,
+        full_name: str | None = None,
+        groups: Sequence[str] | None = None,
+        enabled: bool | None = None,
+    ) -> User:
+        """Change what is given; what is not stays."""
+        body = UserChange(full_name, None if groups is None else list(groups), enabled)
+        return self._patch(at("users", name), User, body=body)
+
+    def delete_user(self, name: str) -> None:
+        self._delete(at("users", name))
+
+    def tokens(self, *, limit: int | None = None) -> Iterator[Token]:
+        return self._walk(at("tokens"), Page[Token], limit=limit)
+
+    def create_token(self, *, user: str | None = None, note: str = "", expires_s: int | None = None) -> NewToken:
+        """A token for yourself, or for another user. The secret is shown this once."""
+        return self._post(at("tokens"), NewToken, body=TokenRequest(user, note, expires_s))
+
+    def revoke_token(self, token: str) -> None:
+        self._delete(at("tokens", token))
+
+    def grants(self, *, limit: int | None = None) -> Iterator[Grant]:
+        return self._walk(at("grants"), Page[Grant], limit=limit)
+
+    def create_grant(
+        self,
+        role: Role | str,
+        *,
+        to: To | str,
+        on: On | str,
+        subject: str = EVERYONE,
+        object: str = "all",  # noqa: A002
+    ) -> Grant:
+        body = GrantRequest(Role(role), To(to), On(on), subject, object)
+        return self._post(at("grants"), Grant, body=body)
+
+    def delete_grant(self, grant: str) -> None:
+        self._delete(at("grants", grant))
+
+    def projects(self, *, limit: int | None = None) -> Iterator[Project]:
+        return self._walk(at("projects"), Page[Project], limit=limit)
+
+    def create_project(self, name: str, *, description: str = "") -> Project:
+        return self._post(at("projects"), Project, body=ProjectRequest(name, description))
+
+    def audit(self, *, limit: int | None = None) -> Iterator[AuditEntry]:
+        """Who changed what, newest first."""
+        return self._walk(at("audit"), Page[AuditEntry], limit=limit)

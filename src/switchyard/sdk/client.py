@@ -1,0 +1,221 @@
+"""The client: jobs here, all else in `administration`. It knows routes and types, not sockets."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+from switchyard.errors import TimedOut
+from switchyard.model.api import CancelRequest, Created, Event, Me, Output, Page, Version
+from switchyard.model.job import Job, JobRequest, JobSpec, Limits, OnLost, State
+from switchyard.model.lifecycle import FINAL
+from switchyard.model.verdict import Explanation, Plan
+from switchyard.sdk.administration import Administration
+from switchyard.sdk.calls import PAGE_SIZE, at
+from switchyard.sdk.config import resolve
+from switchyard.sdk.handle import JobHandle
+from switchyard.sdk.transport import OnRetry, Transport
+
+TIMEOUT_S = 30.0  # for one answer: far above any answer of a healthy server
+RETRY_S = 30.0  # from the first failure: a server's restart takes seconds
+WAIT_S_MAX = 30  # one held request; the server allows 60, but proxies tend to cut idle ones at 60
+WATCH_S = 1  # how late a watcher may see a change that is not the end
+WAIT_OUTAGE_S = 300.0  # a waiting caller outlasts a server that is away this long; the job does anyway
+STEP_S_MIN = 0.2  # between two looks, should a server answer at once instead of holding
+
+Base = str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any]
+
+
+class JobFields(TypedDict, total=False):
+    """What may be said about a job beside its command; None is the same as leaving it out."""
+
+    name: str | None
+    env: Mapping[str, str] | None
+    cwd: str | None
+    image: str | None
+    nodes: int | None
+    tasks: int | None
+    cores: int | float | str | None
+    gpus: int | None
+    memory: int | str | None
+    ephemeral_storage: int | str | None
+    limits: Limits | Mapping[str, Any] | None
+    time_limit: int | str | None
+    priority: int | None
+    labels: Mapping[str, str] | None
+    project: str | None
+    domain: str | None
+    on_lost: OnLost | str | None
+    lost_after: int | str | None
+    cluster: str | None
+
+
+class Client(Administration):
+    """Speaks to one server; may be shared by threads. What is not given comes from the environment and the user's file.
+
+    >>> with Client() as yard:
+    ...     job = yard.submit(["python", "train.py"], cores=4, memory="8GiB")
+    ...     print(job.wait().state, job.text())
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        ca_file: str | None = None,
+        retry_s: float = RETRY_S,
+        on_retry: OnRetry | None = None,
+    ) -> None:
+        account = resolve(url, token, ca_file=ca_file)
+        self.url = account.url
+        self.ca_file = account.ca_file
+        self._clusters = account.clusters
+        self._transport = Transport(
+            account.url,
+            account.token,
+            timeout_s=timeout_s,
+            retry_s=retry_s,
+            ca_file=account.ca_file,
+            on_retry=on_retry,
+        )
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what is idle. The client may still be used."""
+        self._transport.close()
+
+    def submit(self, job: Base, *, key: str | None = None, **fields: Unpack[JobFields]) -> JobHandle:
+        """Submit a command, a spec or a whole request; `fields` are laid over it. No shell runs the command.
+
+        It carries an idempotency key (yours, else a random one), so a broken connection never makes two jobs of one.
+        """
+        from switchyard.sdk.request import checked_key
+
+        request = self.request(job, **fields)
+        headers = {"Idempotency-Key": os.urandom(16).hex() if key is None else checked_key(key)}
+        created = self._post(at("jobs"), Created, body=request, headers=headers, repeatable=True)
+        return JobHandle(self, created)
+
+    def plan(self, job: Base, **fields: Unpack[JobFields]) -> Plan:
+        """Where the job would go and why. Stores nothing."""
+        return self._post(at("plan"), Plan, body=self.request(job, **fields), repeatable=True)
+
+    def request(self, job: Base, **fields: Unpack[JobFields]) -> JobRequest:
+        """The checked request that `submit` would send, with the submit tokens of the user's file."""
+        from switchyard.sdk.request import job_request
+
+        return job_request(job, fields, clusters=self._clusters)
+
+    def handle(self, job: str) -> JobHandle:
+        """A handle for a job submitted earlier."""
+        return JobHandle(self, self.job(job))
+
+    def job(self, job: str) -> Job:
+        """A job by id, or by the start of an id that only one job has."""
+        return self._get(at("jobs", job), Job)
+
+    def jobs(
+        self,
+        *,
+        state: State | str | Sequence[State | str] | None = None,
+        cluster: str | None = None,
+        project: str | None = None,
+        domain: str | None = None,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        spec: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[Job]:
+        """Jobs, newest first, page by page as you go on. Specs are left out unless asked for."""
+        states = [state] if isinstance(state, str) else list(state or ())
+        query = {
+            "state": [str(each) for each in states],
+            "cluster": cluster,
+            "project": project,
+            "domain": domain,
+            "owner": owner,
+            "label": [f"{key}={value}" for key, value in (labels or {}).items()],
+            "spec": spec or None,
+        }
+        return self._walk(at("jobs"), Page[Job], query=query, limit=limit)
+
+    def wait(self, job: str, *, timeout_s: float | None = None) -> Job:
+        """The job once it is final; TimedOut if that takes longer. Outlasts a server that restarts."""
+        *_, last = self.looks(job, timeout_s=timeout_s, hold_s=WAIT_S_MAX)
+        return last
+
+    def watch(self, job: str, *, timeout_s: float | None = None) -> Iterator[Job]:
+        """The job at each change of its state, ending with the final one; TimedOut if that takes longer."""
+        shown: tuple[object, ...] = ()
+        for seen in self.looks(job, timeout_s=timeout_s):
+            face = (seen.state, seen.attempt, seen.cluster, seen.reason, seen.cancel_requested)
+            if face != shown:
+                shown = face
+                yield seen
+
+    def looks(self, job: str, *, timeout_s: float | None = None, hold_s: int = WATCH_S) -> Iterator[Job]:
+        """The job again and again until it is final; the server holds each look up to `hold_s` while nothing ends."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        seen = self.job(job)  # a wrong id or a dead server shows at once
+        while True:
+            yield seen
+            if seen.state in FINAL:
+                return
+            left_s = WAIT_OUTAGE_S if end is None else end - time.monotonic()
+            if left_s <= 0:
+                raise TimedOut(
+                    f"Job {seen.id} is still {seen.state} after {timeout_s:g} s.",
+                    next_step=f"It goes on. `yard wait {seen.id}` waits again; `yard explain {seen.id}` says why.",
+                )
+            started = time.monotonic()
+            held_s = min(hold_s, left_s)
+            seen = self._get(
+                at("jobs", seen.id, "wait"),
+                Job,
+                query={"timeout_s": held_s},
+                timeout_s=held_s + TIMEOUT_S,
+                retry_s=min(WAIT_OUTAGE_S, left_s),
+            )
+            if seen.state not in FINAL:
+                time.sleep(max(0.0, STEP_S_MIN - (time.monotonic() - started)))
+
+    def cancel(self, job: str, *, reason: str = "") -> Job:
+        """Ask for the end of a job. Asking twice changes nothing."""
+        return self._post(at("jobs", job, "cancel"), Job, body=CancelRequest(reason), repeatable=True)
+
+    def events(self, job: str | None = None, *, after: int = 0, limit: int | None = None) -> Iterator[Event]:
+        """What happened since the event numbered `after`, oldest first: to one job, or to all."""
+        path = at("events") if job is None else at("jobs", job, "events")
+        left = limit
+        while left is None or left > 0:
+            size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
+            page = self._get(path, Page[Event], query={"cursor": after or None, "limit": size})
+            fresh = [event for event in page.items if event.seq > after]
+            yield from fresh
+            if page.next is None or not fresh:
+                return
+            left = None if left is None else left - len(fresh)
+            after = fresh[-1].seq  # the number is the cursor: it holds for ever, and across servers
+
+    def output(self, job: str, *, stream: str = "stdout") -> Output:
+        """What a job wrote, in chunks; a gap between two was left out by the server's bound."""
+        return self._get(at("jobs", job, "output"), Output, query={"stream": stream})
+
+    def explain(self, job: str) -> Explanation:
+        """Every cluster's verdict, and what would help."""
+        return self._get(at("jobs", job, "explain"), Explanation)
+
+    def whoami(self) -> Me:
+        return self._get(at("whoami"), Me)
+
+    def version(self) -> Version:
+        return self._get(at("version"), Version)

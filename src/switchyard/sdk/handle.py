@@ -1,0 +1,71 @@
+"""A submitted job in the caller's hand. It knows the client, not the wire."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from switchyard.model.api import Created
+from switchyard.model.job import Job, State
+from switchyard.model.lifecycle import FINAL
+from switchyard.model.verdict import Explanation
+
+if TYPE_CHECKING:
+    from switchyard.sdk.client import Client
+
+
+class JobHandle:
+    """One job: `state`, `cluster` and `reason` are as last seen; `refresh` and `wait` look again."""
+
+    def __init__(self, client: Client, seen: Created | Job) -> None:
+        self._client = client
+        self._seen = seen
+        self.id = seen.id
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id} {self.state}>"
+
+    @property
+    def state(self) -> State:
+        return State(self._seen.state)
+
+    @property
+    def cluster(self) -> str | None:
+        return self._seen.cluster
+
+    @property
+    def reason(self) -> str:
+        return self._seen.reason
+
+    @property
+    def exit_code(self) -> int | None:
+        """The job's exit code once it ended by itself; none for a job that runs, was killed or never ran."""
+        return self._seen.exit_code if isinstance(self._seen, Job) else None
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+    def refresh(self) -> Job:
+        self._seen = job = self._client.job(self.id)
+        return job
+
+    def wait(self, timeout_s: float | None = None) -> Job:
+        """Wait for the end; TimedOut if it does not come in time. The job goes on either way."""
+        self._seen = job = self._client.wait(self.id, timeout_s=timeout_s)
+        return job
+
+    def output(self, stream: str = "stdout") -> bytes:
+        """What the job wrote, as far as it was kept."""
+        return b"".join(chunk.data for chunk in self._client.output(self.id, stream=stream).chunks)
+
+    def text(self, stream: str = "stdout") -> str:
+        """The output as text; bytes that are no UTF-8 show as �."""
+        return self.output(stream).decode(errors="replace")
+
+    def cancel(self, reason: str = "") -> Job:
+        """Ask for the end. It is CANCELLED only when the cluster says so: `wait` for that."""
+        self._seen = job = self._client.cancel(self.id, reason=reason)
+        return job
+
+    def explain(self) -> Explanation:
+        return self._client.explain(self.id)

@@ -1,0 +1,56 @@
+"""From an HTTP answer that says no to an exception of ours, whoever said it: the server, a proxy, a stranger."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from switchyard import errors
+from switchyard.errors import YardError
+from switchyard.model.api import Problem
+
+EXCERPT_CHARS_MAX = 200  # of a foreign answer's body: enough to recognise who said it
+
+# For answers without a code of ours. Gateways say 502 and 504 when the server behind them is away.
+BY_STATUS: dict[int, type[YardError]] = {
+    400: errors.BadRequest,
+    401: errors.Unauthenticated,
+    403: errors.Denied,
+    404: errors.NotFound,
+    409: errors.Conflict,
+    410: errors.Gone,
+    413: errors.TooLarge,
+    422: errors.PolicyRefused,
+    429: errors.Busy,
+    502: errors.Unavailable,
+    503: errors.Unavailable,
+    504: errors.Unavailable,
+}
+
+
+def read_problem(status: int, body: bytes, *, url: str) -> YardError:
+    """The exception that the answer stands for."""
+    try:
+        problem = msgspec.json.decode(body, type=Problem)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _foreign(status, body, url=url)
+    kind = errors.BY_CODE.get(problem.code) or _by_status(status)
+    return kind(problem.detail or problem.title, next_step=problem.next_step)
+
+
+def _foreign(status: int, body: bytes, *, url: str) -> YardError:
+    words = re.sub(r"<[^>]*>|[\x00-\x20\x7f]+", " ", body[: 16 * EXCERPT_CHARS_MAX].decode(errors="replace"))
+    excerpt = " ".join(words.split())[:EXCERPT_CHARS_MAX]
+    said = f": {excerpt}" if excerpt else ""
+    kind = _by_status(status)
+    check = f"Check that {url} is a Switchyard server (--server, YARD_URL), or look at the proxy before it."
+    return kind(f"{url} answered {status}, and not as a Switchyard server does{said}", next_step=check)
+
+
+def _by_status(status: int) -> type[YardError]:
+    if status in BY_STATUS:
+        return BY_STATUS[status]
+    if 400 <= status < 500:
+        return errors.BadRequest
+    return errors.Internal if status >= 500 else YardError

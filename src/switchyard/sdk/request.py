@@ -1,0 +1,119 @@
+"""From what a caller says, flat and partly, to a checked JobRequest. No I/O."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from switchyard.errors import Malformed
+from switchyard.model.decode import convert
+from switchyard.model.job import ClusterToken, JobRequest, JobSpec, Resources
+from switchyard.model.names import KEY_PATTERN
+
+Flat = dict[str, Any]
+
+REQUEST_FIELDS = tuple(name for name in JobRequest.__struct_fields__ if name != "spec")
+SPEC_FIELDS = tuple(name for name in JobSpec.__struct_fields__ if name != "resources")
+RESOURCE_FIELDS = Resources.__struct_fields__
+FIELDS = frozenset((*REQUEST_FIELDS, *SPEC_FIELDS, *RESOURCE_FIELDS))
+KEY_CHARS_MAX = 200  # as the server takes
+MERGED = frozenset({"env", "labels", "limits"})  # what is given adds to these, key by key; all else it replaces
+
+
+def job_request(
+    base: str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any],
+    given: Mapping[str, Any],
+    *,
+    clusters: Iterable[ClusterToken] = (),
+    where: str = "the job",
+) -> JobRequest:
+    """A request from a command, a spec, a whole request or a flat mapping, with what is given laid over it."""
+    flat = _flat(base, where=where)
+    for name, value in given.items():
+        if value is not None:
+            plain = msgspec.to_builtins(value)
+            flat[name] = {**(flat.get(name) or {}), **plain} if name in MERGED else plain
+    if not flat.get("clusters"):
+        flat["clusters"] = [msgspec.to_builtins(cluster) for cluster in clusters]
+    return _checked(flat, where=where)
+
+
+def checked_key(key: str) -> str:
+    """A key that can travel as a header. An empty one is a mistake: it would make each submit a new job."""
+    if not re.match(KEY_PATTERN, key) or len(key) > KEY_CHARS_MAX:
+        raise Malformed(f"The idempotency key has 1 to {KEY_CHARS_MAX} visible ASCII characters, without spaces.")
+    return key
+
+
+def _flat(base: str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any], *, where: str) -> Flat:
+    if isinstance(base, JobRequest):
+        return flatten(msgspec.to_builtins(base), where=where)
+    if isinstance(base, JobSpec):
+        return flatten({"spec": msgspec.to_builtins(base)}, where=where)
+    if isinstance(base, Mapping):
+        return flatten(base, where=where)
+    return {"command": base if isinstance(base, str) else list(base)}
+
+
+def flatten(form: Mapping[str, Any], *, where: str) -> Flat:
+    """One level of fields. `spec:` and `resources:` may be nested, as the API has them, or left out."""
+    flat: Flat = {}
+    for name, value in form.items():
+        inner = flatten(value, where=where) if name in ("spec", "resources") and isinstance(value, Mapping) else None
+        for key, item in ({name: value} if inner is None else inner).items():
+            if key in flat:
+                raise Malformed(f"{where}: the field {key!r} is given twice.")
+            flat[key] = item
+    return flat
+
+
+def _checked(flat: Flat, *, where: str) -> JobRequest:
+    _refuse_unknown(flat, where=where)
+    _refuse_bare_numbers(flat, where=where)
+    if isinstance(flat.get("command"), str):
+        flat["command"] = _split(flat["command"], where=where)
+    if not flat.get("command"):
+        raise Malformed(
+            f"{where} has no command.", next_step="Give one: `yard submit -- CMD ARGS…`, or `command:` in the file."
+        )
+    spec: Flat = {name: flat[name] for name in SPEC_FIELDS if name in flat}
+    if asked := {name: flat[name] for name in RESOURCE_FIELDS if name in flat}:
+        spec["resources"] = asked
+    request = {name: flat[name] for name in REQUEST_FIELDS if name in flat}
+    try:
+        return convert({**request, "spec": spec}, JobRequest, where=where)
+    except Malformed as exc:
+        # The reader wrote flat fields: name them as they were written.
+        raise Malformed(exc.detail.replace("`spec.resources.", "`").replace("`spec.", "`")) from exc
+
+
+def _refuse_unknown(flat: Flat, *, where: str) -> None:
+    from difflib import get_close_matches
+
+    for name in flat:
+        if name not in FIELDS:
+            close = get_close_matches(str(name), FIELDS, n=1)
+            guess = f"Did you mean {close[0]!r}?" if close else f"Known are: {', '.join(sorted(FIELDS))}."
+            raise Malformed(f"{where}: there is no field {str(name)[:80]!r}.", next_step=guess)
+
+
+def _refuse_bare_numbers(flat: Flat, *, where: str) -> None:
+    """YAML reads 010 as 8, 1.10 as 1.1 and on as true: a text that looks otherwise must be quoted."""
+    for name in ("env", "labels"):
+        values = flat.get(name)
+        for key, value in values.items() if isinstance(values, Mapping) else ():
+            if not isinstance(value, str):
+                raise Malformed(
+                    f"{where}: {name}.{key} is not a text but {value!r}.", next_step="Put quotes around the value."
+                )
+
+
+def _split(command: str, *, where: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as exc:
+        raise Malformed(f"{where}: the command cannot be split into words: {exc}.") from exc

@@ -1,0 +1,76 @@
+"""On a real terminal: colours, widths, questions, the spinner."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable
+
+from tests.cli.conftest import Terminal
+from tests.sdk.peer import Peer, Say, a_job
+
+JOBS = {
+    "items": [a_job(state="FAILED", exit_code=1, name="n" * 100, reason="because of something long " * 5)] * 2,
+    "next": None,
+}
+ANSI = re.compile(r"\x1b\[[0-9;]*[mK]")
+
+
+def test_states_are_coloured_and_rows_fit_the_width(peer: Peer, terminal: Callable[..., Terminal]) -> None:
+    peer.on("GET", "/v1/jobs", Say(JOBS))
+    for columns in (80, 120):
+        shown = terminal("ls", columns=columns)
+        assert shown.end() == 0
+        assert "\x1b[31mFAILED\x1b[0m" in shown.shown
+        lines = ANSI.sub("", shown.shown).splitlines()
+        assert len(lines) == 3
+        assert max(map(len, lines)) <= columns
+        assert all(a_job()["id"] in line and "…" in line for line in lines[1:])
+
+
+def test_no_color_is_respected(peer: Peer, terminal: Callable[..., Terminal]) -> None:
+    peer.on("GET", "/v1/jobs", Say(JOBS))
+    shown = terminal("ls", env={"NO_COLOR": "1"})
+    assert shown.end() == 0
+    assert "\x1b" not in shown.shown
+
+
+def test_forms_for_programs_have_no_colour_even_on_a_terminal(peer: Peer, terminal: Callable[..., Terminal]) -> None:
+    peer.on("GET", "/v1/jobs", Say(JOBS))
+    shown = terminal("ls", "-o", "json")
+    assert shown.end() == 0
+    assert len(json.loads(shown.shown)) == 2
+
+
+def test_removing_asks_first(peer: Peer, terminal: Callable[..., Terminal]) -> None:
+    peer.on("DELETE", "/v1/users/bob", Say({"deleted": "bob"}))
+    for answer, code, calls in (("\n", 1, 0), ("no\n", 1, 0), ("y\n", 0, 1)):
+        asking = terminal("user", "rm", "bob")
+        asking.until("Remove user bob?")
+        asking.press(answer)
+        assert asking.end() == code
+        assert len(peer.asked) == calls
+
+
+def test_login_asks_without_showing(peer: Peer, terminal: Callable[..., Terminal]) -> None:
+    peer.on("GET", "/v1/whoami", Say({"name": "alice"}))
+    asking = terminal("login")
+    asking.until("Token for ")
+    asking.press("yard_01_secret\n")
+    assert asking.end() == 0
+    assert "yard_01_secret" not in asking.shown
+    assert peer.asked[0].headers["authorization"] == "Bearer yard_01_secret"
+
+
+def test_waiting_shows_that_it_goes_on_and_what_ctrl_c_means(peer: Peer, terminal: Callable[..., Terminal]) -> None:
+    job = a_job()
+    peer.on("POST", "/v1/jobs", Say({"id": job["id"], "state": "ASSIGNED", "cluster": "alpha"}, 201))
+    peer.on("GET", "/v1/jobs/*", Say(job))
+    peer.on("GET", "/v1/jobs/*/wait", Say(job))
+    waiting = terminal("submit", "--wait", "x", columns=200)
+    waiting.until("⠙")
+    os.kill(waiting.process.pid, signal.SIGINT)  # what a terminal makes of Ctrl-C
+    assert waiting.end() == 130
+    assert f"yard cancel {job['id']}" in waiting.shown
