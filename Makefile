@@ -1,0 +1,81 @@
+# Everything a person or a CI runs. `make help` lists it; nothing here names a package index, so pip's own settings hold.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# One worker per core. More than 4 would only make tests that start whole programs fight for the same cores.
+WORKERS_MAX ?= 4
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=$(WORKERS_MAX)
+
+# Where this is set, every start of Python would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
+INSTALLED := $(VENV)/.installed
+TEST_INSTALLED := $(VENV)/.test-installed
+
+# A venv whose Python has gone (the system's was upgraded) is made anew.
+ifneq ($(shell test -x $(BIN)/python && echo yes),yes)
+$(INSTALLED): .FORCE
+endif
+
+.PHONY: .FORCE help install test-install demo lint check fast test bench soak pins clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{ printf "%-16s %s\n", $$1, $$2 }'
+
+install: $(INSTALLED) ## Make .venv with the `yard` command: server, agent, CLI and SDK
+
+test-install: $(TEST_INSTALLED) ## Add what the tests need: Python packages, PostgreSQL, faketime
+	@scripts/install-services $(BIN)/python
+
+demo: install ## Start a server and clusters on this machine and run jobs on them
+	@$(BIN)/yard demo
+
+lint: $(TEST_INSTALLED)
+	@$(BIN)/ruff format --check --quiet . || { echo "The files above are not formatted: run $(BIN)/ruff format ."; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+check: lint ## Format, lint, types, imports, tidiness, documents: under a minute, before each push
+	@$(BIN)/python -m pytest tests/test_tidy.py tests/test_docs.py
+
+fast: test-install ## Run the tests that start no whole program
+	@$(PYTEST) -m "not acceptance and not slow"
+
+test: test-install lint ## Install what is needed, check, and run every test but the slow ones
+	@$(PYTEST) --dist loadgroup
+
+bench: test-install ## Measure, and print the figures
+	@$(BIN)/python -m bench
+
+soak: test-install ## Run the slow tests: minutes to hours of faults
+	@SOAK=1 $(BIN)/python -m pytest -m slow
+
+pins: ## Renew constraints.txt with the newest versions, from a venv of its own
+	@scripts/pin $(PYTHON)
+
+clean: ## Remove .venv, caches and build output
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .run
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@scripts/make-venv $(PYTHON) $(VENV)
+	@# hatchling first and no isolation: what builds us is then pinned like all the rest.
+	@$(PIP) install -c constraints.txt hatchling editables
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[server]'
+	@touch $@
+	@echo "Installed: $(BIN)/yard"
+
+# The dependency groups by our own reader: pip learned --group in 25.1, and Debian 12 has pip 23.
+$(TEST_INSTALLED): $(INSTALLED) scripts/group.py
+	@$(BIN)/python scripts/group.py test check >$(VENV)/test-requirements.txt
+	@$(PIP) install -c constraints.txt -r $(VENV)/test-requirements.txt
+	@touch $@

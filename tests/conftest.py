@@ -1,0 +1,78 @@
+"""Fixtures for all tests: real databases, and nothing of the person who runs them. Builders live beside their tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tests.processes import end_strays
+from tests.programs import isolated_env
+from tests.services import Postgres, postgres_running
+
+HERE = Path(__file__).resolve().parent
+DATABASES = ("sqlite", "postgresql")
+
+# `make test` says the same each time it is run on the same code; `make soak` looks further, and prints what it found.
+settings.register_profile("test", deadline=None, derandomize=True, database=None)
+settings.register_profile("soak", deadline=None, max_examples=2_000, print_blob=True, database=None)
+settings.load_profile("soak" if os.environ.get("SOAK") else "test")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE / "acceptance" in item.path.parents:
+            item.add_marker(pytest.mark.acceptance)
+
+
+@pytest.fixture(autouse=True)
+def _no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees the settings of the person who runs it."""
+    for name in [name for name in os.environ if name.startswith("YARD_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("YARD_CONFIG", "/nonexistent/yard.yaml")
+
+
+@pytest.fixture(autouse=True)
+def _no_strays(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No process outlives the test that started it, by whatever way."""
+    yield
+    folder = getattr(request.node, "funcargs", {}).get("tmp_path")
+    if folder is not None:
+        end_strays(folder)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """The PostgreSQL that all tests of this worker share: take a database each, and never stop it."""
+    with postgres_running() as server:
+        yield server
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """A PostgreSQL for one test, which may kill, pause and restart it. Slower: it writes through to the disk."""
+    with postgres_running(durable=True) as server:
+        yield server
+
+
+@pytest.fixture(params=DATABASES)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A fresh, empty database: the test runs once for each engine."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'yard.db'}"
+        return
+    # Asked for only now: a run on SQLite alone starts no PostgreSQL.
+    server: Postgres = request.getfixturevalue("postgres")
+    url = server.create_database()
+    yield url
+    server.drop_database(url)
+
+
+@pytest.fixture
+def user_env(tmp_path: Path) -> dict[str, str]:
+    """The environment of a user of the CLI who has set nothing yet."""
+    return isolated_env(tmp_path)

@@ -1,0 +1,352 @@
+"""Whole programs for tests: start, watch, stop, kill by pid. Knows the command line, nothing of what is inside.
+
+    with start_server(tmp_path) as server, start_agent(tmp_path, server.url, "alpha", graph=NODES) as agent:
+        done = yard("run", "hostname", env=isolated_env(tmp_path, url=server.url))
+
+Every wait is on a condition with a deadline; a failure shows the end of the program's log. Nothing outlives the test:
+the kernel ends a program when the process that started it dies, and `end_strays` ends what the jobs left behind.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from tests.processes import STRAY_MARK, children_of, free_port, spawn, until
+from tests.services import need_faketime
+
+T = TypeVar("T")
+
+START_S = 30.0  # DESIGN: the ports are open within 30 s
+STOP_S = 15.0  # a server ends its waiting polls itself; more than this is a defect
+COMMAND_S = 60.0  # no command of the CLI takes longer unless it is told to wait
+CALL_S = 70.0  # over the longest parked call (60 s)
+# What a failure shows is kept by whoever ran the tests: no secret may be in it, not even a test's.
+SECRET = re.compile(r"\b((?:yard|join|agent|submit)_[0-9A-Z]{26})_\S+")
+LOG_LINES = 40  # what a failure shows of a log
+# The command as a user has it: the script beside the Python that runs the tests.
+YARD = [str(Path(sys.executable).with_name("yard"))]
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+# The graph of a small cluster: enough for a few jobs at a time.
+NODES: Mapping[str, Any] = {"nodes": 2, "each": {"core": 4, "memory": "8GiB"}}
+
+
+class Program:
+    """One started process, its own session, its log in a file. Used as a context, it is gone at the end."""
+
+    def __init__(
+        self, argv: Sequence[str], folder: Path, *, name: str, env: Mapping[str, str], cwd: Path | None = None
+    ) -> None:
+        self.argv = list(argv)
+        self.name = name
+        self.folder = folder
+        self.log_file = folder / f"{name}.log"
+        self._env = dict(env)
+        self._cwd = cwd or folder
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        assert not self.is_running, f"{self.name} is running already"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._popen = spawn(self.argv, log_file=self.log_file, env=self._env, cwd=self._cwd)
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self._popen is not None, f"{self.name} was never started"
+        return self._popen.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._popen is not None and self._popen.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return None if self._popen is None else self._popen.poll()
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(encoding="utf-8", errors="replace") if self.log_file.exists() else ""
+
+    def tail(self) -> str:
+        shown = SECRET.sub(r"\1_…", "\n".join(self.log.splitlines()[-LOG_LINES:]))
+        return f"--- end of {self.log_file} ---\n{shown}"
+
+    def wait_for(self, predicate: Callable[[], T], timeout_s: float, what: str) -> T:
+        """As `until`, but fail at once if the program ends, and show its log."""
+
+        def alive_and_so() -> T:
+            if value := predicate():
+                return value
+            if not self.is_running:
+                raise AssertionError(f"{self.name} ended with {self.exit_code} while waiting for: {what}")
+            return value
+
+        try:
+            return until(alive_and_so, timeout_s, what)
+        except AssertionError as exc:
+            raise AssertionError(f"{exc}\n{self.tail()}") from None
+
+    def wait(self, timeout_s: float = STOP_S) -> int:
+        """Wait for its end by itself; its exit code."""
+        assert self._popen is not None, f"{self.name} was never started"
+        try:
+            return self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"{self.name} (pid {self.pid}) is still running after {timeout_s:g} s\n{self.tail()}"
+            ) from None
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.is_running, f"{self.name} is not running, so it cannot get {number.name}\n{self.tail()}"
+        os.kill(self.pid, number)
+
+    def pause(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def terminate(self, timeout_s: float = STOP_S) -> int:
+        """Ask it to end (SIGTERM) and wait; its exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone. What it started lives on: that is often the point."""
+        if self.is_running:
+            os.kill(self.pid, signal.SIGKILL)
+        if self._popen is not None:
+            self._popen.wait(STOP_S)
+
+    def close(self) -> None:
+        """End it: kindly first, then not. Children still hanging on it go too."""
+        if not self.is_running:
+            return
+        children = children_of(self.pid)
+        os.kill(self.pid, signal.SIGCONT)
+        os.kill(self.pid, signal.SIGTERM)
+        try:
+            self.wait(STOP_S)
+        except AssertionError:
+            self.kill()
+        for child in children:
+            child.kill()
+
+    def __enter__(self) -> Self:
+        return self if self.is_running else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if exc is not None:
+            exc.add_note(self.tail())
+
+
+class Server(Program):
+    """A running `yard server`."""
+
+    url: str
+
+    @property
+    def admin_token(self) -> str:
+        """The administrator's token, which the very first start of a server with authentication prints once."""
+        found = re.search(r"\byard_[0-9A-Z]{26}_\S+", self.log)
+        assert found, f"{self.name} printed no token\n{self.tail()}"
+        return found[0]
+
+    def wait_ready(self, timeout_s: float = START_S) -> Self:
+        self.wait_for(lambda: is_ready(self.url), timeout_s, f"{self.url}/readyz answers 200")
+        return self
+
+    def restart(self) -> Self:
+        """Start it again on the same port and data, after it ended or was killed."""
+        self.close()
+        return self.start().wait_ready()
+
+
+class Agent(Program):
+    """A running `yard agent`."""
+
+    cluster: str
+    data: Path
+
+
+def start_server(
+    tmp: Path,
+    *,
+    database: str | None = None,
+    port: int | None = None,
+    auth: bool = False,
+    extra: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    name: str = "server",
+) -> Server:
+    """`yard server` on a free port of loopback, its data under `tmp`; returns when it is ready."""
+    port = port or free_port()
+    argv = [*YARD, "server", "--data", str(tmp / f"{name}-data"), "--http", f"127.0.0.1:{port}"]
+    argv += ["--database", database] if database else []
+    argv += [] if auth else ["--no-auth"]
+    server = Server([*argv, *extra], tmp, name=name, env={**isolated_env(tmp), **(env or {})})
+    server.url = f"http://127.0.0.1:{port}"
+    try:
+        return server.start().wait_ready()
+    except BaseException:
+        server.close()
+        raise
+
+
+def start_agent(
+    tmp: Path,
+    server_url: str,
+    cluster: str,
+    *,
+    graph: Path | Mapping[str, Any] | Sequence[Any],
+    token: str | None = None,
+    backend: str = "local",
+    data: Path | None = None,
+    extra: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    reader: str | None = None,
+    wait: bool = True,
+) -> Agent:
+    """`yard agent` of a cluster; returns when the server says the cluster is up.
+
+    With authentication, seeing that needs `reader`, the token of a user who may view the cluster; without one the agent
+    is returned as soon as it is started. `wait=False` is for agents that are meant not to come up.
+    """
+    data = data or tmp / f"{cluster}-agent"
+    graph_file = graph if isinstance(graph, Path) else _write_graph(tmp / f"{cluster}-graph.yaml", graph)
+    argv = [*YARD, "agent", "--server", server_url, "--cluster", cluster, "--backend", backend]
+    argv += ["--graph", str(graph_file), "--data", str(data)]
+    argv += ["--token", token] if token else []
+    # The log's name is unique per data folder, so two agents of one cluster do not share one.
+    agent = Agent([*argv, *extra], tmp, name=f"agent-{data.name}", env={**isolated_env(tmp), **(env or {})})
+    agent.cluster, agent.data = cluster, data
+    agent.start()
+    if not wait or (token and not reader):
+        return agent
+    try:
+        agent.wait_for(lambda: _is_up(server_url, cluster, reader), START_S, f"cluster {cluster} is up")
+    except BaseException:
+        agent.close()
+        raise
+    return agent
+
+
+def yard(
+    *args: str, env: Mapping[str, str], stdin: str | None = None, timeout_s: float = COMMAND_S, check: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run one `yard` command as a user would, without a terminal. `check`: a failure fails the test, with its words."""
+    done = subprocess.run(
+        [*YARD, *args],
+        env=dict(env),
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    if check and done.returncode != 0:
+        raise AssertionError(f"yard {' '.join(args)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+    return done
+
+
+def isolated_env(tmp: Path, *, url: str | None = None, token: str | None = None) -> dict[str, str]:
+    """An environment with nothing of the person who runs the tests: own HOME, own YARD_CONFIG, no colours."""
+    home = tmp / "home"
+    home.mkdir(parents=True, exist_ok=True)
+    env = {
+        "PATH": f"{Path(sys.executable).parent}:{PATH}",
+        "HOME": str(home),
+        "YARD_CONFIG": str(home / "yard.yaml"),
+        "LANG": "C.UTF-8",
+        "NO_COLOR": "1",
+        "COLUMNS": "200",
+        "PYTHONUNBUFFERED": "1",
+        STRAY_MARK: str(tmp),
+    }
+    if url:
+        env["YARD_URL"] = url
+    if token:
+        env["YARD_TOKEN"] = token
+    return env
+
+
+def off_clock(offset: str) -> dict[str, str]:
+    """Environment for a program whose wall clock is off, e.g. "+1h" or "-90m". Its monotonic clock stays true."""
+    # The library directly, not the `faketime` command, which forks: the pid would be the wrapper's.
+    return {"LD_PRELOAD": str(need_faketime()), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server said to one call."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def call(
+    method: str,
+    url: str,
+    body: Any = None,
+    *,
+    token: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = CALL_S,
+) -> Answer:
+    """One HTTP call, past the SDK. `body`: bytes as they are, anything else as JSON. No answer is an OSError."""
+    parts = urllib.parse.urlsplit(url)
+    sent = {"Content-Type": "application/json", **(headers or {})}
+    if token:
+        sent["Authorization"] = f"Bearer {token}"
+    payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    line = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout_s)
+    try:
+        line.request(method, f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/", payload, sent)
+        answer = line.getresponse()
+        return Answer(answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read())
+    except http.client.HTTPException as exc:
+        raise ConnectionError(f"{method} {url}: {exc!r}") from exc
+    finally:
+        line.close()
+
+
+def is_ready(url: str) -> bool:
+    """Whether a server answers that it is ready."""
+    try:
+        return call("GET", f"{url}/readyz", timeout_s=5).status == 200
+    except OSError:
+        return False
+
+
+def _is_up(url: str, cluster: str, token: str | None) -> bool:
+    answer = call("GET", f"{url}/v1/clusters/{cluster}", token=token, timeout_s=5)
+    return answer.status == 200 and bool(answer.json["health"] == "up")
+
+
+def _write_graph(file: Path, graph: Mapping[str, Any] | Sequence[Any]) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(graph), encoding="utf-8")  # JSON is YAML
+    return file

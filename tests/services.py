@@ -1,0 +1,295 @@
+"""Real services for tests, as plain processes: PostgreSQL and libfaketime. Knows nothing of Switchyard.
+
+Loopback only, a private port, all data in one folder, stopped by pid. What is missing is named, never skipped:
+`python -m tests.services` prints the Debian packages to install, and nothing when all is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import secrets
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.processes import children_of, free_port, spawn, until
+
+VERSION_MIN = 13  # the oldest PostgreSQL that still gets fixes near this project's first release
+START_S = 30.0  # cold and on a busy machine; 1 s is usual
+STOP_S = 20.0
+STARTS_MAX = 3  # another process may take the port between our look and the start
+LOG_LINES = 30
+WANTED = {"postgresql": "PostgreSQL 13 or newer", "faketime": "libfaketime"}
+
+
+class MissingServiceError(Exception):
+    """A program that the tests need is not installed."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__(
+            f"{WANTED[package]} is not installed. Run `make test-install` as root, or install the Debian package "
+            f"{package} (elsewhere: the package of that program)."
+        )
+
+
+class Postgres:
+    """One PostgreSQL server. `durable=False`: a machine's power cut may lose data, kill() still loses nothing."""
+
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+        self.folder = folder
+        self.port = 0
+        self._durable = durable
+        self._programs = need_postgres()
+        self._password = secrets.token_hex(12)
+        self._data = folder / "data"
+        self._log_file = folder / "postgres.log"
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._databases = 0
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/{database}"
+
+    @property
+    def pid(self) -> int:
+        assert self._popen is not None, "PostgreSQL was never started"
+        return self._popen.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._popen is not None and self._popen.poll() is None
+
+    def create_database(self) -> str:
+        """A new, empty database; its URL."""
+        self._databases += 1
+        name = f"test_{self._databases}"
+        self._run_sql(f'CREATE DATABASE "{name}"')
+        return self.url(name)
+
+    def drop_database(self, url: str) -> None:
+        """Remove a database of `create_database`, and end whoever is still connected to it."""
+        self._run_sql(f'DROP DATABASE IF EXISTS "{url.rsplit("/", 1)[1]}" WITH (FORCE)')
+
+    def start(self) -> None:
+        """Start, on the same port and data as before if there was a before; returns when it takes connections."""
+        assert not self.is_running, "PostgreSQL is running already"
+        if not (self._data / "PG_VERSION").exists():
+            self._init()
+        for _ in range(STARTS_MAX):
+            self.port = self.port or free_port()
+            if self._try_start():
+                return
+            if "could not bind" not in self._log():
+                break
+            self.port = 0
+        raise AssertionError(f"PostgreSQL did not start:\n{self._log_tail()}")
+
+    def stop(self) -> None:
+        """An orderly end: clients are cut off, everything is on disk."""
+        if self.is_running:
+            self.resume()  # in case it was paused
+            os.kill(self.pid, signal.SIGINT)  # "fast"; SIGTERM would wait for the clients to leave
+            self._wait_gone("SIGINT")
+
+    def kill(self) -> None:
+        """End it and its backends in an instant, as a crash of the machine would; start() then recovers."""
+        if not self.is_running:
+            return
+        # Each backend is in a session of its own, so they are found by parent, and before the parent is gone.
+        # One that survived would hold the shared memory, and the next start would refuse.
+        backends = children_of(self.pid)
+        os.kill(self.pid, signal.SIGKILL)
+        for backend in backends:
+            backend.kill()
+        self._wait_gone("SIGKILL")
+        with contextlib.suppress(FileNotFoundError):
+            (self._data / "postmaster.pid").unlink()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Hang: connections stay open, nothing answers."""
+        for pid in self._all_pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for pid in self._all_pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def _all_pids(self) -> list[int]:
+        return [self.pid, *(child.pid for child in children_of(self.pid))]
+
+    def _init(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        secret = self.folder / "password"
+        secret.write_text(self._password, encoding="utf-8")
+        for path in (self.folder, secret):
+            self._give(path)
+        # The C locale is everywhere, and sorts by bytes, as SQLite does.
+        options = [
+            "-U",
+            "postgres",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "-A",
+            "scram-sha-256",
+            f"--pwfile={secret}",
+            "--no-sync",
+        ]
+        done = subprocess.run(
+            ["setpriv", *self._identity(), "--", str(self._programs / "initdb"), "-D", str(self._data), *options],
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+            capture_output=True,
+            text=True,
+            timeout=START_S * 2,
+            check=False,
+        )
+        secret.unlink()
+        if done.returncode != 0:
+            raise AssertionError(f"initdb failed in {self.folder}:\n{done.stdout}{done.stderr}")
+
+    def _try_start(self) -> bool:
+        # Commits still reach the kernel before they are answered, so only the machine's own end could lose them.
+        careless = [] if self._durable else ["fsync=off", "full_page_writes=off", "autovacuum=off"]
+        settings = [
+            "listen_addresses=127.0.0.1",
+            "unix_socket_directories=",  # a long folder's name would not fit a socket's
+            "max_connections=200",
+            "shared_buffers=64MB",
+            *careless,
+        ]
+        options = [word for setting in settings for word in ("-c", setting)]
+        self._log_file.write_bytes(b"")
+        self._popen = spawn(
+            [str(self._programs / "postgres"), "-D", str(self._data), "-p", str(self.port), *options],
+            log_file=self._log_file,
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+            cwd=Path("/"),
+            orphan_signal="INT",
+            identity=self._identity(),
+        )
+        until(lambda: not self.is_running or self._answers(), START_S, f"PostgreSQL answers on port {self.port}")
+        return self.is_running
+
+    def _answers(self) -> bool:
+        ready = [str(self._programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "2"]
+        # The port may be another's if ours lost it: then our process ends, and is_running says so.
+        return subprocess.run(ready, check=False, timeout=10).returncode == 0
+
+    def _run_sql(self, statement: str) -> None:
+        import psycopg
+
+        with psycopg.connect(self.url(), autocommit=True, connect_timeout=10) as line:
+            line.execute(statement.encode())
+
+    def _wait_gone(self, why: str) -> None:
+        assert self._popen is not None
+        try:
+            self._popen.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            if why != "SIGKILL":
+                self.kill()
+            raise AssertionError(f"PostgreSQL ignored {why} for {STOP_S:g} s:\n{self._log_tail()}") from None
+
+    def _identity(self) -> list[str]:
+        """PostgreSQL refuses to run as root."""
+        return ["--reuid=postgres", "--regid=postgres", "--init-groups"] if os.getuid() == 0 else []
+
+    def _give(self, path: Path) -> None:
+        if os.getuid() == 0:
+            shutil.chown(path, "postgres", "postgres")
+        path.chmod(0o700 if path.is_dir() else 0o600)
+
+    def _log(self) -> str:
+        return self._log_file.read_text(encoding="utf-8", errors="replace")
+
+    def _log_tail(self) -> str:
+        return "\n".join(self._log().splitlines()[-LOG_LINES:])
+
+
+@contextlib.contextmanager
+def postgres_running(*, durable: bool = False) -> Iterator[Postgres]:
+    """A started PostgreSQL in a folder of its own; both are gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="switchyard-pg-", dir=_open_folder()))
+    server = Postgres(folder, durable=durable)
+    try:
+        server.start()
+        yield server
+    finally:
+        try:
+            server.stop()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def need_postgres() -> Path:
+    """The folder with PostgreSQL's programs, the newest there is."""
+    homes = [*Path("/usr/lib/postgresql").glob("*/bin"), *Path("/usr").glob("pgsql-*/bin")]
+    if found := shutil.which("initdb"):
+        homes.append(Path(found).resolve().parent)
+    versions = {_version(home / "postgres"): home for home in homes if (home / "initdb").exists()}
+    newest = max(versions, default=0)
+    if newest < VERSION_MIN or (os.getuid() == 0 and not _has_user("postgres")):
+        raise MissingServiceError("postgresql")
+    return versions[newest]
+
+
+def need_faketime() -> Path:
+    """The library that gives a program another wall clock."""
+    for pattern in ("lib/*/faketime", "lib/faketime", "lib64/faketime", "local/lib/faketime"):
+        for found in Path("/usr").glob(f"{pattern}/libfaketime.so.1"):
+            return found
+    raise MissingServiceError("faketime")
+
+
+def _version(program: Path) -> int:
+    try:
+        said = subprocess.run([str(program), "--version"], capture_output=True, text=True, timeout=10, check=False)
+    except OSError:
+        return 0
+    number = re.search(r"(\d+)", said.stdout)
+    return int(number[1]) if number else 0
+
+
+def _has_user(name: str) -> bool:
+    with contextlib.suppress(KeyError):
+        return bool(pwd.getpwnam(name))
+    return False
+
+
+def _open_folder() -> Path:
+    """A folder for temporary files that another user can reach: pytest's own belong to who runs it alone."""
+    for folder in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
+        way = [folder, *folder.parents]
+        if os.getuid() != 0 or all(step.is_dir() and step.stat().st_mode & stat.S_IXOTH for step in way):
+            return folder
+    raise AssertionError("no folder for temporary files that the user postgres can enter; set TMPDIR to one")
+
+
+def missing() -> list[str]:
+    """The Debian packages that are not here."""
+    lacking: list[str] = []
+    for need in (need_postgres, need_faketime):
+        try:
+            need()
+        except MissingServiceError:
+            lacking.append("postgresql" if need is need_postgres else "faketime")
+    return lacking
+
+
+if __name__ == "__main__":
+    print(" ".join(missing()))
+    sys.exit(0)
