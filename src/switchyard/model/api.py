@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Generic, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
+from switchyard.model.idset import IdSet
+from switchyard.model.job import Priority
 from switchyard.model.names import Name, Title
 
 Item = TypeVar("Item")
@@ -108,4 +110,54 @@ class Version(Struct, frozen=True):
 
 
 class CancelRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """`tasks`: of an array only these, e.g. `3,5-7`."""
+
     reason: Annotated[str, Meta(max_length=1024)] = ""
+    tasks: Annotated[str, Meta(max_length=65_536)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.tasks is not None:
+            IdSet.parse(self.tasks)
+
+
+class JobChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """`hold`: true holds, false releases."""
+
+    priority: Priority | None = None
+    hold: bool | None = None
+
+
+class RetryRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """A job that is over, once more as a new job. `tasks`: of an array these; none: those that did not succeed."""
+
+    elsewhere: bool = False
+    tasks: Annotated[str, Meta(max_length=65_536)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.tasks is not None:
+            IdSet.parse(self.tasks)
+
+
+BULK_JOBS_MAX = 100_000
+
+
+class BulkRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Many jobs at once: all or none, or with `each` every one by itself."""
+
+    jobs: Annotated[list[Raw], Meta(min_length=1, max_length=BULK_JOBS_MAX)]
+    each: bool = False
+
+
+class BulkItem(Struct, frozen=True, omit_defaults=True):
+    """One job of a bulk request: made, or refused."""
+
+    job: Created | None = None
+    problem: Problem | None = None
+
+
+class BulkAnswer(Struct, frozen=True):
+    """In the order of the request."""
+
+    items: list[BulkItem]
+    made: int
+    refused: int = 0

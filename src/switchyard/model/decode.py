@@ -22,7 +22,9 @@ YAML_BYTES_MAX = 16 * 2**20
 class JsonReader:
     """Decodes one type from JSON: strict types, no unknown or duplicate fields, bounded depth."""
 
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: Any, *, is_checked_whole: bool = True) -> None:
+        # Not for a body whose parts are read one by one later, each with its own check.
+        self._is_checked_whole = is_checked_whole
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
 
     def read(self, body: bytes) -> Any:
@@ -36,7 +38,8 @@ class JsonReader:
             raise Malformed("The body is nested too deeply.") from exc
         except UnicodeDecodeError as exc:
             raise Malformed("The body is not valid UTF-8.") from exc
-        refuse_duplicates(body)
+        if self._is_checked_whole:
+            refuse_duplicates(body)
         return value
 
 

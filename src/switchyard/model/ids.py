@@ -22,5 +22,13 @@ def make_id(at_us: int, entropy: int) -> str:
     return "".join([pairs[(value >> shift) & 1023] for shift in range(120, -1, -10)])
 
 
+def read_id(text: str) -> tuple[int, int]:
+    """The time (µs, to the millisecond) and the random bits of an id."""
+    value = 0
+    for char in text:
+        value = value * 32 + ALPHABET.index(char)
+    return (value >> RANDOM_BITS) * 1000, value & ((1 << RANDOM_BITS) - 1)
+
+
 def is_id(text: str) -> bool:
     return len(text) == LENGTH and all(char in ALPHABET for char in text)

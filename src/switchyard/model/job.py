@@ -8,8 +8,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct, field
 
+from switchyard.model.idset import parse_array
 from switchyard.model.names import LabelKey, LabelValue, Name, Title
 from switchyard.model.quantity import parse_amount, parse_bytes, parse_duration_s
+from switchyard.model.retry import Retry
 
 COUNT_MAX = 10_000_000
 Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
@@ -23,6 +25,7 @@ Duration = Annotated[int, Meta(ge=1, le=10 * 366 * 86_400)] | Annotated[str, Met
 Word = Annotated[str, Meta(max_length=131_072, pattern=r"^[^\u0000]*$")]
 EnvKey = Annotated[str, Meta(max_length=256, pattern=r"^[^\u0000=\n]+(?!\n)$")]
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
+After = Annotated[str, Meta(max_length=64, pattern=r"^([0-9A-Za-z]{6,26}|#[0-9]{1,6})(:(ok|any|notok))?(?!\n)$")]
 
 
 class State(StrEnum):
@@ -107,6 +110,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     resources: Resources = Resources()
     on_lost: OnLost = OnLost.WAIT
     lost_after: Duration | None = None
+    retry: Retry = Retry()
 
     def __post_init__(self) -> None:
         if not self.command[0]:
@@ -133,6 +137,41 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     labels: Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)] = {}
     cluster: Name | None = None
     clusters: Annotated[list[ClusterToken], Meta(max_length=10_000)] = []
+    # `0-999%50`: a task for each index, at most 50 of them at once.
+    array: Annotated[str, Meta(max_length=65_536)] | None = None
+    # `ID`, `ID:ok`, `ID:any` or `ID:notok`: begin after that job's end. In a bulk request `#3` is its fourth job.
+    after: Annotated[list[After], Meta(max_length=1000)] = []
+    hold: bool = False
+    expires_after: Duration | None = None  # not begun by then: it fails
+
+    def __post_init__(self) -> None:
+        if self.array is not None:
+            parse_array(self.array)
+        if self.expires_after is not None:
+            parse_duration_s(self.expires_after)
+
+
+class Tally(Struct, frozen=True, omit_defaults=True):
+    """How an array stands, in tasks."""
+
+    total: int
+    waiting: int = 0
+    live: int = 0
+    ok: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+class Task(Struct, frozen=True, omit_defaults=True):
+    """One task of an array."""
+
+    index: int
+    state: State
+    exit_code: int | None = None
+    signal: int | None = None
+    fence: int = 0
+    cluster: str | None = None
+    cancel_requested: bool = False
 
 
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -160,3 +199,10 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     leased_us: int | None = None
     started_us: int | None = None
     ended_us: int | None = None
+    is_held: bool = False
+    wake_us: int | None = None
+    expires_us: int | None = None
+    tries: int = 0
+    retry_of: str | None = None
+    array: str | None = None
+    tasks: Tally | None = None

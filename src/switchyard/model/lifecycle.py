@@ -33,7 +33,7 @@ ALLOWED: dict[State, frozenset[State]] = {
 
 
 class Seen(StrEnum):
-    """What an agent saw of an attempt. LOST: the cluster denies knowing it. UNKNOWN changes nothing."""
+    """What an agent says of an attempt. LOST: the cluster denies knowing it. UNKNOWN changes nothing."""
 
     SUBMITTED = "SUBMITTED"
     RUNNING = "RUNNING"
@@ -41,6 +41,7 @@ class Seen(StrEnum):
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
     LOST = "LOST"
+    RETURNED = "RETURNED"  # the cluster gave it back before it began
     UNKNOWN = "UNKNOWN"
 
 
@@ -106,21 +107,33 @@ def cancel(life: Life) -> Step | None:
     return Step(replace(life, cancel_requested=True), "cancel-requested")
 
 
-def lose(life: Life, reason: str, *, definite: bool) -> Step | None:
-    """The attempt is lost. Definitely (the cluster denies it): it ends. By silence: only if `on_lost` says so."""
+def lose(life: Life, reason: str, *, definite: bool, again: bool = False) -> Step | None:
+    """The attempt is lost. Definitely (the cluster denies it): it ends. By silence: only if `on_lost` says so.
+
+    `again`: the job's retry policy grants another try.
+    """
     if life.state in FINAL or not life.is_leased:
         return None
     if life.on_lost is OnLost.WAIT and not definite:
         return None
     if life.cancel_requested:
         return move(life, State.CANCELLED, "cancelled", f"lost while being cancelled: {reason}", is_leased=False)
-    if life.on_lost is OnLost.REQUEUE:
+    if again or life.on_lost is OnLost.REQUEUE:
         return move(life, State.PENDING, "requeued", reason, fence=life.fence + 1, is_leased=False)
     return move(life, State.FAILED, "lost", reason, is_leased=False)
 
 
-def report(life: Life, *, fence: int, seen: Seen, reason: str = "") -> tuple[Answer, Step | None]:
-    """Apply what an agent saw under `fence`."""
+def give_back(life: Life, reason: str) -> Step | None:
+    """The cluster returns a lease it has not begun: the job is routed anew."""
+    if life.state not in (State.ASSIGNED, State.SUBMITTED):
+        return None
+    if life.cancel_requested:
+        return move(life, State.CANCELLED, "cancelled", "cancelled before it began", is_leased=False)
+    return move(life, State.PENDING, "returned", reason, fence=life.fence + 1, is_leased=False)
+
+
+def report(life: Life, *, fence: int, seen: Seen, reason: str = "", again: bool = False) -> tuple[Answer, Step | None]:
+    """Apply what an agent saw under `fence`. `again`: a failure would be tried once more."""
     if fence < life.fence or (fence == life.fence and not life.is_leased and life.state not in FINAL):
         return Answer.STOP, None
     if fence > life.fence:
@@ -130,11 +143,16 @@ def report(life: Life, *, fence: int, seen: Seen, reason: str = "") -> tuple[Ans
     if seen is Seen.UNKNOWN:
         return Answer.STALE, None
     if seen is Seen.LOST:
-        return Answer.TAKEN, lose(life, reason or "the cluster does not know this job", definite=True)
+        return Answer.TAKEN, lose(life, reason or "the cluster does not know this job", definite=True, again=again)
+    if seen is Seen.RETURNED:
+        step = give_back(life, reason or "returned by the cluster")
+        return (Answer.TAKEN if step else Answer.STALE), step
     to = State(seen.value)
     if to not in ALLOWED[life.state]:
         return Answer.STALE, None
+    if to is State.FAILED and again and not life.cancel_requested:
+        return Answer.TAKEN, move(life, State.PENDING, "retrying", reason, fence=life.fence + 1, is_leased=False)
     return Answer.TAKEN, move(life, to, to.value.lower(), reason)
 
 
-_ENDS = frozenset({Seen.SUCCEEDED, Seen.FAILED, Seen.CANCELLED, Seen.LOST})
+_ENDS = frozenset({Seen.SUCCEEDED, Seen.FAILED, Seen.CANCELLED, Seen.LOST, Seen.RETURNED})

@@ -11,6 +11,7 @@ from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.names import Name
+from switchyard.model.retry import Cause
 
 BATCH_MAX = 1000
 CHUNK_BYTES_MAX = 256 * 1024
@@ -56,6 +57,7 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     exit_code: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     signal: Annotated[int, Meta(ge=0, le=255)] | None = None
     reason: Text = ""
+    cause: Cause = Cause.JOB  # of a failure
 
 
 class OutputChunk(Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,7 +100,7 @@ class Poll(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_d
 
 
 class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The right to run one attempt."""
+    """The right to run one attempt; of an array, one per index from `lo` to `hi`, under the fences from `fence` on."""
 
     job: str
     attempt: int
@@ -110,6 +112,8 @@ class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     labels: dict[str, str] = {}
     cluster: str = ""
+    lo: int | None = None
+    hi: int | None = None
     spec: JobSpec | Raw
 
 

@@ -32,6 +32,7 @@ class Ask:
     granted: frozenset[str]
     hidden: frozenset[str] = frozenset()
     named: frozenset[str] | None = None
+    last: tuple[tuple[str, str], ...] = ()  # clusters that come last for this job, each with the reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ def rule(ask: Ask, world: World) -> Ruling:
     """One verdict per cluster, and what follows from them all."""
     verdicts = tuple(_judge(ask, member) for member in world.members if member.id not in ask.hidden)
     able = [world.by_name[verdict.cluster] for verdict in verdicts if verdict.say is Say.YES]
+    last = dict(ask.last)
+    able = [member for member in able if member.id not in last] or able
     outcome, reason = _conclude(verdicts)
     return Ruling(
         outcome,
@@ -90,6 +93,8 @@ def _judge(ask: Ask, member: Member) -> Verdict:
         return Verdict(member.name, Say.NO, "match", found.reason)
     if member.health is not Health.UP:
         return Verdict(member.name, Say.WAIT, "health", f"{member.health.value}: {member.reason}".rstrip(": "))
+    if why := dict(ask.last).get(member.id):
+        return Verdict(member.name, Say.YES, "last", f"fits, but comes last: {why}")
     return Verdict(member.name, Say.YES, "match", f"fits; holds {found.tasks} such tasks at once")
 
 

@@ -23,6 +23,7 @@ from switchyard.server.loops import Loops
 from switchyard.server.settings import Settings
 from switchyard.server.yard import Yard
 from switchyard.service.access import first_start
+from switchyard.service.bulk import Bulk, BulkInsert
 from switchyard.service.clock import Ids, now_us
 from switchyard.service.committer import Apply, Call, Committer, apply_calls
 from switchyard.service.context import Context
@@ -55,23 +56,26 @@ def build(settings: Settings) -> Yard:
         now_us=now_us,
         silent_after_us=int(settings.pace.silent_after_s * 1_000_000),
     )
+    ids = Ids()
     context = Context(
         database,
         committer,
         snapshots,
         now_us=now_us,
-        new_id=Ids(),
+        new_id=ids,
         list_budget=settings.bounds.list_budget,
         page_max=settings.bounds.page,
     )
     submit = Submit(context)
+    bulk = Bulk(submit, ids.many)
     # The order in which the parts of a batch are applied.
     appliers[ReportWrite] = apply_reports
     appliers[Call] = apply_calls
     appliers[SyncAsk] = apply_syncs
     appliers[LeaseAsk] = apply_leases
     appliers[JobInsert] = submit.apply_inserts
-    return Yard(settings, context, submit)
+    appliers[BulkInsert] = bulk.apply
+    return Yard(settings, context, submit, bulk)
 
 
 def _prepare(database: Database) -> None:

@@ -11,7 +11,7 @@ import structlog
 from switchyard.errors import YardError
 from switchyard.model.cluster import Load
 from switchyard.server.yard import Yard
-from switchyard.service import upkeep
+from switchyard.service import upkeep, waiting
 from switchyard.service.committer import Batch
 from switchyard.store import access, clusters, leases
 
@@ -114,7 +114,10 @@ class Loops:
         if not leadership.take(context):
             return
         moved = upkeep.move_unleased(context, leadership)
-        lost = upkeep.judge_silent(context, leadership)
+        lost = upkeep.judge_silent(context, leadership) + upkeep.judge_silent_ranges(context, leadership)
+        waiting.release_due(context, leadership)
+        waiting.settle_after(context, leadership)
+        waiting.expire(context, leadership)
         routed = upkeep.route_waiting(context, leadership)
         if moved or lost or routed:
             log.info("upkeep", moved=moved, lost=lost, routed=routed)

@@ -14,6 +14,7 @@ class Bounds:
     """The most of everything."""
 
     job_bytes: int = 8 * 2**20  # DESIGN: bodies
+    bulk_bytes: int = 64 * 2**20
     poll_bytes: int = 64 * 2**20  # reports, output and an inventory of 100,000
     other_bytes: int = 2**20  # users, grants, tokens: small things
     page: int = 500

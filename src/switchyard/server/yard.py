@@ -14,6 +14,7 @@ from switchyard.errors import YardError
 from switchyard.model.cluster import Load
 from switchyard.server.hub import Hub
 from switchyard.server.settings import Settings
+from switchyard.service.bulk import Bulk
 from switchyard.service.committer import Woken, Write
 from switchyard.service.context import Context
 from switchyard.service.submit import Submit
@@ -27,10 +28,11 @@ RECKON_S = 0.02
 class Yard:
     """What the doors are handed."""
 
-    def __init__(self, settings: Settings, context: Context, submit: Submit) -> None:
+    def __init__(self, settings: Settings, context: Context, submit: Submit, bulk: Bulk) -> None:
         self.settings = settings
         self.context = context
         self.submit = submit
+        self.bulk = bulk
         self.hub = Hub()
         self.threads = ThreadPoolExecutor(settings.bounds.threads, thread_name_prefix="use-case")
         self.parked: dict[str, int] = {}  # agent → polls parked here

@@ -33,3 +33,12 @@ class Ids:
             else:
                 self._entropy += 1
             return make_id(self._last_ms * 1000, self._entropy)
+
+    def many(self, count: int) -> list[str]:
+        """Neighbours, so that the first one and the count name them all."""
+        first = self()
+        with self._lock:
+            at_us, entropy = self._last_ms * 1000, self._entropy
+            self._entropy += count
+        assert make_id(at_us, entropy) >= first
+        return [make_id(at_us, entropy + number) for number in range(1, count + 1)]

@@ -42,6 +42,7 @@ class Batch:
     is_replay: bool = False
     events: list[dict[str, Any]] = field(default_factory=list)
     inserts: list[dict[str, Any]] = field(default_factory=list)
+    after: list[dict[str, Any]] = field(default_factory=list)  # dependencies of the inserted jobs
     rows: dict[str, Any] = field(default_factory=dict)  # jobs locked by this batch, as they were
     clusters: set[str] = field(default_factory=set)
     jobs: set[str] = field(default_factory=set)
@@ -250,6 +251,7 @@ def _number(batch: Batch) -> None:
         row["seq"] = seq
         seq += 1
     jobs.job_insert_many(batch.tx, sorted(batch.inserts, key=lambda row: str(row["id"])))
+    jobs.dependency_insert(batch.tx, batch.after)
     events.event_insert_many(batch.tx, batch.events)
 
 

@@ -18,12 +18,13 @@ from switchyard.model.lifecycle import FINAL, cancel
 from switchyard.model.verdict import Explanation, Plan, Say
 from switchyard.route.explain import hints
 from switchyard.route.route import ALGORITHM, Ask, rule
+from switchyard.service.arrays import Arrays, cancel_tasks, tally_of
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
-from switchyard.service.report import change_of, life_of, record
+from switchyard.service.report import change_of, life_of, read_avoid, record
 from switchyard.service.rights import Actor
 from switchyard.service.submit import decode_bounds, verdicts_from
-from switchyard.store import events, jobs, output
+from switchyard.store import events, jobs, output, ranges
 from switchyard.store.database import Tx
 
 PREFIX_MIN = 6
@@ -32,7 +33,7 @@ PREFIX_MIN = 6
 def job_get(context: Context, actor: Actor, ref: str) -> Job:
     """One job, by its id or an unambiguous prefix."""
     with context.database.read() as tx:
-        return job_view(_visible(tx, actor, ref))
+        return job_view(visible_job(tx, actor, ref))
 
 
 def job_list(
@@ -53,20 +54,23 @@ def job_list(
 def job_cancel(context: Context, actor: Actor, ref: str, reason: str) -> Job:
     """Ask for a job's end. Confirmed by its cluster, unless nobody has it yet."""
     with context.database.read() as tx:
-        row = _visible(tx, actor, ref)
-    if row.owner != actor.name or not actor.may_project(Role.SUBMIT, row.project):
-        actor.need_project(Role.OPERATE, row.project)
+        row = visible_job(tx, actor, ref)
+    may_act(actor, row)
 
     def apply(batch: Batch) -> jobs.Row:
         now = jobs.job_lock(batch.tx, [row.id])[row.id]
         step = cancel(life_of(now))
-        if step is not None:
+        if now.array is not None and State(now.state) not in FINAL:
+            _cancel_array(batch, now, f"cancelled by {actor.name}")
+        elif step is not None:
             change: dict[str, Any] = change_of(batch, now, step) if step.life.state in FINAL else {}
+            change |= {"blocked": None, "wake_us": None, "expires_us": None}
             said = f"cancelled by {actor.name}" + (f": {reason}" if reason else "")
             jobs.job_change(batch.tx, {row.id: change | {"cancel_us": batch.now_us, "reason": said}})
             record(batch, now, step)
             if now.cluster_id:
                 batch.clusters.add(now.cluster_id)
+        jobs.dependency_clear(batch.tx, [row.id])
         found = jobs.job_get(batch.tx, row.id)
         assert found is not None
         return found
@@ -74,9 +78,36 @@ def job_cancel(context: Context, actor: Actor, ref: str, reason: str) -> Job:
     return job_view(context.committer.call(apply, locks=[row.id]))
 
 
+def _cancel_array(batch: Batch, row: jobs.Row, said: str) -> None:
+    arrays = Arrays(batch)
+    arrays.load([row])
+    array = arrays.job(row.id)
+    array.is_cancelling = True
+    cancel_tasks(batch, array, None)
+    batch.event(
+        row.id,
+        "cancel-requested",
+        state=row.state,
+        attempt=row.attempt,
+        fence=row.fence,
+        cluster_id=row.cluster_id,
+        reason=said,
+    )
+    arrays.flush()
+    jobs.job_change(
+        batch.tx, {row.id: {"cancel_us": batch.now_us, "is_ready": False, "blocked": None, "wake_us": None}}
+    )
+
+
+def may_act(actor: Actor, row: jobs.Row) -> None:
+    """One's own jobs with `submit`, others' with `operate`."""
+    if row.owner != actor.name or not actor.may_project(Role.SUBMIT, row.project):
+        actor.need_project(Role.OPERATE, row.project)
+
+
 def job_events(context: Context, actor: Actor, ref: str, *, after: int, limit: int) -> Page[Event]:
     with context.database.read() as tx:
-        row = _visible(tx, actor, ref)
+        row = visible_job(tx, actor, ref)
         found = events.event_list(tx, job_id=row.id, projects=None, after=after, limit=limit)
     return _event_page(found, limit)
 
@@ -87,24 +118,49 @@ def all_events(context: Context, actor: Actor, *, after: int, limit: int) -> Pag
     return _event_page(found, limit)
 
 
-def job_output(context: Context, actor: Actor, ref: str, stream: str) -> Output:
-    """What the job's last attempt wrote. Between two chunks that do not touch, bytes were left out by the bound."""
+def job_output(
+    context: Context, actor: Actor, ref: str, stream: str, *, index: int | None = None, attempt: int | None = None
+) -> Output:
+    """What an attempt of the job wrote, the last one unless said otherwise; of an array, a task's.
+
+    Between two chunks that do not touch, bytes were left out by the bound.
+    """
     if stream not in ("stdout", "stderr"):
         raise BadRequest(f"There is no stream {stream[:40]!r}.", next_step="Ask for stdout or stderr.")
     with context.database.read() as tx:
-        row = _visible(tx, actor, ref)
-        chunks = [Chunk(part.offset, part.data) for part in output.output_get(tx, row.id, row.fence, stream)]
+        row = visible_job(tx, actor, ref)
+        fence = _fence_of(tx, row, index, attempt)
+        chunks = [Chunk(part.offset, part.data) for part in output.output_get(tx, row.id, fence, stream)]
     size = max((chunk.offset + len(chunk.data) for chunk in chunks), default=0)
     return Output(row.id, stream, chunks, size)
+
+
+def _fence_of(tx: Tx, row: jobs.Row, index: int | None, attempt: int | None) -> int:
+    """The fence under which the attempt asked for ran."""
+    if row.array is not None:
+        if index is None:
+            raise BadRequest(f"Job {row.id} is an array.", next_step="Name the task: `yard logs ID --task INDEX`.")
+        held = [each for each in ranges.range_of_job(tx, row.id) if each.lo <= index <= each.hi]
+        tries = [each.fence + index - each.lo for each in held]
+    elif index is not None:
+        raise BadRequest(f"Job {row.id} is not an array.", next_step="Leave the index away.")
+    else:
+        tries = [*(past.fence for past in jobs.attempt_list(tx, row.id)), row.fence]
+    if attempt is None:
+        return tries[-1] if tries else -1
+    if not 1 <= attempt <= len(tries):
+        raise BadRequest(f"There is no attempt {attempt}.", next_step=f"There were {len(tries)}.")
+    return int(tries[attempt - 1])
 
 
 def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
     """Why the job is where it is: the verdicts of its last decision, those of now, and what would help."""
     world = context.snapshots.world
     with context.database.read() as tx:
-        row = _visible(tx, actor, ref)
+        row = visible_job(tx, actor, ref)
         body = jobs.verdicts_get(tx, row.plan_hash) if row.plan_hash else None
         earlier = jobs.attempt_list(tx, row.id)
+        waits = jobs.dependency_list(tx, row.id)
     spec = msgspec.json.decode(row.spec, type=JobSpec)
     named, by_token = decode_bounds(row.bounds)
     ask = Ask(
@@ -112,6 +168,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         granted=actor.granted_clusters(world) | by_token,
         hidden=actor.hidden_clusters(world) - by_token,
         named=named,
+        last=last_of(row),
     )
     state = State(row.state)
     decided = None
@@ -126,7 +183,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         plan=decided,
         now=now,
         hints=hints(ask, world) if stuck or not any(verdict.say is Say.YES for verdict in now) else [],
-        notes=_notes(row, spec, earlier),
+        notes=[*_notes(row, spec, earlier), *_waits(row, waits)],
     )
 
 
@@ -145,6 +202,25 @@ def _notes(row: jobs.Row, spec: JobSpec, earlier: Sequence[jobs.Row]) -> list[st
     return notes
 
 
+def _waits(row: jobs.Row, waits: Sequence[jobs.Row]) -> list[str]:
+    notes = [f"begins after {each.on_id} ended {each.condition}" for each in waits]
+    if "hold" in (row.blocked or ""):
+        notes.append("held: `yard release` lets it go")
+    if row.tries:
+        notes.append(f"retry {row.tries} of {row.retries}")
+    if (tally := tally_of(row)) is not None:
+        notes.append(
+            f"array of {tally.total}: {tally.ok} ok, {tally.failed} failed, {tally.cancelled} cancelled, "
+            f"{tally.live} live, {tally.waiting} waiting"
+        )
+    return notes
+
+
+def last_of(row: jobs.Row) -> tuple[tuple[str, str], ...]:
+    """The clusters that come last for a job."""
+    return tuple(sorted((cluster_id, avoid.why) for cluster_id, avoid in read_avoid(row.avoid).items()))
+
+
 def resolve(tx: Tx, ref: str) -> str:
     """An id from an id or an unambiguous prefix."""
     ref = ref.upper()
@@ -160,7 +236,7 @@ def resolve(tx: Tx, ref: str) -> str:
     return found[0]
 
 
-def _visible(tx: Tx, actor: Actor, ref: str) -> jobs.Row:
+def visible_job(tx: Tx, actor: Actor, ref: str) -> jobs.Row:
     row = jobs.job_get(tx, resolve(tx, ref))
     if row is None or not (row.owner == actor.name or actor.may_project(Role.VIEW, row.project)):
         raise NoSuchJob(f"There is no job {ref[:40]}, or it is not yours to see.")
@@ -183,7 +259,7 @@ def job_view(row: jobs.Row) -> Job:
         owner=row.owner,
         project=row.project,
         domain=row.domain,
-        state=State(row.state),
+        state=State.RUNNING if row.tasks_live and State(row.state) not in FINAL else State(row.state),
         priority=row.priority,
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
         spec=msgspec.Raw(spec.encode()) if spec is not None else None,
@@ -200,6 +276,13 @@ def job_view(row: jobs.Row) -> Job:
         leased_us=row.leased_us,
         started_us=row.started_us,
         ended_us=row.ended_us,
+        is_held="hold" in (row.blocked or ""),
+        wake_us=row.wake_us,
+        expires_us=row.expires_us,
+        tries=row.tries,
+        retry_of=row.retry_of,
+        array=row.array if row.array is None or row.array_max is None else f"{row.array}%{row.array_max}",
+        tasks=tally_of(row),
     )
 
 

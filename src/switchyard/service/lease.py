@@ -9,9 +9,12 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import Gone, Resync
-from switchyard.model.poll import Held, Lease, Room, Stop
+from switchyard.model.idset import IdSet
+from switchyard.model.poll import BATCH_MAX, Held, Lease, Room, Stop
+from switchyard.model.tasks import cancelling_positions, live_positions
+from switchyard.service.arrays import Arrays, cut
 from switchyard.service.committer import Batch
-from switchyard.store import clusters, leases
+from switchyard.store import clusters, leases, ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +67,40 @@ def apply_leases(batch: Batch, asks: list[LeaseAsk]) -> list[Any]:
     lines = {
         cluster: in_order(rows) for cluster, rows in (leases.lease_heads(batch.tx, wants) if wants else {}).items()
     }
-    cancels = leases.held_cancels(batch.tx, [ask.agent_id for ask in valid]) if valid else {}
+    cancels = _cancels(batch, [ask.agent_id for ask in valid]) if valid else {}
     results: list[Any] = []
     given: list[tuple[str, str]] = []
+    arrays = Arrays(batch)
+    arrays.load([row for line in lines.values() for row in line if row.array is not None])
     for ask in asks:
         if ask.agent_id not in sessions:
             results.append(Gone("This agent was removed."))
         elif sessions[ask.agent_id] != ask.session:
             results.append(Resync())
         else:
-            chosen = choose(lines.get(ask.cluster_id, []), ask.want, ask.room)
-            given += [(row.id, ask.agent_id) for row in chosen]
-            for row in chosen:
-                _record(batch, row)
+            chosen = choose(lines.get(ask.cluster_id, []), ask.want, ask.room, arrays)
+            found = [lease for row, count in chosen for lease in _give(batch, arrays, ask, row, count)]
+            given += [(row.id, ask.agent_id) for row, _ in chosen if row.array is None]
             pending = [
-                Held(row.id, row.fence)
-                for row in cancels.get(ask.agent_id, [])
-                if (row.id, row.fence) not in ask.cancelling
+                Held(job, fence) for job, fence in cancels.get(ask.agent_id, []) if (job, fence) not in ask.cancelling
             ]
-            results.append(Given(ask.session, [lease_of(row, ask.cluster) for row in chosen], pending, []))
+            results.append(Given(ask.session, found, pending, []))
     leases.lease_give(batch.tx, given, at_us=batch.now_us)
+    arrays.flush()
     return results
+
+
+def _give(batch: Batch, arrays: Arrays, ask: LeaseAsk, row: leases.Row, count: int) -> list[Lease]:
+    """The leases of one job: one, or of an array one per run of neighbours."""
+    if row.array is None:
+        _record(batch, row, "")
+        return [lease_of(row, ask.cluster)]
+    cuts = cut(batch, arrays.job(row.id), ask.agent_id, count)
+    for each in cuts:
+        _record(batch, row, f"tasks {each.lo}-{each.hi}")
+    return [
+        msgspec.structs.replace(lease_of(row, ask.cluster), fence=each.fence, lo=each.lo, hi=each.hi) for each in cuts
+    ]
 
 
 def in_order(rows: Sequence[leases.Row]) -> list[leases.Row]:
@@ -92,17 +108,53 @@ def in_order(rows: Sequence[leases.Row]) -> list[leases.Row]:
     return sorted(rows, key=lambda row: (-row.priority, row.id))
 
 
-def choose(line: list[leases.Row], want: int, room: Room | None) -> list[leases.Row]:
-    """Take from the head of the line while it fits. The first that does not fit ends it, so that it is not starved."""
-    cores = gpus = memory = 0
-    chosen: list[leases.Row] = []
-    while line and len(chosen) < want:
+def choose(line: list[leases.Row], want: int, room: Room | None, arrays: Arrays) -> list[tuple[leases.Row, int]]:
+    """Take from the head of the line while it fits: jobs, and of an array how many tasks.
+
+    The first that does not fit ends it, so that it is not starved; an array that reached its own bound steps aside.
+    """
+    chosen: list[tuple[leases.Row, int]] = []
+    while line and want > 0:
         row = line[0]
-        cores, gpus, memory = cores + row.cores, gpus + row.gpus, memory + row.memory_bytes
-        if room is not None and (cores > room.cores or gpus > room.gpus or memory > room.memory_bytes):
+        size = 1 if row.array is None else min(len(arrays.job(row.id).todo), arrays.job(row.id).spare)
+        count = min(size, want, _fitting(row, room))
+        if count:
+            chosen.append((row, count))
+            want -= count
+            room = _less(room, row, count)
+        if count < size:
             break
-        chosen.append(line.pop(0))
+        line.pop(0)
     return chosen
+
+
+def _fitting(row: leases.Row, room: Room | None) -> int:
+    """How many of these there is room for."""
+    if room is None:
+        return BATCH_MAX
+    pairs = ((row.cores, room.cores), (row.gpus, room.gpus), (row.memory_bytes, room.memory_bytes))
+    return min((has // asks for asks, has in pairs if asks), default=BATCH_MAX)
+
+
+def _less(room: Room | None, row: leases.Row, count: int) -> Room | None:
+    if room is None:
+        return None
+    return Room(
+        room.cores - count * row.cores,
+        room.gpus - count * row.gpus,
+        room.memory_bytes - count * row.memory_bytes,
+    )
+
+
+def _cancels(batch: Batch, agent_ids: list[str]) -> dict[str, list[tuple[str, int]]]:
+    """The attempts whose end was asked for, by the agent that has them: jobs, and tasks of arrays."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    for agent_id, rows in leases.held_cancels(batch.tx, agent_ids).items():
+        found.setdefault(agent_id, []).extend((row.id, row.fence) for row in rows)
+    for row in ranges.range_cancels(batch.tx, agent_ids):
+        asked = live_positions(row.tasks) if row.cancel_us is not None else cancelling_positions(row.tasks)
+        found.setdefault(row.agent_id, []).extend((row.job_id, row.fence + position) for position in asked)
+    return found
 
 
 def apply_syncs(batch: Batch, asks: list[SyncAsk]) -> list[Any]:
@@ -116,16 +168,33 @@ def apply_syncs(batch: Batch, asks: list[SyncAsk]) -> list[Any]:
             continue
         held = {(row.id, row.fence): row for row in leases.held_by(batch.tx, ask.agent_id)}
         missing = [lease_of(row, ask.cluster) for key, row in held.items() if key not in ask.inventory]
-        cancels = [Held(row.id, row.fence) for row in held.values() if row.cancel_us is not None]
-        stops = [Stop(job, fence, "not leased to this agent") for job, fence in sorted(ask.inventory - set(held))]
-        results.append(Given(session, missing, cancels, stops))
+        tasks, again = _held_tasks(batch, ask)
+        cancels = [Held(job, fence) for job, fence in _cancels(batch, [ask.agent_id]).get(ask.agent_id, [])]
+        gone = sorted(ask.inventory - set(held) - tasks)
+        stops = [Stop(job, fence, "not leased to this agent") for job, fence in gone]
+        results.append(Given(session, [*missing, *again], cancels, stops))
     order = {ask.agent_id: result for ask, result in zip(sorted(asks, key=lambda a: a.agent_id), results, strict=True)}
     return [order[ask.agent_id] for ask in asks]
 
 
-def lease_of(row: leases.Row, cluster: str) -> Lease:
+def _held_tasks(batch: Batch, ask: SyncAsk) -> tuple[set[tuple[str, int]], list[Lease]]:
+    """All live tasks an agent holds, and the leases of those it does not know of."""
+    known: set[tuple[str, int]] = set()
+    again: list[Lease] = []
+    for row in ranges.range_held_by(batch.tx, ask.agent_id):
+        live = live_positions(row.tasks)
+        known |= {(row.job_id, row.fence + position) for position in live}
+        missing = IdSet.of(position for position in live if (row.job_id, row.fence + position) not in ask.inventory)
+        for first, last in missing.ranges:
+            lease = lease_of(row, ask.cluster, job=row.job_id)
+            place = {"fence": row.fence + first, "lo": row.lo + first, "hi": row.lo + last}
+            again.append(msgspec.structs.replace(lease, **place))
+    return known, again
+
+
+def lease_of(row: leases.Row, cluster: str, *, job: str | None = None) -> Lease:
     return Lease(
-        job=row.id,
+        job=job or row.id,
         attempt=row.attempt,
         fence=row.fence,
         name=row.name,
@@ -139,5 +208,13 @@ def lease_of(row: leases.Row, cluster: str) -> Lease:
     )
 
 
-def _record(batch: Batch, row: leases.Row) -> None:
-    batch.event(row.id, "leased", state=row.state, attempt=row.attempt, fence=row.fence, cluster_id=row.cluster_id)
+def _record(batch: Batch, row: leases.Row, reason: str) -> None:
+    batch.event(
+        row.id,
+        "leased",
+        state=row.state,
+        attempt=row.attempt,
+        fence=row.fence,
+        cluster_id=row.cluster_id,
+        reason=reason,
+    )

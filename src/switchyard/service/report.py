@@ -6,12 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import FINAL, Answer, Life, Step, report
-from switchyard.model.poll import OutputChunk, Report
-from switchyard.service.committer import Batch
-from switchyard.store import jobs, output
+import msgspec
 
+from switchyard.model.job import JobSpec, OnLost, State
+from switchyard.model.lifecycle import FINAL, Answer, Life, Seen, Step, report
+from switchyard.model.poll import OutputChunk, Report
+from switchyard.model.retry import Cause, wait_before
+from switchyard.service.arrays import Arrays
+from switchyard.service.committer import Batch
+from switchyard.store import jobs, output, ranges
+
+RETURN_WAIT_S_MAX = 600  # between two tries at a cluster that keeps returning a job
 OUTPUT_BYTES_MAX = 8 * 2**20  # per stream and attempt; an agent sends half of it by its own bound
 
 
@@ -40,6 +45,7 @@ class _Current:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
+        self.arrays = Arrays(batch)
         self.lives: dict[str, Life] = {}
         self.changes: dict[str, dict[str, Any]] = {}
 
@@ -58,31 +64,58 @@ class _Current:
 def apply_reports(batch: Batch, writes: list[ReportWrite]) -> list[Any]:
     """Apply the reports of all polls that wait, in the order they came; keep the output that came along."""
     current = _Current(batch)
+    current.arrays.load([row for row in batch.rows.values() if row.array is not None])
     results: list[Any] = []
     for write in writes:
-        _keep_output(batch, write)
+        _keep_output(current, write)
         results.append(Settled([_apply(current, write.agent_id, item) for item in write.reports]))
     jobs.job_change(batch.tx, current.changes)
+    current.arrays.flush()
     return results
 
 
 def _apply(current: _Current, agent_id: str, item: Report) -> Answer:
     row = current.batch.rows.get(item.job)
-    if row is None or row.agent_id != agent_id:
+    if row is None:
+        return Answer.STOP
+    if row.array is not None:
+        return current.arrays.report(agent_id, item, again_at(current.batch, row, item))
+    if row.agent_id != agent_id:
         return Answer.STOP
     life = current.life(item.job)
-    answer, step = report(life, fence=item.fence, seen=item.seen, reason=item.reason)
+    again_us = again_at(current.batch, row, item)
+    answer, step = report(life, fence=item.fence, seen=item.seen, reason=item.reason, again=again_us is not None)
     if step is not None:
-        current.take(item.job, step, change_of(current.batch, row, step, item))
+        current.take(item.job, step, change_of(current.batch, row, step, item, again_us=again_us))
     return answer
 
 
-def change_of(batch: Batch, row: jobs.Row, step: Step, item: Report | None = None) -> dict[str, Any]:
+def again_at(batch: Batch, row: jobs.Row, item: Report) -> int | None:
+    """When the job's retry policy grants another try after this report, if it does."""
+    if not row.retries or item.seen not in (Seen.FAILED, Seen.LOST):
+        return None
+    cause = Cause.LOST if item.seen is Seen.LOST else item.cause
+    policy = msgspec.json.decode(jobs.spec_get(batch.tx, row.spec_hash), type=JobSpec).retry
+    tries = row.tries + 1
+    if row.array is not None:
+        tries = ranges.range_tries(batch.tx, row.id, item.fence)
+    wait_s = wait_before(policy, tries=tries, cause=cause, exit_code=item.exit_code)
+    return None if wait_s is None else batch.now_us + wait_s * 1_000_000
+
+
+def change_of(
+    batch: Batch, row: jobs.Row, step: Step, item: Report | None = None, *, again_us: int | None = None
+) -> dict[str, Any]:
     """The columns a step changes."""
     at_us = batch.now_us - item.ago_us if item else batch.now_us
     at_us = max(at_us, row.leased_us or row.created_us)  # an age that reaches before the lease is a clock's mistake
     state = step.life.state
-    change: dict[str, Any] = {"state": state.value, "reason": step.reason, "fence": step.life.fence}
+    change: dict[str, Any] = {
+        "state": state.value,
+        "reason": step.reason,
+        "fence": step.life.fence,
+        "is_ready": False,
+    }
     if item is not None and item.native_id is not None:
         change["native_id"] = item.native_id
     if state is State.RUNNING:
@@ -94,8 +127,44 @@ def change_of(batch: Batch, row: jobs.Row, step: Step, item: Report | None = Non
     elif state is State.PENDING:
         archive(batch, row, step)
         change |= dict.fromkeys(("cluster_id", "agent_id", "native_id", "assigned_us", "leased_us", "started_us"))
+        change |= _go_back(batch, row, step, item, again_us)
         batch.versions.add("pending")
     return change
+
+
+def _go_back(batch: Batch, row: jobs.Row, step: Step, item: Report | None, again_us: int | None) -> dict[str, Any]:
+    """A job that is routed anew: when, and which cluster comes last for it."""
+    change: dict[str, Any] = {}
+    if again_us is not None:
+        change |= {"tries": row.tries + 1, "wake_us": again_us, "blocked": blocked(row.blocked, add="backoff")}
+    is_its_own_fault = step.event == "retrying" and item is not None and item.cause is Cause.JOB
+    if row.cluster_id and row.agent_id and not is_its_own_fault:
+        avoid = read_avoid(row.avoid)
+        times = avoid[row.cluster_id].times + 1 if row.cluster_id in avoid else 1
+        avoid[row.cluster_id] = Avoid(times, f"{step.event}: {step.reason}"[:300])
+        change["avoid"] = msgspec.json.encode(avoid).decode()
+        if step.event == "returned" and times > 1:
+            # It came straight back: nobody else would have it. Not at once again.
+            wait_s = min(2 ** min(times, 20), RETURN_WAIT_S_MAX)
+            change |= {"wake_us": batch.now_us + wait_s * 1_000_000, "blocked": blocked(row.blocked, add="backoff")}
+    return change
+
+
+class Avoid(msgspec.Struct, frozen=True):
+    """A cluster that comes last for a job: how often it gave the job back or lost it, and why."""
+
+    times: int
+    why: str
+
+
+def read_avoid(text: str | None) -> dict[str, Avoid]:
+    return msgspec.json.decode(text, type=dict[str, Avoid]) if text else {}
+
+
+def blocked(words: str | None, *, add: str = "", remove: str = "") -> str | None:
+    """The set of what keeps a PENDING job from being routed: hold, after, backoff."""
+    found = {*filter(None, (words or "").split(",")), *([add] if add else [])} - {remove}
+    return ",".join(sorted(found)) or None
 
 
 def archive(batch: Batch, row: jobs.Row, step: Step) -> None:
@@ -145,15 +214,10 @@ def life_of(row: jobs.Row) -> Life:
     )
 
 
-def _keep_output(batch: Batch, write: ReportWrite) -> None:
+def _keep_output(current: _Current, write: ReportWrite) -> None:
     """Only from the agent that holds the attempt, and only up to the bound."""
-    mine = [
-        chunk
-        for chunk in write.output
-        if (row := batch.rows.get(chunk.job)) is not None
-        and row.agent_id == write.agent_id
-        and row.fence == chunk.fence
-    ]
+    batch = current.batch
+    mine = [chunk for chunk in write.output if _holds(current, write.agent_id, chunk)]
     if not mine:
         return
     sizes = output.output_sizes(batch.tx, sorted({(chunk.job, chunk.fence, chunk.stream) for chunk in mine}))
@@ -172,3 +236,13 @@ def _keep_output(batch: Batch, write: ReportWrite) -> None:
                 }
             )
     output.output_put(batch.tx, rows)
+
+
+def _holds(current: _Current, agent_id: str, chunk: OutputChunk) -> bool:
+    row = current.batch.rows.get(chunk.job)
+    if row is None:
+        return False
+    if row.array is None:
+        return bool(row.agent_id == agent_id and row.fence == chunk.fence)
+    found = current.arrays.job(row.id).range_with(chunk.fence)
+    return found is not None and found.agent_id == agent_id

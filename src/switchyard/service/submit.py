@@ -13,6 +13,7 @@ from switchyard.errors import Denied, KeyReused, UnknownName
 from switchyard.match.demand import demand_of
 from switchyard.model.access import Role
 from switchyard.model.api import Created
+from switchyard.model.idset import parse_array
 from switchyard.model.job import JobRequest, JobSpec, State
 from switchyard.model.lifecycle import Life, assign, reject
 from switchyard.model.quantity import parse_duration_s
@@ -51,6 +52,8 @@ class JobInsert:
     created: Created
     key: str | None
     body_hash: str
+    actor: Actor
+    after: tuple[tuple[str, str], ...] = ()  # jobs to wait for, each with the condition
 
     def job_ids(self) -> Iterable[str]:
         return ()
@@ -74,13 +77,22 @@ class Submit:
         self._known: set[str] = set()
         self._remember: list[str] = []  # put by the batch that is not committed yet
 
-    def decide(self, actor: Actor, request: JobRequest, *, key: str | None, body: bytes) -> JobInsert:
-        """Admit and route, from memory alone."""
+    def decide(
+        self,
+        actor: Actor,
+        request: JobRequest,
+        *,
+        key: str | None,
+        body: bytes,
+        job_id: str | None = None,
+        last: tuple[tuple[str, str], ...] = (),
+    ) -> JobInsert:
+        """Admit and route, from memory alone. `last`: clusters that come last, each with the reason."""
         admitted = admit(request, self._context.snapshots.access.rules)
         actor.need_project(Role.SUBMIT, request.project)
         named, by_token = named_clusters(self._context.snapshots, actor, request)
-        kept = self._rule(actor, request.spec, named, by_token)
-        job_id = self._context.new_id()
+        kept = self._rule(actor, request.spec, named, by_token, last)
+        job_id = job_id or self._context.new_id()
         return self._insert(
             actor,
             admitted,
@@ -98,12 +110,19 @@ class Submit:
         named, by_token = named_clusters(self._context.snapshots, actor, request)
         return plan(self._rule(actor, request.spec, named, by_token).ruling, seed=self._context.new_id())
 
-    def _rule(self, actor: Actor, spec: JobSpec, named: frozenset[str] | None, by_token: frozenset[str]) -> Kept:
+    def _rule(
+        self,
+        actor: Actor,
+        spec: JobSpec,
+        named: frozenset[str] | None,
+        by_token: frozenset[str],
+        last: tuple[tuple[str, str], ...] = (),
+    ) -> Kept:
         world, access = self._context.snapshots.world, self._context.snapshots.access
         if self._rulings_of != (world.version, access.version) or len(self._rulings) > RULINGS_MAX:
             self._rulings, self._rulings_of = {}, (world.version, access.version)
         demand = demand_of(spec.resources)
-        key = (actor.name, demand, named, by_token)
+        key = (actor.name, demand, named, by_token, last)
         kept = self._rulings.get(key)
         if kept is None:
             ask = Ask(
@@ -111,6 +130,7 @@ class Submit:
                 granted=actor.granted_clusters(world) | by_token,
                 hidden=actor.hidden_clusters(world) - by_token,
                 named=named,
+                last=last,
             )
             kept = keep(rule(ask, world))
             self._rulings[key] = kept
@@ -129,6 +149,9 @@ class Submit:
     ) -> JobInsert:
         request, now_us = admitted.request, self._context.now_us()
         spec_body = _SORTED.encode(request.spec).decode()
+        waits = blocked_of(request)
+        if waits is not None and decided.outcome == "assign":
+            decided = msgspec.structs.replace(decided, outcome="hold", chosen=None, reason=_why_blocked(request))
         life = life_after(decided)
         cluster = self._context.snapshots.world.by_name[decided.chosen] if decided.chosen else None
         demand = demand_of(request.spec.resources)
@@ -164,29 +187,46 @@ class Submit:
             "started_us": None,
             "ended_us": now_us if life.state is State.REJECTED else None,
             "cancel_us": None,
+            "is_ready": cluster is not None,
+            "blocked": waits,
+            "wake_us": None,
+            "expires_us": _expiry(request, now_us),
+            "tries": 0,
+            "retries": request.spec.retry.limit,
+            "avoid": None,
+            "retry_of": None,
+            **_array_columns(request),
         }
         created = Created(decided.seed, life.state.value, decided.chosen, decided.reason)
-        return JobInsert(row, spec_body, kept, created, key, sha256(body).hexdigest() if key else "")
+        return JobInsert(
+            row,
+            spec_body,
+            kept,
+            created,
+            key,
+            sha256(body).hexdigest() if key else "",
+            actor,
+            tuple(parse_after(text) for text in request.after),
+        )
 
     def apply_inserts(self, batch: Batch, writes: list[JobInsert]) -> list[Any]:
         """Put the specs, verdicts and keys of a batch, then its rows. A key already taken is that write's result."""
-        self._put_shared(batch, writes)
-        keyed = {id(write): write for write in writes if write.key is not None}
-        earlier = self._claim(batch, list(keyed.values()))
+        self.put_shared(batch, writes)
+        refused = missing_jobs(batch, writes)
+        earlier = self._claim(batch, [write for write in writes if write.key and id(write) not in refused])
         results: list[Any] = []
         for write in writes:
             held = earlier.get((write.row["owner"], write.key)) if write.key else None
-            if held is not None and held.job_id != write.row["id"]:
+            if id(write) in refused:
+                results.append(refused[id(write)])
+            elif held is not None and held.job_id != write.row["id"]:
                 results.append(_answer_again(batch, write, held))
-                continue
-            batch.inserts.append(dict(write.row))
-            batch.jobs.add(write.row["id"])
-            if write.row["cluster_id"]:
-                batch.clusters.add(write.row["cluster_id"])
-            results.append(Accepted(write.created, is_new=True))
+            else:
+                insert(batch, write)
+                results.append(Accepted(write.created, is_new=True))
         return results
 
-    def _put_shared(self, batch: Batch, writes: list[JobInsert]) -> None:
+    def put_shared(self, batch: Batch, writes: list[JobInsert]) -> None:
         if batch.is_replay or len(self._known) > KNOWN_MAX:
             self._known = set()  # a row believed to be there was not: believe nothing
         specs = {write.row["spec_hash"]: write.spec_body for write in writes}
@@ -216,6 +256,79 @@ class Submit:
                 for write in writes
             ],
         )
+
+
+def insert(batch: Batch, write: JobInsert) -> None:
+    """Put one job into the batch."""
+    batch.inserts.append(dict(write.row))
+    batch.jobs.add(write.row["id"])
+    if write.row["cluster_id"]:
+        batch.clusters.add(write.row["cluster_id"])
+    if write.after:
+        batch.after += [
+            {"job_id": write.row["id"], "on_id": job_id, "condition": condition} for job_id, condition in write.after
+        ]
+        batch.versions.add("pending")
+
+
+def missing_jobs(batch: Batch, writes: list[JobInsert]) -> dict[int, UnknownName]:
+    """The writes that wait for a job that does not exist, or that their owner may not see."""
+    wanted = {job_id for write in writes for job_id, _ in write.after}
+    if not wanted:
+        return {}
+    new = {write.row["id"] for write in writes}
+    found = jobs.job_states(batch.tx, sorted(wanted - new))
+    refused: dict[int, UnknownName] = {}
+    for write in writes:
+        for job_id, _ in write.after:
+            row = found.get(job_id)
+            is_visible = row is not None and (
+                row.owner == write.actor.name or write.actor.may_project(Role.VIEW, row.project)
+            )
+            if job_id not in new and not is_visible:
+                refused[id(write)] = UnknownName(
+                    f"It is to begin after job {job_id}, which does not exist or is not yours to see.",
+                    next_step="`yard ls --all` lists the jobs you may see; give whole ids.",
+                )
+    return refused
+
+
+def parse_after(text: str) -> tuple[str, str]:
+    """`ID[:ok|any|notok]`; without a condition: ok, as most people mean it."""
+    job_id, _, condition = text.partition(":")
+    return job_id.upper(), condition or "ok"
+
+
+def blocked_of(request: JobRequest) -> str | None:
+    words = ["after"] * bool(request.after) + ["hold"] * request.hold
+    return ",".join(words) or None
+
+
+def _why_blocked(request: JobRequest) -> str:
+    if request.hold:
+        return "held; `yard release` lets it go"
+    return f"begins after {', '.join(request.after[:5])}" + (" …" if len(request.after) > 5 else "")
+
+
+def _expiry(request: JobRequest, now_us: int) -> int | None:
+    return None if request.expires_after is None else now_us + parse_duration_s(request.expires_after) * 1_000_000
+
+
+def _array_columns(request: JobRequest) -> dict[str, Any]:
+    if request.array is None:
+        names = ("array", "array_max", "todo", "later", "tasks_live", "tasks_ok", "tasks_failed", "tasks_cancelled")
+        return dict.fromkeys(names)
+    indexes, most = parse_array(request.array)
+    return {
+        "array": str(indexes),
+        "array_max": most,
+        "todo": str(indexes),
+        "later": None,
+        "tasks_live": 0,
+        "tasks_ok": 0,
+        "tasks_failed": 0,
+        "tasks_cancelled": 0,
+    }
 
 
 def unwritten(write: JobInsert) -> Accepted:

@@ -13,17 +13,21 @@ import msgspec
 
 from switchyard.match.demand import demand_of
 from switchyard.model.cluster import Health
-from switchyard.model.job import JobSpec
-from switchyard.model.lifecycle import assign, lose, reject, unassign
+from switchyard.model.job import JobSpec, State
+from switchyard.model.lifecycle import Life, Seen, Step, assign, lose, move, reject, unassign
+from switchyard.model.poll import Report
+from switchyard.model.tasks import live_positions
 from switchyard.model.verdict import Plan
 from switchyard.route.route import Ask, Ruling, plan, rule
 from switchyard.route.world import World
+from switchyard.service.arrays import Arrays
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
-from switchyard.service.report import change_of, life_of, record
+from switchyard.service.jobs import last_of
+from switchyard.service.report import again_at, change_of, life_of, record
 from switchyard.service.rights import Actor, local_admin, rights_of
 from switchyard.service.submit import decode_bounds, keep
-from switchyard.store import clusters, events, jobs, leaders, leases
+from switchyard.store import clusters, events, jobs, leaders, leases, ranges
 
 LEADER = "upkeep"
 TERM_US = 15_000_000  # a leader that says nothing for this long is replaced
@@ -117,12 +121,13 @@ def _decide(
     spec = msgspec.json.decode(row.spec, type=JobSpec)
     named, by_token = decode_bounds(row.bounds)
     demand = demand_of(spec.resources)
-    key = (row.owner, demand, named, by_token)
+    last = last_of(row)
+    key = (row.owner, demand, named, by_token, last)
     if key not in rulings:
         actor = _owner(context, row.owner)
         granted = actor.granted_clusters(world) | by_token
         hidden = actor.hidden_clusters(world) - by_token
-        rulings[key] = rule(Ask(demand, granted=granted, hidden=hidden, named=named), world)
+        rulings[key] = rule(Ask(demand, granted=granted, hidden=hidden, named=named, last=last), world)
     return plan(rulings[key], seed=row.id), rulings[key]
 
 
@@ -165,6 +170,7 @@ def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan) -> dict[st
         "attempt": step.life.attempt,
         "fence": step.life.fence,
         "assigned_us": batch.now_us,
+        "is_ready": row.array is None or bool(row.todo),
     }
 
 
@@ -187,7 +193,7 @@ def move_unleased(context: Context, leadership: Leadership) -> int:
             return 0
         changes: dict[str, dict[str, Any]] = {}
         for job_id, row in jobs.job_lock(batch.tx, both).items():
-            step = unassign(life_of(row), "its cluster went away before the job was handed over")
+            step = _take_back(life_of(row), row)
             if step is not None:
                 changes[job_id] = change_of(batch, row, step)
                 record(batch, row, step)
@@ -195,6 +201,14 @@ def move_unleased(context: Context, leadership: Leadership) -> int:
         return len(changes)
 
     return context.committer.call(apply, locks=both)
+
+
+def _take_back(life: Life, row: jobs.Row) -> Step | None:
+    """Of a job the attempt nobody leased; of an array the tasks nobody leased, while the others go on."""
+    said = "its cluster went away before the job was handed over"
+    if row.array is not None and life.state is State.RUNNING:
+        return move(life, State.PENDING, "unassigned", said, fence=life.fence + 1)
+    return unassign(life, said)
 
 
 def judge_silent(context: Context, leadership: Leadership) -> int:
@@ -228,6 +242,40 @@ def judge_silent(context: Context, leadership: Leadership) -> int:
         return len(changes)
 
     return context.committer.call(apply, locks=list(lost))
+
+
+def judge_silent_ranges(context: Context, leadership: Leadership) -> int:
+    """The same for the tasks of arrays: each lost task is reported as such, by the server itself."""
+    with context.database.read() as tx:
+        amnesty_us = events.counters_read(tx).get("amnesty_us", 0)
+        rows = ranges.range_of_silent(tx, seen_before_us=context.now_us(), limit=ROUND_MAX)
+    now_us = context.now_us()
+    lost = [
+        row
+        for row in rows
+        if row.deleted_us is not None
+        or (now_us - max(row.seen_us or 0, amnesty_us)) / 1_000_000 > (row.lost_after_s or LOST_AFTER_S)
+    ]
+    if not lost:
+        return 0
+    ids = sorted({row.job_id for row in lost})
+
+    def apply(batch: Batch) -> int:
+        if not leadership.holds(batch):
+            return 0
+        arrays = Arrays(batch)
+        locked = jobs.job_lock(batch.tx, ids)
+        arrays.load(list(locked.values()))
+        count = 0
+        for row in lost:
+            for position in live_positions(row.tasks):
+                item = Report(row.job_id, row.fence + position, Seen.LOST, reason="its cluster fell silent")
+                arrays.report(None, item, again_at(batch, locked[row.job_id], item))
+                count += 1
+        arrays.flush()
+        return count
+
+    return context.committer.call(apply, locks=ids)
 
 
 def clean_keys(context: Context, leadership: Leadership) -> int:

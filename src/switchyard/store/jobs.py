@@ -10,7 +10,18 @@ import sqlalchemy as sa
 
 from switchyard.store import dialect
 from switchyard.store.database import Tx
-from switchyard.store.schema import WAITING, attempts, clusters, idempotency, jobs, specs, verdict_sets
+from switchyard.store.schema import (
+    DUE,
+    EXPIRING,
+    WAITING,
+    attempts,
+    clusters,
+    dependencies,
+    idempotency,
+    jobs,
+    specs,
+    verdict_sets,
+)
 
 Row = sa.Row[*tuple[Any, ...]]
 
@@ -34,6 +45,11 @@ class JobFilter:
 
 def spec_put(tx: Tx, bodies: dict[str, str]) -> None:
     dialect.put_new(tx, specs, [{"hash": key, "body": bodies[key]} for key in sorted(bodies)])
+
+
+def spec_get(tx: Tx, hash_: str) -> str:
+    body: str = tx.execute(sa.select(specs.c.body).where(specs.c.hash == hash_)).scalar_one()
+    return body
 
 
 def verdicts_put(tx: Tx, bodies: dict[str, str]) -> None:
@@ -90,7 +106,9 @@ def job_get(tx: Tx, job_id: str) -> Row | None:
 
 def job_states(tx: Tx, job_ids: Sequence[str]) -> dict[str, Row]:
     query = (
-        sa.select(jobs.c.id, jobs.c.state, jobs.c.reason, clusters.c.name.label("cluster"))
+        sa.select(
+            jobs.c.id, jobs.c.state, jobs.c.reason, jobs.c.owner, jobs.c.project, clusters.c.name.label("cluster")
+        )
         .select_from(_WITH_CLUSTER)
         .where(jobs.c.id.in_(job_ids))
     )
@@ -181,10 +199,59 @@ def job_waiting(tx: Tx, *, after: str, limit: int) -> list[Row]:
     query = (
         sa.select(jobs, specs.c.body.label("spec"))
         .join(specs, specs.c.hash == jobs.c.spec_hash)
-        .where(sa.text("jobs." + WAITING), jobs.c.id > after)
+        .where(sa.text(WAITING), jobs.c.id > after)
         .order_by(jobs.c.id)
         .limit(limit)
     )
+    return list(tx.execute(query))
+
+
+def job_due(tx: Tx, *, now_us: int, limit: int) -> list[str]:
+    """Jobs whose back-off is over."""
+    query = sa.select(jobs.c.id).where(sa.text(DUE), jobs.c.wake_us <= now_us).order_by(jobs.c.wake_us).limit(limit)
+    return list(tx.execute(query).scalars())
+
+
+def job_expired(tx: Tx, *, now_us: int, limit: int) -> list[str]:
+    """Jobs that have not begun and should have by now."""
+    query = sa.select(jobs.c.id).where(sa.text(EXPIRING), jobs.c.expires_us <= now_us)
+    return list(tx.execute(query.order_by(jobs.c.expires_us).limit(limit)).scalars())
+
+
+def dependency_insert(tx: Tx, rows: list[dict[str, Any]]) -> None:
+    dialect.put_new(tx, dependencies, sorted(rows, key=lambda row: (row["job_id"], row["on_id"])))
+
+
+def dependency_settled(tx: Tx, *, limit: int) -> list[Row]:
+    """What waits for a job that has ended."""
+    query = (
+        sa.select(dependencies, jobs.c.state)
+        .join(jobs, jobs.c.id == dependencies.c.on_id)
+        .where(jobs.c.state.in_(("SUCCEEDED", "FAILED", "CANCELLED", "REJECTED")))
+        .limit(limit)
+    )
+    return list(tx.execute(query))
+
+
+def dependency_delete(tx: Tx, pairs: list[tuple[str, str]]) -> None:
+    if pairs:
+        both = sa.tuple_(dependencies.c.job_id, dependencies.c.on_id)
+        tx.execute(sa.delete(dependencies).where(both.in_(pairs)))
+
+
+def dependency_clear(tx: Tx, job_ids: list[str]) -> None:
+    if job_ids:
+        tx.execute(sa.delete(dependencies).where(dependencies.c.job_id.in_(job_ids)))
+
+
+def dependency_left(tx: Tx, job_ids: list[str]) -> set[str]:
+    """Which of these still wait for something."""
+    query = sa.select(dependencies.c.job_id).where(dependencies.c.job_id.in_(sorted(job_ids))).distinct()
+    return set(tx.execute(query).scalars())
+
+
+def dependency_list(tx: Tx, job_id: str) -> list[Row]:
+    query = sa.select(dependencies).where(dependencies.c.job_id == job_id).order_by(dependencies.c.on_id)
     return list(tx.execute(query))
 
 

@@ -31,12 +31,13 @@ _LANES = sa.text(f"""
 
 _COLUMNS = (
     "j.id, j.name, j.owner, j.project, j.domain, j.lane, j.priority, j.labels, j.attempt, j.fence, j.cluster_id, \
-j.cores, j.gpus, j.memory_bytes, j.state, s.body AS spec"
+j.cores, j.gpus, j.memory_bytes, j.state, j.on_lost, j.cancel_us, j.array, j.array_max, j.todo, j.later, \
+j.tasks_live, j.tasks_ok, j.tasks_failed, j.tasks_cancelled, s.body AS spec"
 )
 
 _HEAD = f"""
     SELECT {_COLUMNS} FROM jobs j JOIN specs s ON s.hash = j.spec_hash
-    WHERE j.cluster_id = ? AND j.lane = ? AND j.{READY.replace("agent_id", "j.agent_id")}
+    WHERE j.cluster_id = ? AND j.lane = ? AND j.{READY}
     ORDER BY j.priority DESC, j.id LIMIT ?
 """
 
@@ -78,7 +79,7 @@ def lease_give(tx: Tx, given: list[tuple[str, str]], *, at_us: int) -> None:
     statement = (
         sa.update(jobs)
         .where(jobs.c.id == sa.bindparam("the_id"), sa.text(READY))
-        .values(agent_id=sa.bindparam("the_agent"), leased_us=at_us)
+        .values(agent_id=sa.bindparam("the_agent"), leased_us=at_us, is_ready=False, expires_us=None)
     )
     rows = [{"the_id": job, "the_agent": agent} for job, agent in sorted(given)]
     if rows:

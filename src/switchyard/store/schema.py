@@ -26,10 +26,13 @@ metadata = MetaData(
 )
 
 # SQLite uses a partial index only where the query says the same words, so these texts are shared with the queries.
-READY = "state = 'ASSIGNED' AND agent_id IS NULL"
+READY = "is_ready"
 HELD = "agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"
 CANCELLING = "cancel_us IS NOT NULL AND agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"
-WAITING = "state = 'PENDING'"
+WAITING = "state = 'PENDING' AND blocked IS NULL"
+DUE = "wake_us IS NOT NULL"
+EXPIRING = "expires_us IS NOT NULL"
+LIVE = "is_live"
 NOT_DELETED = "deleted_us IS NULL"
 
 specs = Table(
@@ -83,8 +86,30 @@ jobs = Table(
     Column("started_us", BigInteger, nullable=True),
     Column("ended_us", BigInteger, nullable=True),
     Column("cancel_us", BigInteger, nullable=True),
+    # May be leased now: assigned and not leased, or an array with tasks left and its bound not reached.
+    Column("is_ready", Boolean, nullable=False),
+    # Why a PENDING job is not even looked at by the router: hold · after · backoff.
+    Column("blocked", Text, nullable=True),
+    Column("wake_us", BigInteger, nullable=True),  # when a back-off is over
+    Column("expires_us", BigInteger, nullable=True),  # when it is too late to begin
+    Column("tries", Integer, nullable=False),  # retries granted so far
+    Column("retries", Integer, nullable=False),  # retries allowed in all
+    Column("avoid", Text, nullable=True),  # clusters that come last for this job, with the reason
+    Column("retry_of", Text, nullable=True),
+    # An array: all its indexes, how many may run at once, those not leased yet, those that wait for a retry, and the
+    # tally of the others. The tasks themselves are in `ranges`.
+    Column("array", Text, nullable=True),
+    Column("array_max", Integer, nullable=True),
+    Column("todo", Text, nullable=True),
+    Column("later", Text, nullable=True),
+    Column("tasks_live", Integer, nullable=True),
+    Column("tasks_ok", Integer, nullable=True),
+    Column("tasks_failed", Integer, nullable=True),
+    Column("tasks_cancelled", Integer, nullable=True),
 )
 Index("ix_jobs_seq", jobs.c.seq)
+Index("ix_jobs_due", jobs.c.wake_us, sqlite_where=text(DUE), postgresql_where=text(DUE))
+Index("ix_jobs_expiring", jobs.c.expires_us, sqlite_where=text(EXPIRING), postgresql_where=text(EXPIRING))
 Index(
     "ix_jobs_ready",
     jobs.c.cluster_id,
@@ -97,6 +122,35 @@ Index(
 Index("ix_jobs_held", jobs.c.agent_id, sqlite_where=text(HELD), postgresql_where=text(HELD))
 Index("ix_jobs_cancelling", jobs.c.agent_id, sqlite_where=text(CANCELLING), postgresql_where=text(CANCELLING))
 Index("ix_jobs_waiting", jobs.c.id, sqlite_where=text(WAITING), postgresql_where=text(WAITING))
+
+# A range of an array's tasks, handed over as one: task `lo + i` runs under the fence `fence + i`. Two bytes a task: its
+# state and its exit code.
+ranges = Table(
+    "ranges",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id"), primary_key=True),
+    Column("fence", BigInteger, primary_key=True),
+    Column("lo", Integer, nullable=False),
+    Column("hi", Integer, nullable=False),
+    Column("cluster_id", Text, nullable=True),
+    Column("agent_id", Text, nullable=True),
+    Column("tasks", LargeBinary, nullable=False),
+    Column("is_live", Boolean, nullable=False),
+    Column("is_cancelling", Boolean, nullable=False),
+    Column("leased_us", BigInteger, nullable=False),
+    Column("ended_us", BigInteger, nullable=True),
+)
+Index("ix_ranges_live", ranges.c.agent_id, sqlite_where=text(LIVE), postgresql_where=text(LIVE))
+
+# What a job waits for: another job's end, `ok`, `any` or `notok`. Gone once it is settled.
+dependencies = Table(
+    "dependencies",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id"), primary_key=True),
+    Column("on_id", Text, primary_key=True),
+    Column("condition", Text, nullable=False),
+)
+Index("ix_dependencies_on", dependencies.c.on_id)
 
 # Attempts that are over while their job went on.
 attempts = Table(

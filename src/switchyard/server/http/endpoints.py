@@ -19,15 +19,19 @@ from switchyard.model.access import (
 )
 from switchyard.model.api import (
     AuditEntry,
+    BulkAnswer,
+    BulkRequest,
     CancelRequest,
     Created,
     Deleted,
     Event,
+    JobChange,
     Me,
     Output,
     Page,
     Project,
     ProjectRequest,
+    RetryRequest,
     Version,
 )
 from switchyard.model.cluster import (
@@ -40,7 +44,7 @@ from switchyard.model.cluster import (
     NewInvite,
     SubmitToken,
 )
-from switchyard.model.job import Job, JobRequest
+from switchyard.model.job import Job, JobRequest, Task
 from switchyard.model.poll import Join, Joined, Poll, PollAnswer
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.server.http import handlers
@@ -96,9 +100,22 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/version", "The server's version and clock", Version, handlers.version, who=OPEN),
     Endpoint("GET", "/v1/whoami", "Who the server takes you for", Me, handlers.whoami),
     Endpoint("POST", "/v1/jobs", "Submit a job; 201 once it is durable", Created, body=JobRequest, status=201),
+    Endpoint(
+        "POST",
+        "/v1/jobs/bulk",
+        "Submit many jobs: all or none, or each by itself",
+        BulkAnswer,
+        body=BulkRequest,
+        status=201,
+    ),
     Endpoint("POST", "/v1/plan", "Decide where a job would go; store nothing", Plan, handlers.plan, JobRequest),
     Endpoint("GET", "/v1/jobs", "Jobs, newest first", Page[Job], handlers.job_list, query=_JOB_FILTERS),
     Endpoint("GET", "/v1/jobs/{job}", "One job, by id or unambiguous prefix", Job, handlers.job_get),
+    Endpoint("PATCH", "/v1/jobs/{job}", "Hold, release, another priority", Job, handlers.job_change, JobChange),
+    Endpoint("POST", "/v1/jobs/{job}/retry", "An ended job once more", Created, handlers.job_retry, RetryRequest, 201),
+    Endpoint(
+        "GET", "/v1/jobs/{job}/tasks", "The tasks of an array", Page[Task], handlers.task_list, query=(LIMIT, CURSOR)
+    ),
     Endpoint(
         "GET",
         "/v1/jobs/{job}/wait",
@@ -123,7 +140,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "What a job wrote",
         Output,
         handlers.job_output,
-        query=(Query("stream", about="stdout or stderr"),),
+        query=(
+            Query("stream", about="stdout or stderr"),
+            Query("task", "integer", "of an array: the task's index"),
+            Query("attempt", "integer", "1 is the first; none: the last"),
+        ),
     ),
     Endpoint("GET", "/v1/jobs/{job}/explain", "Why a job is where it is", Explanation, handlers.job_explain),
     Endpoint(

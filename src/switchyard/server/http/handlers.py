@@ -8,15 +8,16 @@ from typing import TypeVar
 
 from switchyard.errors import Malformed
 from switchyard.model.access import Grant, NewToken, Token, User
-from switchyard.model.api import AuditEntry, Deleted, Event, Me, Output, Page, Project, Version
+from switchyard.model.api import AuditEntry, Created, Deleted, Event, Me, Output, Page, Project, Version
 from switchyard.model.cluster import Agent, Cluster, Invite, NewInvite, SubmitToken
 from switchyard.model.ids import LENGTH, is_id
-from switchyard.model.job import Job, State
+from switchyard.model.idset import INDEX_MAX, IdSet
+from switchyard.model.job import Job, State, Task
 from switchyard.model.names import is_name
 from switchyard.model.poll import Joined
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.server.http.call import Call
-from switchyard.service import access, clusters, jobs
+from switchyard.service import access, clusters, jobs, steer
 from switchyard.store.jobs import JobFilter
 
 T = TypeVar("T")
@@ -59,7 +60,23 @@ def job_get(call: Call) -> Job:
 
 
 def job_cancel(call: Call) -> Job:
+    if call.body.tasks is not None:
+        return steer.tasks_cancel(call.yard.context, call.actor, call.path["job"], IdSet.parse(call.body.tasks))
     return jobs.job_cancel(call.yard.context, call.actor, call.path["job"], call.body.reason)
+
+
+def job_change(call: Call) -> Job:
+    return steer.job_change(call.yard.context, call.actor, call.path["job"], call.body)
+
+
+def job_retry(call: Call) -> Created:
+    return steer.retry(call.yard.context, call.yard.submit, call.actor, call.path["job"], call.body)
+
+
+def task_list(call: Call) -> Page[Task]:
+    after = call.number("cursor", -1, most=INDEX_MAX) if call.text("cursor") else -1
+    tasks, more = steer.task_list(call.yard.context, call.actor, call.path["job"], after=after, limit=call.limit)
+    return Page(tasks, None if more is None else str(more))
 
 
 def job_events(call: Call) -> Page[Event]:
@@ -73,7 +90,14 @@ def event_list(call: Call) -> Page[Event]:
 
 
 def job_output(call: Call) -> Output:
-    return jobs.job_output(call.yard.context, call.actor, call.path["job"], call.text("stream") or "stdout")
+    return jobs.job_output(
+        call.yard.context,
+        call.actor,
+        call.path["job"],
+        call.text("stream") or "stdout",
+        index=call.number("task", 0, most=INDEX_MAX) if call.text("task") is not None else None,
+        attempt=call.number("attempt", 0, most=10**6) if call.text("attempt") is not None else None,
+    )
 
 
 def job_explain(call: Call) -> Explanation:

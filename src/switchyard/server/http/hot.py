@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from switchyard.errors import Denied, Malformed, UnknownName
+from switchyard.model.api import BulkRequest
 from switchyard.model.decode import JsonReader
 from switchyard.model.job import JobRequest, State
 from switchyard.model.lifecycle import Answer
@@ -16,6 +17,7 @@ from switchyard.model.poll import Poll, PollAnswer, Stop
 from switchyard.server.http.answer import Receive, Scope, Send, header, read_body, send_json
 from switchyard.server.http.authenticate import authenticate_agent, authenticate_user
 from switchyard.server.yard import Yard
+from switchyard.service.bulk import BulkAccepted, BulkInsert
 from switchyard.service.clusters import graph_set
 from switchyard.service.lease import Given, LeaseAsk, SyncAsk
 from switchyard.service.report import ReportWrite, Settled
@@ -25,6 +27,7 @@ from switchyard.service.submit import Accepted, JobInsert
 
 _job_request = JsonReader(JobRequest)
 _poll = JsonReader(Poll)
+_bulk_request = JsonReader(BulkRequest, is_checked_whole=False)
 _KEY_BYTES_MAX = 200
 
 
@@ -36,6 +39,22 @@ async def submit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None
     write = await _decide(yard, actor, request, key=_idempotency_key(scope), body=body)
     accepted: Accepted = await yard.commit(write)
     await send_json(send, 201 if accepted.is_new else 200, accepted.created)
+
+
+async def bulk(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
+    """POST /v1/jobs/bulk: thousands in one request. Decoded and decided on a thread, committed as one write."""
+    actor = await authenticate_user(yard, scope)
+    body = await read_body(scope, receive, yard.settings.bounds.bulk_bytes)
+    key = _idempotency_key(scope)
+    write = await yard.in_thread(_decide_bulk, yard, actor, key, body)
+    accepted: BulkAccepted = await yard.commit(write)
+    await send_json(send, 201 if accepted.is_new else 200, accepted.answer)
+
+
+def _decide_bulk(yard: Yard, actor: Actor, key: str | None, body: bytes) -> BulkInsert:
+    request: BulkRequest = _bulk_request.read(body)
+    yard.context.snapshots.refresh()  # a no in it is final
+    return yard.bulk.decide(actor, request, key=key, body=body)
 
 
 async def _decide(yard: Yard, actor: Actor, request: JobRequest, *, key: str | None, body: bytes) -> JobInsert:

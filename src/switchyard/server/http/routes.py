@@ -137,7 +137,7 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
 
 
 def _hot(endpoint: Endpoint) -> Any:
-    return {"/v1/jobs": hot.submit, "/v1/agents/poll": hot.poll}[endpoint.path]
+    return {"/v1/jobs": hot.submit, "/v1/jobs/bulk": hot.bulk, "/v1/agents/poll": hot.poll}[endpoint.path]
 
 
 async def _no_such_address(scope: Scope, _receive: Receive, send: Send) -> None:

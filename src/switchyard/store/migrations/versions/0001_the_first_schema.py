@@ -213,6 +213,22 @@ def upgrade() -> None:
         sa.Column("started_us", sa.BigInteger(), nullable=True),
         sa.Column("ended_us", sa.BigInteger(), nullable=True),
         sa.Column("cancel_us", sa.BigInteger(), nullable=True),
+        sa.Column("is_ready", sa.Boolean(), nullable=False),
+        sa.Column("blocked", sa.Text(), nullable=True),
+        sa.Column("wake_us", sa.BigInteger(), nullable=True),
+        sa.Column("expires_us", sa.BigInteger(), nullable=True),
+        sa.Column("tries", sa.Integer(), nullable=False),
+        sa.Column("retries", sa.Integer(), nullable=False),
+        sa.Column("avoid", sa.Text(), nullable=True),
+        sa.Column("retry_of", sa.Text(), nullable=True),
+        sa.Column("array", sa.Text(), nullable=True),
+        sa.Column("array_max", sa.Integer(), nullable=True),
+        sa.Column("todo", sa.Text(), nullable=True),
+        sa.Column("later", sa.Text(), nullable=True),
+        sa.Column("tasks_live", sa.Integer(), nullable=True),
+        sa.Column("tasks_ok", sa.Integer(), nullable=True),
+        sa.Column("tasks_failed", sa.Integer(), nullable=True),
+        sa.Column("tasks_cancelled", sa.Integer(), nullable=True),
         sa.ForeignKeyConstraint(["spec_hash"], ["specs.hash"], name=op.f("fk_jobs_spec_hash")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
     )
@@ -229,6 +245,20 @@ def upgrade() -> None:
             ),
         )
         batch_op.create_index(
+            "ix_jobs_due",
+            ["wake_us"],
+            unique=False,
+            sqlite_where=sa.text("wake_us IS NOT NULL"),
+            postgresql_where=sa.text("wake_us IS NOT NULL"),
+        )
+        batch_op.create_index(
+            "ix_jobs_expiring",
+            ["expires_us"],
+            unique=False,
+            sqlite_where=sa.text("expires_us IS NOT NULL"),
+            postgresql_where=sa.text("expires_us IS NOT NULL"),
+        )
+        batch_op.create_index(
             "ix_jobs_held",
             ["agent_id"],
             unique=False,
@@ -239,16 +269,16 @@ def upgrade() -> None:
             "ix_jobs_ready",
             ["cluster_id", "lane", sa.literal_column("priority DESC"), "id"],
             unique=False,
-            sqlite_where=sa.text("state = 'ASSIGNED' AND agent_id IS NULL"),
-            postgresql_where=sa.text("state = 'ASSIGNED' AND agent_id IS NULL"),
+            sqlite_where=sa.text("is_ready"),
+            postgresql_where=sa.text("is_ready"),
         )
         batch_op.create_index("ix_jobs_seq", ["seq"], unique=False)
         batch_op.create_index(
             "ix_jobs_waiting",
             ["id"],
             unique=False,
-            sqlite_where=sa.text("state = 'PENDING'"),
-            postgresql_where=sa.text("state = 'PENDING'"),
+            sqlite_where=sa.text("state = 'PENDING' AND blocked IS NULL"),
+            postgresql_where=sa.text("state = 'PENDING' AND blocked IS NULL"),
         )
 
     op.create_table(
@@ -281,27 +311,77 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_attempts_job_id")),
         sa.PrimaryKeyConstraint("job_id", "fence", name=op.f("pk_attempts")),
     )
+    op.create_table(
+        "dependencies",
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("on_id", sa.Text(), nullable=False),
+        sa.Column("condition", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_dependencies_job_id")),
+        sa.PrimaryKeyConstraint("job_id", "on_id", name=op.f("pk_dependencies")),
+    )
+    with op.batch_alter_table("dependencies", schema=None) as batch_op:
+        batch_op.create_index("ix_dependencies_on", ["on_id"], unique=False)
+
+    op.create_table(
+        "ranges",
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("fence", sa.BigInteger(), nullable=False),
+        sa.Column("lo", sa.Integer(), nullable=False),
+        sa.Column("hi", sa.Integer(), nullable=False),
+        sa.Column("cluster_id", sa.Text(), nullable=True),
+        sa.Column("agent_id", sa.Text(), nullable=True),
+        sa.Column("tasks", sa.LargeBinary(), nullable=False),
+        sa.Column("is_live", sa.Boolean(), nullable=False),
+        sa.Column("is_cancelling", sa.Boolean(), nullable=False),
+        sa.Column("leased_us", sa.BigInteger(), nullable=False),
+        sa.Column("ended_us", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_ranges_job_id")),
+        sa.PrimaryKeyConstraint("job_id", "fence", name=op.f("pk_ranges")),
+    )
+    with op.batch_alter_table("ranges", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_ranges_live",
+            ["agent_id"],
+            unique=False,
+            sqlite_where=sa.text("is_live"),
+            postgresql_where=sa.text("is_live"),
+        )
+
     # ### end Alembic commands ###
 
 
 def downgrade() -> None:
     # ### commands auto generated by Alembic - please adjust! ###
+    with op.batch_alter_table("ranges", schema=None) as batch_op:
+        batch_op.drop_index("ix_ranges_live", sqlite_where=sa.text("is_live"), postgresql_where=sa.text("is_live"))
+
+    op.drop_table("ranges")
+    with op.batch_alter_table("dependencies", schema=None) as batch_op:
+        batch_op.drop_index("ix_dependencies_on")
+
+    op.drop_table("dependencies")
     op.drop_table("attempts")
     op.drop_table("tokens")
     with op.batch_alter_table("jobs", schema=None) as batch_op:
         batch_op.drop_index(
-            "ix_jobs_waiting", sqlite_where=sa.text("state = 'PENDING'"), postgresql_where=sa.text("state = 'PENDING'")
+            "ix_jobs_waiting",
+            sqlite_where=sa.text("state = 'PENDING' AND blocked IS NULL"),
+            postgresql_where=sa.text("state = 'PENDING' AND blocked IS NULL"),
         )
         batch_op.drop_index("ix_jobs_seq")
-        batch_op.drop_index(
-            "ix_jobs_ready",
-            sqlite_where=sa.text("state = 'ASSIGNED' AND agent_id IS NULL"),
-            postgresql_where=sa.text("state = 'ASSIGNED' AND agent_id IS NULL"),
-        )
+        batch_op.drop_index("ix_jobs_ready", sqlite_where=sa.text("is_ready"), postgresql_where=sa.text("is_ready"))
         batch_op.drop_index(
             "ix_jobs_held",
             sqlite_where=sa.text("agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"),
             postgresql_where=sa.text("agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"),
+        )
+        batch_op.drop_index(
+            "ix_jobs_expiring",
+            sqlite_where=sa.text("expires_us IS NOT NULL"),
+            postgresql_where=sa.text("expires_us IS NOT NULL"),
+        )
+        batch_op.drop_index(
+            "ix_jobs_due", sqlite_where=sa.text("wake_us IS NOT NULL"), postgresql_where=sa.text("wake_us IS NOT NULL")
         )
         batch_op.drop_index(
             "ix_jobs_cancelling",

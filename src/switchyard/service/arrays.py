@@ -1,0 +1,387 @@
+"""Arrays: one row until leased; a lease cuts a range of tasks; each task lives by the same table as a plain job.
+
+The row of an array keeps what is left (`todo`, and `later` for what waits for a retry) and the tally of the rest. Task
+`lo + i` of a range runs under the fence `fence + i`, so an agent sees only attempts with fences, as of any job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from switchyard.model.idset import IdSet
+from switchyard.model.job import OnLost, State, Tally
+from switchyard.model.lifecycle import FINAL, Answer, Life, Step, report
+from switchyard.model.poll import Report
+from switchyard.model.tasks import TaskState, cancelling_positions, fresh, live_positions, read_task, write_task
+from switchyard.service.committer import Batch
+from switchyard.store import jobs, ranges
+
+
+@dataclass
+class ArrayJob:
+    """An array as it becomes within one batch."""
+
+    row: Any
+    state: State
+    fence: int
+    todo: IdSet
+    later: list[tuple[int, str]]
+    live: int
+    ok: int
+    failed: int
+    cancelled: int
+    is_cancelling: bool
+    is_changed: bool = False
+    ranges: dict[int, RangeState] = field(default_factory=dict)
+
+    @staticmethod
+    def of(row: Any) -> ArrayJob:
+        return ArrayJob(
+            row=row,
+            state=State(row.state),
+            fence=row.fence,
+            todo=IdSet.parse(row.todo) if row.todo else IdSet(),
+            later=msgspec.json.decode(row.later, type=list[tuple[int, str]]) if row.later else [],
+            live=row.tasks_live,
+            ok=row.tasks_ok,
+            failed=row.tasks_failed,
+            cancelled=row.tasks_cancelled,
+            is_cancelling=row.cancel_us is not None,
+        )
+
+    @property
+    def spare(self) -> int:
+        """How many more tasks may run at once."""
+        return len(self.todo) if self.row.array_max is None else max(0, self.row.array_max - self.live)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state in (State.ASSIGNED, State.RUNNING) and bool(self.todo) and self.spare > 0
+
+    @property
+    def is_over(self) -> bool:
+        return not self.todo and not self.later and self.live == 0
+
+    def range_with(self, fence: int) -> RangeState | None:
+        return next(
+            (each for each in self.ranges.values() if each.fence <= fence <= each.fence + each.hi - each.lo), None
+        )
+
+    def columns(self, now_us: int) -> dict[str, Any]:
+        """The columns of the row as they are now."""
+        change: dict[str, Any] = {
+            "state": self.state.value,
+            "fence": self.fence,
+            "todo": str(self.todo),
+            "later": msgspec.json.encode(self.later).decode() if self.later else None,
+            "tasks_live": self.live,
+            "tasks_ok": self.ok,
+            "tasks_failed": self.failed,
+            "tasks_cancelled": self.cancelled,
+            "is_ready": self.is_ready,
+        }
+        if self.row.state == State.ASSIGNED.value and self.state is State.RUNNING:
+            change |= {"leased_us": now_us, "started_us": now_us, "expires_us": None}
+        if self.later:
+            change["wake_us"] = min(due for due, _ in self.later)
+        if self.state in FINAL:
+            change |= {"ended_us": now_us, "reason": self.verdict(), "wake_us": None}
+        return change
+
+    def verdict(self) -> str:
+        total = len(IdSet.parse(self.row.array))
+        parts = [f"{self.failed} failed"] * bool(self.failed) + [f"{self.cancelled} cancelled"] * bool(self.cancelled)
+        return f"of {total} tasks: {', '.join(parts)}" if parts else ""
+
+    def end_if_over(self) -> bool:
+        """Whether the last task's end was the array's."""
+        if not self.is_over or self.state in FINAL:
+            return False
+        if self.failed:
+            self.state = State.FAILED
+        elif self.cancelled:
+            self.state = State.CANCELLED
+        else:
+            self.state = State.SUCCEEDED
+        return True
+
+
+@dataclass
+class RangeState:
+    """A live range as it becomes within one batch."""
+
+    job_id: str
+    fence: int
+    lo: int
+    hi: int
+    agent_id: str
+    cluster_id: str | None
+    tasks: bytes
+    is_changed: bool = False
+
+    @property
+    def is_live(self) -> bool:
+        return bool(live_positions(self.tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A range that was just cut for an agent."""
+
+    job_id: str
+    fence: int
+    lo: int
+    hi: int
+
+
+def cut(batch: Batch, array: ArrayJob, agent_id: str, count: int) -> list[Cut]:
+    """Lease the first `count` tasks, as one range per run of neighbours."""
+    cuts: list[Cut] = []
+    while count > 0 and (run := array.todo.first(count)) is not None:
+        lo, hi = run
+        size = hi - lo + 1
+        cuts.append(Cut(array.row.id, array.fence + 1, lo, hi))
+        array.fence += size
+        array.todo = array.todo.without(lo, hi)
+        array.live += size
+        array.is_changed = True
+        count -= size
+    array.state = State.RUNNING if array.state is State.ASSIGNED else array.state
+    ranges.range_insert(
+        batch.tx,
+        [
+            {
+                "job_id": each.job_id,
+                "fence": each.fence,
+                "lo": each.lo,
+                "hi": each.hi,
+                "cluster_id": array.row.cluster_id,
+                "agent_id": agent_id,
+                "tasks": fresh(each.hi - each.lo + 1),
+                "is_live": True,
+                "is_cancelling": False,
+                "leased_us": batch.now_us,
+                "ended_us": None,
+            }
+            for each in cuts
+        ],
+    )
+    return cuts
+
+
+class Arrays:
+    """The arrays touched by one batch: loaded once, written back once."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._jobs: dict[str, ArrayJob] = {}
+
+    def load(self, rows: list[Any]) -> None:
+        """Take up locked rows of arrays, with their live ranges."""
+        new = [row for row in rows if row.id not in self._jobs]
+        for row in new:
+            self._jobs[row.id] = ArrayJob.of(row)
+        for row in ranges.range_live(self._batch.tx, [row.id for row in new]) if new else []:
+            state = RangeState(row.job_id, row.fence, row.lo, row.hi, row.agent_id, row.cluster_id, row.tasks)
+            self._jobs[row.job_id].ranges[row.fence] = state
+
+    def job(self, job_id: str) -> ArrayJob:
+        return self._jobs[job_id]
+
+    def report(self, agent_id: str | None, item: Report, again_at_us: int | None) -> Answer:
+        """What an agent (none: the server itself) says of one task. `again_at_us`: when a failure is tried again."""
+        array = self._jobs[item.job]
+        found = array.range_with(item.fence)
+        if found is None or (agent_id is not None and found.agent_id != agent_id):
+            return Answer.STOP
+        position = item.fence - found.fence
+        before = read_task(found.tasks, position)
+        if before.state is None or before.state in FINAL:
+            return Answer.STALE if before.state in FINAL else Answer.STOP
+        life = Life(
+            state=before.state,
+            attempt=1,
+            fence=item.fence,
+            is_leased=True,
+            cancel_requested=before.is_cancelling or array.is_cancelling,
+            on_lost=OnLost(array.row.on_lost),
+        )
+        answer, step = report(life, fence=item.fence, seen=item.seen, reason=item.reason, again=again_at_us is not None)
+        if step is not None:
+            self._take(array, found, position=position, item=item, step=step, again_at_us=again_at_us)
+        return answer
+
+    def _take(
+        self,
+        array: ArrayJob,
+        found: RangeState,
+        *,
+        position: int,
+        item: Report,
+        step: Step,
+        again_at_us: int | None,
+    ) -> None:
+        state = step.life.state
+        index = found.lo + position
+        went_back = state is State.PENDING
+        after = TaskState(
+            None if went_back else state,
+            item.exit_code if state in FINAL or went_back else None,
+            item.signal if state in FINAL or went_back else None,
+        )
+        found.tasks = write_task(found.tasks, position, after)
+        found.is_changed = array.is_changed = True
+        if went_back:
+            array.live -= 1
+            if step.event == "retrying" or again_at_us is not None:
+                array.later.append((again_at_us or self._batch.now_us, str(index)))
+            else:
+                array.todo = array.todo.union(IdSet(((index, index),)))
+        elif state in FINAL:
+            array.live -= 1
+            array.ok += state is State.SUCCEEDED
+            array.failed += state is State.FAILED
+            array.cancelled += state is State.CANCELLED
+        if went_back or state in (State.FAILED, State.CANCELLED):
+            said = f"task {index}: {step.reason}".rstrip(": ")
+            self._batch.event(
+                array.row.id,
+                f"task-{step.event}",
+                state=array.state.value,
+                attempt=array.row.attempt,
+                fence=item.fence,
+                cluster_id=found.cluster_id,
+                reason=said,
+            )
+
+    def flush(self) -> None:
+        """Write back what changed; an array whose last task ended has ended."""
+        batch = self._batch
+        changed = [array for array in self._jobs.values() if array.is_changed]
+        changes: dict[str, dict[str, Any]] = {}
+        for array in changed:
+            was = array.state
+            if array.end_if_over():
+                _note(batch, array, array.state.value.lower(), array.verdict())
+            elif array.live != array.row.tasks_live or array.state is not was:
+                _note(batch, array, "progress", "")
+            changes[array.row.id] = array.columns(batch.now_us)
+            if array.is_ready and array.row.cluster_id:
+                batch.clusters.add(array.row.cluster_id)
+            if array.later:
+                batch.versions.add("pending")
+        jobs.job_change(batch.tx, changes)
+        ranges.range_change(
+            batch.tx,
+            [
+                _range_columns(each, batch.now_us)
+                for array in changed
+                for each in array.ranges.values()
+                if each.is_changed
+            ],
+        )
+        self._jobs = {}
+
+
+def _note(batch: Batch, array: ArrayJob, kind: str, reason: str) -> None:
+    done = array.ok + array.failed + array.cancelled
+    said = reason or f"{done} tasks ended, {array.live} live, {len(array.todo) + _later_count(array)} left"
+    batch.event(
+        array.row.id,
+        kind,
+        state=array.state.value,
+        attempt=array.row.attempt,
+        fence=array.fence,
+        cluster_id=array.row.cluster_id,
+        reason=said,
+    )
+
+
+def _later_count(array: ArrayJob) -> int:
+    return sum(len(IdSet.parse(indexes)) for _, indexes in array.later)
+
+
+def _range_columns(each: RangeState, now_us: int) -> dict[str, Any]:
+    return {
+        "the_job": each.job_id,
+        "the_fence": each.fence,
+        "the_tasks": each.tasks,
+        "the_live": each.is_live,
+        "the_cancelling": bool(cancelling_positions(each.tasks)),
+        "the_end": None if each.is_live else now_us,
+    }
+
+
+def cancel_tasks(batch: Batch, array: ArrayJob, wanted: IdSet | None) -> None:
+    """Ask for the end of some tasks, or of all. Those nobody has are over at once, the others by their agent's word."""
+
+    def chosen(index: int) -> bool:
+        return wanted is None or index in wanted
+
+    unleased = [index for index in array.todo if chosen(index)]
+    kept_later: list[tuple[int, str]] = []
+    for due, text in array.later:
+        gone = [index for index in IdSet.parse(text) if chosen(index)]
+        unleased += gone
+        rest = IdSet.of(index for index in IdSet.parse(text) if not chosen(index))
+        if rest:
+            kept_later.append((due, str(rest)))
+    array.later = kept_later
+    array.todo = IdSet.of(index for index in array.todo if not chosen(index))
+    array.cancelled += len(unleased)
+    for each in array.ranges.values():
+        for position in live_positions(each.tasks):
+            if chosen(each.lo + position):
+                task = replace(read_task(each.tasks, position), is_cancelling=True)
+                each.tasks = write_task(each.tasks, position, task)
+                each.is_changed = True
+                batch.clusters.add(each.cluster_id or "")
+    if wanted is not None and unleased:
+        _bury(batch, array, IdSet.of(unleased))
+    array.is_changed = True
+
+
+def _bury(batch: Batch, array: ArrayJob, indexes: IdSet) -> None:
+    """Keep that these tasks were cancelled before anybody had them."""
+    rows = []
+    for lo, hi in indexes.ranges:
+        size = hi - lo + 1
+        tasks = fresh(size)
+        for position in range(size):
+            tasks = write_task(tasks, position, TaskState(State.CANCELLED))
+        rows.append(
+            {
+                "job_id": array.row.id,
+                "fence": array.fence + 1,
+                "lo": lo,
+                "hi": hi,
+                "cluster_id": None,
+                "agent_id": None,
+                "tasks": tasks,
+                "is_live": False,
+                "is_cancelling": False,
+                "leased_us": batch.now_us,
+                "ended_us": batch.now_us,
+            }
+        )
+        array.fence += size
+    ranges.range_insert(batch.tx, rows)
+
+
+def tally_of(row: Any) -> Tally | None:
+    """How an array stands, for the API."""
+    if row.array is None:
+        return None
+    total = len(IdSet.parse(row.array))
+    ended = row.tasks_ok + row.tasks_failed + row.tasks_cancelled
+    return Tally(
+        total=total,
+        waiting=max(0, total - ended - row.tasks_live),
+        live=row.tasks_live,
+        ok=row.tasks_ok,
+        failed=row.tasks_failed,
+        cancelled=row.tasks_cancelled,
+    )

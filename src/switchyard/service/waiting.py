@@ -1,0 +1,128 @@
+"""What a PENDING job may wait for besides a cluster: a back-off, other jobs, its own expiry. The leader's chores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from switchyard.model.idset import IdSet
+from switchyard.model.job import State
+from switchyard.model.lifecycle import FINAL, Life, Step, move, unassign
+from switchyard.service.arrays import ArrayJob
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context
+from switchyard.service.report import blocked, change_of, life_of, record
+from switchyard.service.upkeep import ROUND_MAX, Leadership
+from switchyard.store import jobs
+
+
+def release_due(context: Context, leadership: Leadership) -> int:
+    """Back-offs that are over: a job may be routed again, an array's tasks leased again."""
+    with context.database.read() as tx:
+        due = jobs.job_due(tx, now_us=context.now_us(), limit=ROUND_MAX)
+    if not due:
+        return 0
+
+    def apply(batch: Batch) -> int:
+        if not leadership.holds(batch):
+            return 0
+        changes: dict[str, dict[str, Any]] = {}
+        for job_id, row in jobs.job_lock(batch.tx, due).items():
+            if row.wake_us is None or row.wake_us > batch.now_us:
+                continue
+            if State(row.state) in FINAL:
+                changes[job_id] = {"wake_us": None}
+            elif row.array is not None:
+                changes[job_id] = _tasks_due(batch, row)
+            else:
+                changes[job_id] = {"wake_us": None, "blocked": blocked(row.blocked, remove="backoff")}
+        jobs.job_change(batch.tx, changes)
+        batch.versions.add("pending")
+        return len(changes)
+
+    return context.committer.call(apply, locks=due)
+
+
+def _tasks_due(batch: Batch, row: jobs.Row) -> dict[str, Any]:
+    array = ArrayJob.of(row)
+    for due_us, indexes in array.later:
+        if due_us <= batch.now_us:
+            array.todo = array.todo.union(IdSet.parse(indexes))
+    array.later = [(due_us, indexes) for due_us, indexes in array.later if due_us > batch.now_us]
+    if row.cluster_id:
+        batch.clusters.add(row.cluster_id)
+    return {"wake_us": None} | array.columns(batch.now_us)
+
+
+def settle_after(context: Context, leadership: Leadership) -> int:
+    """Jobs whose dependencies have ended: let go, or ended themselves when what they wait for can no longer come."""
+    with context.database.read() as tx:
+        settled = jobs.dependency_settled(tx, limit=ROUND_MAX)
+    if not settled:
+        return 0
+    waiting = sorted({row.job_id for row in settled})
+    broken = {row.job_id: row for row in settled if not _holds(row.condition, row.state)}
+
+    def apply(batch: Batch) -> int:
+        if not leadership.holds(batch):
+            return 0
+        jobs.dependency_delete(batch.tx, [(row.job_id, row.on_id) for row in settled])
+        jobs.dependency_clear(batch.tx, sorted(broken))
+        left = jobs.dependency_left(batch.tx, waiting)
+        changes: dict[str, dict[str, Any]] = {}
+        for job_id, row in jobs.job_lock(batch.tx, waiting).items():
+            if State(row.state) is not State.PENDING:
+                continue
+            if job_id in broken:
+                said = f"job {broken[job_id].on_id} ended {broken[job_id].state}, and this one waits for "
+                changes[job_id] = _end(batch, row, State.CANCELLED, said + broken[job_id].condition)
+            elif job_id not in left:
+                changes[job_id] = {"blocked": blocked(row.blocked, remove="after"), "reason": ""}
+        jobs.job_change(batch.tx, changes)
+        batch.versions.add("pending")
+        return len(changes)
+
+    return context.committer.call(apply, locks=waiting)
+
+
+def _holds(condition: str, state: str) -> bool:
+    return condition == "any" or (state == State.SUCCEEDED.value) == (condition == "ok")
+
+
+def expire(context: Context, leadership: Leadership) -> int:
+    """Jobs that were to begin by now and have not."""
+    with context.database.read() as tx:
+        late = jobs.job_expired(tx, now_us=context.now_us(), limit=ROUND_MAX)
+    if not late:
+        return 0
+
+    def apply(batch: Batch) -> int:
+        if not leadership.holds(batch):
+            return 0
+        changes: dict[str, dict[str, Any]] = {}
+        for job_id, row in jobs.job_lock(batch.tx, late).items():
+            life = life_of(row)
+            if row.expires_us is None or row.expires_us > batch.now_us:
+                continue
+            changes[job_id] = {"expires_us": None}
+            if life.state in FINAL or life.is_leased or row.leased_us is not None or row.tries:
+                continue  # it began in time
+            changes[job_id] |= _end(batch, row, State.FAILED, "expired: it did not begin in time")
+        jobs.job_change(batch.tx, changes)
+        jobs.dependency_clear(batch.tx, sorted(changes))
+        return len(changes)
+
+    return context.committer.call(apply, locks=late)
+
+
+def _end(batch: Batch, row: jobs.Row, to: State, reason: str) -> dict[str, Any]:
+    """End a job that nobody has."""
+    life: Life = life_of(row)
+    taken = unassign(life, reason)
+    step: Step = move(taken.life if taken else life, to, to.value.lower(), reason)
+    record(batch, row, step)
+    change = change_of(batch, row, step) | {"blocked": None, "wake_us": None, "expires_us": None}
+    if row.array is not None:
+        left = IdSet.parse(row.todo) if row.todo else IdSet()
+        change |= {"todo": "", "later": None}
+        change |= {"tasks_cancelled": row.tasks_cancelled + len(left)}
+    return change

@@ -1,0 +1,114 @@
+"""Queries about the ranges of arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from switchyard.store.database import Tx
+from switchyard.store.schema import LIVE, agents, clusters, jobs, ranges, specs
+
+Row = sa.Row[*tuple[Any, ...]]
+
+_LIVE = sa.text("ranges." + LIVE)
+
+
+def range_insert(tx: Tx, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        tx.execute(sa.insert(ranges), rows)
+
+
+def range_live(tx: Tx, job_ids: list[str]) -> list[Row]:
+    """The ranges of these jobs that have live tasks. The jobs are locked, and so nobody else changes these."""
+    query = sa.select(ranges).where(ranges.c.job_id.in_(sorted(job_ids)), _LIVE)
+    return list(tx.execute(query.order_by(ranges.c.job_id, ranges.c.fence)))
+
+
+def range_of_job(tx: Tx, job_id: str) -> list[Row]:
+    """All ranges of a job, the oldest first: of an index in several, the last one holds."""
+    query = (
+        sa.select(ranges, clusters.c.name.label("cluster"))
+        .select_from(ranges.outerjoin(clusters, clusters.c.id == ranges.c.cluster_id))
+        .where(ranges.c.job_id == job_id)
+    )
+    return list(tx.execute(query.order_by(ranges.c.fence)))
+
+
+def range_held_by(tx: Tx, agent_id: str) -> list[Row]:
+    """The live ranges of an agent, with what is needed to lease their tasks again."""
+    query = (
+        sa.select(
+            ranges,
+            jobs.c.name,
+            jobs.c.owner,
+            jobs.c.project,
+            jobs.c.domain,
+            jobs.c.priority,
+            jobs.c.labels,
+            jobs.c.attempt,
+            jobs.c.cancel_us,
+            specs.c.body.label("spec"),
+        )
+        .join(jobs, jobs.c.id == ranges.c.job_id)
+        .join(specs, specs.c.hash == jobs.c.spec_hash)
+        .where(ranges.c.agent_id == agent_id, _LIVE)
+    )
+    return list(tx.execute(query.order_by(ranges.c.job_id, ranges.c.fence)))
+
+
+def range_cancels(tx: Tx, agent_ids: list[str]) -> list[Row]:
+    """Live ranges with tasks whose end was asked for, of these agents."""
+    query = (
+        sa.select(ranges.c.job_id, ranges.c.fence, ranges.c.agent_id, ranges.c.tasks, jobs.c.cancel_us)
+        .join(jobs, jobs.c.id == ranges.c.job_id)
+        .where(
+            ranges.c.agent_id.in_(sorted(agent_ids)),
+            _LIVE,
+            sa.or_(ranges.c.is_cancelling, jobs.c.cancel_us.is_not(None)),
+        )
+    )
+    return list(tx.execute(query))
+
+
+def range_of_silent(tx: Tx, *, seen_before_us: int, limit: int) -> list[Row]:
+    """Live ranges whose agent is gone, or was last seen before a time and whose job does not wait for ever."""
+    impatient = sa.and_(agents.c.seen_us < seen_before_us, jobs.c.on_lost != "wait")
+    query = (
+        sa.select(ranges, jobs.c.on_lost, jobs.c.lost_after_s, agents.c.seen_us, agents.c.deleted_us)
+        .join(jobs, jobs.c.id == ranges.c.job_id)
+        .join(agents, agents.c.id == ranges.c.agent_id)
+        .where(_LIVE, sa.or_(agents.c.deleted_us.is_not(None), impatient))
+        .limit(limit)
+    )
+    return list(tx.execute(query))
+
+
+def range_change(tx: Tx, rows: list[dict[str, Any]]) -> None:
+    """Write back ranges of locked jobs."""
+    if not rows:
+        return
+    statement = (
+        sa.update(ranges)
+        .where(ranges.c.job_id == sa.bindparam("the_job"), ranges.c.fence == sa.bindparam("the_fence"))
+        .values(
+            tasks=sa.bindparam("the_tasks"),
+            is_live=sa.bindparam("the_live"),
+            is_cancelling=sa.bindparam("the_cancelling"),
+            ended_us=sa.bindparam("the_end"),
+        )
+    )
+    tx.execute(statement, sorted(rows, key=lambda row: (row["the_job"], row["the_fence"])))
+
+
+def range_tries(tx: Tx, job_id: str, fence: int) -> int:
+    """How often the task that runs under a fence was handed over, this time included."""
+    mine = (
+        sa.select(ranges.c.lo + (fence - ranges.c.fence))
+        .where(ranges.c.job_id == job_id, ranges.c.fence <= fence, ranges.c.fence + ranges.c.hi - ranges.c.lo >= fence)
+        .scalar_subquery()
+    )
+    query = sa.select(sa.func.count()).where(
+        ranges.c.job_id == job_id, ranges.c.lo <= mine, ranges.c.hi >= mine, ranges.c.agent_id.is_not(None)
+    )
+    return int(tx.execute(query).scalar_one())
