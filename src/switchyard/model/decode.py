@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,9 +13,9 @@ from switchyard.errors import Malformed
 
 T = TypeVar("T")
 
-# A string followed by a colon is a key wherever it stands in valid JSON without escapes. The pattern may take the gap
-# between two strings for one, never miss one: it can only send a body to the slow and exact look.
-_KEY = re.compile(rb'"([^"]*+)"\s*+:')
+# Each string of valid JSON without escapes, whole, so that none is taken for the gap between two others; a string
+# followed by a colon is a key wherever it stands.
+_STRING = re.compile(rb'"([^"]*+)"(\s*+:)?+')
 YAML_DEPTH_MAX = 64
 YAML_BYTES_MAX = 16 * 2**20
 
@@ -51,7 +52,7 @@ def decode_json(body: bytes, kind: type[T]) -> T:
 def refuse_duplicates(body: bytes) -> None:
     """Raise if an object has a key twice. The common body has no key twice anywhere, which one scan shows."""
     if b"\\" not in body:
-        keys = _KEY.findall(body)
+        keys = [text for text, colon in _STRING.findall(body) if colon]
         if len(keys) == len(set(keys)):
             return
     try:
@@ -65,8 +66,7 @@ def refuse_duplicates(body: bytes) -> None:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise Malformed(f"The field {twice[:80]!r} is given twice.")
     return found
 

@@ -10,8 +10,8 @@ from msgspec import Meta
 # `$` alone would let a trailing newline through, in Python and in msgspec; the look-ahead is valid ECMA too.
 NAME_PATTERN = r"^[A-Za-z0-9_]([A-Za-z0-9._@+-]{0,126}[A-Za-z0-9_])?(?!\n)$"
 LABEL_KEY_PATTERN = r"^[A-Za-z0-9_]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9_])?(?!\n)$"
-# No control characters: they would forge lines in logs and tables.
-TEXT_PATTERN = r"^[^\u0000-\u001f\u007f]*(?!\n)$"
+# No control characters (the C1 ones and Unicode's line breaks too): they would forge lines in logs and tables.
+TEXT_PATTERN = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*(?!\n)$"
 KEY_PATTERN = r"^[\u0021-\u007e]+(?!\n)$"
 
 NAME_HINT = "letters, digits and . _ @ + - inside, 1 to 128 characters, no control characters"

@@ -27,12 +27,12 @@ SUFFIX: dict[str, Fraction] = {
     "Ei": Fraction(2**60),
 }
 AMOUNT_MAX = Fraction(2**63 - 1)  # what the database's integers hold
-DURATION = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s?)?\Z")
-CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,6}):([0-5]?\d):([0-5]?\d)\Z")
+DURATION = re.compile(r"(?:([0-9]{1,6})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,9})s?)?\Z")
+CLOCK = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,6}):([0-5]?[0-9]):([0-5]?[0-9])\Z")
 DURATION_S_MAX = 10 * 366 * 86_400
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096, typed=True)  # typed: True is not 1.0
 def parse_amount(text: str | int | float) -> Fraction:
     """An exact amount. Bytes may be written with a B (GiB, MB); cores with m (500m)."""
     if isinstance(text, bool):
@@ -59,7 +59,7 @@ def ceil(value: Fraction) -> int:
     return -(-value.numerator // value.denominator)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096, typed=True)  # typed: True is not 1.0
 def parse_duration_s(text: str | int | float) -> int:
     """Seconds from 90, '90s', '1h30m', '2d', '1:30:00' or '1-12:00:00'."""
     if isinstance(text, bool):

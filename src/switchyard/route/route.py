@@ -95,7 +95,9 @@ def _judge(ask: Ask, member: Member) -> Verdict:
         return Verdict(member.name, Say.WAIT, "health", f"{member.health.value}: {member.reason}".rstrip(": "))
     if why := dict(ask.last).get(member.id):
         return Verdict(member.name, Say.YES, "last", f"fits, but comes last: {why}")
-    return Verdict(member.name, Say.YES, "match", f"fits; holds {found.tasks} such tasks at once")
+    return Verdict(
+        member.name, Say.YES, "match", f"fits; holds {found.tasks} such task{'' if found.tasks == 1 else 's'} at once"
+    )
 
 
 def _conclude(verdicts: tuple[Verdict, ...]) -> tuple[str, str]:

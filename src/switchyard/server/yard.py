@@ -109,7 +109,6 @@ class Yard:
 
     def _after_commit(self, woken: Woken) -> None:
         """On the committer's thread, before the waiters are told: a caller sees its own change."""
-        self.submit.committed()
         if "access" in woken.versions or "clusters" in woken.versions:
             self._refresh()
         if self.loop is not None and (woken.clusters or woken.jobs or woken.versions):

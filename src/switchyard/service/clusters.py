@@ -153,6 +153,7 @@ def cluster_delete(context: Context, actor: Actor, name: str) -> None:
         access.grant_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id)
         bump(batch, "clusters")
         bump(batch, "access")
+        batch.clusters.add(member.id)  # its parked polls come back now, and are told
         audited(batch, context, actor.name, "cluster.delete", name, before=_gist(cluster_view(context, member)))
 
     context.committer.call(apply)
@@ -368,6 +369,7 @@ def agent_remove(context: Context, actor: Actor, agent_id: str) -> None:
     def apply(batch: Batch) -> None:
         clusters.agent_change(batch.tx, agent_id, {"deleted_us": batch.now_us})
         bump(batch, "clusters")
+        batch.clusters.add(member.id)  # its parked poll comes back now, and is told
         audited(batch, context, actor.name, "agent.remove", f"{member.name}/{entry.name}")
 
     context.committer.call(apply)

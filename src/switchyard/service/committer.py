@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+import structlog
 
 from switchyard.errors import Busy, Internal, Unavailable, YardError
 from switchyard.store import dialect, events, jobs
 from switchyard.store.database import Database, Tx
 
 R = TypeVar("R")
+log = structlog.get_logger()
 
 
 class Woken(msgspec.Struct, frozen=True):
@@ -47,6 +49,7 @@ class Batch:
     clusters: set[str] = field(default_factory=set)
     jobs: set[str] = field(default_factory=set)
     versions: set[str] = field(default_factory=set)
+    settled: list[Callable[[], None]] = field(default_factory=list)  # called once it is durable
 
     def event(
         self,
@@ -179,8 +182,12 @@ class Committer:
                 if not self._queue:
                     return
                 items = [self._queue.popleft() for _ in range(min(len(self._queue), self._batch_max))]
-            self._settle(items, self._commit(items))
-            self._database.tend()
+            results = self._commit(items)
+            try:
+                self._settle(items, results)
+                self._database.tend()
+            except Exception as exc:  # a full disk, a loop that is closing: the next batch may fare better
+                log.error("committer", exc_info=exc)
 
     def _commit(self, items: list[_Item]) -> list[Any]:
         """The results of all; of a batch that failed, each by itself."""
@@ -221,8 +228,17 @@ class Committer:
             woken = batch.woken()
             if woken.clusters or woken.jobs or woken.versions:
                 dialect.notify(tx, msgspec.json.encode(woken).decode())
-        self.after_commit(woken)
+        self._tell(batch, woken)
         return [results[index] for index in range(len(items))]
+
+    def _tell(self, batch: Batch, woken: Woken) -> None:
+        """It is durable: whatever goes wrong from here on must not make anybody do it again."""
+        try:
+            for settled in batch.settled:
+                settled()
+            self.after_commit(woken)
+        except Exception as exc:  # told late (a sweep, the next refresh) is better than done twice
+            log.error("after a commit", exc_info=exc)
 
     def _settle(self, items: list[_Item], results: list[Any]) -> None:
         told: list[tuple[Callable[[Any], None], Any]] = []

@@ -102,7 +102,7 @@ class Snapshots:
         self._database = database
         self._domains = domains
         self._now_us = now_us
-        self._silent_after_us = silent_after_us
+        self.silent_after_us = silent_after_us
         self._lock = threading.RLock()
         self._world_number = 0
         self.seen: dict[str, int] = {}  # agent → when it was last seen, by us or (read from the store) by another
@@ -131,7 +131,7 @@ class Snapshots:
         return not was_live
 
     def is_live(self, agent_id: str) -> bool:
-        return self._now_us() - self.seen.get(agent_id, 0) < self._silent_after_us
+        return self._now_us() - self.seen.get(agent_id, 0) < self.silent_after_us
 
     def reckon(self) -> bool:
         """Work out the router's world from the fleet and from who is alive; true if it changed."""

@@ -26,8 +26,10 @@ from switchyard.service.credential import hash_secret, holds, split_credential
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import Snapshots
 from switchyard.store import jobs
+from switchyard.store.database import Tx
 
 RULINGS_MAX = 4096  # one per shape and actor, kept for one version of the world
+INTEGER_MAX = 2**63 - 1  # what the database's integers hold
 KNOWN_MAX = 65_536  # hashes known to be stored; forgetting one costs an insert that does nothing
 
 _SORTED = msgspec.json.Encoder(order="sorted")
@@ -75,7 +77,6 @@ class Submit:
         self._rulings: dict[tuple[object, ...], Kept] = {}
         self._rulings_of: tuple[int, int] = (-1, -1)
         self._known: set[str] = set()
-        self._remember: list[str] = []  # put by the batch that is not committed yet
 
     def decide(
         self,
@@ -102,6 +103,15 @@ class Submit:
             key=key,
             body=body,
         )
+
+    def repeated(self, actor: Actor, *, key: str, body: bytes) -> Accepted | None:
+        """The job that this key and body made before: it is accepted, even if it would be refused by now."""
+        with self._context.database.read() as tx:
+            held = jobs.key_get(tx, actor.name, key)
+            answer = _answer_again(tx, held, key=key, body_hash=sha256(body).hexdigest(), here={}) if held else None
+        if isinstance(answer, KeyReused):
+            raise answer
+        return answer
 
     def plan(self, actor: Actor, request: JobRequest) -> Plan:
         """Decide and show, store nothing."""
@@ -157,7 +167,7 @@ class Submit:
         demand = demand_of(request.spec.resources)
         row = {
             "id": decided.seed,
-            "name": request.name or request.spec.command[0].rpartition("/")[2][:64] or "job",
+            "name": request.name or _name_of(request.spec.command[0]),
             "owner": actor.name,
             "project": request.project,
             "domain": request.domain,
@@ -169,9 +179,10 @@ class Submit:
             "spec_hash": sha256(spec_body.encode()).hexdigest(),
             "bounds": bounds,
             "plan_hash": kept.verdicts_hash,
-            "cores": demand.cores_total,
-            "gpus": demand.gpus_total,
-            "memory_bytes": min(demand.memory_bytes_total, 2**63 - 1),
+            # What no column holds, no cluster has: such a job is rejected, and still stored.
+            "cores": min(demand.cores_total, INTEGER_MAX),
+            "gpus": min(demand.gpus_total, INTEGER_MAX),
+            "memory_bytes": min(demand.memory_bytes_total, INTEGER_MAX),
             "on_lost": request.spec.on_lost.value,
             "lost_after_s": None if request.spec.lost_after is None else parse_duration_s(request.spec.lost_after),
             "cluster_id": cluster.id if cluster else None,
@@ -214,13 +225,14 @@ class Submit:
         self.put_shared(batch, writes)
         refused = missing_jobs(batch, writes)
         earlier = self._claim(batch, [write for write in writes if write.key and id(write) not in refused])
+        created = {write.row["id"]: write.created for write in writes}
         results: list[Any] = []
         for write in writes:
             held = earlier.get((write.row["owner"], write.key)) if write.key else None
             if id(write) in refused:
                 results.append(refused[id(write)])
             elif held is not None and held.job_id != write.row["id"]:
-                results.append(_answer_again(batch, write, held))
+                results.append(_answer_again(batch.tx, held, key=write.key, body_hash=write.body_hash, here=created))
             else:
                 insert(batch, write)
                 results.append(Accepted(write.created, is_new=True))
@@ -233,12 +245,7 @@ class Submit:
         verdicts = {write.kept.verdicts_hash: write.kept.verdicts_body for write in writes}
         jobs.spec_put(batch.tx, {key: body for key, body in specs.items() if key not in self._known})
         jobs.verdicts_put(batch.tx, {key: body for key, body in verdicts.items() if key not in self._known})
-        self._remember = [*specs, *verdicts]
-
-    def committed(self) -> None:
-        """Only what a commit made durable counts as known."""
-        self._known.update(self._remember)
-        self._remember = []
+        batch.settled.append(lambda: self._known.update(specs, verdicts))  # only what is durable counts as known
 
     def _claim(self, batch: Batch, writes: list[JobInsert]) -> dict[tuple[str, str], jobs.Row]:
         if not writes:
@@ -331,23 +338,25 @@ def _array_columns(request: JobRequest) -> dict[str, Any]:
     }
 
 
+def _name_of(program: str) -> str:
+    """A job that was given no name is called after its program; what would forge a line in a table is left out."""
+    return "".join(char for char in program.rpartition("/")[2][:64] if char.isprintable()).strip() or "job"
+
+
 def unwritten(write: JobInsert) -> Accepted:
     """What a submit would answer, with the commit left out: the benchmark's upper bound."""
     return Accepted(write.created, is_new=True)
 
 
-def _answer_again(batch: Batch, write: JobInsert, held: jobs.Row) -> Any:
-    if held.body_hash != write.body_hash:
-        return KeyReused(f"The idempotency key {write.key!r} belongs to job {held.job_id}, made from another body.")
-    now = jobs.job_states(batch.tx, [held.job_id]).get(held.job_id)
-    if now is None:  # the first of the two is in this very batch, and not inserted yet
-        return Accepted(replace_id(write.created, held.job_id, batch), is_new=False)
-    return Accepted(Created(now.id, now.state, now.cluster, now.reason), is_new=False)
-
-
-def replace_id(created: Created, job_id: str, batch: Batch) -> Created:
-    first = next(row for row in batch.inserts if row["id"] == job_id)
-    return Created(job_id, first["state"], created.cluster, first["reason"])
+def _answer_again(
+    tx: Tx, held: jobs.Row, *, key: str | None, body_hash: str, here: dict[str, Created]
+) -> Accepted | KeyReused:
+    """What a submit gets whose key was used before; `here`: the jobs of this very batch, not inserted yet."""
+    if held.body_hash != body_hash:
+        return KeyReused(f"The idempotency key {key!r} belongs to job {held.job_id}, made from another body.")
+    now = jobs.job_states(tx, [held.job_id]).get(held.job_id)
+    created = here[held.job_id] if now is None else Created(now.id, now.state, now.cluster, now.reason)
+    return Accepted(created, is_new=False)
 
 
 def named_clusters(

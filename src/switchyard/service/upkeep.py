@@ -213,18 +213,18 @@ def _take_back(life: Life, row: jobs.Row) -> Step | None:
 
 def judge_silent(context: Context, leadership: Leadership) -> int:
     """Attempts whose agent is silent for longer than the job bears; a removed agent is silent for ever."""
+    now_us, silent_us = context.now_us(), context.snapshots.silent_after_us
     with context.database.read() as tx:
         amnesty_us = events.counters_read(tx).get("amnesty_us", 0)
-        rows = leases.held_by_silent(tx, seen_before_us=context.now_us(), limit=ROUND_MAX)
-    now_us = context.now_us()
-    lost: dict[str, str] = {}
-    for row in rows:
-        if row.deleted_us is not None:
-            lost[row.id] = "its agent was removed"
-            continue
-        silent_s = (now_us - max(row.seen_us or 0, amnesty_us)) / 1_000_000
-        if row.on_lost != "wait" and silent_s > (row.lost_after_s or LOST_AFTER_S):
-            lost[row.id] = f"its cluster was silent for {int(silent_s)} s"
+        rows = leases.held_by_silent(
+            tx, now_us=now_us, amnesty_us=amnesty_us, bears_s=LOST_AFTER_S, silent_us=silent_us, limit=ROUND_MAX
+        )
+    lost = {
+        row.id: row
+        for row in rows
+        # One that spoke since, and is not yet written down, is alive.
+        if row.deleted_us is not None or not context.snapshots.is_live(row.agent_id)
+    }
     if not lost:
         return 0
 
@@ -232,13 +232,23 @@ def judge_silent(context: Context, leadership: Leadership) -> int:
         if not leadership.holds(batch):
             return 0
         changes: dict[str, dict[str, Any]] = {}
+        silent: set[str] = set()
         for job_id, row in jobs.job_lock(batch.tx, lost).items():
-            is_removed = lost[job_id] == "its agent was removed"
-            step = lose(life_of(row), lost[job_id], definite=is_removed)
+            judged = lost[job_id]
+            if row.fence != judged.fence:
+                continue  # that attempt ended meanwhile; another one is not to blame
+            is_removed = judged.deleted_us is not None
+            silent_s = (now_us - judged.since_us) // 1_000_000
+            why = "its agent was removed" if is_removed else f"its cluster was silent for {silent_s} s"
+            step = lose(life_of(row), why, definite=is_removed)
             if step is not None:
                 changes[job_id] = change_of(batch, row, step)
                 record(batch, row, step)
+                silent.add(row.agent_id)
+                batch.clusters.add(row.cluster_id)
         jobs.job_change(batch.tx, changes)
+        # One that was only frozen has lost no answer and would poll on: it must hear that these attempts are over.
+        clusters.agent_end_sessions(batch.tx, silent)
         return len(changes)
 
     return context.committer.call(apply, locks=list(lost))

@@ -94,7 +94,9 @@ def project_all(tx: Tx) -> list[Row]:
 
 def project_put(tx: Tx, row: dict[str, Any]) -> bool:
     """Make a project; false if the name is taken."""
-    return bool(tx.execute(dialect.insert(tx, projects).values(**row).on_conflict_do_nothing()).rowcount)
+    # Not by the count of rows: psycopg says -1 where nothing was inserted.
+    put = dialect.insert(tx, projects).values(**row).on_conflict_do_nothing().returning(projects.c.name)
+    return tx.execute(put).scalar() is not None
 
 
 def audit_insert(tx: Tx, row: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
@@ -74,6 +75,12 @@ def agent_sync(tx: Tx, agent_id: str, incarnation: str, *, at_us: int) -> int | 
     )
     found: int | None = tx.execute(statement).scalar()
     return found
+
+
+def agent_end_sessions(tx: Tx, agent_ids: Iterable[str]) -> None:
+    """What these agents ask next is refused until they have said what they hold."""
+    ended = sa.update(agents).where(agents.c.id.in_(sorted(agent_ids)))
+    tx.execute(ended.values(session=agents.c.session + 1))
 
 
 def agent_sessions(tx: Tx, agent_ids: list[str]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.pool import NullPool, QueuePool
 
-from switchyard.errors import BadRequest, Unavailable
+from switchyard.errors import BadRequest, Conflict, Unavailable
 
 Tx = Connection
 
@@ -149,14 +149,20 @@ def upgrade(database: Database, revision: str = "head") -> None:
 
 
 def revisions(database: Database) -> tuple[str | None, str]:
-    """The database's revision (none: empty) and the newest known one."""
+    """The database's revision (none: empty) and the newest known one; one that nobody here knows is refused."""
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
     with database.read() as tx:
         current = MigrationContext.configure(tx).get_current_revision()
-        head = ScriptDirectory.from_config(_alembic(tx)).get_current_head()
+        scripts = ScriptDirectory.from_config(_alembic(tx))
+    head = scripts.get_current_head()
     assert head is not None, "the migrations folder is empty"
+    if current is not None and current not in {script.revision for script in scripts.walk_revisions()}:
+        raise Conflict(
+            f"The database is at revision {current}, and the newest that this version knows is {head}.",
+            next_step="A newer version made it: install that one, or restore a backup from before the upgrade.",
+        )
     return current, head
 
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from switchyard.store import dialect
 from switchyard.store.database import Tx
-from switchyard.store.schema import clusters, counters, events, jobs
+from switchyard.store.schema import attempts, clusters, counters, events, jobs
 
 Row = sa.Row[*tuple[Any, ...]]
 
@@ -69,24 +69,31 @@ def event_list(tx: Tx, *, job_id: str | None, projects: list[str] | None, after:
         .select_from(events.outerjoin(clusters, clusters.c.id == events.c.cluster_id))
         .where(events.c.seq > after)
     )
+    # What was decided on arrival is read off the times of the first attempt, wherever that stands now: a later decision
+    # has an event of its own.
+    first = attempts.alias()
+    is_assigned = sa.func.coalesce(first.c.assigned_us, jobs.c.assigned_us) == jobs.c.created_us
     accepted = (
         sa.select(
             jobs.c.seq,
             jobs.c.created_us,
             jobs.c.id,
             sa.literal("accepted"),
-            # What was decided on arrival is read off the times: a later decision has an event of its own.
             sa.case(
-                (jobs.c.assigned_us == jobs.c.created_us, "ASSIGNED"),
+                (is_assigned, "ASSIGNED"),
                 (sa.and_(jobs.c.state == "REJECTED", jobs.c.ended_us == jobs.c.created_us), "REJECTED"),
                 else_="PENDING",
             ),
             sa.literal(0),
             sa.literal(0),
-            sa.case((jobs.c.assigned_us == jobs.c.created_us, clusters.c.name), else_=None),
+            sa.case((is_assigned, clusters.c.name), else_=None),
             sa.literal(""),
         )
-        .select_from(jobs.outerjoin(clusters, clusters.c.id == jobs.c.cluster_id))
+        .select_from(
+            jobs.outerjoin(first, sa.and_(first.c.job_id == jobs.c.id, first.c.fence == 1)).outerjoin(
+                clusters, clusters.c.id == sa.func.coalesce(first.c.cluster_id, jobs.c.cluster_id)
+            )
+        )
         .where(jobs.c.seq > after)
     )
     if job_id is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from switchyard.model.ids import LENGTH
 from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.schema import (
@@ -24,6 +25,8 @@ from switchyard.store.schema import (
 )
 
 Row = sa.Row[*tuple[Any, ...]]
+
+LOCKS_MAX = 10_000  # ids in one statement: SQLite takes 32,766 parameters, PostgreSQL 65,535
 
 _WITH_CLUSTER = jobs.outerjoin(clusters, clusters.c.id == jobs.c.cluster_id)
 _VIEW = (*jobs.c, clusters.c.name.label("cluster"))
@@ -67,6 +70,11 @@ def key_claim(tx: Tx, rows: list[dict[str, Any]]) -> dict[tuple[str, str], Row]:
     dialect.put_new(tx, idempotency, ordered)
     wanted = sa.tuple_(idempotency.c.owner, idempotency.c.key).in_([(row["owner"], row["key"]) for row in ordered])
     return {(row.owner, row.key): row for row in tx.execute(sa.select(idempotency).where(wanted))}
+
+
+def key_get(tx: Tx, owner: str, key: str) -> Row | None:
+    query = sa.select(idempotency).where(idempotency.c.owner == owner, idempotency.c.key == key)
+    return tx.execute(query).one_or_none()
 
 
 def key_clean(tx: Tx, *, before_us: int, limit: int) -> int:
@@ -116,8 +124,10 @@ def job_states(tx: Tx, job_ids: Sequence[str]) -> dict[str, Row]:
 
 
 def job_ids_by_prefix(tx: Tx, prefix: str, limit: int = 2) -> list[str]:
-    # A range on the primary key: LIKE would not use it on every collation.
-    query = sa.select(jobs.c.id).where(jobs.c.id >= prefix, jobs.c.id < prefix + "~").order_by(jobs.c.id).limit(limit)
+    # A range on the primary key: LIKE would not use it on every collation, and only digits and letters sort the same
+    # in all of them, so the upper end is the highest id with this prefix.
+    within = jobs.c.id.between(prefix, prefix.ljust(LENGTH, "Z"))
+    query = sa.select(jobs.c.id).where(within).order_by(jobs.c.id).limit(limit)
     return list(tx.execute(query).scalars())
 
 
@@ -171,16 +181,19 @@ def _has_label(key: str, value: str) -> sa.ColumnElement[bool]:
     import json
 
     pair = f"{json.dumps(key, ensure_ascii=False)}:{json.dumps(value, ensure_ascii=False)}"
-    return jobs.c.labels.contains(pair, autoescape=True)
+    # Not LIKE, which ignores case on SQLite: where taking the pair out changes the text, it was there.
+    return sa.func.replace(jobs.c.labels, pair, "") != jobs.c.labels
 
 
 def job_lock(tx: Tx, job_ids: Iterable[str]) -> dict[str, Row]:
     """Lock jobs for change, in id order: two replicas that lock in arrival order deadlock."""
     ids = sorted(set(job_ids))
-    if not ids:
-        return {}
-    query = sa.select(jobs).where(jobs.c.id.in_(ids)).order_by(jobs.c.id).with_for_update()
-    return {row.id: row for row in tx.execute(query)}
+    found: dict[str, Row] = {}
+    for start in range(0, len(ids), LOCKS_MAX):
+        some = ids[start : start + LOCKS_MAX]
+        query = sa.select(jobs).where(jobs.c.id.in_(some)).order_by(jobs.c.id).with_for_update()
+        found |= {row.id: row for row in tx.execute(query)}
+    return found
 
 
 def job_change(tx: Tx, changes: dict[str, dict[str, Any]]) -> None:

@@ -19,7 +19,7 @@ LANES_MAX = 1000  # lanes of one cluster looked at in one lease; more wait for t
 _LANES = sa.text(f"""
     WITH RECURSIVE lane(cluster_id, lane, n) AS (
         SELECT c.id, (SELECT min(lane) FROM jobs WHERE cluster_id = c.id AND {READY}), 1
-        FROM clusters c WHERE c.id IN :clusters
+        FROM clusters c WHERE c.id IN :clusters AND c.deleted_us IS NULL AND NOT c.is_cordoned
         UNION ALL
         SELECT l.cluster_id,
                (SELECT min(j.lane) FROM jobs j WHERE j.cluster_id = l.cluster_id AND j.lane > l.lane AND {READY}),
@@ -115,16 +115,32 @@ def held_cancels(tx: Tx, agent_ids: list[str]) -> dict[str, list[Row]]:
     return found
 
 
-def held_by_silent(tx: Tx, *, seen_before_us: int, limit: int) -> list[Row]:
-    """Live attempts whose agent is gone, or was last seen before a time and whose job does not wait for ever."""
-    impatient = sa.and_(agents.c.seen_us < seen_before_us, jobs.c.on_lost != "wait")
+def held_by_silent(tx: Tx, *, now_us: int, amnesty_us: int, bears_s: int, silent_us: int, limit: int) -> list[Row]:
+    """Live attempts whose agent is gone, or was silent for longer than the job bears and than anybody may be.
+
+    Judged here, row by row: a limit on all that is held would fill with the living, and the silent would never come up.
+    `since_us`: when the silence began. No silence reaches back before the amnesty.
+    """
+    # An agent that leased and went before it was ever written down as seen.
+    seen_us = sa.func.coalesce(agents.c.seen_us, jobs.c.leased_us)
+    since_us = sa.case((seen_us < amnesty_us, _big(amnesty_us)), else_=seen_us)
+    bears_us = sa.cast(sa.func.coalesce(jobs.c.lost_after_s, bears_s), sa.BigInteger) * 1_000_000
+    until_us = since_us + sa.case((bears_us < silent_us, _big(silent_us)), else_=bears_us)
     query = (
-        sa.select(jobs, agents.c.seen_us, agents.c.deleted_us)
+        sa.select(jobs.c.id, jobs.c.fence, jobs.c.agent_id, agents.c.deleted_us, since_us.label("since_us"))
         .join(agents, agents.c.id == jobs.c.agent_id)
-        .where(sa.text(_prefixed(HELD)), sa.or_(agents.c.deleted_us.is_not(None), impatient))
+        .where(
+            sa.text(_prefixed(HELD)),
+            sa.or_(agents.c.deleted_us.is_not(None), sa.and_(jobs.c.on_lost != "wait", until_us < _big(now_us))),
+        )
         .limit(limit)
     )
     return list(tx.execute(query))
+
+
+def _big(number: int) -> sa.ColumnElement[int]:
+    # A bare number would be PostgreSQL's INTEGER, too small for a time.
+    return sa.literal(number, sa.BigInteger)
 
 
 def ready_on(tx: Tx, cluster_ids: list[str], limit: int) -> list[str]:

@@ -120,7 +120,14 @@ Index(
     postgresql_where=text(READY),
 )
 Index("ix_jobs_held", jobs.c.agent_id, sqlite_where=text(HELD), postgresql_where=text(HELD))
-Index("ix_jobs_cancelling", jobs.c.agent_id, sqlite_where=text(CANCELLING), postgresql_where=text(CANCELLING))
+# The second column is for SQLite's planner alone: of two partial indexes on the same column it may take the longer one.
+Index(
+    "ix_jobs_cancelling",
+    jobs.c.agent_id,
+    jobs.c.cancel_us,
+    sqlite_where=text(CANCELLING),
+    postgresql_where=text(CANCELLING),
+)
 Index("ix_jobs_waiting", jobs.c.id, sqlite_where=text(WAITING), postgresql_where=text(WAITING))
 
 # A range of an array's tasks, handed over as one: task `lo + i` runs under the fence `fence + i`. Two bytes a task: its

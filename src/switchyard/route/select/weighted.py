@@ -30,7 +30,7 @@ def draw(seed: str, names: Sequence[str], weights: Sequence[float]) -> int:
 
 
 def _draw_by_loop(job_key: int, names: Sequence[str], weights: Sequence[float]) -> int:
-    best, best_score = -1, -1.0
+    best, best_score = -1, (-1.0, -1)
     for index, name in enumerate(names):
         if weights[index] > 0:
             score = _score(_mix(job_key ^ hash_text(name)), weights[index])
@@ -43,7 +43,7 @@ def _draw_by_array(job_key: int, names: Sequence[str], weights: Sequence[float])
     """The highest hash within each weight, then a logarithm only of those winners."""
     keys, weight_array = _arrays(tuple(names), tuple(weights))
     mixed = _mix_array(np.uint64(job_key) ^ keys)
-    best, best_score = -1, -1.0
+    best, best_score = -1, (-1.0, -1)
     for weight in np.unique(weight_array):
         if weight <= 0:
             continue
@@ -55,9 +55,13 @@ def _draw_by_array(job_key: int, names: Sequence[str], weights: Sequence[float])
     return best
 
 
-def _score(mixed: int, weight: float) -> float:
-    """-weight / ln(u) with u uniform in (0, 1): the higher the hash, the higher the score."""
-    return -weight / math.log((mixed + 0.5) / 2.0**64) if mixed < MASK else math.inf
+def _score(mixed: int, weight: float) -> tuple[float, int]:
+    """-weight / ln(u) with u uniform in (0, 1): the higher the hash, the higher the score.
+
+    The hash itself parts two that are the same fraction as a float; the highest are 1.0, whose logarithm is zero.
+    """
+    share = (mixed + 0.5) / 2.0**64
+    return (-weight / math.log(share) if share < 1 else math.inf), mixed
 
 
 @lru_cache(maxsize=65_536)

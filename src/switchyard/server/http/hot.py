@@ -7,7 +7,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from switchyard.errors import Denied, Malformed, UnknownName
+from switchyard.errors import BadRequest, Denied, Gone, Malformed, PolicyRefused, UnknownName
 from switchyard.model.api import BulkRequest
 from switchyard.model.decode import JsonReader
 from switchyard.model.job import JobRequest, State
@@ -34,10 +34,20 @@ _KEY_BYTES_MAX = 200
 async def submit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
     """POST /v1/jobs: decode, admit, route, commit; 201 after the commit."""
     actor = await authenticate_user(yard, scope)
+    if scope["query_string"]:
+        raise Malformed("A submit takes no parameters; everything is in the body.")
     body = await read_body(scope, receive, yard.settings.bounds.job_bytes)
     request: JobRequest = _job_request.read(body)
-    write = await _decide(yard, actor, request, key=_idempotency_key(scope), body=body)
-    accepted: Accepted = await yard.commit(write)
+    key = _idempotency_key(scope)
+    try:
+        write = await _decide(yard, scope, actor, request, key=key, body=body)
+        accepted: Accepted = await yard.commit(write)
+    except (BadRequest, Denied, PolicyRefused):
+        # What was accepted stays so: the answer may have been lost, and the world has changed since.
+        again = await yard.in_thread(yard.submit.repeated, actor, key=key, body=body) if key else None
+        if again is None:
+            raise
+        accepted = again
     await send_json(send, 201 if accepted.is_new else 200, accepted.created)
 
 
@@ -57,7 +67,9 @@ def _decide_bulk(yard: Yard, actor: Actor, key: str | None, body: bytes) -> Bulk
     return yard.bulk.decide(actor, request, key=key, body=body)
 
 
-async def _decide(yard: Yard, actor: Actor, request: JobRequest, *, key: str | None, body: bytes) -> JobInsert:
+async def _decide(
+    yard: Yard, scope: Scope, actor: Actor, request: JobRequest, *, key: str | None, body: bytes
+) -> JobInsert:
     """A no is final, so it is never said from a snapshot that another replica may have outdated."""
     try:
         write = yard.submit.decide(actor, request, key=key, body=body)
@@ -66,6 +78,7 @@ async def _decide(yard: Yard, actor: Actor, request: JobRequest, *, key: str | N
     except (UnknownName, Denied):
         pass
     await yard.in_thread(yard.context.snapshots.refresh)
+    actor = await authenticate_user(yard, scope)  # with the grants of now
     return yard.submit.decide(actor, request, key=key, body=body)
 
 
@@ -123,9 +136,11 @@ async def _report(yard: Yard, agent: AgentEntry, message: Poll) -> tuple[list[An
 def _sync_ask(yard: Yard, agent: AgentEntry, message: Poll) -> SyncAsk:
     assert message.inventory is not None
     yard.idle.pop(agent.id, None)
-    cluster = yard.context.snapshots.fleet.rows[agent.cluster_id].name
     return SyncAsk(
-        agent.id, cluster, message.incarnation, frozenset((held.job, held.fence) for held in message.inventory)
+        agent.id,
+        _cluster_name(yard, agent),
+        message.incarnation,
+        frozenset((held.job, held.fence) for held in message.inventory),
     )
 
 
@@ -134,7 +149,7 @@ async def _lease(yard: Yard, agent: AgentEntry, message: Poll, wait_s: float, re
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
     gone: asyncio.Task[object] | None = None
-    cluster = yard.context.snapshots.fleet.rows[agent.cluster_id].name
+    cluster = _cluster_name(yard, agent)
     cancelling = frozenset((held.job, held.fence) for held in message.cancelling)
     ask = LeaseAsk(agent.id, agent.cluster_id, cluster, message.session, message.want, message.room, cancelling)
     given = Given(message.session, [], [], [])
@@ -156,6 +171,14 @@ async def _lease(yard: Yard, agent: AgentEntry, message: Poll, wait_s: float, re
         if gone is not None:
             gone.cancel()
     return given
+
+
+def _cluster_name(yard: Yard, agent: AgentEntry) -> str:
+    """It may have been deleted since the agent was authenticated."""
+    row = yard.context.snapshots.fleet.rows.get(agent.cluster_id)
+    if row is None:
+        raise Gone("The cluster of this agent is gone.")
+    return row.name
 
 
 async def until_gone(receive: Receive) -> object:

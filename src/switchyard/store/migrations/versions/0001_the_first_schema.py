@@ -235,7 +235,7 @@ def upgrade() -> None:
     with op.batch_alter_table("jobs", schema=None) as batch_op:
         batch_op.create_index(
             "ix_jobs_cancelling",
-            ["agent_id"],
+            ["agent_id", "cancel_us"],
             unique=False,
             sqlite_where=sa.text(
                 "cancel_us IS NOT NULL AND agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"

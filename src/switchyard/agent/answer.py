@@ -1,0 +1,83 @@
+"""Reads the server's answer to a poll, lease by lease: a job this agent cannot read must not hide the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Raw, Struct
+
+from switchyard.agent.client import Unreached
+from switchyard.model.job import JobSpec
+from switchyard.model.lifecycle import Answer
+from switchyard.model.poll import Held, Lease, Stop
+
+
+class _Wire(Struct, frozen=True, kw_only=True):
+    session: int
+    leases: list[Raw] = []
+    cancels: list[Held] = []
+    stops: list[Stop] = []
+    answers: list[Answer] = []
+    is_closing: bool = False
+
+
+class _Head(Struct, frozen=True):
+    job: str
+    attempt: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A lease of a form this agent does not know, with a stand-in that only carries its identity."""
+
+    lease: Lease
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    session: int
+    leases: list[Lease]
+    unreadable: list[Unreadable]
+    cancels: list[Held]
+    stops: list[Stop]
+    answers: list[Answer]
+    is_closing: bool
+
+
+def read_answer(body: bytes) -> Heard:
+    try:
+        wire = msgspec.json.decode(body, type=_Wire)
+        leases = [_lease(raw) for raw in wire.leases]
+    except msgspec.DecodeError as exc:
+        raise Unreached(f"The server's answer cannot be read: {exc}.") from exc
+    return Heard(
+        session=wire.session,
+        leases=[each for each in leases if isinstance(each, Lease)],
+        unreadable=[each for each in leases if isinstance(each, Unreadable)],
+        cancels=wire.cancels,
+        stops=wire.stops,
+        answers=wire.answers,
+        is_closing=wire.is_closing,
+    )
+
+
+def _lease(raw: Raw) -> Lease | Unreadable:
+    try:
+        return msgspec.json.decode(raw, type=Lease)
+    except msgspec.DecodeError as exc:
+        head = msgspec.json.decode(raw, type=_Head)
+        stand_in = JobSpec(command=["unreadable"])
+        lease = Lease(
+            job=head.job,
+            attempt=head.attempt,
+            fence=head.fence,
+            name="",
+            owner="",
+            project="",
+            domain="",
+            spec=stand_in,
+        )
+        return Unreadable(lease, str(exc))

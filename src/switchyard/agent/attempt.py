@@ -1,0 +1,74 @@
+"""An attempt as the agent keeps it: a lease, how far it has come, and what is still to be said of it. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from switchyard.agent.backends import marker
+from switchyard.agent.clock import Stamp
+from switchyard.model.poll import Held, Lease, Report
+
+Key = tuple[str, int]  # job and fence: what an attempt is known by
+
+
+class Stage(StrEnum):
+    """How far an attempt has come here. Only the first is written before the backend hears of it."""
+
+    INTENT = "INTENT"  # leased, to be submitted
+    SUBMITTED = "SUBMITTED"  # the backend has it
+    RUNNING = "RUNNING"
+    ENDED = "ENDED"  # nothing of it runs; its end is still to be told
+    SETTLED = "SETTLED"  # the server knows, or wants to hear no more
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    lease: Lease
+    stage: Stage = Stage.INTENT
+    native_id: str | None = None
+    is_cancel_asked: bool = False
+    is_stopped: bool = False  # the server wants it ended and nothing further told
+
+    @property
+    def key(self) -> Key:
+        return (self.lease.job, self.lease.fence)
+
+    @property
+    def held(self) -> Held:
+        return Held(self.lease.job, self.lease.fence)
+
+    @property
+    def marker(self) -> str:
+        return marker(self.lease)
+
+    @property
+    def is_live(self) -> bool:
+        """It runs, or is to run."""
+        return self.stage in (Stage.INTENT, Stage.SUBMITTED, Stage.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Something seen of an attempt, and when, to be told to the server."""
+
+    report: Report
+    at: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An attempt as it has become, with what is to be told of it. The last of an ENDED one's is its end."""
+
+    attempt: Attempt
+    said: tuple[Said, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A report that the server has not answered."""
+
+    seq: int
+    key: Key
+    said: Said
+    is_final: bool

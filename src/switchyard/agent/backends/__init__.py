@@ -1,0 +1,117 @@
+"""What a backend must do: the seam between the agent and whatever really runs jobs. It knows nothing of servers.
+
+Eight calls are about jobs and the cluster: describe, state, quote, submit, find, status, cancel, output.
+Five more serve the agent: watch and wake (when to look), held (what is there without a journal), forget, close.
+
+How a call fails: a transient `YardError` (or one raised after doubt, such as a timeout) means "maybe, ask again": the
+agent looks the marker up before it submits again. A `YardError` that is not transient, from submit, is the cluster's
+no: the attempt fails with that reason. Native states nobody has heard of become Seen.UNKNOWN with the text kept; an id
+that the cluster denies is Seen.LOST, never an end that nobody saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from switchyard.model.cluster import Load
+from switchyard.model.graph import Graph
+from switchyard.model.job import JobSpec
+from switchyard.model.lifecycle import Seen
+from switchyard.model.poll import Lease
+
+ENDS = frozenset({Seen.SUCCEEDED, Seen.FAILED, Seen.CANCELLED, Seen.LOST})
+STREAMS = ("stdout", "stderr")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What every backend is given at its start."""
+
+    cluster: str
+    directory: Path  # its own, kept over restarts
+    graph: Graph  # given by the operator, or found on this machine
+    environment: Mapping[str, str] = field(default_factory=dict)  # what a job may inherit of the agent's own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """How one native job stands, and how long ago it came to that."""
+
+    seen: Seen
+    text: str = ""  # the native state, for the log
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    ago_us: int = 0
+    began_ago_us: int | None = None  # of an ended one: when it began to run, if it did
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """Could it run here, and in how many seconds."""
+
+    can: bool
+    eta_s: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some bytes of a stream, and how many it has in all."""
+
+    data: bytes
+    total: int
+
+
+class Backend(Protocol):
+    kind: ClassVar[str]
+    # Submitting the same marker twice starts it once. Where that is not so, the agent writes down that it submitted
+    # before it goes on, and after any doubt looks the marker up first.
+    is_submit_repeatable: ClassVar[bool]
+
+    def __init__(self, setting: Setting) -> None: ...
+
+    def describe(self) -> Graph: ...
+
+    def state(self) -> Load:
+        """What is free now, and how many jobs run and wait. What was submitted counts as taken."""
+
+    def quote(self, spec: JobSpec) -> Quote: ...
+
+    def submit(self, lease: Lease) -> str:
+        """Hand one attempt over, with `marker(lease)` in its name, and return the native id."""
+
+    def find(self, marker: str) -> str | None:
+        """The native id of what was submitted under this marker; None: surely nothing was."""
+
+    def status(self, native_ids: Iterable[str]) -> dict[str, Status]:
+        """How each of these stands, in one question. Every id asked for is answered."""
+
+    def cancel(self, native_id: str) -> None:
+        """Ask for the end. May be repeated; `status` says when it is gone."""
+
+    def output(self, native_id: str, stream: str, *, offset: int, size: int) -> Piece:
+        """At most `size` bytes of stdout or stderr. What nobody knows of has no bytes."""
+
+    def watch(self, timeout_s: float) -> None:
+        """Return when something may have changed, was woken, or the time is over."""
+
+    def wake(self) -> None:
+        """End a watch now. Called from other threads."""
+
+    def held(self) -> list[Lease]:
+        """Every attempt that has begun there, as an agent that lost its journal would find it."""
+
+    def forget(self, native_id: str) -> None:
+        """Remove what is kept of an attempt that is over and settled."""
+
+    def close(self) -> None:
+        """Let go of everything; what runs goes on."""
+
+
+def marker(lease: Lease) -> str:
+    """The name under which an attempt is known to the cluster: unique for ever."""
+    return f"yard-{lease.job}-{lease.attempt}-{lease.fence}"

@@ -1,0 +1,176 @@
+"""A backend that runs nothing: jobs pass by the clock, as their environment says. For tests and simulation.
+
+FAKE_RUN_S=2.5      how long it runs (else `sleep N` runs N seconds, anything else 0)
+FAKE_DELAY_S=1      how long it waits before it runs
+FAKE_EXIT=3         exit code          FAKE_SIGNAL=9      killed by a signal
+FAKE_OUTPUT=text    its stdout         FAKE_ERROR=text    its stderr
+FAKE_DENY=reason    submit refuses it  FAKE_DOUBT=1       the first submit takes it, and fails all the same
+FAKE_LOSE=1         once it should have ended, the cluster denies knowing it
+FAKE_UNKNOWN=text   while it runs, its state is a word nobody has heard of
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from switchyard.agent import clock
+from switchyard.agent.backends import Piece, Quote, Setting, Status, marker
+from switchyard.agent.need import Need, load_of, need_of, room_of, spec_of, total
+from switchyard.errors import PolicyRefused, Unavailable
+from switchyard.model.cluster import Load
+from switchyard.model.graph import Graph
+from switchyard.model.job import JobSpec
+from switchyard.model.lifecycle import Seen
+from switchyard.model.poll import Lease
+
+TICK_S = 0.02  # how often a watch looks whether a job's time has come
+
+
+class _Record(Struct, frozen=True):
+    """One fake job on disk."""
+
+    lease: Lease
+    submitted_ns: int
+    cancelled_ns: int | None = None
+
+
+class FakeBackend:
+    kind: ClassVar[str] = "fake"
+    is_submit_repeatable: ClassVar[bool] = False  # like most batch systems: twice submitted would run twice
+
+    def __init__(self, setting: Setting, *, now_ns: Callable[[], int] = clock.now_ns) -> None:
+        self._setting = setting
+        self._jobs = setting.directory / "fake"
+        self._jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._now_ns = now_ns
+        self._records = {path.stem: _read(path) for path in sorted(self._jobs.glob("*.json"))}
+        self._woken = threading.Event()
+
+    def describe(self) -> Graph:
+        return self._setting.graph
+
+    def state(self) -> Load:
+        records = list(self._records.values())
+        seen = [self._status(record).seen for record in records]
+        live = [record for record, each in zip(records, seen, strict=True) if each in _LIVE]
+        taken = total(need_of(spec_of(record.lease)) for record in live)
+        queued = seen.count(Seen.SUBMITTED)
+        return load_of(self._setting.graph, taken, running=len(live) - queued, queued=queued)
+
+    def quote(self, spec: JobSpec) -> Quote:
+        whole = load_of(self._setting.graph, Need(), running=0, queued=0)
+        if not need_of(spec).fits(room_of(whole, less=Need())):
+            return Quote(can=False, reason="it needs more than this cluster has")
+        return Quote(can=True, eta_s=0)
+
+    def submit(self, lease: Lease) -> str:
+        env = spec_of(lease).env
+        if "FAKE_DENY" in env:
+            raise PolicyRefused(f"the cluster refused it: {env['FAKE_DENY']}")
+        name = marker(lease)
+        if name in self._records:
+            raise AssertionError(f"{name} was submitted twice")
+        self._write(name, _Record(lease, self._now_ns()))
+        if "FAKE_DOUBT" in env:
+            raise Unavailable("no answer from the cluster in time")
+        return name
+
+    def find(self, marker: str) -> str | None:
+        return marker if marker in self._records else None
+
+    def status(self, native_ids: Iterable[str]) -> dict[str, Status]:
+        known = self._records
+        lost = Status(seen=Seen.LOST, reason="the cluster does not know this job")
+        return {name: self._status(known[name]) if name in known else lost for name in native_ids}
+
+    def cancel(self, native_id: str) -> None:
+        record = self._records.get(native_id)
+        if record is not None and self._status(record).seen in _LIVE:
+            self._write(native_id, replace(record, cancelled_ns=self._now_ns()))
+            self._woken.set()
+
+    def output(self, native_id: str, stream: str, *, offset: int, size: int) -> Piece:
+        record = self._records.get(native_id)
+        key = {"stdout": "FAKE_OUTPUT", "stderr": "FAKE_ERROR"}[stream]
+        data = spec_of(record.lease).env.get(key, "").encode() if record else b""
+        return Piece(data[offset : offset + size], len(data))
+
+    def watch(self, timeout_s: float) -> None:
+        is_busy = any(self._status(record).seen in _LIVE for record in self._records.values())
+        self._woken.wait(min(timeout_s, TICK_S) if is_busy else timeout_s)
+        self._woken.clear()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def held(self) -> list[Lease]:
+        return [record.lease for record in self._records.values()]
+
+    def forget(self, native_id: str) -> None:
+        self._records = {name: record for name, record in self._records.items() if name != native_id}
+        (self._jobs / f"{native_id}.json").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._woken.set()
+
+    def _status(self, record: _Record) -> Status:
+        env = spec_of(record.lease).env
+        begin_ns = record.submitted_ns + int(float(env.get("FAKE_DELAY_S", "0")) * 1e9)
+        end_ns = begin_ns + int(_run_s(spec_of(record.lease)) * 1e9)
+        now_ns = self._now_ns()
+        if record.cancelled_ns is not None and record.cancelled_ns < end_ns:
+            return Status(seen=Seen.CANCELLED, reason="cancelled", ago_us=(now_ns - record.cancelled_ns) // 1000)
+        if now_ns < begin_ns:
+            return Status(seen=Seen.SUBMITTED, text="PENDING", ago_us=(now_ns - record.submitted_ns) // 1000)
+        if now_ns < end_ns and "FAKE_UNKNOWN" in env:
+            return Status(seen=Seen.UNKNOWN, text=env["FAKE_UNKNOWN"])
+        if now_ns < end_ns:
+            return Status(seen=Seen.RUNNING, text="RUNNING", ago_us=(now_ns - begin_ns) // 1000)
+        if "FAKE_LOSE" in env:
+            return Status(seen=Seen.LOST, reason="the cluster does not know this job")
+        return _ended(env, ago_us=(now_ns - end_ns) // 1000, began_ago_us=(now_ns - begin_ns) // 1000)
+
+    def _write(self, name: str, record: _Record) -> None:
+        new = self._jobs / f"{name}.new"
+        new.write_bytes(msgspec.json.encode(record))
+        new.rename(self._jobs / f"{name}.json")
+        self._records = {**self._records, name: record}  # replaced, not changed: other threads read it
+
+
+_LIVE = (Seen.SUBMITTED, Seen.RUNNING, Seen.UNKNOWN)
+
+
+def _read(path: Path) -> _Record:
+    return msgspec.json.decode(path.read_bytes(), type=_Record)
+
+
+def _run_s(spec: JobSpec) -> float:
+    if "FAKE_RUN_S" in spec.env:
+        return float(spec.env["FAKE_RUN_S"])
+    return float(spec.command[1]) if spec.command[0] == "sleep" and len(spec.command) > 1 else 0.0
+
+
+def _ended(env: dict[str, str], *, ago_us: int, began_ago_us: int) -> Status:
+    code, number = int(env.get("FAKE_EXIT", "0")), env.get("FAKE_SIGNAL")
+    if number is not None:
+        return Status(
+            seen=Seen.FAILED,
+            signal=int(number),
+            reason=f"killed by signal {number}",
+            ago_us=ago_us,
+            began_ago_us=began_ago_us,
+        )
+    return Status(
+        seen=Seen.FAILED if code else Seen.SUCCEEDED,
+        exit_code=code,
+        reason=f"exit code {code}" if code else "",
+        ago_us=ago_us,
+        began_ago_us=began_ago_us,
+    )

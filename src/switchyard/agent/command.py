@@ -1,0 +1,234 @@
+"""`yard agent`: reads the command line and the environment, joins if need be, and keeps the loop until a signal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import re
+import select
+import signal
+import socket
+import ssl
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from switchyard.agent import credential as credentials
+from switchyard.agent.backends import Setting
+from switchyard.agent.backends.registry import kinds, load
+from switchyard.agent.client import Connection, Server, read_server
+from switchyard.agent.credential import Credential
+from switchyard.agent.discover import discover, graph_to_plain, read_graph
+from switchyard.agent.journal import Journal
+from switchyard.agent.log import line, set_up
+from switchyard.agent.loop import FREE_BYTES_MIN, Limits, Loop
+from switchyard.errors import EXIT_OK, BadRequest, Gone, Malformed, NotFound, Unauthenticated, Unavailable, YardError
+from switchyard.model.graph import Graph
+from switchyard.model.names import NAME_HINT, is_name
+from switchyard.model.poll import BATCH_MAX, Join
+
+URL_DEFAULT = "http://127.0.0.1:8080"
+SIGNAL_S = 0.2  # how often the main thread looks after the others
+# What a supervisor and its job may have of the agent's environment; a join token, say, is not theirs to see.
+PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+
+DESCRIPTION = """\
+Run the agent of one cluster in the foreground: it asks the server for work and runs it by the given backend.
+
+At the first start it joins with a join token (`yard cluster invite NAME` makes one) and keeps its own credential in
+its data folder; later starts need no token. Running jobs outlive the agent; the next start finds them again.
+"""
+EXAMPLES = """\
+examples:
+  yard agent --server http://127.0.0.1:8080 --cluster alpha --backend local --token join_...
+  yard agent --server https://a.example --server https://b.example --ca-file ca.pem --cluster alpha --backend local
+  yard agent --cluster beta --backend local --graph beta.yaml --data ./beta
+  yard agent discover                      what this machine would register, in the form --graph reads
+
+environment: YARD_URL (default of --server), YARD_JOIN_TOKEN (default of --token)
+exit codes:  0 ended by a signal, 1 unreachable or broken, 2 wrong use, 4 refused, 6 removed, or the name is taken
+"""
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: list[str]) -> int:
+    try:
+        if argv[:1] == ["discover"]:
+            return discover_command(argv[1:])
+        return run(parser().parse_args(argv))
+    except YardError as exc:
+        print(f"error: {exc.detail}", file=sys.stderr)
+        if exc.next_step:
+            print(f"next: {exc.next_step}", file=sys.stderr)
+        return exc.exit_code
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="yard agent",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("--server", action="append", metavar="URL", help="the server; several are tried in turn")
+    made.add_argument("--cluster", required=True, metavar="NAME", help="the cluster to join")
+    made.add_argument("--backend", required=True, metavar="KIND", help=f"what runs the jobs: {', '.join(kinds())}")
+    made.add_argument("--token", metavar="JOIN", help="the join token, needed once")
+    made.add_argument("--graph", type=Path, metavar="FILE", help="what the cluster has (YAML or JSON); else discovered")
+    made.add_argument(
+        "--data", type=Path, metavar="DIR", help="state (default: ~/.local/share/switchyard/agents/CLUSTER)"
+    )
+    made.add_argument("--name", help="the agent's name (default: CLUSTER-HOSTNAME)")
+    made.add_argument("--ca-file", metavar="FILE", help="certificates to trust instead of the system's")
+    made.add_argument("--jobs-max", type=int, default=64, metavar="N", help="attempts held at once (default: 64)")
+    made.add_argument(
+        "--free-bytes-min", type=int, default=FREE_BYTES_MIN, metavar="N", help=argparse.SUPPRESS
+    )  # for tests on small disks
+    made.add_argument("-v", "--verbose", action="store_true", help="log every step")
+    return made
+
+
+def discover_command(argv: list[str]) -> int:
+    made = argparse.ArgumentParser(
+        prog="yard agent discover", description="Print what this machine would register, in the form --graph reads."
+    )
+    made.add_argument("--graph", type=Path, metavar="FILE", help="read and check this file instead")
+    made.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml")
+    given = made.parse_args(argv)
+    plain = graph_to_plain(read_graph(given.graph) if given.graph else discover(Path.cwd()))
+    if given.output == "json":
+        print(json.dumps(plain, indent=2))
+    else:
+        import yaml
+
+        print(yaml.safe_dump(plain, sort_keys=False), end="")
+    return EXIT_OK
+
+
+def run(given: argparse.Namespace) -> int:
+    set_up(verbose=given.verbose)
+    _check(given)
+    servers = [read_server(url) for url in given.server or [os.environ.get("YARD_URL") or URL_DEFAULT]]
+    _check_tls(servers, given.ca_file)
+    make_backend = load(given.backend)
+    directory = (given.data or _home() / ".local/share/switchyard/agents" / given.cluster).absolute()
+    with closing(credentials.claim_folder(directory)):
+        graph = read_graph(given.graph) if given.graph else discover(directory)
+        kept = _kept(directory, given.cluster)
+        with closing(Journal(directory / "journal.db", journal_id=kept.journal if kept else None)) as journal:
+            member = kept or _join(given, servers, journal.id, directory)
+            environment = {key: os.environ[key] for key in PASSED_ON if key in os.environ}
+            setting = Setting(cluster=given.cluster, directory=directory, graph=graph, environment=environment)
+            with closing(make_backend(setting)) as backend:
+                loop = Loop(
+                    journal,
+                    backend,
+                    connect=lambda: Connection(servers, ca_file=given.ca_file, bearer=member.credential),
+                    directory=directory,
+                    limits=Limits(jobs_max=given.jobs_max, free_bytes_min=given.free_bytes_min),
+                )
+                _announce(member, graph, given)
+                return _until_signal(loop, directory)
+
+
+def _until_signal(loop: Loop, directory: Path) -> int:
+    """Handlers do nothing: one that took a lock could interrupt the very thread that holds it. The main thread acts."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    # Not sigtimedwait: stopped and continued past its time-out, Python 3.11 returns a signal that never came.
+    signal.set_wakeup_fd(write_end)
+    loop.start()
+    while not loop.is_over():
+        if select.select([read_end], [], [], SIGNAL_S)[0]:
+            log.info(line("stopping", signal=signal.Signals(os.read(read_end, 1)[0]).name))
+            break
+    refused = loop.stop()
+    if isinstance(refused, Unauthenticated | Gone):
+        step = f"Join again: remove {directory / credentials.FILE} and give a join token (`yard cluster invite NAME`)."
+        raise type(refused)(f"The server refuses this agent: {refused.detail}", next_step=step)
+    if refused is not None:
+        raise refused
+    return EXIT_OK
+
+
+def _join(given: argparse.Namespace, servers: list[Server], journal_id: str, directory: Path) -> Credential:
+    from switchyard.agent.joining import join, own_version
+
+    request = Join(
+        cluster=given.cluster,
+        name=given.name or f"{given.cluster}-{_host()}",
+        journal=journal_id,
+        backend=given.backend,
+        version=own_version(),
+    )
+    token = given.token or os.environ.get("YARD_JOIN_TOKEN")
+    joined = join(servers, request, token=token, ca_file=given.ca_file)
+    credentials.save(directory, joined)
+    return joined
+
+
+def _kept(directory: Path, cluster: str) -> Credential | None:
+    kept = credentials.load(directory)
+    if kept is not None and kept.cluster != cluster:
+        raise BadRequest(
+            f"{directory} belongs to an agent of cluster {kept.cluster}, not {cluster}.",
+            next_step="Give this one its own folder with --data.",
+        )
+    return kept
+
+
+def _announce(member: Credential, graph: Graph, given: argparse.Namespace) -> None:
+    print(f"joined cluster {member.cluster} as agent {member.name} ({member.agent})", flush=True)
+    log.info(
+        line(
+            "agent-start",
+            cluster=member.cluster,
+            agent=member.agent,
+            backend=given.backend,
+            nodes=graph.nodes,
+            cores=graph.cores,
+            gpus=graph.gpus,
+            pid=os.getpid(),
+        )
+    )
+
+
+def _check(given: argparse.Namespace) -> None:
+    """All mistakes at once, before anything is touched."""
+    wrong = [
+        f"--{what} {name!r} is not a name ({NAME_HINT})"
+        for what, name in (("cluster", given.cluster), ("name", given.name))
+        if name is not None and not is_name(name)
+    ]
+    if not 1 <= given.jobs_max <= BATCH_MAX:
+        wrong.append(f"--jobs-max must be from 1 to {BATCH_MAX}")
+    if wrong:
+        raise Malformed("; ".join(wrong) + ".", next_step="See `yard agent --help`.")
+
+
+def _check_tls(servers: list[Server], ca_file: str | None) -> None:
+    if ca_file is None:
+        return
+    if not Path(ca_file).is_file():
+        raise NotFound(f"There is no file {ca_file}.", next_step="Check the path given with --ca-file.")
+    try:
+        Connection(servers, ca_file=ca_file)
+    except ssl.SSLError as exc:
+        raise Malformed(f"{ca_file} has no certificates: {exc}.") from exc
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as exc:
+        raise Unavailable("There is no home folder for the agent's state.", next_step="Give --data DIR.") from exc
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname().split(".")[0])[:60].strip("-") or "host"

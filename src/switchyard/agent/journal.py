@@ -1,0 +1,361 @@
+"""What the agent must not forget: attempts and unanswered reports, in one SQLite file. It knows no backend, no server.
+
+A lease is committed here before the backend hears of it: `take` writes or raises. Everything else may be found out
+again after a crash (the backend and the server say it anew), so memory goes first there, and what a full disk refuses
+is written as soon as it can be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from switchyard.agent.attempt import Attempt, Change, Key, Queued, Said, Stage
+from switchyard.agent.clock import Stamp
+from switchyard.agent.log import line
+from switchyard.errors import Conflict, Unavailable
+from switchyard.model.lifecycle import Answer
+from switchyard.model.poll import Lease, Report
+
+SCHEMA_VERSION = "1"
+BUSY_S = 5.0  # nobody else writes here; only a backup tool could hold it for a moment
+SETTLED_DAYS_MAX = 1.0  # how long a settled attempt and its directory stay to be looked at
+SETTLED_MAX = 10_000
+PURGE_MAX = 500  # attempts removed in one go: their directories take time
+CORRUPT_MAX = 100  # damaged journals kept aside, for whoever wants to look
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS attempts (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    job TEXT NOT NULL,
+    fence INTEGER NOT NULL,
+    lease BLOB NOT NULL,
+    stage TEXT NOT NULL,
+    native_id TEXT,
+    is_cancel_asked INTEGER NOT NULL DEFAULT 0,
+    is_stopped INTEGER NOT NULL DEFAULT 0,
+    final BLOB,                -- the report of its end, to say it again to a server that forgot
+    settled_s REAL,            -- wall clock: only for clean-up
+    UNIQUE (job, fence)
+);
+CREATE INDEX IF NOT EXISTS attempts_settled ON attempts (settled_s) WHERE settled_s IS NOT NULL;
+CREATE TABLE IF NOT EXISTS outbox (
+    seq INTEGER PRIMARY KEY,
+    job TEXT NOT NULL,
+    fence INTEGER NOT NULL,
+    report BLOB NOT NULL,
+    boot TEXT NOT NULL,
+    at_ns INTEGER NOT NULL,
+    is_final INTEGER NOT NULL
+);
+"""
+
+INSERT = "INSERT INTO attempts (job, fence, lease, stage, native_id) VALUES (?, ?, ?, ?, ?)"
+UPDATE = """
+UPDATE attempts SET stage = ?, native_id = ?, is_cancel_asked = ?, is_stopped = ?, final = coalesce(?, final),
+settled_s = ? WHERE job = ? AND fence = ?
+"""
+QUEUE = "INSERT OR REPLACE INTO outbox (seq, job, fence, report, boot, at_ns, is_final) VALUES (?, ?, ?, ?, ?, ?, ?)"
+PURGEABLE = """
+SELECT * FROM attempts WHERE settled_s IS NOT NULL AND (settled_s < ? OR settled_s <=
+    (SELECT settled_s FROM attempts WHERE settled_s IS NOT NULL ORDER BY settled_s DESC LIMIT 1 OFFSET ?))
+ORDER BY settled_s LIMIT ?
+"""
+Op = tuple[str, tuple[Any, ...]]
+PROBE: Op = ("INSERT OR REPLACE INTO meta VALUES ('probe', ?)", ("x" * 4096,))  # a page: less could fit by chance
+
+log = logging.getLogger(__name__)
+
+
+class DiskTrouble(Unavailable):
+    """The journal cannot be written."""
+
+    default_next = "Make room on the agent's disk; it goes on by itself."
+
+
+class Journal:
+    def __init__(self, path: Path, *, journal_id: str | None = None) -> None:
+        """Open or create. A damaged file is moved aside; `journal_id` is then the identity to go on with."""
+        self._lock = threading.RLock()
+        self._behind: list[Op] = []  # what the disk has refused so far, in order
+        self.trouble = ""
+        self.was_damaged = False
+        try:
+            self._open(path, journal_id)
+        except (sqlite3.OperationalError, OSError) as exc:
+            raise DiskTrouble(f"The journal {path} cannot be opened: {exc}.") from exc
+        except (sqlite3.DatabaseError, msgspec.DecodeError) as exc:
+            aside = _move_aside(path)
+            log.error(line("journal-damaged", error=exc, moved_to=aside))
+            self.was_damaged = True
+            self._open(path, journal_id)
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def attempts(self) -> list[Attempt]:
+        """Everything not settled, in the order it was taken."""
+        with self._lock:
+            return list(self._attempts.values())
+
+    def get(self, key: Key) -> Attempt | None:
+        with self._lock:
+            return self._attempts.get(key)
+
+    def knows(self, key: Key) -> bool:
+        """Was this attempt ever taken here (as far as is kept)?"""
+        with self._lock:
+            return key in self._attempts or self._row(key) is not None
+
+    def queued(self) -> list[Queued]:
+        """Reports to send, oldest first."""
+        with self._lock:
+            return list(self._queue.values())
+
+    def take(self, leases: Iterable[Lease], *, stage: Stage = Stage.INTENT) -> list[Attempt]:
+        """Keep new leases, durably. One that is known is no news; a higher fence of a job ends what is lower."""
+        with self._lock:
+            new: dict[Key, Attempt] = {}
+            for lease in leases:
+                key = (lease.job, lease.fence)
+                if key in self._attempts or key in new:
+                    continue
+                if (row := self._row(key)) is not None:
+                    self._say_again(key, row)
+                elif self._highest_fence(lease.job) < lease.fence:
+                    new[key] = Attempt(lease, stage)
+            self._write([_inserted(attempt) for attempt in new.values()])
+            self._attempts.update(new)
+            jobs = {attempt.lease.job: attempt.lease.fence for attempt in new.values()}
+            lower = [key for key in self._attempts if key[1] < jobs.get(key[0], -1)]
+            self.mark(lower, stop=True)
+            return [self._attempts[key] for key in new if key in self._attempts]
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Note how attempts have become and what is to be told of them."""
+        with self._lock:
+            ops: list[Op] = []
+            for change in changes:
+                attempt, said = self._merged(change)
+                final = said[-1].report if said and attempt.stage is Stage.ENDED else None
+                ops.append(_updated(attempt, final))
+                if attempt.is_stopped or attempt.stage is Stage.SETTLED:
+                    ops += self._drop_queued(attempt.key)
+                ops += [self._enqueue(attempt.key, each, is_final=each.report is final) for each in said]
+                self._attempts[attempt.key] = attempt
+                if attempt.stage is Stage.SETTLED:
+                    del self._attempts[attempt.key]
+            self._write_when_possible(ops)
+
+    def settle(self, answers: Iterable[tuple[Queued, Answer]]) -> None:
+        """The server answered these: they need not be sent again."""
+        with self._lock:
+            changes: list[Change] = []
+            for queued, answer in answers:
+                self._queue.pop(queued.seq, None)
+                self._behind.append(("DELETE FROM outbox WHERE seq = ?", (queued.seq,)))
+                attempt = self._attempts.get(queued.key)
+                if attempt is not None and queued.is_final:
+                    changes.append(Change(replace(attempt, stage=Stage.SETTLED)))
+                elif attempt is not None and answer is Answer.STOP:
+                    changes.append(Change(replace(attempt, is_stopped=True)))
+            self.apply(changes)
+
+    def mark(self, keys: Iterable[Key], *, cancel: bool = False, stop: bool = False) -> list[Key]:
+        """Note that the end of these was asked for. Returns the ones that are not known here."""
+        with self._lock:
+            unknown: list[Key] = []
+            changes: list[Change] = []
+            for key in keys:
+                attempt = self._attempts.get(key)
+                if attempt is None:
+                    unknown.append(key)
+                    continue
+                marked = replace(
+                    attempt,
+                    is_cancel_asked=attempt.is_cancel_asked or cancel,
+                    is_stopped=attempt.is_stopped or stop,
+                    stage=Stage.SETTLED if stop and attempt.stage is Stage.ENDED else attempt.stage,
+                )
+                if marked != attempt:
+                    changes.append(Change(marked))
+            self.apply(changes)
+            return unknown
+
+    def flush(self) -> None:
+        """Write what the disk has refused before; after trouble, see whether it is over."""
+        with self._lock:
+            self._write_when_possible([PROBE] if self.trouble else [])
+
+    def purgeable(self) -> list[Attempt]:
+        """Settled attempts that have been kept long enough, oldest first."""
+        with self._lock:
+            oldest_s = time.time() - SETTLED_DAYS_MAX * 86_400
+            return [_attempt(row) for row in self._read(PURGEABLE, (oldest_s, SETTLED_MAX, PURGE_MAX))]
+
+    def purge(self, attempts: Iterable[Attempt]) -> None:
+        with self._lock:
+            gone = "DELETE FROM attempts WHERE job = ? AND fence = ? AND settled_s IS NOT NULL"
+            self._write_when_possible([(gone, attempt.key) for attempt in attempts])
+
+    def _open(self, path: Path, journal_id: str | None) -> None:
+        self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            path.chmod(0o600)
+            self._load(journal_id)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _load(self, journal_id: str | None) -> None:
+        db = self._db
+        db.row_factory = sqlite3.Row
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")  # an intent must survive a power cut, or a job could run twice
+        db.execute("PRAGMA journal_size_limit = 16777216")
+        if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("the journal is damaged")
+        db.executescript(SCHEMA)
+        meta = {row["key"]: row["value"] for row in db.execute("SELECT key, value FROM meta")}
+        if meta.get("schema", SCHEMA_VERSION) != SCHEMA_VERSION:
+            raise Conflict(
+                f"The journal has format {meta['schema']}; this agent knows {SCHEMA_VERSION}.",
+                next_step="Start the newer version of the agent that wrote it.",
+            )
+        self.id = meta.get("id") or journal_id or secrets.token_hex(16)
+        if "id" not in meta:
+            db.execute("INSERT INTO meta VALUES ('schema', ?), ('id', ?)", (SCHEMA_VERSION, self.id))
+        rows = db.execute("SELECT * FROM attempts WHERE settled_s IS NULL ORDER BY seq")
+        self._attempts = {(row["job"], row["fence"]): _attempt(row) for row in rows}
+        self._queue = {row["seq"]: _queued(row) for row in db.execute("SELECT * FROM outbox ORDER BY seq")}
+        self._next_seq = max(self._queue, default=0) + 1
+
+    def _merged(self, change: Change) -> tuple[Attempt, tuple[Said, ...]]:
+        """Requests to end it that came meanwhile from another thread are kept; a stopped one says nothing more."""
+        now = self._attempts.get(change.attempt.key, change.attempt)
+        attempt = replace(
+            change.attempt,
+            is_cancel_asked=change.attempt.is_cancel_asked or now.is_cancel_asked,
+            is_stopped=change.attempt.is_stopped or now.is_stopped,
+        )
+        if not attempt.is_stopped:
+            return attempt, change.said
+        return (replace(attempt, stage=Stage.SETTLED) if attempt.stage is Stage.ENDED else attempt), ()
+
+    def _enqueue(self, key: Key, said: Said, *, is_final: bool) -> Op:
+        queued = Queued(self._next_seq, key, said, is_final)
+        self._next_seq += 1
+        self._queue[queued.seq] = queued
+        return QUEUE, (queued.seq, *key, msgspec.json.encode(said.report), said.at.boot, said.at.ns, is_final)
+
+    def _drop_queued(self, key: Key) -> list[Op]:
+        gone = [seq for seq, queued in self._queue.items() if queued.key == key]
+        for seq in gone:
+            del self._queue[seq]
+        return [("DELETE FROM outbox WHERE seq = ?", (seq,)) for seq in gone]
+
+    def _say_again(self, key: Key, row: sqlite3.Row) -> None:
+        """The server leases what ended here before: it was restored from a backup. Tell it the end again."""
+        if row["final"] is None or row["is_stopped"] or any(queued.key == key for queued in self._queue.values()):
+            return
+        said = Said(msgspec.json.decode(row["final"], type=Report), Stamp("", 0))
+        self._behind.append(self._enqueue(key, said, is_final=True))
+
+    def _row(self, key: Key) -> sqlite3.Row | None:
+        return next(iter(self._read("SELECT * FROM attempts WHERE job = ? AND fence = ?", key)), None)
+
+    def _highest_fence(self, job: str) -> int:
+        rows = self._read("SELECT fence FROM attempts WHERE job = ? ORDER BY fence DESC LIMIT 1", (job,))
+        return int(rows[0]["fence"]) if rows else -1
+
+    def _read(self, query: str, values: tuple[Any, ...]) -> list[sqlite3.Row]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as exc:
+            self.trouble = f"the journal cannot be read: {exc}"
+            raise DiskTrouble(f"The journal cannot be read: {exc}.") from exc
+
+    def _write_when_possible(self, ops: list[Op]) -> None:
+        self._behind += [op for op in ops if op is not PROBE]
+        try:
+            self._write([PROBE] if PROBE in ops else [])
+        except DiskTrouble as exc:
+            log.warning(line("journal-behind", writes=len(self._behind), error=exc.detail))
+
+    def _write(self, ops: list[Op]) -> None:
+        """These, after all that was refused before; in one transaction, or not at all."""
+        if not self._behind and not ops:
+            return
+        try:
+            with self._transaction() as db:
+                for statement, values in [*self._behind, *ops]:
+                    db.execute(statement, values)
+        except sqlite3.Error as exc:
+            self.trouble = f"the journal cannot be written: {exc}"
+            raise DiskTrouble(f"The journal cannot be written: {exc}.") from exc
+        self._behind.clear()
+        self.trouble = ""
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield self._db
+            self._db.execute("COMMIT")
+        except sqlite3.Error:
+            if self._db.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+            raise
+
+
+def _move_aside(path: Path) -> Path:
+    places = [path.with_name(f"journal.corrupt-{number}") for number in range(1, CORRUPT_MAX + 1)]
+    aside = next((place for place in places if not place.exists()), places[-1])
+    path.replace(aside)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return aside
+
+
+def _inserted(attempt: Attempt) -> Op:
+    return INSERT, (*attempt.key, msgspec.json.encode(attempt.lease), attempt.stage, attempt.native_id)
+
+
+def _updated(attempt: Attempt, final: Report | None) -> Op:
+    return UPDATE, (
+        attempt.stage,
+        attempt.native_id,
+        attempt.is_cancel_asked,
+        attempt.is_stopped,
+        msgspec.json.encode(final) if final else None,
+        time.time() if attempt.stage is Stage.SETTLED else None,
+        *attempt.key,
+    )
+
+
+def _attempt(row: sqlite3.Row) -> Attempt:
+    return Attempt(
+        lease=msgspec.json.decode(row["lease"], type=Lease),
+        stage=Stage(row["stage"]),
+        native_id=row["native_id"],
+        is_cancel_asked=bool(row["is_cancel_asked"]),
+        is_stopped=bool(row["is_stopped"]),
+    )
+
+
+def _queued(row: sqlite3.Row) -> Queued:
+    said = Said(msgspec.json.decode(row["report"], type=Report), Stamp(row["boot"], row["at_ns"]))
+    return Queued(row["seq"], (row["job"], row["fence"]), said, bool(row["is_final"]))

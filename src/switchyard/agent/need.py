@@ -1,0 +1,64 @@
+"""What a lease takes up on its cluster, in whole cores, gpus and bytes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from switchyard.model.cluster import Load
+from switchyard.model.graph import Graph
+from switchyard.model.job import JobSpec
+from switchyard.model.poll import Lease, Room
+from switchyard.model.quantity import ceil, parse_amount, parse_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    cores: int = 0
+    gpus: int = 0
+    memory_bytes: int = 0
+
+    def __add__(self, other: Need) -> Need:
+        return Need(self.cores + other.cores, self.gpus + other.gpus, self.memory_bytes + other.memory_bytes)
+
+    def fits(self, room: Room) -> bool:
+        return self.cores <= room.cores and self.gpus <= room.gpus and self.memory_bytes <= room.memory_bytes
+
+
+def spec_of(lease: Lease) -> JobSpec:
+    assert isinstance(lease.spec, JobSpec), "an agent's leases are decoded with their spec"
+    return lease.spec
+
+
+def need_of(spec: JobSpec) -> Need:
+    """Per task a part of a core counts as a whole one, as it does when clusters are matched."""
+    ask = spec.resources
+    return Need(
+        cores=ceil(parse_amount(ask.cores)) * ask.tasks,
+        gpus=ask.gpus * ask.tasks,
+        memory_bytes=parse_bytes(ask.memory) * ask.tasks,
+    )
+
+
+def total(needs: Iterable[Need]) -> Need:
+    return sum(needs, Need())
+
+
+def room_of(load: Load, *, less: Need) -> Room:
+    """What is free now, less what is already promised."""
+    return Room(
+        cores=max(0, (load.free_cores or 0) - less.cores),
+        gpus=max(0, (load.free_gpus or 0) - less.gpus),
+        memory_bytes=max(0, (load.free_memory_bytes or 0) - less.memory_bytes),
+    )
+
+
+def load_of(graph: Graph, taken: Need, *, running: int, queued: int) -> Load:
+    """The load of a cluster that only we use."""
+    return Load(
+        free_cores=max(0, graph.cores - taken.cores),
+        free_gpus=max(0, graph.gpus - taken.gpus),
+        free_memory_bytes=max(0, graph.memory_bytes - taken.memory_bytes),
+        running=running,
+        queued=queued,
+    )

@@ -1,0 +1,160 @@
+"""What goes up to the server next: reports in order, and an ended attempt's output before its end. No network here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from switchyard.agent.attempt import Attempt, Key, Queued
+from switchyard.agent.backends import STREAMS, Backend
+from switchyard.agent.journal import Journal
+from switchyard.agent.log import line
+from switchyard.errors import YardError
+from switchyard.model.lifecycle import Answer
+from switchyard.model.poll import BATCH_MAX, CHUNK_BYTES_MAX, OutputChunk, Report
+
+OUTPUT_BYTES_MAX = 4 * 2**20  # per stream: the first and the last half of it, the rest is left out
+LETTER_BYTES_MAX = 2**20  # of output in one poll: a small message, so that no report waits long behind it
+LETTER_CHUNKS_MAX = 64  # the protocol's own bound
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One poll's worth of news."""
+
+    queued: tuple[Queued, ...]
+    reports: tuple[Report, ...]
+    output: tuple[OutputChunk, ...]
+    advance: dict[Key, int]  # how many pieces of each attempt's output are in it
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Which pieces of an attempt's output are to be sent, and how many were."""
+
+    pieces: list[tuple[str, int, int]]  # stream, offset, size
+    done: int = 0
+
+    @property
+    def left(self) -> list[tuple[str, int, int]]:
+        return self.pieces[self.done :]
+
+    @property
+    def left_bytes(self) -> int:
+        return sum(size for _, _, size in self.left)
+
+
+class Outbox:
+    """Used by one thread. Progress is in memory: after a restart the same pieces are sent again, which is harmless."""
+
+    def __init__(self, journal: Journal, backend: Backend) -> None:
+        self._journal = journal
+        self._backend = backend
+        self._plans: dict[Key, _Plan] = {}
+        self._set_aside: set[int] = set()  # refused by the server even alone; tried again at the next start
+        self._one_by_one = False
+
+    def next(self) -> Letter | None:
+        waiting = [queued for queued in self._journal.queued() if queued.seq not in self._set_aside]
+        known = {queued.key for queued in waiting}
+        self._plans = {key: plan for key, plan in self._plans.items() if key in known}
+        if not waiting:
+            return None
+        queued: list[Queued] = []
+        sending: dict[Key, int] = {}
+        spare_bytes, spare_chunks = LETTER_BYTES_MAX, LETTER_CHUNKS_MAX
+        postponed: list[Queued] = []
+        for each in waiting[: 1 if self._one_by_one else BATCH_MAX]:
+            plan = self._plan(each) if each.is_final else _Plan([])
+            # Large output leaves a piece's room, so that it goes forward however much small output there is.
+            if plan.left_bytes > spare_bytes - CHUNK_BYTES_MAX or len(plan.left) > spare_chunks - 1:
+                postponed.append(each)
+                continue
+            queued.append(each)
+            sending[each.key] = len(plan.left)
+            spare_bytes, spare_chunks = spare_bytes - plan.left_bytes, spare_chunks - len(plan.left)
+        if postponed:
+            first = postponed[0]
+            pieces = _fitting(self._plan(first).left, spare_bytes, spare_chunks)
+            sending[first.key] = pieces
+            if pieces == len(self._plan(first).left):
+                queued.append(first)
+        return self._letter(queued, sending)
+
+    def answered(self, letter: Letter, answers: list[Answer]) -> None:
+        """The server has taken the letter: an answer per report."""
+        self._one_by_one = False
+        for key, count in letter.advance.items():
+            if key in self._plans:
+                self._plans[key].done += count
+        self._journal.settle(zip(letter.queued, answers, strict=False))
+
+    def refused(self, letter: Letter, error: YardError) -> None:
+        """The server cannot read the letter. Never let one bad thing hold up the rest: send less, then set it aside."""
+        log.error(line("letter-refused", reports=len(letter.reports), chunks=len(letter.output), error=error.detail))
+        if letter.output:
+            for key in letter.advance:
+                self._plans[key] = _Plan([])
+        elif len(letter.queued) > 1:
+            self._one_by_one = True
+        else:
+            self._set_aside |= {queued.seq for queued in letter.queued}
+
+    def _plan(self, queued: Queued) -> _Plan:
+        if queued.key not in self._plans:
+            attempt = self._journal.get(queued.key)
+            self._plans[queued.key] = _Plan(list(self._pieces(attempt)) if attempt else [])
+        return self._plans[queued.key]
+
+    def _pieces(self, attempt: Attempt) -> Iterator[tuple[str, int, int]]:
+        if attempt.native_id is None:
+            return
+        for stream in STREAMS:
+            try:
+                total = self._backend.output(attempt.native_id, stream, offset=0, size=0).total
+            except (OSError, YardError) as exc:
+                log.warning(line("output-unreadable", job=attempt.lease.job, stream=stream, error=exc))
+                continue
+            yield from ((stream, offset, size) for offset, size in pieces(total))
+
+    def _letter(self, queued: list[Queued], sending: dict[Key, int]) -> Letter:
+        chunks = []
+        for key, count in sending.items():
+            attempt = self._journal.get(key)
+            if attempt is None or attempt.native_id is None:
+                continue
+            for stream, offset, size in self._plans[key].left[:count] if key in self._plans else []:
+                try:
+                    data = self._backend.output(attempt.native_id, stream, offset=offset, size=size).data
+                except (OSError, YardError) as exc:
+                    log.warning(line("output-unreadable", job=attempt.lease.job, stream=stream, error=exc))
+                    continue
+                chunks.append(OutputChunk(attempt.lease.job, attempt.lease.fence, stream, offset, data))
+        reports = tuple(replace(each.said.report, ago_us=each.said.at.age_us) for each in queued)
+        return Letter(tuple(queued), reports, tuple(chunks), sending)
+
+
+def pieces(total: int) -> list[tuple[int, int]]:
+    """(offset, size) of what is sent of a stream: all of it, or its first and last halves up to the bound."""
+    if total <= OUTPUT_BYTES_MAX:
+        return _cut(0, total)
+    return _cut(0, OUTPUT_BYTES_MAX // 2) + _cut(total - OUTPUT_BYTES_MAX // 2, total)
+
+
+def _cut(begin: int, end: int) -> list[tuple[int, int]]:
+    return [(offset, min(CHUNK_BYTES_MAX, end - offset)) for offset in range(begin, end, CHUNK_BYTES_MAX)]
+
+
+def _fitting(left: list[tuple[str, int, int]], spare_bytes: int, spare_chunks: int) -> int:
+    count = 0
+    for _, _, size in left[:spare_chunks]:
+        if size > spare_bytes:
+            break
+        spare_bytes -= size
+        count += 1
+    return count

@@ -1,0 +1,259 @@
+"""The agent's side of the poll: when it parks, reports and asks for work. Threads and retries are loop.py's.
+
+There are two connections. The *parked* poll waits at the server for leases and cancels; the *talk* poll (wait 0)
+carries reports and output up at once, so that a finished job does not wait behind the park. Both answers may bring
+leases, which is safe only under these rules:
+
+1. At most one poll that asks for work (want > 0) is under way. The park asks when there is room. A talk asks only when
+   the park does not, so room is never offered twice. Who may ask is decided under `_short`, the lock that every short
+   poll (talk or sync) holds from its making until its answer is in the journal.
+2. The park's offer can only be too small, since work comes only from answers: when room grew, its poll is given up
+   (the socket is closed) and parked anew. A server gives no lease to a session that was followed by another.
+3. If a poll that asked for work gets no whole answer, leases may have been lost with it. The next poll that asks is
+   then preceded by a *sync*: it sends the inventory, and the answer has every lease that did not arrive. At start too.
+   Leases that come twice are no news to the journal.
+4. A sync is never under way together with a talk (same lock) nor with the park (same thread), so its inventory misses
+   no lease that is on its way.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from switchyard.agent.answer import Heard, Unreadable, read_answer
+from switchyard.agent.attempt import Change
+from switchyard.agent.backends import Status
+from switchyard.agent.client import Connection
+from switchyard.agent.journal import DiskTrouble, Journal
+from switchyard.agent.log import line
+from switchyard.agent.outbox import Letter, Outbox
+from switchyard.agent.runner import Runner, ended
+from switchyard.errors import BadRequest, Resync, YardError
+from switchyard.model.cluster import Load
+from switchyard.model.graph import Graph
+from switchyard.model.lifecycle import Seen
+from switchyard.model.poll import BATCH_MAX, Held, Poll, Room
+
+PATH = "/v1/agents/poll"
+PARK_S = 50.0  # under the minute after which many proxies cut a silent connection
+TROUBLE_MAX = 200  # characters
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the agent could take now."""
+
+    want: int
+    room: Room
+    load: Load
+
+    def exceeds(self, other: Offer) -> bool:
+        """Is there more to offer than that poll says?"""
+        if self.want == 0 or other.want == 0:
+            return self.want > other.want
+        now, then = self.room, other.room
+        return now.cores > then.cores or now.gpus > then.gpus or now.memory_bytes > then.memory_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """How a parked poll came back."""
+
+    has_news: bool
+    is_closing: bool
+
+
+class Poller:
+    """`park` belongs to one thread, `talk` and `refresh` to another."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        runner: Runner,
+        *,
+        outbox: Outbox,
+        park: Connection,
+        talk: Connection,
+        incarnation: str,
+        graph: Graph,
+        jobs_max: int,
+        trouble: Callable[[], str],
+        on_work: Callable[[], None],
+    ) -> None:
+        self._journal = journal
+        self._runner = runner
+        self._outbox = outbox
+        self._park = park
+        self._talk = talk
+        self._incarnation = incarnation
+        self._graph: Graph | None = graph  # until it has arrived
+        self._jobs_max = jobs_max
+        self._trouble = trouble
+        self._on_work = on_work
+        self._short = threading.Lock()
+        self._parked: Offer | None = None  # what the parked poll that is under way offers
+        self._is_given_up = False  # the parked poll was aborted by us
+        self._session = 0
+        self._is_session_good = False
+        self._needs_sync = True
+        self._is_cut = True  # the server may think us gone: what has not begun must not begin now
+
+    @property
+    def may_start(self) -> bool:
+        """A lease taken from the journal may have been given to another meanwhile: first hear from the server."""
+        return not self._is_cut
+
+    def park(self) -> Parked | None:
+        """Sync if need be, then wait at the server. None: given up by our own hand."""
+        with self._short:
+            if self._needs_sync and not (self._is_session_good and self._trouble()):
+                self._sync()
+            offer = self._offer()
+            self._park.arm()
+            self._parked, self._is_given_up = offer, False
+        sent = self._session
+        try:
+            heard = self._post(self._park, self._poll(offer, wait_s=PARK_S), wait_s=PARK_S)
+            return Parked(self._take(heard), heard.is_closing)
+        except YardError as exc:
+            self._lost(exc, sent, asked=offer.want > 0, is_ours=self._is_given_up)
+            if self._is_given_up:
+                return None
+            raise
+        finally:
+            self._parked = None
+
+    def talk(self) -> bool:
+        """Send what there is to say, asking for work if the park does not. False: there was nothing to say."""
+        with self._short:
+            letter = self._outbox.next() if self._is_session_good else None
+            if letter is None:
+                return False
+            parked = self._parked
+            may_ask = not self._needs_sync and (parked is None or parked.want == 0)
+            offer = self._offer()
+            offer = offer if may_ask else Offer(0, offer.room, offer.load)
+            sent = self._session
+            try:
+                heard = self._post(self._talk, self._poll(offer, letter=letter))
+                self._outbox.answered(letter, heard.answers)
+                self._take(heard)
+            except BadRequest as exc:
+                self._outbox.refused(letter, exc)
+                self._lost(exc, sent, asked=offer.want > 0)
+            except YardError as exc:
+                self._lost(exc, sent, asked=offer.want > 0)
+                raise
+        return True
+
+    def refresh(self) -> None:
+        """Give the parked poll up if it offers less than there is now, or work may have been lost elsewhere."""
+        with self._short:
+            parked = self._parked
+            if parked is None or self._is_given_up:
+                return
+            offer = self._offer()
+            is_trouble_new = bool(offer.load.trouble) != bool(parked.load.trouble)
+            if offer.exceeds(parked) or is_trouble_new or (self._needs_sync and not offer.load.trouble):
+                self._is_given_up = True
+                self._park.abort()
+
+    def _sync(self) -> None:
+        """Say what is held, hear what is missing. Asks for no work itself."""
+        inventory = [each.held for each in self._journal.attempts()]
+        offer = self._offer()
+        poll = self._poll(Offer(0, offer.room, offer.load), inventory=inventory)
+        self._park.arm()
+        try:
+            heard = self._post(self._park, poll)
+        except YardError:
+            self._is_cut = True
+            raise
+        self._session, self._is_session_good, self._needs_sync = heard.session, True, False
+        self._graph = None
+        self._is_cut = False
+        log.info(
+            line("synced", session=heard.session, held=len(inventory), missing=len(heard.leases), stop=len(heard.stops))
+        )
+        self._take(heard)
+        self._on_work()
+
+    def _offer(self) -> Offer:
+        load, room = self._runner.load(), self._runner.room()
+        trouble = self._trouble()[:TROUBLE_MAX]
+        live = sum(1 for each in self._journal.attempts() if each.is_live)
+        want = 0 if trouble or room.cores == 0 else max(0, min(self._jobs_max - live, BATCH_MAX))
+        return Offer(want, room, msgspec.structs.replace(load, trouble=trouble))
+
+    def _poll(
+        self, offer: Offer, *, wait_s: float = 0.0, letter: Letter | None = None, inventory: list[Held] | None = None
+    ) -> Poll:
+        return Poll(
+            incarnation=self._incarnation,
+            session=self._session,
+            wait_s=wait_s,
+            want=offer.want,
+            room=offer.room,
+            load=offer.load,
+            graph=self._graph,
+            inventory=inventory,
+            cancelling=[each.held for each in self._journal.attempts() if each.is_cancel_asked],
+            reports=list(letter.reports) if letter else [],
+            output=list(letter.output) if letter else [],
+        )
+
+    def _post(self, connection: Connection, poll: Poll, *, wait_s: float = 0.0) -> Heard:
+        heard = read_answer(connection.post(PATH, msgspec.json.encode(poll), wait_s=wait_s))
+        if heard.is_closing:
+            connection.go_on()
+        return heard
+
+    def _take(self, heard: Heard) -> bool:
+        """Into the journal with it. What cannot be written down is not run: a later sync brings it again."""
+        try:
+            taken = self._journal.take(heard.leases)
+            self._refuse(heard.unreadable)
+        except DiskTrouble as exc:
+            log.warning(line("leases-forgotten", leases=len(heard.leases), error=exc.detail))
+            self._needs_sync = True
+            taken = []
+        for attempt in taken:
+            log.info(line("leased", job=attempt.lease.job, attempt=attempt.lease.attempt, fence=attempt.lease.fence))
+        for held in heard.cancels:
+            log.info(line("cancel-asked", job=held.job, fence=held.fence))
+        for stop in heard.stops:
+            log.info(line("stop", job=stop.job, fence=stop.fence, why=stop.why))
+        unknown = self._journal.mark([(each.job, each.fence) for each in heard.cancels], cancel=True)
+        self._needs_sync |= bool(unknown)  # the server thinks we hold what we have never seen
+        self._journal.mark([(each.job, each.fence) for each in heard.stops], stop=True)
+        has_news = bool(taken or heard.unreadable or len(heard.cancels) > len(unknown) or heard.stops)
+        if has_news or heard.answers:
+            self._on_work()
+        return has_news
+
+    def _refuse(self, unreadable: list[Unreadable]) -> None:
+        """A job of a form this agent does not know fails with that reason, rather than hang."""
+        whys = {(each.lease.job, each.lease.fence): each.why for each in unreadable}
+        changes: list[Change] = []
+        for attempt in self._journal.take([each.lease for each in unreadable]):
+            log.error(line("lease-unreadable", job=attempt.lease.job, error=whys[attempt.key]))
+            reason = f"this agent cannot read the job ({whys[attempt.key]}); it needs a newer version of the agent"
+            changes.append(ended(attempt, Status(seen=Seen.FAILED, reason=reason)))
+        self._journal.apply(changes)
+
+    def _lost(self, exc: YardError, sent: int, *, asked: bool, is_ours: bool = False) -> None:
+        """No whole answer: what it might have held must be asked for again."""
+        if isinstance(exc, Resync):
+            if sent == self._session:
+                self._is_session_good, self._needs_sync = False, True
+            return
+        is_cut = exc.transient and not is_ours
+        self._is_cut |= is_cut
+        self._needs_sync |= asked or is_cut

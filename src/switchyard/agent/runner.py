@@ -1,0 +1,232 @@
+"""Takes attempts forward with the backend: starts, looks, ends, writes down what came of it. It knows no server."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+
+from switchyard.agent.attempt import Attempt, Change, Key, Said, Stage
+from switchyard.agent.backends import ENDS, Backend, Status
+from switchyard.agent.clock import stamp
+from switchyard.agent.journal import Journal
+from switchyard.agent.log import line
+from switchyard.agent.need import need_of, room_of, spec_of, total
+from switchyard.errors import YardError
+from switchyard.model.cluster import Load
+from switchyard.model.lifecycle import Seen
+from switchyard.model.poll import Report, Room
+
+SUBMIT_AGAIN_S = 1.0  # after a submit that failed for a reason that passes
+CANCEL_AGAIN_S = 5.0  # an end that was asked for and has not come is asked for again
+QUEUED_S = 0.5  # what waits longer than this at the backend is reported as SUBMITTED; sooner it is noise
+PURGE_S = 60.0
+REASON_MAX = 1000  # characters of a reason that go up; the log has the rest
+
+log = logging.getLogger(__name__)
+
+
+class Runner:
+    """Used by one thread, except for `load` and `room`."""
+
+    def __init__(self, journal: Journal, backend: Backend) -> None:
+        self._journal = journal
+        self._backend = backend
+        self._native: dict[Key, str] = {}  # submitted in this incarnation, not yet written down as such
+        self._submitted_at: dict[Key, float] = {}
+        self._retry_at: dict[Key, float] = {}
+        self._cancelled_at: dict[Key, float] = {}
+        self._unknown: dict[Key, str] = {}
+        self._told_queued: set[Key] = set()  # after a restart it is told again, which changes nothing
+        self._purged_at = 0.0
+        # Intents of an earlier incarnation: perhaps the backend has them, so look before anything else.
+        self._doubtful = {each.key for each in journal.attempts() if each.stage is Stage.INTENT}
+
+    def adopt(self) -> int:
+        """Take into the journal what runs and the journal has lost."""
+        lost = [lease for lease in self._backend.held() if not self._journal.knows((lease.job, lease.fence))]
+        lost.sort(key=lambda lease: lease.fence)
+        adopted = self._journal.take(lost, stage=Stage.SUBMITTED)
+        for attempt in adopted:
+            log.warning(line("adopted", job=attempt.lease.job, fence=attempt.lease.fence))
+        self._journal.apply([Change(replace(each, native_id=each.marker)) for each in adopted])
+        return len(adopted)
+
+    def load(self) -> Load:
+        return self._backend.state()
+
+    def room(self) -> Room:
+        """What could be started now: what is free, less what is promised and not yet submitted."""
+        waiting = [each for each in self._journal.attempts() if each.is_live and self._id(each) is None]
+        return room_of(self._backend.state(), less=total(need_of(spec_of(each.lease)) for each in waiting))
+
+    def turn(self, *, may_start: bool) -> bool:
+        """Do what there is to do. True: something changed that the server should hear of, or room became free."""
+        self._journal.flush()
+        before = self._end_unstarted()
+        self._journal.apply(before)
+        refused = self._start() if may_start else []
+        self._journal.apply(refused)
+        self._cancel()
+        seen = self._look()
+        self._journal.apply(seen)
+        changes = before + refused + seen
+        for change in changes:
+            self._forget(change)
+        self._purge()
+        return bool(changes)
+
+    def _id(self, attempt: Attempt) -> str | None:
+        return attempt.native_id or self._native.get(attempt.key)
+
+    def _end_unstarted(self) -> list[Change]:
+        """What is to end and was never submitted has ended."""
+        changes = []
+        for attempt in self._journal.attempts():
+            is_unwanted = attempt.is_cancel_asked or attempt.is_stopped
+            if not attempt.is_live or not is_unwanted or self._id(attempt) is not None:
+                continue
+            if attempt.key in self._doubtful and (found := self._backend.find(attempt.marker)) is not None:
+                self._native[attempt.key] = found
+                continue
+            status = Status(seen=Seen.CANCELLED, reason="cancelled before it started")
+            changes.append(ended(attempt, status))
+        return changes
+
+    def _start(self) -> list[Change]:
+        """Submit in order while there is room; what does not fit waits, and what came later waits behind it."""
+        attempts = self._journal.attempts()
+        living = {each.lease.job: each.key for each in reversed(attempts) if each.is_live}
+        refused: list[Change] = []
+        now = time.monotonic()
+        for attempt in attempts:
+            if not attempt.is_live or self._id(attempt) is not None or attempt.is_stopped or attempt.is_cancel_asked:
+                continue
+            if living[attempt.lease.job] != attempt.key or self._retry_at.get(attempt.key, 0.0) > now:
+                continue  # an older attempt of this job still lives here; or it is too soon to try again
+            state = self._backend.state()
+            is_idle = not state.running and not state.queued  # what is larger than all still gets its turn
+            if not is_idle and not need_of(spec_of(attempt.lease)).fits(room_of(state, less=total(()))):
+                break
+            try:
+                self._submit(attempt)
+            except YardError as exc:
+                log.warning(line("submit-failed", job=attempt.lease.job, fence=attempt.lease.fence, error=exc.detail))
+                self._doubtful.add(attempt.key)
+                self._retry_at[attempt.key] = now + SUBMIT_AGAIN_S
+                if not exc.transient:
+                    refused.append(ended(attempt, Status(seen=Seen.FAILED, reason=exc.detail)))
+        return refused
+
+    def _submit(self, attempt: Attempt) -> None:
+        native_id = None
+        if attempt.key in self._doubtful and not self._backend.is_submit_repeatable:
+            native_id = self._backend.find(attempt.marker)
+        if native_id is None:
+            native_id = self._backend.submit(attempt.lease)
+        self._native[attempt.key] = native_id
+        self._submitted_at[attempt.key] = time.monotonic()
+        log.info(line("submitted", job=attempt.lease.job, fence=attempt.lease.fence, native_id=native_id))
+        if not self._backend.is_submit_repeatable:
+            self._journal.apply([Change(replace(attempt, stage=Stage.SUBMITTED, native_id=native_id))])
+
+    def _cancel(self) -> None:
+        now = time.monotonic()
+        for attempt in self._journal.attempts():
+            native_id = self._id(attempt)
+            if not attempt.is_live or native_id is None or not (attempt.is_cancel_asked or attempt.is_stopped):
+                continue
+            if now - self._cancelled_at.get(attempt.key, -CANCEL_AGAIN_S) < CANCEL_AGAIN_S:
+                continue
+            self._cancelled_at[attempt.key] = now
+            try:
+                self._backend.cancel(native_id)
+            except YardError as exc:
+                log.warning(line("cancel-failed", job=attempt.lease.job, fence=attempt.lease.fence, error=exc.detail))
+
+    def _look(self) -> list[Change]:
+        asked = {native_id: each for each in self._journal.attempts() if each.is_live and (native_id := self._id(each))}
+        if not asked:
+            return []
+        found = self._backend.status(asked)
+        changes = (self._seen(attempt, native_id, found[native_id]) for native_id, attempt in asked.items())
+        return [change for change in changes if change is not None]
+
+    def _seen(self, attempt: Attempt, native_id: str, status: Status) -> Change | None:
+        attempt = replace(attempt, native_id=native_id)
+        if status.seen in ENDS:
+            return ended(attempt, status)
+        if status.seen is Seen.UNKNOWN:
+            if self._unknown.get(attempt.key) != status.text:
+                self._unknown[attempt.key] = status.text
+                log.warning(line("unknown-state", job=attempt.lease.job, native_id=native_id, text=status.text))
+            return None
+        if status.seen is Seen.RUNNING and attempt.stage is not Stage.RUNNING:
+            return Change(replace(attempt, stage=Stage.RUNNING), _said(attempt, status))
+        if status.seen is Seen.SUBMITTED and attempt.key not in self._told_queued:
+            waited_s = time.monotonic() - self._submitted_at.get(attempt.key, 0.0)
+            if waited_s > QUEUED_S:
+                self._told_queued.add(attempt.key)
+                return Change(replace(attempt, stage=Stage.SUBMITTED), _said(attempt, status))
+        return None
+
+    def _forget(self, change: Change) -> None:
+        key = change.attempt.key
+        if change.attempt.native_id is not None:
+            self._native.pop(key, None)
+        if change.attempt.is_live:
+            return
+        end = change.said[-1].report if change.said else None
+        log.info(
+            line(
+                "ended",
+                job=key[0],
+                fence=key[1],
+                seen=end.seen if end else "stopped",
+                exit_code=end.exit_code if end else None,
+                reason=(end.reason or None) if end else None,
+            )
+        )
+        self._native.pop(key, None)
+        self._submitted_at.pop(key, None)
+        self._retry_at.pop(key, None)
+        self._cancelled_at.pop(key, None)
+        self._unknown.pop(key, None)
+        self._told_queued.discard(key)
+        self._doubtful.discard(key)
+
+    def _purge(self) -> None:
+        now = time.monotonic()
+        if now - self._purged_at < PURGE_S:
+            return
+        self._purged_at = now
+        old = self._journal.purgeable()
+        for attempt in old:
+            self._backend.forget(attempt.native_id or attempt.marker)
+        if old:
+            self._journal.purge(old)
+
+
+def ended(attempt: Attempt, status: Status) -> Change:
+    """Nothing of it runs any more. A stopped one ends in silence."""
+    if attempt.is_stopped:
+        return Change(replace(attempt, stage=Stage.SETTLED))
+    began: tuple[Said, ...] = ()
+    if attempt.stage is not Stage.RUNNING and status.began_ago_us is not None:
+        began = _said(attempt, Status(seen=Seen.RUNNING, ago_us=status.began_ago_us))
+    return Change(replace(attempt, stage=Stage.ENDED), began + _said(attempt, status))
+
+
+def _said(attempt: Attempt, status: Status) -> tuple[Said, ...]:
+    if attempt.is_stopped:
+        return ()
+    report = Report(
+        job=attempt.lease.job,
+        fence=attempt.lease.fence,
+        seen=status.seen,
+        native_id=attempt.native_id,
+        exit_code=status.exit_code,
+        signal=status.signal,
+        reason=status.reason[:REASON_MAX],
+    )
+    return (Said(report, stamp(ago_us=status.ago_us)),)

@@ -1,0 +1,23 @@
+"""What most acceptance tests stand on: one server per file, and the SDK's client for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from switchyard import Client
+from tests.acceptance.stage import Stage, staged
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """A server without authentication, shared by the tests of one file."""
+    with staged(tmp_path_factory.mktemp("stage")) as made:
+        yield made
+
+
+@pytest.fixture
+def client(stage: Stage) -> Iterator[Client]:
+    with Client(stage.url, stage.token) as opened:
+        yield opened

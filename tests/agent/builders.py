@@ -1,0 +1,69 @@
+"""Leases, settings and waiting for the agent's tests: everything defaulted but what matters."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from switchyard.agent.backends import ENDS, Backend, Setting, Status
+from switchyard.agent.backends.local import LocalBackend
+from switchyard.model.graph import Graph, NodeGroup
+from switchyard.model.ids import make_id
+from switchyard.model.job import JobSpec, Resources
+from switchyard.model.poll import Lease
+
+_numbers = itertools.count(1)
+END_S = 15.0  # generous: the machine may be busy
+
+
+def a_job_id() -> str:
+    return make_id(time.time_ns() // 1000, next(_numbers) | (os.getpid() << 40))
+
+
+def a_lease(*command: str, job: str | None = None, fence: int = 1, attempt: int = 1, **spec: Any) -> Lease:
+    resources = Resources(**spec.pop("resources", {}))
+    return Lease(
+        job=job or a_job_id(),
+        attempt=attempt,
+        fence=fence,
+        name="test",
+        owner="alice",
+        project="physics",
+        domain="development",
+        cluster="alpha",
+        spec=JobSpec(command=list(command or ("true",)), resources=resources, **spec),
+    )
+
+
+def a_graph(cores: int = 4, memory_bytes: int = 2**33, gpus: int = 0) -> Graph:
+    return Graph(groups=[NodeGroup(count=1, cores=cores, memory_bytes=memory_bytes, gpus=gpus)])
+
+
+def a_setting(directory: Path, graph: Graph | None = None) -> Setting:
+    return Setting(
+        cluster="alpha",
+        directory=directory,
+        graph=graph or a_graph(),
+        environment={"PATH": os.environ["PATH"], "HOME": str(directory), "SECRET": "not for jobs"},
+    )
+
+
+def a_local(directory: Path, graph: Graph | None = None) -> LocalBackend:
+    return LocalBackend(a_setting(directory, graph))
+
+
+def status_when(backend: Backend, native_id: str, is_so: Callable[[Status], bool], timeout_s: float = END_S) -> Status:
+    """Watch until the job stands so."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so(status := backend.status([native_id])[native_id]):
+        assert time.monotonic() < deadline, f"still {status}"
+        backend.watch(0.2)
+    return status
+
+
+def end_of(backend: Backend, native_id: str, timeout_s: float = END_S) -> Status:
+    return status_when(backend, native_id, lambda status: status.seen in ENDS, timeout_s)

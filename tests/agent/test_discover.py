@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from switchyard.agent.discover import discover, graph_to_plain, read_graph
+from switchyard.errors import Malformed, NotFound
+from switchyard.model.graph import graph_from_plain
+
+AFFINITY = len(os.sched_getaffinity(0))
+
+
+def a_root(tmp_path: Path, files: dict[str, str]) -> Path:
+    """A machine's files, as far as they are read."""
+    given = {"proc/meminfo": "MemTotal:       16384 kB\nMemFree: 1 kB\n", "proc/self/cgroup": "0::/a/b\n", **files}
+    for name, text in given.items():
+        path = tmp_path / "root" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "root/dev").mkdir(exist_ok=True)
+    return tmp_path / "root"
+
+
+def test_plain_machine(tmp_path: Path) -> None:
+    [node] = discover(tmp_path, root=a_root(tmp_path, {})).groups
+    assert (node.count, node.cores, node.gpus, node.memory_bytes) == (1, AFFINITY, 0, 16 * 2**20)
+    assert node.storage_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("files", "cores", "memory"),
+    [
+        ({"sys/fs/cgroup/a/cpu.max": "100000 100000", "sys/fs/cgroup/a/b/cpu.max": "max 100000"}, 1, 16 * 2**20),
+        ({"sys/fs/cgroup/a/b/cpu.max": "50000 100000"}, 1, 16 * 2**20),
+        ({"sys/fs/cgroup/a/b/memory.max": "1048576", "sys/fs/cgroup/a/memory.max": "max"}, AFFINITY, 2**20),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/job\n3:cpu,cpuacct:/job\n",
+                "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "100000",
+                "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000",
+                "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "2097152",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+            },
+            1,
+            2 * 2**20,
+        ),
+    ],
+)
+def test_limits_of_the_cgroup_are_the_size(tmp_path: Path, files: dict[str, str], cores: int, memory: int) -> None:
+    [node] = discover(tmp_path, root=a_root(tmp_path, files)).groups
+    assert (node.cores, node.memory_bytes) == (cores, memory)
+
+
+def test_gpus_are_counted_by_their_devices(tmp_path: Path) -> None:
+    devices = ["dev/nvidia0", "dev/nvidia1", "dev/nvidia10", "dev/nvidiactl", "dev/nvidia-uvm"]
+    root = a_root(tmp_path, dict.fromkeys(devices, ""))
+    assert discover(tmp_path, root=root).gpus == 3
+
+
+def test_this_machine_itself(tmp_path: Path) -> None:
+    found = discover(tmp_path)
+    assert found.cores >= 1
+    assert found.memory_bytes > 0
+    assert graph_from_plain(graph_to_plain(found), where="round trip") == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nodes: 2\neach: {core: 8, memory: 16GiB, gpu: 1}",
+        '{"nodes": 2, "each": {"core": 8, "memory": "16GiB", "gpu": 1}}',
+    ],
+)
+def test_graph_file_in_yaml_or_json(tmp_path: Path, text: str) -> None:
+    (tmp_path / "graph").write_text(text)
+    graph = read_graph(tmp_path / "graph")
+    assert (graph.nodes, graph.cores, graph.gpus, graph.memory_bytes) == (2, 16, 2, 2**35)
+    assert graph_from_plain(graph_to_plain(graph), where="round trip") == graph
+
+
+def test_bad_graph_file_names_the_place(tmp_path: Path) -> None:
+    (tmp_path / "graph").write_text("nodes: 2\neach: {cores: 8}")
+    with pytest.raises(Malformed, match="cores"):
+        read_graph(tmp_path / "graph")
+    with pytest.raises(NotFound):
+        read_graph(tmp_path / "none")

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from switchyard.agent.backends import marker
+from switchyard.agent.backends.jobdir import JobDir
+from switchyard.agent.backends.local import LocalBackend, show_duration, start_words
+from switchyard.errors import Unavailable
+from switchyard.model.lifecycle import Seen
+from tests.agent.builders import a_lease, a_local, a_setting, end_of, status_when
+from tests.processes import Process, started_of, until
+
+
+def running(backend: LocalBackend, native_id: str) -> None:
+    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+
+
+def process_in(path: Path) -> Process:
+    pid = int(until(lambda: path.exists() and path.read_text().strip(), 10, f"a pid in {path}"))
+    born = started_of(pid)
+    assert born is not None
+    return Process(pid, born)
+
+
+def test_job_has_a_minimal_environment_of_its_own(tmp_path: Path) -> None:
+    backend = a_local(tmp_path)
+    lease = a_lease("env", fence=7, attempt=2, env={"MINE": "yes", "SWITCHYARD_FENCE": "0"}, image="ubuntu:24.04")
+    native_id = backend.submit(lease)
+    end_of(backend, native_id)
+    text = backend.output(native_id, "stdout", offset=0, size=10_000).data.decode()
+    env = dict(each.split("=", 1) for each in text.splitlines())
+    assert env.pop("PATH") == os.environ["PATH"]
+    assert env == {
+        "HOME": str(tmp_path),
+        "MINE": "yes",
+        "SWITCHYARD_JOB_ID": lease.job,
+        "SWITCHYARD_ATTEMPT": "2",
+        "SWITCHYARD_FENCE": "7",
+        "SWITCHYARD_CLUSTER": "alpha",
+        "SWITCHYARD_TASKS": "1",
+        "SWITCHYARD_CORES": "1",
+        "SWITCHYARD_PROJECT": "physics",
+        "SWITCHYARD_DOMAIN": "development",
+        "SWITCHYARD_IMAGE": "ubuntu:24.04",
+    }
+    backend.close()
+
+
+def test_words_with_any_bytes_survive(tmp_path: Path) -> None:
+    backend = a_local(tmp_path)
+    odd = "zwei Wörter\n=\t'\"$HOME \\ \u2028"
+    native_id = backend.submit(a_lease("printf", "%s|%s", odd, "", env={"ODD": odd}))
+    end_of(backend, native_id)
+    assert backend.output(native_id, "stdout", offset=0, size=1000).data.decode() == odd + "|"
+    backend.close()
+
+
+def test_time_limit_names_the_limit(tmp_path: Path) -> None:
+    backend = a_local(tmp_path)
+    ended = end_of(backend, backend.submit(a_lease("sleep", "60", resources={"time_limit": "1s"})))
+    assert (ended.seen, ended.reason) == (Seen.FAILED, "time limit of 1s reached")
+    backend.close()
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(10, "10s"), (90, "1m30s"), (7200, "2h"), (90061, "1d1h1m1s")])
+def test_durations_read_as_people_write_them(seconds: int, text: str) -> None:
+    assert show_duration(seconds) == text
+
+
+def test_supervisor_killed_is_lost_and_nothing_of_it_runs_on(tmp_path: Path) -> None:
+    backend = a_local(tmp_path)
+    script = "echo $$ > main; (setsid sh -c 'echo $$ > daemon; exec sleep 60' &); sleep 60"
+    native_id = backend.submit(a_lease("sh", "-c", script))
+    work = tmp_path / "jobs" / native_id / "work"
+    left = [process_in(work / name) for name in ("main", "daemon")]
+    claim = JobDir(work.parent).claim()
+    assert claim is not None
+    os.kill(claim.pid, signal.SIGKILL)
+    ended = end_of(backend, native_id)
+    assert ended.seen is Seen.LOST
+    assert f"its supervisor (pid {claim.pid}) was killed" in ended.reason
+    until(lambda: not any(each.is_alive for each in left), 5, "what it left is gone")
+    assert backend.state().free_cores == 4
+    backend.close()
+
+
+def test_claim_of_another_boot_is_lost_and_its_pid_unharmed(tmp_path: Path) -> None:
+    backend = a_local(tmp_path)
+    lease = a_lease("true")
+    job = JobDir(tmp_path / "jobs" / marker(lease))
+    job.write_start(lease, start_words(lease, job.path, a_setting(tmp_path)))
+    (job.path / "claim").write_text(f"{os.getpid()} 1 another-boot\n")
+    ended = end_of(backend, marker(lease))
+    assert (ended.seen, ended.reason) == (Seen.LOST, "the machine was restarted while it ran")
+    backend.close()
+
+
+def test_submitted_and_never_claimed_is_started_again(tmp_path: Path) -> None:
+    """The agent died between the submit and the supervisor's claim."""
+    backend = a_local(tmp_path)
+    lease = a_lease("true")
+    job = JobDir(tmp_path / "jobs" / marker(lease))
+    job.write_start(lease, start_words(lease, job.path, a_setting(tmp_path)))
+    assert end_of(backend, marker(lease)).seen is Seen.SUCCEEDED
+    backend.close()
+
+
+def test_cancelled_before_it_is_claimed_never_starts(tmp_path: Path) -> None:
+    backend = a_local(tmp_path)
+    lease = a_lease("sh", "-c", "echo ran > ran")
+    job = JobDir(tmp_path / "jobs" / marker(lease))
+    job.write_start(lease, start_words(lease, job.path, a_setting(tmp_path)))
+    backend.cancel(marker(lease))
+    assert end_of(backend, marker(lease)).seen is Seen.CANCELLED
+    backend.submit(lease)
+    assert end_of(backend, marker(lease)).seen is Seen.CANCELLED
+    assert not (job.path / "work/ran").exists()
+    backend.close()
+
+
+def test_submit_repeated_runs_once(tmp_path: Path) -> None:
+    backend = a_local(tmp_path)
+    lease = a_lease("sh", "-c", "echo ran >> count")
+    for _ in range(3):
+        native_id = backend.submit(lease)
+    end_of(backend, native_id)
+    backend.submit(lease)
+    time.sleep(0.1)
+    assert (tmp_path / "jobs" / native_id / "work/count").read_text() == "ran\n"
+    backend.close()
+
+
+def test_end_is_noticed_at_once(tmp_path: Path) -> None:
+    backend = a_local(tmp_path)
+    native_id = backend.submit(a_lease("sleep", "0.3"))
+    running(backend, native_id)
+    again = a_local(tmp_path)  # by the pipe and, after a restart, by the pidfd
+    for each in (backend, again):
+        ended = end_of(each, native_id)
+        assert ended.seen is Seen.SUCCEEDED
+    assert ended.ago_us < 1_000_000
+    backend.close()
+    again.close()
+
+
+def test_disk_that_cannot_be_written_is_a_passing_trouble(tmp_path: Path) -> None:
+    backend = a_local(tmp_path)
+    lease = a_lease("true")
+    (tmp_path / "jobs" / marker(lease)).write_text("in the way")
+    with pytest.raises(Unavailable):
+        backend.submit(lease)
+    assert backend.state().free_cores == 4
+    backend.close()

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from switchyard.agent.backends.registry import kinds, load
+from switchyard.errors import UnknownName
+
+
+def test_installed_kinds() -> None:
+    assert kinds() == ["fake", "local"]
+
+
+def test_unknown_kind_lists_the_installed() -> None:
+    with pytest.raises(UnknownName, match="Installed are: fake, local"):
+        load("slurm")
+
+
+def test_only_the_one_asked_for_is_imported() -> None:
+    code = (
+        "import sys; from switchyard.agent.backends.registry import load; load('fake');"
+        "sys.exit('switchyard.agent.backends.local' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

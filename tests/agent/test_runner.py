@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from switchyard.agent import runner as runners
+from switchyard.agent.attempt import Stage
+from switchyard.agent.backends.fake import FakeBackend
+from switchyard.agent.journal import Journal
+from switchyard.agent.runner import Runner
+from switchyard.model.lifecycle import Seen
+from switchyard.model.poll import Lease
+from tests.agent.builders import a_graph, a_lease, a_setting
+from tests.processes import until
+
+
+class Bench:
+    """A runner with a fake cluster, turned by hand."""
+
+    def __init__(self, tmp_path: Path, cores: int = 4) -> None:
+        self.journal = Journal(tmp_path / "journal.db")
+        self.backend = FakeBackend(a_setting(tmp_path, a_graph(cores=cores)))
+        self.runner = Runner(self.journal, self.backend)
+
+    def seen(self, lease: Lease) -> list[Seen]:
+        return [each.said.report.seen for each in self.journal.queued() if each.key[0] == lease.job]
+
+    def turn_until(self, lease: Lease, seen: Seen) -> None:
+        def turned() -> bool:
+            self.runner.turn(may_start=True)
+            return seen in self.seen(lease)
+
+        until(turned, 10, f"{seen} is said")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_doubtful_submit_is_looked_up_not_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster took it but did not answer: the fake raises if it is submitted twice."""
+    monkeypatch.setattr(runners, "SUBMIT_AGAIN_S", 0.05)
+    lease = a_lease("x", env={"FAKE_DOUBT": "1"})
+    bench.journal.take([lease])
+    bench.turn_until(lease, Seen.SUCCEEDED)
+
+
+def test_crash_between_submit_and_its_note_is_looked_up(tmp_path: Path, bench: Bench) -> None:
+    lease = a_lease("sleep", "60")
+    bench.journal.take([lease])
+    bench.backend.submit(lease)  # and the agent dies
+    again = Bench(tmp_path)
+    again.turn_until(lease, Seen.RUNNING)
+
+
+def test_cancel_of_what_was_submitted_before_a_crash_reaches_it(tmp_path: Path, bench: Bench) -> None:
+    lease = a_lease("sleep", "60")
+    [attempt] = bench.journal.take([lease])
+    bench.backend.submit(lease)
+    again = Bench(tmp_path)
+    again.journal.mark([attempt.key], cancel=True)
+    again.turn_until(lease, Seen.CANCELLED)
+    assert again.backend.status([attempt.marker])[attempt.marker].seen is Seen.CANCELLED
+
+
+def test_refusal_of_the_cluster_fails_the_attempt_with_its_reason(bench: Bench) -> None:
+    lease = a_lease("x", env={"FAKE_DENY": "account expired"})
+    bench.journal.take([lease])
+    bench.turn_until(lease, Seen.FAILED)
+    assert bench.journal.queued()[0].said.report.reason == "the cluster refused it: account expired"
+
+
+def test_unknown_state_changes_nothing_and_lost_is_reported(bench: Bench) -> None:
+    odd = a_lease("sleep", "60", env={"FAKE_UNKNOWN": "SPECIAL_EXIT"})
+    lost = a_lease("x", env={"FAKE_LOSE": "1"})
+    bench.journal.take([odd, lost])
+    bench.turn_until(lost, Seen.LOST)
+    assert bench.seen(odd) == []
+    assert [each.stage for each in bench.journal.attempts()] == [Stage.SUBMITTED, Stage.ENDED]
+
+
+def test_waiting_at_the_cluster_is_reported_as_submitted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runners, "QUEUED_S", 0.0)
+    lease = a_lease("x", env={"FAKE_DELAY_S": "0.2", "FAKE_RUN_S": "0.2"})
+    bench.journal.take([lease])
+    bench.turn_until(lease, Seen.SUCCEEDED)
+    assert bench.seen(lease) == [Seen.SUBMITTED, Seen.RUNNING, Seen.SUCCEEDED]
+
+
+def test_a_short_job_still_tells_when_it_began(bench: Bench) -> None:
+    lease = a_lease("x")
+    bench.journal.take([lease])
+    bench.turn_until(lease, Seen.SUCCEEDED)
+    assert bench.seen(lease) == [Seen.RUNNING, Seen.SUCCEEDED]
+
+
+def test_room_counts_what_is_promised_and_order_is_kept(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, cores=2)
+    first, large, small = (a_lease("sleep", "60", resources={"cores": cores}) for cores in (1, 2, 1))
+    bench.journal.take([first, large, small])
+    assert bench.runner.room().cores == 0
+    bench.runner.turn(may_start=True)
+    assert [each.lease.job for each in bench.journal.attempts() if each.native_id] == [first.job]
+
+
+def test_larger_than_the_cluster_starts_when_it_is_empty(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, cores=2)
+    huge = a_lease("x", resources={"cores": 8})
+    bench.journal.take([huge])
+    bench.turn_until(huge, Seen.SUCCEEDED)
+
+
+def test_nothing_starts_before_it_may(bench: Bench) -> None:
+    bench.journal.take([a_lease("x")])
+    bench.runner.turn(may_start=False)
+    assert bench.backend.held() == []
+
+
+def test_old_ones_are_cleaned_up_with_what_the_backend_keeps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    from switchyard.agent import journal as journals
+    from switchyard.model.lifecycle import Answer
+
+    monkeypatch.setattr(journals, "SETTLED_DAYS_MAX", 0)
+    monkeypatch.setattr(runners, "PURGE_S", 0)
+    done, live = a_lease("x"), a_lease("sleep", "60")
+    bench.journal.take([done, live])
+    bench.turn_until(done, Seen.SUCCEEDED)
+    bench.journal.settle([(queued, Answer.TAKEN) for queued in bench.journal.queued()])
+    bench.runner.turn(may_start=True)
+    assert [each.job for each in bench.backend.held()] == [live.job]
+    assert not bench.journal.knows((done.job, done.fence))

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from switchyard.agent.backends import supervisor
+from switchyard.agent.backends.jobdir import Claim, Exit, JobDir
+from tests.processes import Process, started_of, until
+
+PROGRAM = [sys.executable, "-I", "-S", supervisor.__file__]
+
+
+def a_jobdir(path: Path, *command: str, **words: object) -> JobDir:
+    (path / "work").mkdir(parents=True)
+    given = {"cwd": path / "work", "grace_s": 0.5, **words}
+    lines = [f"arg={word}" for word in command] + ["env=PATH=/usr/local/bin:/usr/bin:/bin", "env=MARK=x"]
+    lines += [f"{key}={value}" for key, value in given.items()] + ["end="]
+    (path / "start").write_bytes("\0".join(lines).encode())
+    return JobDir(path)
+
+
+def start(job: JobDir) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*PROGRAM, str(job.path)], start_new_session=True)
+
+
+def supervise(job: JobDir) -> Exit:
+    assert start(job).wait(20) == 0
+    ended = job.exit()
+    assert ended is not None
+    return ended
+
+
+def pid_in(path: Path) -> Process:
+    pid = int(until(lambda: path.exists() and path.read_text().strip(), 10, f"a pid in {path}"))
+    born = started_of(pid)
+    assert born is not None
+    return Process(pid, born)
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "number"),
+    [("exit 0", 0, None), ("exit 3", 3, None), ("kill -9 $$", None, 9), ("kill -TERM $$", None, 15)],
+)
+def test_how_it_ended_is_written(tmp_path: Path, script: str, code: int | None, number: int | None) -> None:
+    ended = supervise(a_jobdir(tmp_path / "job", "sh", "-c", script))
+    assert (ended.cause, ended.code, ended.signal) == ("exit", code, number)
+
+
+def test_output_goes_to_files_and_stdin_is_empty(tmp_path: Path) -> None:
+    job = a_jobdir(tmp_path / "job", "sh", "-c", "cat; echo out; echo err >&2; pwd")
+    supervise(job)
+    assert (job.path / "stdout").read_text() == f"out\n{job.path / 'work'}\n"
+    assert (job.path / "stderr").read_text() == "err\n"
+
+
+def test_command_starts_with_default_signals_and_only_its_own_files(tmp_path: Path) -> None:
+    job = a_jobdir(tmp_path / "job", "sh", "-c", "grep -E 'Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd; env")
+    supervise(job)
+    lines = (job.path / "stdout").read_text().split()
+    assert lines[:4] == ["SigBlk:", "0000000000000000", "SigIgn:", "0000000000000000"]
+    assert lines[4:8] == ["0", "1", "2", "3"], "stdin, stdout, stderr and ls's own"
+    assert "MARK=x" in lines
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [
+        (("no-such-command",), 127, "command not found: no-such-command"),
+        (("/no/such/file",), 127, "command not found: /no/such/file"),
+        (("./plain",), 126, "not executable: ./plain"),
+        (("./no-shebang",), 126, "no first line such as #!/bin/sh"),
+        (("./no-interpreter",), 126, "the interpreter named in its first line does not exist"),
+    ],
+)
+def test_what_cannot_start_says_why(tmp_path: Path, command: tuple[str, ...], code: int, says: str) -> None:
+    job = a_jobdir(tmp_path / "job", *command)
+    for name, text in (("no-shebang", "echo hi\n"), ("no-interpreter", "#!/no/such/shell\n")):
+        (job.path / "work" / name).write_text(text)
+        (job.path / "work" / name).chmod(0o755)
+    (job.path / "work/plain").write_text("data")
+    ended = supervise(job)
+    assert (ended.cause, ended.code) == ("start", code)
+    assert says in ended.reason
+    assert says in (job.path / "stderr").read_text()
+
+
+def test_missing_working_directory_says_so(tmp_path: Path) -> None:
+    ended = supervise(a_jobdir(tmp_path / "job", "true", cwd="/no/such/place"))
+    assert (ended.cause, ended.code) == ("start", 126)
+    assert ended.reason == "cannot enter the working directory /no/such/place: No such file or directory"
+
+
+def test_time_limit_ends_it_even_if_it_ignores_term(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    ended = supervise(a_jobdir(tmp_path / "job", "sh", "-c", "trap '' TERM; sleep 60 & wait; wait", limit_s=0.3))
+    assert (ended.cause, ended.signal) == ("time-limit", 9)
+    assert time.monotonic() - begun < 5
+
+
+def test_cancel_gives_time_to_leave(tmp_path: Path) -> None:
+    script = "trap 'sleep 0.2; echo bye; exit 7' TERM; echo $$ > pid; while :; do sleep 0.05; done"
+    job = a_jobdir(tmp_path / "job", "sh", "-c", script, grace_s=5)
+    process = start(job)
+    pid_in(job.path / "work/pid")
+    claim = job.claim()
+    assert claim is not None
+    assert claim.send(signal.SIGUSR1)
+    assert process.wait(10) == 0
+    ended = job.exit()
+    assert ended is not None
+    assert (ended.cause, ended.code) == ("cancel", 7)
+    assert (job.path / "stdout").read_text() == "bye\n"
+
+
+def test_stopped_process_hears_the_cancel(tmp_path: Path) -> None:
+    job = a_jobdir(tmp_path / "job", "sh", "-c", "echo $$ > pid; kill -STOP $$; sleep 60", grace_s=5)
+    process = start(job)
+    pid_in(job.path / "work/pid")
+    claim = job.claim()
+    assert claim is not None
+    claim.send(signal.SIGUSR1)
+    assert process.wait(4) == 0
+
+
+@pytest.mark.parametrize("limit_s", ["0", "30"])
+def test_paused_and_continued_supervisor_goes_on_waiting(tmp_path: Path, limit_s: str) -> None:
+    """Python's sigtimedwait would return a signal that never came."""
+    job = a_jobdir(tmp_path / "job", "sh", "-c", "echo $$ > pid; sleep 1; exit 4", limit_s=limit_s)
+    process = start(job)
+    pid_in(job.path / "work/pid")
+    for _ in range(3):
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGCONT)
+    assert process.wait(10) == 0
+    ended = job.exit()
+    assert ended is not None
+    assert (ended.cause, ended.code) == ("exit", 4)
+
+
+def test_time_limit_passed_while_the_supervisor_was_paused_holds(tmp_path: Path) -> None:
+    job = a_jobdir(tmp_path / "job", "sh", "-c", "echo $$ > pid; sleep 60", limit_s=0.3)
+    process = start(job)
+    pid_in(job.path / "work/pid")
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(10) == 0
+    ended = job.exit()
+    assert ended is not None
+    assert ended.cause == "time-limit"
+
+
+def test_foreign_term_is_told_apart_from_a_cancel(tmp_path: Path) -> None:
+    job = a_jobdir(tmp_path / "job", "sh", "-c", "echo $$ > pid; sleep 60")
+    process = start(job)
+    pid_in(job.path / "work/pid")
+    process.terminate()
+    assert process.wait(10) == 0
+    ended = job.exit()
+    assert ended is not None
+    assert ended.cause == "stopped"
+
+
+@pytest.mark.parametrize("how", ["at its end", "at a cancel"])
+def test_escaped_children_are_ended(tmp_path: Path, how: str) -> None:
+    last = "exit 0" if how == "at its end" else "sleep 60"
+    script = f"(setsid sh -c 'echo $$ > daemon; exec sleep 60' &); sleep 60 & echo $! > child; {last}"
+    if how == "at its end":
+        script = script.replace("; exit 0", "; while [ ! -s daemon ]; do sleep 0.02; done; exit 0")
+    job = a_jobdir(tmp_path / "job", "sh", "-c", script)
+    process = start(job)
+    escaped = [pid_in(job.path / "work" / name) for name in ("daemon", "child")]
+    if how == "at a cancel":
+        claim = job.claim()
+        assert claim is not None
+        claim.send(signal.SIGUSR1)
+    assert process.wait(10) == 0
+    assert job.exit() is not None
+    assert not any(each.is_alive for each in escaped), "the exit is written when every process is gone"
+
+
+def test_started_twice_runs_once(tmp_path: Path) -> None:
+    job = a_jobdir(tmp_path / "job", "sh", "-c", "echo ran >> count; sleep 0.2")
+    processes = [start(job) for _ in range(5)]
+    assert [process.wait(20) for process in processes] == [0] * 5
+    assert start(job).wait(20) == 0
+    assert (job.path / "work/count").read_text() == "ran\n"
+    assert sorted(path.name for path in job.path.glob("exit*")) == ["exit"]
+
+
+def test_it_outlives_whoever_started_it(tmp_path: Path) -> None:
+    job = a_jobdir(tmp_path / "job", "sh", "-c", "sleep 0.5; exit 5")
+    code = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:], start_new_session=True); time.sleep(60)"
+    starter = subprocess.Popen([sys.executable, "-c", code, *PROGRAM, str(job.path)], start_new_session=True)
+    until(job.started, 10, "the command runs")
+    starter.kill()
+    starter.wait()
+    ended = until(job.exit, 10, "its exit is written")
+    assert ended is not None
+    assert ended.code == 5
+
+
+def test_removed_directory_leaves_nobody_behind(tmp_path: Path) -> None:
+    job = a_jobdir(tmp_path / "job", "sleep", "0.3")
+    process = start(job)
+    until(job.started, 10, "the command runs")
+    shutil.rmtree(job.path)
+    assert process.wait(5) == 1
+
+
+def test_start_file_cut_short_claims_nothing(tmp_path: Path) -> None:
+    job = a_jobdir(tmp_path / "job", "true")
+    (job.path / "start").write_bytes(b"arg=true\0env=PA")
+    assert start(job).wait(10) == supervisor.END_AGAIN
+    assert job.claim() is None
+
+
+def test_memory_bound_holds(tmp_path: Path) -> None:
+    job = a_jobdir(tmp_path / "job", sys.executable, "-S", "-c", "bytearray(200_000_000)", data_bytes=100_000_000)
+    assert supervise(job).code == 1
+    assert "MemoryError" in (job.path / "stderr").read_text()
+
+
+def test_a_reused_pid_is_never_signalled(tmp_path: Path) -> None:
+    bystander = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        born = supervisor.start_time(bystander.pid)
+        other = Claim(bystander.pid, str(int(born) - 1), supervisor.boot_id())
+        assert not other.lives()
+        assert not other.send(signal.SIGKILL)
+        supervisor.kill_same(bystander.pid, str(int(born) - 1))
+        assert not Claim(bystander.pid, born, "another-boot").lives()
+        assert bystander.poll() is None
+    finally:
+        os.kill(bystander.pid, signal.SIGKILL)
+        bystander.wait()

@@ -1,0 +1,82 @@
+"""Builders: values that default everything but what the test is about. Pure; knows the model and the router's world."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from switchyard.match.demand import Demand
+from switchyard.model.cluster import Health
+from switchyard.model.graph import Graph, NodeGroup
+from switchyard.model.job import JobRequest, JobSpec, OnLost, Resources, State
+from switchyard.model.lifecycle import FINAL, Life
+from switchyard.route.route import Ask
+from switchyard.route.world import Member, World
+
+GIB = 2**30
+
+
+def a_life(
+    state: State = State.PENDING,
+    *,
+    attempt: int | None = None,
+    fence: int | None = None,
+    is_leased: bool | None = None,
+    cancel_requested: bool = False,
+    on_lost: OnLost = OnLost.WAIT,
+) -> Life:
+    """A job's life; past PENDING it has one attempt, and past ASSIGNED an agent has leased it."""
+    began = 0 if state in (State.PENDING, State.REJECTED) else 1
+    return Life(
+        state,
+        attempt=began if attempt is None else attempt,
+        fence=began if fence is None else fence,
+        is_leased=(state in (State.SUBMITTED, State.RUNNING))
+        if is_leased is None
+        else is_leased and state not in FINAL,
+        cancel_requested=cancel_requested,
+        on_lost=on_lost,
+    )
+
+
+def a_spec(*command: str, **fields: Any) -> JobSpec:
+    """A job's spec; `nodes`, `tasks`, `cores`, `gpus` and `memory` go into its resources."""
+    asked = {name: fields.pop(name) for name in ("nodes", "tasks", "cores", "gpus", "memory") if name in fields}
+    return JobSpec(command=list(command) or ["true"], resources=Resources(**asked), **fields)
+
+
+def a_request(*command: str, **fields: Any) -> JobRequest:
+    """A submit; the words of a request stay there, all others describe the spec."""
+    own = ("name", "project", "domain", "priority", "labels", "cluster", "clusters")
+    kept = {name: fields.pop(name) for name in own if name in fields}
+    return JobRequest(spec=a_spec(*command, **fields), **kept)
+
+
+def a_body(**fields: Any) -> dict[str, Any]:
+    """A submit as plain JSON."""
+    return {"spec": {"command": ["true"]}, **fields}
+
+
+def a_group(count: int = 1, *, cores: int = 4, gpus: int = 0, memory_gib: int = 8, storage_gib: int = 0) -> NodeGroup:
+    return NodeGroup(
+        count=count, cores=cores, gpus=gpus, memory_bytes=memory_gib * GIB, storage_bytes=storage_gib * GIB
+    )
+
+
+def a_graph(*groups: NodeGroup, **fields: Any) -> Graph:
+    return Graph(groups=list(groups) or [a_group(**fields)])
+
+
+def a_member(name: str, **fields: Any) -> Member:
+    """A cluster that is up and can run a small job."""
+    defaults: dict[str, Any] = {"id": f"id-{name}", "health": Health.UP, "graph": a_graph()}
+    return Member(name=name, **(defaults | fields))
+
+
+def a_world(*members: Member) -> World:
+    return World.of(1, list(members))
+
+
+def an_ask(world: World, **fields: Any) -> Ask:
+    """What a small job asks, by somebody who may submit everywhere."""
+    defaults: dict[str, Any] = {"demand": Demand(), "granted": frozenset(member.id for member in world.members)}
+    return Ask(**(defaults | fields))

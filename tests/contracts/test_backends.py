@@ -1,0 +1,177 @@
+"""One suite for every backend: what the agent relies on, whatever really runs the jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from switchyard.agent.backends import ENDS, Backend, Setting, marker
+from switchyard.agent.backends.registry import kinds, load
+from switchyard.model.job import JobSpec, Resources
+from switchyard.model.lifecycle import Seen
+from switchyard.model.poll import Lease
+from tests.agent.builders import a_graph, a_lease, a_setting, end_of, status_when
+
+Start = Callable[[], Backend]
+
+
+@pytest.fixture(params=["local", "fake"])
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
+    """Start the backend, as often as one likes: the same directory each time."""
+    made: list[Backend] = []
+    setting: Setting = a_setting(tmp_path, a_graph(cores=4))
+
+    def make() -> Backend:
+        made.append(load(request.param)(setting))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+@pytest.fixture
+def backend(start: Start) -> Backend:
+    return start()
+
+
+def exits(code: int) -> Lease:
+    return a_lease("sh", "-c", f"exit {code}", env={"FAKE_EXIT": str(code)})
+
+
+def runs(seconds: str = "60", **resources: object) -> Lease:
+    return a_lease("sleep", seconds, resources=resources)
+
+
+def test_every_installed_kind_is_in_this_suite() -> None:
+    assert kinds() == ["fake", "local"]
+
+
+def test_describes_its_graph(backend: Backend) -> None:
+    assert backend.describe().cores == 4
+
+
+def test_success_has_exit_code_zero(backend: Backend) -> None:
+    ended = end_of(backend, backend.submit(exits(0)))
+    assert (ended.seen, ended.exit_code, ended.signal) == (Seen.SUCCEEDED, 0, None)
+    assert ended.ago_us >= 0
+    assert ended.began_ago_us is not None
+    assert ended.began_ago_us >= ended.ago_us
+
+
+def test_failure_keeps_its_exit_code(backend: Backend) -> None:
+    ended = end_of(backend, backend.submit(exits(3)))
+    assert (ended.seen, ended.exit_code, ended.reason) == (Seen.FAILED, 3, "exit code 3")
+
+
+def test_death_by_signal_is_told(backend: Backend) -> None:
+    lease = a_lease("sh", "-c", "kill -9 $$", env={"FAKE_SIGNAL": "9"})
+    ended = end_of(backend, backend.submit(lease))
+    assert (ended.seen, ended.exit_code, ended.signal) == (Seen.FAILED, None, 9)
+
+
+def test_running_then_cancelled(backend: Backend) -> None:
+    native_id = backend.submit(runs())
+    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    backend.cancel(native_id)
+    backend.cancel(native_id)
+    assert end_of(backend, native_id).seen is Seen.CANCELLED
+
+
+def test_cancel_at_once_never_hangs(backend: Backend) -> None:
+    native_id = backend.submit(runs())
+    backend.cancel(native_id)
+    assert end_of(backend, native_id).seen is Seen.CANCELLED
+
+
+def test_cancel_after_the_end_changes_nothing(backend: Backend) -> None:
+    native_id = backend.submit(exits(0))
+    end_of(backend, native_id)
+    backend.cancel(native_id)
+    assert end_of(backend, native_id).seen is Seen.SUCCEEDED
+
+
+def test_cancel_of_the_unknown_is_harmless(backend: Backend) -> None:
+    backend.cancel(marker(runs()))
+
+
+def test_unknown_id_is_lost_never_done(backend: Backend) -> None:
+    known, unknown = backend.submit(runs()), marker(runs())
+    found = backend.status([known, unknown])
+    assert set(found) == {known, unknown}
+    assert found[unknown].seen is Seen.LOST
+    assert found[known].seen not in ENDS
+
+
+def test_found_by_its_marker_only_when_submitted(backend: Backend) -> None:
+    lease = runs()
+    assert backend.find(marker(lease)) is None
+    native_id = backend.submit(lease)
+    assert backend.find(marker(lease)) == native_id
+
+
+def test_found_and_followed_after_a_restart(start: Start) -> None:
+    first = start()
+    lease = runs("0.4")
+    native_id = first.submit(lease)
+    status_when(first, native_id, lambda status: status.seen is Seen.RUNNING)
+    again = start()
+    assert again.find(marker(lease)) == native_id
+    assert again.state().free_cores == 3
+    assert [held.job for held in again.held()] == [lease.job]
+    assert end_of(again, native_id).seen is Seen.SUCCEEDED
+    assert again.state().free_cores == 4
+
+
+def test_state_counts_what_was_submitted_as_taken(backend: Backend) -> None:
+    assert (backend.state().free_cores, backend.state().running) == (4, 0)
+    native_id = backend.submit(runs(tasks=2, cores="500m", memory="1GiB"))
+    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    state = backend.state()
+    assert (state.free_cores, state.running) == (2, 1)
+    assert state.free_memory_bytes == 6 * 2**30
+    backend.cancel(native_id)
+    end_of(backend, native_id)
+    assert backend.state().free_cores == 4
+
+
+def test_quote_says_whether_it_could_ever_run(backend: Backend) -> None:
+    assert backend.quote(JobSpec(command=["true"])).can
+    refused = backend.quote(JobSpec(command=["true"], resources=Resources(cores=5)))
+    assert not refused.can
+    assert refused.reason
+
+
+def test_output_is_bytes_at_offsets(backend: Backend) -> None:
+    lease = a_lease(
+        "sh", "-c", "printf 'one two'; printf oops >&2", env={"FAKE_OUTPUT": "one two", "FAKE_ERROR": "oops"}
+    )
+    native_id = backend.submit(lease)
+    end_of(backend, native_id)
+    whole = backend.output(native_id, "stdout", offset=0, size=100)
+    part = backend.output(native_id, "stdout", offset=4, size=2)
+    assert (whole.data, whole.total) == (b"one two", 7)
+    assert (part.data, part.total) == (b"tw", 7)
+    assert backend.output(native_id, "stderr", offset=0, size=100).data == b"oops"
+    assert backend.output(marker(runs()), "stdout", offset=0, size=100).total == 0
+
+
+def test_forgotten_is_gone(backend: Backend) -> None:
+    lease = exits(0)
+    native_id = backend.submit(lease)
+    end_of(backend, native_id)
+    backend.forget(native_id)
+    assert backend.find(marker(lease)) is None
+    assert backend.held() == []
+
+
+def test_wake_ends_a_watch(backend: Backend) -> None:
+    import threading
+    import time
+
+    threading.Timer(0.1, backend.wake).start()
+    begun = time.monotonic()
+    backend.watch(10)
+    assert time.monotonic() - begun < 5

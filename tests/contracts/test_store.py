@@ -1,0 +1,369 @@
+"""What every store must do, the same on SQLite and PostgreSQL: jobs, keys, leases, agents, counters, leaders, output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from switchyard.store import access, clusters, events, jobs, leaders, leases, output
+from switchyard.store.database import Database, Tx
+from switchyard.store.jobs import JobFilter
+from tests.store import prepared
+from tests.store.rows import NOW_US, SPEC, an_id, job_row, put_agent, put_cluster, put_jobs
+
+store, store_url = prepared.store, prepared.store_url
+
+
+# --- jobs
+
+
+def test_a_job_is_read_back_as_it_was_put(store: Database) -> None:
+    row = job_row(1, labels='{"größe":"日本"}', memory_bytes=2**63 - 1, fence=2**63 - 1, cancel_us=NOW_US, lost_after_s=9)
+    with store.write() as tx:
+        put_cluster(tx)
+        put_jobs(tx, row)
+    with store.read() as tx:
+        found = jobs.job_get(tx, an_id(1))
+        assert found is not None
+        assert {name: getattr(found, name) for name in row} == row
+        assert (found.cluster, found.spec) == ("name-c1", SPEC["spec-1"])
+        assert jobs.job_get(tx, an_id(2)) is None
+
+
+def test_a_job_put_again_stays_as_it_is(store: Database) -> None:
+    with store.write() as tx:
+        put_jobs(tx, job_row(1, state="RUNNING"))
+        put_jobs(tx, job_row(1, state="PENDING"), job_row(2))
+    with store.read() as tx:
+        assert {row.id: row.state for row in jobs.job_states(tx, [an_id(1), an_id(2)]).values()} == {
+            an_id(1): "RUNNING",
+            an_id(2): "ASSIGNED",
+        }
+
+
+def test_a_job_without_its_spec_is_refused_and_nothing_of_its_transaction_stays(store: Database) -> None:
+    with pytest.raises(sa.exc.IntegrityError), store.write() as tx:
+        put_jobs(tx, job_row(1))
+        jobs.job_insert_many(tx, [job_row(2, spec_hash="nowhere")])
+    with store.read() as tx:
+        assert jobs.job_get(tx, an_id(1)) is None
+
+
+def test_locking_finds_the_known_ones_of_any_number(store: Database) -> None:
+    with store.write() as tx:
+        put_jobs(tx, *(job_row(number) for number in (3, 1, 2)))
+        many = [an_id(number) for number in range(70_000, 0, -1)]  # over either driver's bound on parameters
+        assert list(jobs.job_lock(tx, many)) == [an_id(1), an_id(2), an_id(3)]
+        assert jobs.job_lock(tx, []) == {}
+
+
+def test_a_change_touches_its_columns_and_its_jobs_only(store: Database) -> None:
+    with store.write() as tx:
+        put_jobs(tx, *(job_row(number) for number in (1, 2, 3)))
+        jobs.job_change(tx, {an_id(2): {"state": "RUNNING", "agent_id": None}, an_id(1): {"exit_code": -9}})
+        jobs.job_change(tx, {})
+        found = jobs.job_lock(tx, [an_id(1), an_id(2), an_id(3)])
+    assert [(row.state, row.exit_code) for row in found.values()] == [
+        ("ASSIGNED", -9),
+        ("RUNNING", None),
+        ("ASSIGNED", None),
+    ]
+
+
+def test_waiting_jobs_come_in_the_order_of_their_arrival(store: Database) -> None:
+    with store.write() as tx:
+        put_jobs(tx, *(job_row(number, state="PENDING") for number in (4, 2, 3)), job_row(1), job_row(5, state="FAILED"))
+    with store.read() as tx:
+        assert [row.id for row in jobs.job_waiting(tx, after="", limit=2)] == [an_id(2), an_id(3)]
+        (last,) = jobs.job_waiting(tx, after=an_id(3), limit=2)
+        assert (last.id, last.spec) == (an_id(4), SPEC["spec-1"])
+
+
+def test_a_prefix_finds_its_jobs_only(store: Database) -> None:
+    with store.write() as tx:
+        put_jobs(tx, *(job_row(1, id=name) for name in ("AAAAAA" + "0" * 20, "AAAAAB" + "Z" * 20, "AAAAAC" + "0" * 20)))
+    with store.read() as tx:
+        assert jobs.job_ids_by_prefix(tx, "AAAAAB") == ["AAAAAB" + "Z" * 20]
+        assert jobs.job_ids_by_prefix(tx, "AAAAA") == ["AAAAAA" + "0" * 20, "AAAAAB" + "Z" * 20]
+        assert jobs.job_ids_by_prefix(tx, "AAAAAD") == []
+
+
+# --- lists
+
+
+def listed(tx: Tx, *, limit: int = 100, budget: int = 1000, before: str | None = None, **wanted: Any) -> list[str]:
+    rows, _ = jobs.job_list(tx, JobFilter(**wanted), before=before, limit=limit, budget=budget, with_spec=False)
+    return [row.id for row in rows]
+
+
+def test_lists_keep_to_their_filter(store: Database) -> None:
+    with store.write() as tx:
+        put_cluster(tx)
+        put_jobs(
+            tx,
+            job_row(1, state="RUNNING"),
+            job_row(2, state="FAILED", owner="bob"),
+            job_row(3, project="web", cluster_id=None),
+            job_row(4, domain="production", owner="bob", project="web"),
+        )
+    one, two, three, four = (an_id(number) for number in (1, 2, 3, 4))
+    with store.read() as tx:
+        assert listed(tx) == [four, three, two, one]
+        assert listed(tx, states=["RUNNING", "FAILED"]) == [two, one]
+        assert listed(tx, cluster="name-c1") == [four, two, one]
+        assert listed(tx, project="web", owner="bob") == [four]
+        assert listed(tx, domain="production") == [four]
+        assert listed(tx, projects=["web"], reader="ann") == [four, three, one], "of a project, or one's own"
+        assert listed(tx, projects=[], reader="nobody") == []
+        assert listed(tx, before=three, limit=1) == [two]
+
+
+@pytest.mark.parametrize(
+    ("labels", "key", "value", "is_found"),
+    [
+        ('{"team":"red"}', "team", "red", True),
+        ('{"team":"red"}', "team", "Red", False),
+        ('{"team":"red"}', "TEAM", "red", False),
+        ('{"team":"red"}', "team", "re", False),
+        ('{"team":"red"}', "eam", "red", False),
+        ('{"a":"b","team":"red","z":""}', "team", "red", True),
+        ('{"a":"b","team":"red","z":""}', "z", "", True),
+        ('{"p":"100%"}', "p", "100%", True),
+        ('{"p":"1000"}', "p", "100%", False),
+        ('{"p":"a_c"}', "p", "a_c", True),
+        ('{"p":"abc"}', "p", "a_c", False),
+        ('{"p":"a\\\\c"}', "p", "a\\c", True),
+        ('{"x":"\\"team\\":\\"red\\""}', "team", "red", False),
+        ('{"größe":"日本"}', "größe", "日本", True),
+    ],
+)
+def test_a_label_is_found_exactly(store: Database, labels: str, key: str, value: str, is_found: bool) -> None:
+    with store.write() as tx:
+        put_jobs(tx, job_row(1, labels=labels))
+    with store.read() as tx:
+        assert listed(tx, labels={key: value}) == ([an_id(1)] if is_found else [])
+
+
+@pytest.mark.parametrize("budget", [1, 3, 7, 50])
+def test_a_walk_within_a_budget_sees_each_job_once(store: Database, budget: int) -> None:
+    with store.write() as tx:
+        put_jobs(tx, *(job_row(number, owner="bob" if number % 5 == 0 else "ann") for number in range(1, 21)))
+    seen: list[str] = []
+    cursor: str | None = None
+    with store.read() as tx:
+        for _ in range(30):
+            rows, cursor = jobs.job_list(
+                tx, JobFilter(owner="bob"), before=cursor, limit=2, budget=budget, with_spec=True
+            )
+            assert all(row.spec == SPEC["spec-1"] for row in rows)
+            seen += [row.id for row in rows]
+            if cursor is None:
+                break
+    assert seen == [an_id(number) for number in (20, 15, 10, 5)]
+    assert cursor is None
+
+
+# --- idempotency keys
+
+
+def claim(owner: str, key: str, job: str, body: str = "h1", at_us: int = NOW_US) -> dict[str, Any]:
+    return {"owner": owner, "key": key, "body_hash": body, "job_id": job, "created_us": at_us}
+
+
+def test_a_key_belongs_to_who_claimed_it_first(store: Database) -> None:
+    with store.write() as tx:
+        mine = jobs.key_claim(tx, [claim("ann", "k", "job-1"), claim("bob", "k", "job-2"), claim("ann", "k", "job-3")])
+        assert {key: row.job_id for key, row in mine.items()} == {("ann", "k"): "job-1", ("bob", "k"): "job-2"}
+    with store.write() as tx:
+        again = jobs.key_claim(tx, [claim("ann", "k", "job-4", body="h2"), claim("ann", "l", "job-5")])
+    assert {key: (row.job_id, row.body_hash) for key, row in again.items()} == {
+        ("ann", "k"): ("job-1", "h1"),
+        ("ann", "l"): ("job-5", "h1"),
+    }
+
+
+def test_old_keys_are_cleaned_a_few_at_a_time(store: Database) -> None:
+    with store.write() as tx:
+        jobs.key_claim(tx, [claim("ann", f"k{number}", "job", at_us=NOW_US + number) for number in range(10)])
+        assert jobs.key_clean(tx, before_us=NOW_US + 6, limit=4) == 4
+        assert jobs.key_clean(tx, before_us=NOW_US + 6, limit=4) == 2
+        assert jobs.key_clean(tx, before_us=NOW_US + 6, limit=4) == 0
+
+
+# --- leases
+
+
+def test_heads_come_by_lane_priority_and_arrival(store: Database) -> None:
+    with store.write() as tx:
+        put_cluster(tx)
+        put_cluster(tx, "c2")
+        put_jobs(
+            tx,
+            job_row(1),
+            job_row(2, priority=5),
+            job_row(3, priority=5),
+            job_row(4, lane="default/web"),
+            job_row(5, lane="default/web", priority=-1),
+            job_row(6, cluster_id="c2"),
+            job_row(7, state="PENDING", cluster_id=None),
+            job_row(8, agent_id="a1"),
+            job_row(9, state="RUNNING", agent_id="a1"),
+            job_row(10, state="CANCELLED"),
+        )
+        found = leases.lease_heads(tx, {"c1": 2})
+        by_lane = {
+            lane: [row.id for row in found["c1"] if row.lane == lane] for lane in ("default/default", "default/web")
+        }
+        assert by_lane == {"default/default": [an_id(2), an_id(3)], "default/web": [an_id(4), an_id(5)]}
+        assert {row.id for row in leases.lease_heads(tx, {"c1": 9, "c2": 1})["c2"]} == {an_id(6)}
+        assert found["c1"][0].spec == SPEC["spec-1"]
+        assert leases.lease_heads(tx, {"nowhere": 3}) == {"nowhere": []}
+
+
+def test_no_lease_is_given_at_a_cluster_that_is_cordoned_or_gone(store: Database) -> None:
+    with store.write() as tx:
+        put_cluster(tx, is_cordoned=True)
+        put_cluster(tx, "c2", deleted_us=NOW_US)
+        put_jobs(tx, job_row(1), job_row(2, cluster_id="c2"))
+        assert leases.lease_heads(tx, {"c1": 5, "c2": 5}) == {"c1": [], "c2": []}
+        clusters.cluster_change(tx, "c1", {"is_cordoned": False})
+        assert len(leases.lease_heads(tx, {"c1": 5})["c1"]) == 1
+
+
+def test_what_is_leased_is_held_and_no_longer_ready(store: Database) -> None:
+    with store.write() as tx:
+        put_cluster(tx)
+        put_jobs(tx, *(job_row(number) for number in (1, 2, 3)))
+        leases.lease_give(tx, [(an_id(2), "a1"), (an_id(1), "a2")], at_us=NOW_US)
+        leases.lease_give(tx, [(an_id(1), "a3")], at_us=NOW_US + 1)
+        leases.lease_give(tx, [], at_us=NOW_US)
+        assert [row.id for row in leases.lease_heads(tx, {"c1": 9})["c1"]] == [an_id(3)]
+        assert [(row.id, row.leased_us) for row in leases.held_by(tx, "a1")] == [(an_id(2), NOW_US)]
+        assert [row.id for row in leases.held_by(tx, "a2")] == [an_id(1)], "a job that is leased stays with its agent"
+        assert leases.ready_on(tx, ["c1"], 9) == [an_id(3)]
+        assert leases.lease_clusters_ready(tx) == ["c1"]
+        jobs.job_change(tx, {an_id(2): {"state": "RUNNING", "cancel_us": NOW_US}, an_id(1): {"cancel_us": NOW_US}})
+        cancels = leases.held_cancels(tx, ["a1", "a2", "a9"])
+        assert {agent: [row.id for row in rows] for agent, rows in cancels.items()} == {
+            "a1": [an_id(2)],
+            "a2": [an_id(1)],
+        }
+        jobs.job_change(tx, {an_id(1): {"state": "FAILED"}, an_id(2): {"state": "CANCELLED"}})
+        assert leases.held_by(tx, "a1") == leases.held_by(tx, "a2") == []
+        assert leases.held_cancels(tx, ["a1", "a2"]) == {}
+
+
+# --- agents
+
+
+def test_an_agent_is_never_seen_earlier_than_before(store: Database) -> None:
+    with store.write() as tx:
+        put_cluster(tx)
+        put_agent(tx)
+        put_agent(tx, "a2")
+        clusters.agent_seen(tx, {"a2": (NOW_US, None), "a1": (NOW_US + 5, '{"running":1}'), "gone": (1, None)})
+        clusters.agent_seen(tx, {"a1": (NOW_US + 3, '{"running":9}')})
+        clusters.agent_seen(tx, {"a1": (NOW_US + 7, None)})
+        clusters.agent_seen(tx, {})
+        assert clusters.agent_last_seen(tx) == {"a1": NOW_US + 7, "a2": NOW_US}
+        assert {row.id: row.load for row in clusters.agent_all(tx)} == {"a1": '{"running":1}', "a2": None}
+
+
+def test_each_sync_begins_a_session_and_a_removed_agent_has_none(store: Database) -> None:
+    with store.write() as tx:
+        put_cluster(tx)
+        put_agent(tx)
+        put_agent(tx, "a2", deleted_us=NOW_US)
+        assert [clusters.agent_sync(tx, "a1", "i1", at_us=NOW_US) for _ in range(2)] == [1, 2]
+        assert clusters.agent_sync(tx, "a2", "i1", at_us=NOW_US) is None
+        assert clusters.agent_sessions(tx, ["a2", "a1", "a9"]) == {"a1": 2}
+
+
+def test_a_name_is_taken_only_while_its_registration_lives(store: Database) -> None:
+    with store.write() as tx:
+        put_cluster(tx, "c1", name="alpha")
+        put_agent(tx, "a1", name="node")
+        clusters.cluster_change(tx, "c1", {"deleted_us": NOW_US})
+        clusters.agent_delete_of(tx, "c1", at_us=NOW_US)
+        put_cluster(tx, "c2", name="alpha")
+        found = clusters.cluster_by_name(tx, "alpha")
+        assert found is not None
+        assert found.id == "c2"
+        assert clusters.agent_all(tx) == []
+    with pytest.raises(sa.exc.IntegrityError), store.write() as tx:
+        put_cluster(tx, "c3", name="alpha")
+
+
+# --- counters and leaders
+
+
+def test_numbers_are_taken_once_and_undone_with_their_transaction(store: Database) -> None:
+    with store.write() as tx:
+        assert [events.counter_take(tx, "events", count) for count in (1, 5, 1)] == [1, 2, 7]
+        assert events.counter_take(tx, "other", 3) == 1
+    with pytest.raises(ZeroDivisionError), store.write() as tx:
+        events.counter_take(tx, "events", 100)
+        raise ZeroDivisionError
+    with store.write() as tx:
+        assert events.counter_take(tx, "events", 1) == 8
+
+
+def test_a_counter_that_holds_a_time_is_never_set_back(store: Database) -> None:
+    with store.write() as tx:
+        for value, after in ((NOW_US, NOW_US), (NOW_US + 9, NOW_US + 9), (NOW_US + 5, NOW_US + 9)):
+            events.counter_raise(tx, "amnesty_us", value)
+            assert events.counters_read(tx)["amnesty_us"] == after
+
+
+def test_one_leads_until_its_term_ends(store: Database) -> None:
+    with store.write() as tx:
+
+        def take(holder: str, now_us: int) -> tuple[int, int] | None:
+            return leaders.leader_take(tx, "upkeep", holder, now_us=now_us, for_us=10)
+
+        assert take("x", 100) == (1, 0)
+        assert take("y", 109) is None
+        assert take("x", 105) == (1, 110), "it stays the leader under the same epoch"
+        assert take("y", 114) is None
+        assert take("y", 115) == (2, 115)
+        assert leaders.leader_holds(tx, "upkeep", 2)
+        assert not leaders.leader_holds(tx, "upkeep", 1)
+        assert not leaders.leader_holds(tx, "other", 0)
+        leaders.leader_leave(tx, "upkeep", "x")
+        assert leaders.leader_holds(tx, "upkeep", 2), "one that does not lead cannot leave"
+        leaders.leader_leave(tx, "upkeep", "y")
+        assert take("x", 116) == (3, 0)
+        assert not leaders.leader_holds(tx, "upkeep", 2)
+
+
+# --- output, access
+
+
+def test_a_chunk_sent_twice_is_kept_once(store: Database) -> None:
+    def chunk(offset: int, data: bytes, **fields: Any) -> dict[str, Any]:
+        return {"job_id": "j", "fence": 1, "stream": "stdout", "offset": offset, "data": data} | fields
+
+    with store.write() as tx:
+        output.output_put(tx, [chunk(3, b"\x00\xff"), chunk(0, b"abc"), chunk(0, b"abc"), chunk(0, b"x", fence=2)])
+        output.output_put(tx, [chunk(0, b"abc"), chunk(0, b"err", stream="stderr")])
+        output.output_put(tx, [])
+        assert [(row.offset, bytes(row.data)) for row in output.output_get(tx, "j", 1, "stdout")] == [
+            (0, b"abc"),
+            (3, b"\x00\xff"),
+        ]
+        sizes = output.output_sizes(tx, [("j", 1, "stdout"), ("j", 2, "stdout"), ("j", 1, "stderr"), ("k", 1, "stdout")])
+        assert sizes == {("j", 1, "stdout"): 5, ("j", 2, "stdout"): 1, ("j", 1, "stderr"): 3}
+
+
+def test_a_project_is_made_once(store: Database) -> None:
+    with store.write() as tx:
+        row = {"name": "web", "description": "", "created_us": NOW_US}
+        assert [access.project_put(tx, row) for _ in range(2)] == [True, False]
+
+
+def test_a_reader_cannot_write(store: Database) -> None:
+    if store.is_sqlite:
+        with pytest.raises(Exception, match="readonly"), store.read() as tx:
+            events.counter_take(tx, "events", 1)

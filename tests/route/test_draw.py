@@ -1,0 +1,146 @@
+"""The draw: shares by weight, stable under change, the same in every process and for any number of clusters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from switchyard.model.ids import make_id
+from switchyard.route.select import weighted
+from switchyard.route.select.weighted import LOOP_MAX, MASK, draw
+
+IDS = [make_id(1_700_000_000_000_000 + 137 * n, n * 0x9E3779B97F4A7C15) for n in range(100_000)]
+
+
+@pytest.mark.parametrize("weights", [(1, 2, 6), (1, 1, 1, 1), (99, 1), (0.5, 0, 1.5), (1, 2, 6, 99)])
+def test_shares_follow_the_weights_within_a_percentage_point(weights) -> None:
+    names = [f"cluster-{index}" for index in range(len(weights))]
+    won = Counter(draw(seed, names, weights) for seed in IDS)
+    for index, weight in enumerate(weights):
+        assert abs(won[index] / len(IDS) - weight / sum(weights)) < 0.01
+
+
+def test_shares_follow_the_weights_among_many_clusters() -> None:
+    names = [f"cluster-{index}" for index in range(LOOP_MAX + 5)]
+    weights = [1.0 + index % 3 for index in range(len(names))]
+    won = Counter(draw(seed, names, weights) for seed in IDS[:20_000])
+    for index, weight in enumerate(weights):
+        assert abs(won[index] / 20_000 - weight / sum(weights)) < 0.01
+
+
+def test_zero_is_drawn_only_when_all_are_zero() -> None:
+    names = ["a", "b", "c"]
+    assert {draw(seed, names, (0, 1, 0)) for seed in IDS[:1000]} == {1}
+    assert {draw(seed, names, (0, 0, 0)) for seed in IDS[:1000]} == {0, 1, 2}
+    many = [f"c{index}" for index in range(30)]
+    assert {draw(seed, many, [0.0] * 29 + [1.0]) for seed in IDS[:100]} == {29}
+    assert len({draw(seed, many, [0.0] * 30) for seed in IDS[:1000]}) == 30
+
+
+@pytest.mark.parametrize("count", [10, LOOP_MAX + 1])
+def test_removing_a_cluster_moves_only_its_own_jobs(count: int) -> None:
+    names = [f"cluster-{index}" for index in range(count)]
+    weights = [1.0 + index % 2 for index in range(count)]
+    gone = 3
+    left, left_weights = names[:gone] + names[gone + 1 :], weights[:gone] + weights[gone + 1 :]
+    moved = 0
+    for seed in IDS[:5_000]:
+        before = names[draw(seed, names, weights)]
+        after = left[draw(seed, left, left_weights)]
+        if before == names[gone]:
+            moved += 1
+        else:
+            assert after == before
+    assert abs(moved / 5_000 - weights[gone] / sum(weights)) < 0.02
+
+
+def test_raising_a_weight_moves_jobs_only_there() -> None:
+    names = [f"cluster-{index}" for index in range(8)]
+    for seed in IDS[:5_000]:
+        before = draw(seed, names, [1] * 8)
+        after = draw(seed, names, [1] * 7 + [3])
+        assert after in (before, 7)
+
+
+NAMES = st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=LOOP_MAX + 20, unique=True)
+
+
+@given(st.text(max_size=10), NAMES, st.data())
+def test_the_loop_and_the_arrays_give_the_same_winner(seed: str, names: list[str], data: st.DataObject) -> None:
+    weight = st.sampled_from([0, 0.5, 1, 1.0, 2, 6, 99, 1e-9, 1e9]) | st.floats(0, 1e6)
+    weights = data.draw(st.lists(weight, min_size=len(names), max_size=len(names)))
+    if not any(weights):
+        weights[0] = 1.0
+    key = weighted.hash_text(seed)
+    by_loop = weighted._draw_by_loop(key, names, weights)
+    assert by_loop == weighted._draw_by_array(key, names, weights) == draw(seed, names, weights)
+    assert weights[by_loop] > 0
+
+
+@pytest.mark.parametrize("count", [LOOP_MAX - 1, LOOP_MAX, LOOP_MAX + 1])
+def test_nothing_changes_where_the_loop_gives_way_to_the_arrays(count: int) -> None:
+    names = [f"cluster-{index}" for index in range(count)]
+    weights = [1.0 + index % 4 for index in range(count)]
+    for seed in IDS[:500]:
+        key = weighted.hash_text(seed)
+        assert weighted._draw_by_loop(key, names, weights) == weighted._draw_by_array(key, names, weights)
+
+
+@pytest.mark.parametrize("pair", [(MASK, MASK - 1), (MASK - 1, MASK - 2), (MASK - 5, MASK - 3), (2**60, 2**60 + 1)])
+def test_hashes_too_near_for_a_float_still_have_one_winner(pair: tuple[int, int], monkeypatch) -> None:
+    """The highest hashes are 1.0 as a fraction, whose logarithm is zero; neighbours are the same fraction."""
+    names = ["a", "b"]
+    keys = dict(zip(names, map(_unmix, pair), strict=True))
+    monkeypatch.setattr(weighted, "hash_text", keys.__getitem__)
+    weighted._arrays.cache_clear()
+    want = pair.index(max(pair))
+    assert weighted._draw_by_loop(0, names, [1, 1]) == weighted._draw_by_array(0, names, [1, 1]) == want
+    weighted._arrays.cache_clear()
+
+
+def _unmix(value: int) -> int:
+    """splitmix64's finaliser, backwards."""
+    value = _unshift(value, 31) * pow(0x94D049BB133111EB, -1, 2**64) & MASK
+    value = _unshift(value, 27) * pow(0xBF58476D1CE4E5B9, -1, 2**64) & MASK
+    value = _unshift(value, 30)
+    assert weighted._mix(value) >= 0
+    return value
+
+
+def _unshift(value: int, by: int) -> int:
+    found = value
+    for _ in range(64 // by + 1):
+        found = value ^ (found >> by)
+    return found
+
+
+def test_the_mixing_of_the_tests_is_undone_exactly() -> None:
+    assert all(weighted._mix(_unmix(value)) == value for value in (0, 1, MASK, 2**63, 12345678901234567890))
+
+
+def test_two_processes_draw_the_same() -> None:
+    code = (
+        "from switchyard.route.select.weighted import draw\n"
+        "names = [f'cluster-{n}' for n in range(%d)]\n"
+        "print([draw(f'job-{n}', names, [1 + m %% 3 for m in range(len(names))]) for n in range(200)])"
+    )
+    for count in (5, LOOP_MAX + 3):
+        said = {
+            subprocess.run(
+                [sys.executable, "-c", code % count],
+                env={"PYTHONHASHSEED": seed},
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=60,
+            ).stdout
+            for seed in ("1", "2")
+        }
+        names = [f"cluster-{index}" for index in range(count)]
+        here = [draw(f"job-{n}", names, [1 + m % 3 for m in range(count)]) for n in range(200)]
+        assert said == {f"{here}\n"}

@@ -1,0 +1,225 @@
+"""The services on a real database, driven without a server: a clock that stands still, agents that speak when told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from switchyard.errors import YardError
+from switchyard.model.access import GrantRequest, On, Role, To, UserRequest
+from switchyard.model.api import Created, ProjectRequest
+from switchyard.model.cluster import ClusterRequest
+from switchyard.model.graph import Graph
+from switchyard.model.job import Job, JobRequest
+from switchyard.model.lifecycle import Answer, Seen
+from switchyard.model.poll import Held, Join, Lease, OutputChunk, Report, Room
+from switchyard.server import app
+from switchyard.server.settings import Bounds, Settings
+from switchyard.service import access, clusters, jobs
+from switchyard.service.clock import now_us
+from switchyard.service.committer import Call
+from switchyard.service.lease import Given, LeaseAsk, SyncAsk
+from switchyard.service.report import ReportWrite
+from switchyard.service.rights import Actor, local_admin
+from switchyard.service.submit import Accepted
+from switchyard.service.upkeep import Leadership
+from switchyard.store import jobs as job_store
+from tests.builders import a_graph, a_request
+
+WAIT_S = 30
+ADMIN = local_admin()
+
+
+@dataclass
+class Clock:
+    """Time passes only when it is told to."""
+
+    at_us: int = field(default_factory=now_us)
+
+    def __call__(self) -> int:
+        return self.at_us
+
+    def wait(self, seconds: float) -> None:
+        self.at_us += int(seconds * 1_000_000)
+
+
+class Rig:
+    """One server's insides. Closed, it leaves the database as a stopped server does."""
+
+    def __init__(self, url: str, folder: Path, *, clock: Clock | None = None, **bounds: int) -> None:
+        self.clock = clock or Clock()
+        settings = Settings(folder, ("127.0.0.1", 1), url, bounds=Bounds(**bounds))
+        with patch.object(app, "now_us", self.clock):
+            self.yard = app.build(settings)
+        self.context, self.submits = self.yard.context, self.yard.submit
+        self.committer = self.context.committer
+        self.committer.after_commit = self.yard._after_commit
+        self.committer.start()
+        access.first_start(self.context, is_open=True)
+        self.context.snapshots.refresh(force=True)
+        self.leader = Leadership("one")
+        self.leader.take(self.context)
+
+    def close(self) -> None:
+        self.committer.close()
+        self.yard.threads.shutdown(wait=True)
+        self.context.database.close()
+
+    # --- people
+
+    def user(self, name: str, *grants: tuple[Role, On, str], groups: Iterable[str] = ()) -> Actor:
+        """A user with these grants."""
+        made = access.user_create(self.context, ADMIN, UserRequest(name, groups=list(groups)))
+        for role, on, what in grants:
+            self.grant(name, role, on, what)
+        return self.actor(made.id)
+
+    def actor(self, user_id: str) -> Actor:
+        found = self.context.snapshots.access.actor(user_id)
+        assert found is not None
+        return found
+
+    def grant(self, name: str, role: Role, on: On, what: str = "all", to: To = To.USER) -> str:
+        return access.grant_create(self.context, ADMIN, GrantRequest(role, to, on, name, what)).id
+
+    def project(self, name: str) -> str:
+        return access.project_create(self.context, ADMIN, ProjectRequest(name)).name
+
+    # --- clusters
+
+    def cluster(self, name: str, *, graph: Graph | None = None, is_private: bool = False) -> RigAgent:
+        """A cluster that is up, with one agent that has said hello."""
+        if is_private:
+            clusters.cluster_create(self.context, ADMIN, ClusterRequest(name, is_private=True))
+        agent = self.join(name)
+        clusters.graph_set(self.context, agent.id, graph or a_graph(count=2))
+        agent.sync()
+        return agent
+
+    def join(self, cluster: str, name: str = "agent", *, journal: str = "j1", token: str = "") -> RigAgent:
+        asked = Join(cluster=cluster, name=name, journal=journal, backend="fake")
+        joined = clusters.join(self.context, token, asked, is_open=not token)
+        return RigAgent(self, joined.agent, cluster)
+
+    # --- jobs
+
+    def submit(self, request: JobRequest | None = None, *, actor: Actor = ADMIN, key: str | None = None) -> Created:
+        return self.accept(request, actor=actor, key=key).created
+
+    def accept(self, request: JobRequest | None = None, *, actor: Actor = ADMIN, key: str | None = None) -> Accepted:
+        accepted: Accepted = self.committer.do(self.decided(request, actor=actor, key=key))
+        return accepted
+
+    def decided(self, request: JobRequest | None = None, *, actor: Actor = ADMIN, key: str | None = None) -> Any:
+        request = request or a_request()
+        return self.submits.decide(actor, request, key=key, body=msgspec.json.encode(request))
+
+    def job(self, job_id: str) -> Job:
+        return jobs.job_get(self.context, ADMIN, job_id)
+
+    def row(self, job_id: str) -> Any:
+        with self.context.database.read() as tx:
+            return job_store.job_get(tx, job_id)
+
+    def kinds(self, job_id: str) -> list[str]:
+        """What happened to a job, in a word each."""
+        return [item.kind for item in jobs.job_events(self.context, ADMIN, job_id, after=0, limit=500).items]
+
+    # --- writes
+
+    def together(self, *writes: Any) -> list[Any]:
+        """The results of writes that go into one batch: the committer is held until all of them wait."""
+        held, let_go, done = threading.Event(), threading.Event(), threading.Semaphore(0)
+        results: dict[int, Any] = {}
+
+        def hold(_batch: Any) -> None:
+            held.set()
+            assert let_go.wait(WAIT_S)
+
+        def note(index: int, result: Any) -> None:
+            results[index] = result
+            done.release()
+
+        self.committer.put(Call(hold), lambda _: None)
+        assert held.wait(WAIT_S)
+        for index, write in enumerate(writes):
+            self.committer.put(write, lambda result, index=index: note(index, result))
+        let_go.set()
+        for _ in writes:
+            assert done.acquire(timeout=WAIT_S)
+        return [results[index] for index in range(len(writes))]
+
+    def failure(self, write: Any) -> YardError:
+        """The error that a write ends in."""
+        try:
+            self.committer.do(write)
+        except YardError as exc:
+            return exc
+        raise AssertionError("it did not fail")
+
+
+@dataclass
+class RigAgent:
+    """An agent as the server knows it: what it says, it says now."""
+
+    rig: Rig
+    id: str
+    cluster: str
+    session: int = 0
+
+    @property
+    def cluster_id(self) -> str:
+        return self.rig.context.snapshots.fleet.agents[self.id].cluster_id
+
+    def seen(self) -> None:
+        """It spoke; the server writes that down within seconds, here at once."""
+        snapshots = self.rig.context.snapshots
+        snapshots.mark_seen(self.id, self.rig.clock())
+        snapshots.reckon()
+
+    def sync(self, *held: tuple[str, int]) -> Given:
+        self.seen()
+        given: Given = self.rig.committer.do(self.sync_ask(*held))
+        self.session = given.session
+        return given
+
+    def sync_ask(self, *held: tuple[str, int]) -> SyncAsk:
+        return SyncAsk(self.id, self.cluster, "i1", frozenset(held))
+
+    def ask(self, want: int = 10, room: Room | None = None, cancelling: Iterable[tuple[str, int]] = ()) -> LeaseAsk:
+        return LeaseAsk(self.id, self.cluster_id, self.cluster, self.session, want, room, frozenset(cancelling))
+
+    def poll(self, want: int = 10, room: Room | None = None) -> Given:
+        given: Given = self.rig.committer.do(self.ask(want, room))
+        return given
+
+    def lease(self, want: int = 10, room: Room | None = None) -> list[Lease]:
+        return self.poll(want, room).leases
+
+    def lease_one(self) -> Held:
+        (lease,) = self.lease(1)
+        return Held(lease.job, lease.fence)
+
+    def write(self, *reports: Report, output: Iterable[OutputChunk] = ()) -> ReportWrite:
+        return ReportWrite(self.id, reports, tuple(output))
+
+    def report(self, held: Held, seen: Seen, **fields: Any) -> Answer:
+        settled = self.rig.committer.do(self.write(Report(held.job, held.fence, seen, **fields)))
+        (answer,) = settled.answers
+        return answer
+
+
+@contextmanager
+def running(url: str, folder: Path, **fields: Any) -> Iterator[Rig]:
+    rig = Rig(url, folder, **fields)
+    try:
+        yield rig
+    finally:
+        rig.close()

@@ -1,0 +1,95 @@
+"""Rows for the store's tests: everything defaulted but what the test is about. Knows the columns, no rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from switchyard.model.ids import make_id
+from switchyard.store import clusters, jobs
+from switchyard.store.database import Tx
+from switchyard.store.schema import jobs as jobs_table
+
+SPEC = {"spec-1": '{"command":["true"]}'}
+NOW_US = 1_700_000_000_000_000
+
+
+def an_id(number: int) -> str:
+    """Ids in the order of their numbers."""
+    return make_id(NOW_US, number)
+
+
+def job_row(number: int, **columns: Any) -> dict[str, Any]:
+    """A job that waits in line at cluster `c1`."""
+    row = dict.fromkeys(column.name for column in jobs_table.c)
+    row |= {
+        "id": an_id(number),
+        "seq": number,
+        "name": "job",
+        "owner": "ann",
+        "project": "default",
+        "domain": "development",
+        "lane": "default/default",
+        "state": "ASSIGNED",
+        "reason": "",
+        "priority": 0,
+        "labels": "{}",
+        "spec_hash": "spec-1",
+        "bounds": "{}",
+        "cores": 1,
+        "gpus": 0,
+        "memory_bytes": 0,
+        "on_lost": "wait",
+        "cluster_id": "c1",
+        "attempt": 1,
+        "fence": 1,
+        "created_us": NOW_US,
+        "assigned_us": NOW_US,
+    }
+    unknown = set(columns) - set(row)
+    assert not unknown, f"no such columns: {unknown}"
+    return row | columns
+
+
+def put_jobs(tx: Tx, *rows: dict[str, Any]) -> list[str]:
+    jobs.spec_put(tx, SPEC)
+    jobs.job_insert_many(tx, list(rows))
+    return [row["id"] for row in rows]
+
+
+def put_cluster(tx: Tx, cluster_id: str = "c1", **columns: Any) -> str:
+    row = {
+        "id": cluster_id,
+        "name": f"name-{cluster_id}",
+        "is_private": False,
+        "is_cordoned": False,
+        "reason": "",
+        "groups": "[]",
+        "labels": "{}",
+        "backend": "fake",
+        "graph": None,
+        "submit_token_hash": None,
+        "created_us": NOW_US,
+        "deleted_us": None,
+    }
+    clusters.cluster_insert(tx, row | columns)
+    return cluster_id
+
+
+def put_agent(tx: Tx, agent_id: str = "a1", **columns: Any) -> str:
+    row = {
+        "id": agent_id,
+        "cluster_id": "c1",
+        "name": f"name-{agent_id}",
+        "journal": "j1",
+        "credential_hash": "",
+        "session": 0,
+        "incarnation": "",
+        "backend": "fake",
+        "version": "",
+        "load": None,
+        "created_us": NOW_US,
+        "seen_us": None,
+        "deleted_us": None,
+    }
+    clusters.agent_insert(tx, row | columns)
+    return agent_id

@@ -1,0 +1,63 @@
+"""Events: what lives in the job's own row and what has a row of its own, as one story that never changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from switchyard.store import events, jobs
+from switchyard.store.database import Database, Tx
+from tests.store.rows import NOW_US, an_id, job_row, put_cluster, put_jobs
+
+
+def event(seq: int, job: int, kind: str, **columns: Any) -> dict[str, Any]:
+    row = {"seq": seq, "at_us": NOW_US + seq, "job_id": an_id(job), "kind": kind, "state": "RUNNING", "attempt": 1}
+    return row | {"fence": 1, "cluster_id": "c1", "reason": ""} | columns
+
+
+def story(tx: Tx, **fields: Any) -> list[tuple[Any, ...]]:
+    asked: dict[str, Any] = {"job_id": None, "projects": None, "after": 0, "limit": 100} | fields
+    return [(row.seq, row.job_id, row.kind, row.state, row.cluster) for row in events.event_list(tx, **asked)]
+
+
+def test_both_kinds_come_in_the_order_of_their_numbers(store: Database) -> None:
+    with store.write() as tx:
+        put_cluster(tx)
+        put_jobs(tx, job_row(1), job_row(3, project="web"), job_row(5, state="PENDING", cluster_id=None, assigned_us=None))
+        put_jobs(tx, job_row(6, state="REJECTED", cluster_id=None, assigned_us=None, ended_us=NOW_US))
+        events.event_insert_many(tx, [event(2, 1, "running"), event(4, 3, "succeeded", state="SUCCEEDED")])
+        events.event_insert_many(tx, [])
+    whole = [
+        (1, an_id(1), "accepted", "ASSIGNED", "name-c1"),
+        (2, an_id(1), "running", "RUNNING", "name-c1"),
+        (3, an_id(3), "accepted", "ASSIGNED", "name-c1"),
+        (4, an_id(3), "succeeded", "SUCCEEDED", "name-c1"),
+        (5, an_id(5), "accepted", "PENDING", None),
+        (6, an_id(6), "accepted", "REJECTED", None),
+    ]
+    with store.read() as tx:
+        assert story(tx) == whole
+        assert story(tx, after=2, limit=2) == whole[2:4]
+        assert story(tx, job_id=an_id(3)) == whole[2:4]
+        assert story(tx, projects=["web"]) == whole[2:4]
+        assert story(tx, projects=[]) == []
+        assert story(tx, after=99) == []
+
+
+def test_what_was_decided_on_arrival_is_told_the_same_for_ever(store: Database) -> None:
+    with store.write() as tx:
+        put_cluster(tx)
+        put_cluster(tx, "c2")
+        put_jobs(tx, job_row(1), job_row(2, state="PENDING", cluster_id=None, assigned_us=None, attempt=0, fence=0))
+        before = story(tx)
+        moved = {"cluster_id": None, "assigned_us": None, "state": "PENDING", "fence": 2}
+        archived = {"job_id": an_id(1), "fence": 1, "attempt": 1, "cluster_id": "c1", "agent_id": None}
+        archived |= {"native_id": None, "ended": "unassigned", "reason": "", "assigned_us": NOW_US}
+        archived |= {"leased_us": None, "started_us": None, "ended_us": NOW_US + 5}
+        jobs.attempt_archive(tx, [archived])
+        jobs.job_change(tx, {an_id(1): moved})
+        assert story(tx) == before, "it was taken back"
+        elsewhere = {"cluster_id": "c2", "assigned_us": NOW_US + 9, "state": "ASSIGNED", "attempt": 2, "fence": 3}
+        jobs.job_change(tx, {an_id(1): elsewhere, an_id(2): elsewhere | {"attempt": 1, "fence": 1}})
+        assert story(tx) == before, "it was given to another cluster"
+        jobs.job_change(tx, {an_id(2): {"state": "REJECTED", "ended_us": NOW_US + 10}})
+        assert story(tx) == before
