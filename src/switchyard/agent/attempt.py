@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from switchyard.agent.backends import marker
 from switchyard.agent.clock import Stamp
@@ -35,6 +38,11 @@ class Attempt:
         return (self.lease.job, self.lease.fence)
 
     @property
+    def lineage(self) -> tuple[str, int]:
+        """What at most one attempt may run of at a time: a job, or one task of an array."""
+        return (self.lease.job, task_of(self.lease))
+
+    @property
     def held(self) -> Held:
         return Held(self.lease.job, self.lease.fence)
 
@@ -46,6 +54,21 @@ class Attempt:
     def is_live(self) -> bool:
         """It runs, or is to run."""
         return self.stage in (Stage.INTENT, Stage.SUBMITTED, Stage.RUNNING)
+
+
+def task_of(lease: Lease) -> int:
+    """The index of an array's task; -1 for a job that is no array."""
+    return -1 if lease.lo is None else lease.lo
+
+
+def split(leases: Iterable[Lease]) -> Iterator[Lease]:
+    """A lease of a range as one per task, each under its own fence."""
+    for lease in leases:
+        if lease.lo is None or lease.hi is None:
+            yield lease
+            continue
+        for index in range(lease.lo, lease.hi + 1):
+            yield msgspec.structs.replace(lease, fence=lease.fence + index - lease.lo, lo=index, hi=index)
 
 
 @dataclass(frozen=True, slots=True)

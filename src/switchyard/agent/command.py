@@ -18,6 +18,7 @@ from pathlib import Path
 from switchyard.agent import credential as credentials
 from switchyard.agent.backends import Setting
 from switchyard.agent.backends.registry import kinds, load
+from switchyard.agent.chooser import load_chooser
 from switchyard.agent.client import Connection, Server, read_server
 from switchyard.agent.credential import Credential
 from switchyard.agent.discover import discover, graph_to_plain, read_graph
@@ -84,6 +85,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--name", help="the agent's name (default: CLUSTER-HOSTNAME)")
     made.add_argument("--ca-file", metavar="FILE", help="certificates to trust instead of the system's")
+    made.add_argument(
+        "--chooser", default="priority", metavar="NAME|COMMAND", help="who orders and returns what was leased"
+    )
     made.add_argument("--jobs-max", type=int, default=64, metavar="N", help="attempts held at once (default: 64)")
     made.add_argument(
         "--free-bytes-min", type=int, default=FREE_BYTES_MIN, metavar="N", help=argparse.SUPPRESS
@@ -115,6 +119,7 @@ def run(given: argparse.Namespace) -> int:
     servers = [read_server(url) for url in given.server or [os.environ.get("YARD_URL") or URL_DEFAULT]]
     _check_tls(servers, given.ca_file)
     make_backend = load(given.backend)
+    chooser = load_chooser(given.chooser)
     directory = (given.data or _home() / ".local/share/switchyard/agents" / given.cluster).absolute()
     with closing(credentials.claim_folder(directory)):
         graph = read_graph(given.graph) if given.graph else discover(directory)
@@ -130,6 +135,7 @@ def run(given: argparse.Namespace) -> int:
                     connect=lambda: Connection(servers, ca_file=given.ca_file, bearer=member.credential),
                     directory=directory,
                     limits=Limits(jobs_max=given.jobs_max, free_bytes_min=given.free_bytes_min),
+                    chooser=chooser,
                 )
                 _announce(member, graph, given)
                 return _until_signal(loop, directory)

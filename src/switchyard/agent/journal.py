@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from switchyard.agent.attempt import Attempt, Change, Key, Queued, Said, Stage
+from switchyard.agent.attempt import Attempt, Change, Key, Queued, Said, Stage, split, task_of
 from switchyard.agent.clock import Stamp
 from switchyard.agent.log import line
 from switchyard.errors import Conflict, Unavailable
@@ -40,6 +40,7 @@ CREATE TABLE IF NOT EXISTS attempts (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     job TEXT NOT NULL,
     fence INTEGER NOT NULL,
+    task INTEGER NOT NULL,     -- of an array; -1: not one
     lease BLOB NOT NULL,
     stage TEXT NOT NULL,
     native_id TEXT,
@@ -61,7 +62,7 @@ CREATE TABLE IF NOT EXISTS outbox (
 );
 """
 
-INSERT = "INSERT INTO attempts (job, fence, lease, stage, native_id) VALUES (?, ?, ?, ?, ?)"
+INSERT = "INSERT INTO attempts (job, fence, task, lease, stage, native_id) VALUES (?, ?, ?, ?, ?, ?)"
 UPDATE = """
 UPDATE attempts SET stage = ?, native_id = ?, is_cancel_asked = ?, is_stopped = ?, final = coalesce(?, final),
 settled_s = ? WHERE job = ? AND fence = ?
@@ -125,21 +126,21 @@ class Journal:
             return list(self._queue.values())
 
     def take(self, leases: Iterable[Lease], *, stage: Stage = Stage.INTENT) -> list[Attempt]:
-        """Keep new leases, durably. One that is known is no news; a higher fence of a job ends what is lower."""
+        """Keep new leases, durably. One that is known is no news; a higher fence of a job or task ends the lower."""
         with self._lock:
             new: dict[Key, Attempt] = {}
-            for lease in leases:
+            for lease in split(leases):
                 key = (lease.job, lease.fence)
                 if key in self._attempts or key in new:
                     continue
                 if (row := self._row(key)) is not None:
                     self._say_again(key, row)
-                elif self._highest_fence(lease.job) < lease.fence:
+                elif self._highest_fence(lease.job, task_of(lease)) < lease.fence:
                     new[key] = Attempt(lease, stage)
             self._write([_inserted(attempt) for attempt in new.values()])
             self._attempts.update(new)
-            jobs = {attempt.lease.job: attempt.lease.fence for attempt in new.values()}
-            lower = [key for key in self._attempts if key[1] < jobs.get(key[0], -1)]
+            highest = {attempt.lineage: attempt.lease.fence for attempt in new.values()}
+            lower = [key for key, each in self._attempts.items() if key[1] < highest.get(each.lineage, -1)]
             self.mark(lower, stop=True)
             return [self._attempts[key] for key in new if key in self._attempts]
 
@@ -276,8 +277,9 @@ class Journal:
     def _row(self, key: Key) -> sqlite3.Row | None:
         return next(iter(self._read("SELECT * FROM attempts WHERE job = ? AND fence = ?", key)), None)
 
-    def _highest_fence(self, job: str) -> int:
-        rows = self._read("SELECT fence FROM attempts WHERE job = ? ORDER BY fence DESC LIMIT 1", (job,))
+    def _highest_fence(self, job: str, task: int) -> int:
+        query = "SELECT fence FROM attempts WHERE job = ? AND task = ? ORDER BY fence DESC LIMIT 1"
+        rows = self._read(query, (job, task))
         return int(rows[0]["fence"]) if rows else -1
 
     def _read(self, query: str, values: tuple[Any, ...]) -> list[sqlite3.Row]:
@@ -331,7 +333,13 @@ def _move_aside(path: Path) -> Path:
 
 
 def _inserted(attempt: Attempt) -> Op:
-    return INSERT, (*attempt.key, msgspec.json.encode(attempt.lease), attempt.stage, attempt.native_id)
+    return INSERT, (
+        *attempt.key,
+        task_of(attempt.lease),
+        msgspec.json.encode(attempt.lease),
+        attempt.stage,
+        attempt.native_id,
+    )
 
 
 def _updated(attempt: Attempt, final: Report | None) -> Op:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from switchyard.agent.backends import Backend
+from switchyard.agent.chooser import Chooser
 from switchyard.agent.client import Connection
 from switchyard.agent.journal import Journal
 from switchyard.agent.log import line
@@ -66,7 +67,14 @@ class Backoff:
 
 class Loop:
     def __init__(
-        self, journal: Journal, backend: Backend, *, connect: Callable[[], Connection], directory: Path, limits: Limits
+        self,
+        journal: Journal,
+        backend: Backend,
+        *,
+        connect: Callable[[], Connection],
+        directory: Path,
+        limits: Limits,
+        chooser: Chooser | None = None,
     ) -> None:
         self._backend = backend
         self._journal = journal
@@ -76,7 +84,7 @@ class Loop:
         self._news = threading.Event()
         self._fatal: YardError | None = None
         self._threads: list[threading.Thread] = []
-        self._runner = Runner(journal, backend)
+        self._runner = Runner(journal, backend, chooser)
         self._park_connection, self._talk_connection = connect(), connect()
         self._poller = Poller(
             journal,

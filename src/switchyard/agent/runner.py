@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from switchyard.agent.attempt import Attempt, Change, Key, Said, Stage
 from switchyard.agent.backends import ENDS, Backend, Status
+from switchyard.agent.chooser import ByPriority, Chooser, Picker
 from switchyard.agent.clock import stamp
 from switchyard.agent.journal import Journal
 from switchyard.agent.log import line
@@ -16,6 +17,7 @@ from switchyard.errors import YardError
 from switchyard.model.cluster import Load
 from switchyard.model.lifecycle import Seen
 from switchyard.model.poll import Report, Room
+from switchyard.model.retry import Cause
 
 SUBMIT_AGAIN_S = 1.0  # after a submit that failed for a reason that passes
 CANCEL_AGAIN_S = 5.0  # an end that was asked for and has not come is asked for again
@@ -29,9 +31,10 @@ log = logging.getLogger(__name__)
 class Runner:
     """Used by one thread, except for `load` and `room`."""
 
-    def __init__(self, journal: Journal, backend: Backend) -> None:
+    def __init__(self, journal: Journal, backend: Backend, chooser: Chooser | None = None) -> None:
         self._journal = journal
         self._backend = backend
+        self._picker = Picker(chooser or ByPriority())
         self._native: dict[Key, str] = {}  # submitted in this incarnation, not yet written down as such
         self._submitted_at: dict[Key, float] = {}
         self._retry_at: dict[Key, float] = {}
@@ -63,7 +66,7 @@ class Runner:
     def turn(self, *, may_start: bool) -> bool:
         """Do what there is to do. True: something changed that the server should hear of, or room became free."""
         self._journal.flush()
-        before = self._end_unstarted()
+        before = self._end_unstarted() + (self._give_back() if may_start else [])
         self._journal.apply(before)
         refused = self._start() if may_start else []
         self._journal.apply(refused)
@@ -93,16 +96,34 @@ class Runner:
             changes.append(ended(attempt, status))
         return changes
 
+    def _waiting(self) -> list[Attempt]:
+        """What is to be submitted, in the order it was taken."""
+        return [
+            each
+            for each in self._journal.attempts()
+            if each.is_live and self._id(each) is None and not each.is_stopped and not each.is_cancel_asked
+        ]
+
+    def _give_back(self) -> list[Change]:
+        """What the chooser does not want here goes back to the server, unless the backend may have it already."""
+        waiting = self._waiting()
+        choice = self._picker.pick([each.lease for each in waiting], self._backend.state)
+        changes = []
+        for attempt in waiting:
+            if (why := choice.returned.get(attempt.key)) is None or attempt.key in self._doubtful:
+                continue
+            changes.append(ended(attempt, Status(seen=Seen.RETURNED, reason=why, cause=Cause.CLUSTER)))
+        return changes
+
     def _start(self) -> list[Change]:
-        """Submit in order while there is room; what does not fit waits, and what came later waits behind it."""
-        attempts = self._journal.attempts()
-        living = {each.lease.job: each.key for each in reversed(attempts) if each.is_live}
+        """Submit in the chooser's order while there is room; what does not fit waits, and the rest behind it."""
+        living = {each.lineage: each.key for each in reversed(self._journal.attempts()) if each.is_live}
         refused: list[Change] = []
         now = time.monotonic()
-        for attempt in attempts:
-            if not attempt.is_live or self._id(attempt) is not None or attempt.is_stopped or attempt.is_cancel_asked:
-                continue
-            if living[attempt.lease.job] != attempt.key or self._retry_at.get(attempt.key, 0.0) > now:
+        waiting = {each.key: each for each in self._waiting()}
+        choice = self._picker.pick([each.lease for each in waiting.values()], self._backend.state)
+        for attempt in (waiting[key] for key in choice.order if key in waiting):
+            if living[attempt.lineage] != attempt.key or self._retry_at.get(attempt.key, 0.0) > now:
                 continue  # an older attempt of this job still lives here; or it is too soon to try again
             state = self._backend.state()
             is_idle = not state.running and not state.queued  # what is larger than all still gets its turn
@@ -115,7 +136,7 @@ class Runner:
                 self._doubtful.add(attempt.key)
                 self._retry_at[attempt.key] = now + SUBMIT_AGAIN_S
                 if not exc.transient:
-                    refused.append(ended(attempt, Status(seen=Seen.FAILED, reason=exc.detail)))
+                    refused.append(ended(attempt, Status(seen=Seen.FAILED, reason=exc.detail, cause=Cause.CLUSTER)))
         return refused
 
     def _submit(self, attempt: Attempt) -> None:
@@ -228,5 +249,6 @@ def _said(attempt: Attempt, status: Status) -> tuple[Said, ...]:
         exit_code=status.exit_code,
         signal=status.signal,
         reason=status.reason[:REASON_MAX],
+        cause=status.cause,
     )
     return (Said(report, stamp(ago_us=status.ago_us)),)

@@ -57,7 +57,11 @@ class _Current:
     def take(self, job_id: str, step: Step, change: dict[str, Any]) -> None:
         row = self.batch.rows[job_id]
         self.lives[job_id] = step.life
-        self.changes.setdefault(job_id, {}).update(change)
+        changes = self.changes.setdefault(job_id, {})
+        started_us = changes.get("started_us") or row.started_us
+        if change.get("ended_us") and started_us:
+            change["ended_us"] = max(change["ended_us"], started_us)  # ages of two polls may cross by a moment
+        changes.update(change)
         record(self.batch, row, step)
 
 

@@ -44,6 +44,8 @@ class JobFilter:
     labels: dict[str, str] = field(default_factory=dict)
     projects: Sequence[str] | None = None
     reader: str | None = None
+    ids: Sequence[str] = ()
+    oldest: str | None = None  # no id below this one
 
 
 def spec_put(tx: Tx, bodies: dict[str, str]) -> None:
@@ -93,8 +95,9 @@ def job_insert_many(tx: Tx, rows: list[dict[str, Any]]) -> None:
 
 
 _COLUMNS = tuple(column.name for column in jobs.c)
+_QUOTED = ", ".join(f'"{name}"' for name in _COLUMNS)  # `array` is a word of PostgreSQL's own
 _INSERT = {
-    name: f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
+    name: f"INSERT INTO jobs ({_QUOTED}) VALUES ({marks}) ON CONFLICT DO NOTHING"
     for name, marks in (
         ("sqlite", ", ".join("?" for _ in _COLUMNS)),
         ("postgresql", ", ".join("%s" for _ in _COLUMNS)),
@@ -142,6 +145,10 @@ def job_list(
     window = sa.select(jobs.c.id).order_by(jobs.c.id.desc()).limit(budget)
     if before is not None:
         window = window.where(jobs.c.id < before)
+    if wanted.ids:
+        window = window.where(jobs.c.id.in_(wanted.ids))
+    if wanted.oldest is not None:
+        window = window.where(jobs.c.id >= wanted.oldest)
     edge = tx.execute(sa.select(sa.func.min(window.subquery().c.id), sa.func.count())).one()
     lowest, looked_at = edge
     if lowest is None:
@@ -159,6 +166,8 @@ def job_list(
 
 def _conditions(wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
     found: list[sa.ColumnElement[bool]] = []
+    if wanted.ids:
+        found.append(jobs.c.id.in_(wanted.ids))
     if wanted.states:
         found.append(jobs.c.state.in_(wanted.states))
     for column, value in (

@@ -21,6 +21,7 @@ from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import Seen
 from switchyard.model.poll import Lease
+from switchyard.model.retry import Cause
 
 ENDS = frozenset({Seen.SUCCEEDED, Seen.FAILED, Seen.CANCELLED, Seen.LOST})
 STREAMS = ("stdout", "stderr")
@@ -47,6 +48,7 @@ class Status:
     signal: int | None = None
     ago_us: int = 0
     began_ago_us: int | None = None  # of an ended one: when it began to run, if it did
+    cause: Cause = Cause.JOB  # of a failure: whose fault it was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -300,6 +300,8 @@ def environment(lease: Lease, setting: Setting) -> dict[str, str]:
         "SWITCHYARD_PROJECT": lease.project,
         "SWITCHYARD_DOMAIN": lease.domain,
     }
+    if lease.lo is not None:
+        own["SWITCHYARD_ARRAY_INDEX"] = str(lease.lo)
     if spec.image is not None:
         own["SWITCHYARD_IMAGE"] = spec.image  # told, not obeyed: this backend runs on the host
     return {"PATH": PATH_DEFAULT, **inherited, **spec.env, **own}
