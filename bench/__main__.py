@@ -15,11 +15,16 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import start, submit
+from bench import agents, scale, start, submit
 from bench.table import Table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
-MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {"submit": submit.measure, "start": start.measure}
+MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
+    "submit": submit.measure,
+    "start": start.measure,
+    "agents": agents.measure,
+    "scale": scale.measure,
+}
 
 
 def main() -> int:

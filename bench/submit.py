@@ -1,11 +1,15 @@
-"""Single submits per second over HTTP: durable, and with the commit left out, interleaved in one run."""
+"""Submits over HTTP: single ones at several numbers of clients, bulk and arrays; against two limits in the same run.
+
+*Commit left out* is the same server answering without the database; *one by one* is the same server with one commit per
+request. Slices of all three are interleaved, so that a noisy neighbour hits them alike.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -16,55 +20,83 @@ from bench.table import Table
 CLIENTS = (1, 64, 256)
 SLICE_S = 3
 SLICES = 3
-BODY = (
-    '{"spec":{"command":["/bin/sh","-c","echo hello from a job"],"env":{"A":"1","B":"two"},'
-    '"resources":{"cores":2,"memory":"1GiB","time_limit":"1h"}},"name":"bench","labels":{"run":"7","team":"physics"}}'
-)
+BULK = 1000
+SPEC = {
+    "command": ["/bin/sh", "-c", "echo hello from a job"],
+    "env": {"A": "1", "B": "two"},
+    "resources": {"cores": 2, "memory": "1GiB", "time_limit": "1h"},
+}
+JOB = {"spec": SPEC, "name": "bench", "labels": {"run": "7", "team": "physics"}}
+MODES = {"durable": (), "left out": ("--bench", "no-commit"), "one by one": ("--bench", "one-by-one")}
 ABOUT = (
     f"wrk, one thread, {SLICES} slices of {SLICE_S} s each, interleaved; the median slice. *Durable*: 201 after the "
-    "commit reached the disk. *Commit left out*: the same server answers without the database."
+    "commit reached the disk. *Left out*: the same server answers without the database. *One by one*: one commit per request."
 )
 
 
 def measure(folder: Path) -> list[Table]:
     if shutil.which("wrk") is None:
         sys.exit("wrk is not installed: apt-get install wrk")
-    script = folder / "post.lua"
-    script.write_text(f"wrk.method = 'POST'\nwrk.headers['Content-Type'] = 'application/json'\nwrk.body = '{BODY}'\n")
-    table = Table(
+    singles = Table(
         "Single submits over HTTP",
         ABOUT,
-        ["database", "clients", "durable /s", "commit left out /s", "share", "p50 ms", "p99 ms"],
+        ["database", "clients", "durable /s", "left out /s", "share", "one by one /s", "times", "p50 ms", "p99 ms"],
+    )
+    many = Table(
+        "Many at once, in jobs per second",
+        f"4 clients. Bulk: {BULK} jobs a request. Array: {BULK} tasks a job. Slices as above.",
+        ["database", "bulk /s", "bulk, left out /s", "share", "arrays: tasks /s", "times bulk"],
     )
     for kind in bed.DATABASES:
-        with contextlib.ExitStack() as stack:
-            url = stack.enter_context(bed.database(kind))
-            durable = stack.enter_context(bed.server(folder / f"{kind}-durable", url))
-            without = stack.enter_context(bed.server(folder / f"{kind}-without", None, "--no-commit"))
-            for server in (durable, without):
-                for name in ("alpha", "beta", "gamma"):
-                    bed.join(server.url, name)
-            for clients in CLIENTS:
-                _row(table, kind, clients, script, durable.url, without.url)
-    return [table]
+        _measure_on(folder / kind, kind, singles, many)
+    return [singles, many]
 
 
-def _row(table: Table, kind: str, clients: int, script: Path, durable: str, without: str) -> None:
-    with_commit, without_commit = [], []
+def _measure_on(folder: Path, kind: str, singles: Table, many: Table) -> None:
+    folder.mkdir(parents=True)
+    with contextlib.ExitStack() as stack:
+        urls: dict[str, str] = {}
+        for mode, extra in MODES.items():
+            url = stack.enter_context(bed.database(kind)) if mode != "left out" else None
+            server = stack.enter_context(bed.server(folder / mode.replace(" ", "-"), url, *extra))
+            urls[mode] = server.url
+            for name in ("alpha", "beta", "gamma"):
+                bed.join(server.url, name)
+        script = _script(folder / "post.lua", JOB)
+        for clients in CLIENTS:
+            found = _interleaved(urls, clients, script, "/v1/jobs")
+            rate, bound, single = (found[mode][0] for mode in MODES)
+            singles.add(
+                kind,
+                clients,
+                rate,
+                bound,
+                f"{rate / bound:.0%}",
+                single,
+                f"{rate / single:.1f}x",
+                f"{found['durable'][1]:.1f}",
+                f"{found['durable'][2]:.1f}",
+            )
+            _say(f"{kind} {clients} clients: {rate:,.0f}/s, {rate / bound:.0%}, {rate / single:.1f}x")
+        two = {mode: urls[mode] for mode in ("durable", "left out")}
+        bulk = _interleaved(two, 4, _script(folder / "bulk.lua", {"jobs": [JOB] * BULK}), "/v1/jobs/bulk")
+        arrays = _interleaved(two, 4, _script(folder / "array.lua", JOB | {"array": f"0-{BULK - 1}"}), "/v1/jobs")
+        rates = [bulk["durable"][0] * BULK, bulk["left out"][0] * BULK, arrays["durable"][0] * BULK]
+        many.add(kind, rates[0], rates[1], f"{rates[0] / rates[1]:.0%}", rates[2], f"{rates[2] / rates[0]:.0f}x")
+        _say(f"{kind} bulk {rates[0]:,.0f}/s, arrays {rates[2]:,.0f}/s")
+
+
+def _interleaved(urls: dict[str, str], clients: int, script: Path, path: str) -> dict[str, tuple[float, float, float]]:
+    """The median slice of each: requests per second, p50 and p99 in ms."""
+    slices: dict[str, list[tuple[float, float, float]]] = {mode: [] for mode in urls}
     for _ in range(SLICES):
-        with_commit.append(_slice(durable, clients, script))
-        without_commit.append(_slice(without, clients, script))
-    rate = statistics.median(item[0] for item in with_commit)
-    bound = statistics.median(item[0] for item in without_commit)
-    p50 = statistics.median(item[1] for item in with_commit)
-    p99 = statistics.median(item[2] for item in with_commit)
-    table.add(kind, clients, float(rate), float(bound), f"{rate / bound:.0%}", f"{p50:.1f}", f"{p99:.1f}")
-    sys.stderr.write(f"  {kind} {clients} clients: {rate:,.0f}/s of {bound:,.0f}/s\n")
+        for mode, url in urls.items():
+            slices[mode].append(_slice(url + path, clients, script))
+    return {mode: sorted(found)[len(found) // 2] for mode, found in slices.items()}
 
 
 def _slice(url: str, clients: int, script: Path) -> tuple[float, float, float]:
-    """Requests per second, p50 and p99 in ms; any answer but 2xx is a failed measurement."""
-    command = ["wrk", "-t1", f"-c{clients}", f"-d{SLICE_S}s", "--latency", "-s", str(script), f"{url}/v1/jobs"]
+    command = ["wrk", "-t1", f"-c{clients}", f"-d{SLICE_S}s", "--timeout", "20s", "--latency", "-s", str(script), url]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "Non-2xx" not in said, said
     rate = re.search(r"Requests/sec:\s+([\d.]+)", said)
@@ -76,3 +108,17 @@ def _ms(said: str, line: str) -> float:
     found = re.search(rf"\s{line}\s+([\d.]+)(us|ms|s)", said)
     assert found, said
     return float(found[1]) * {"us": 0.001, "ms": 1, "s": 1000}[found[2]]
+
+
+def _script(path: Path, body: object) -> Path:
+    data = path.with_suffix(".json")
+    data.write_text(json.dumps(body))
+    path.write_text(
+        f"local file = io.open('{data}', 'rb')\nwrk.body = file:read('*a')\nfile:close()\n"
+        "wrk.method = 'POST'\nwrk.headers['Content-Type'] = 'application/json'\n"
+    )
+    return path
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"  {text}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from switchyard.model.job import Resources
 from switchyard.model.quantity import ceil, parse_amount, parse_bytes
@@ -32,6 +33,7 @@ class Demand:
         return self.tasks * self.memory_bytes
 
 
+@lru_cache(maxsize=4096)
 def demand_of(resources: Resources) -> Demand:
     """Cores stay exact in the job and are rounded up to whole ones only here."""
     return Demand(

@@ -23,14 +23,15 @@ from switchyard.server.loops import Loops
 from switchyard.server.settings import Settings
 from switchyard.server.yard import Yard
 from switchyard.service.access import first_start
-from switchyard.service.bulk import Bulk, BulkInsert
+from switchyard.service.bulk import Bulk, BulkInsert, unwritten_bulk
 from switchyard.service.clock import Ids, now_us
 from switchyard.service.committer import Apply, Call, Committer, apply_calls
 from switchyard.service.context import Context
 from switchyard.service.lease import LeaseAsk, SyncAsk, apply_leases, apply_syncs
+from switchyard.service.newjob import JobInsert
 from switchyard.service.report import ReportWrite, apply_reports
 from switchyard.service.snapshots import Snapshots
-from switchyard.service.submit import JobInsert, Submit, unwritten
+from switchyard.service.submit import Submit, unwritten
 from switchyard.service.upkeep import Leadership
 from switchyard.store.database import Database, revisions, upgrade
 
@@ -47,8 +48,8 @@ def build(settings: Settings) -> Yard:
         appliers,
         now_us=now_us,
         queue_max=settings.bounds.queue,
-        batch_max=settings.bounds.batch,
-        left_out={} if settings.is_durable else {JobInsert: unwritten},
+        batch_max=1 if settings.bench == "one-by-one" else settings.bounds.batch,
+        left_out={JobInsert: unwritten, BulkInsert: unwritten_bulk} if settings.bench == "no-commit" else {},
     )
     snapshots = Snapshots(
         database,

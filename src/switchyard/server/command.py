@@ -68,7 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tls-cert", metavar="FILE", help="serve TLS with this certificate (PEM)")
     parser.add_argument("--tls-key", metavar="FILE", help="and this key")
     parser.add_argument("--no-auth", action="store_true", help="loopback only: every caller is the local admin")
-    parser.add_argument("--no-commit", action="store_true", help=argparse.SUPPRESS)  # for `make bench` alone
+    # For `make bench` alone: the same server with the commit left out, or with one commit per request.
+    parser.add_argument("--bench", choices=["no-commit", "one-by-one"], default="", help=argparse.SUPPRESS)
     return parser
 
 
@@ -100,7 +101,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
         tls_cert=cert,
         tls_key=key,
         is_open=options.no_auth,
-        is_durable=not options.no_commit,
+        bench=options.bench,
         config=config,
     )
 

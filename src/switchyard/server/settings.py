@@ -50,7 +50,7 @@ class Settings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     is_open: bool = False  # --no-auth
-    is_durable: bool = True  # false only for the benchmark's "commit left out"
+    bench: str = ""  # for the benchmark alone: no-commit or one-by-one
     config: Config = field(default_factory=Config)
     bounds: Bounds = Bounds()
     pace: Pace = Pace()

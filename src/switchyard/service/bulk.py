@@ -15,8 +15,9 @@ from switchyard.model.decode import JsonReader
 from switchyard.model.ids import make_id, read_id
 from switchyard.model.job import JobRequest
 from switchyard.service.committer import Batch
+from switchyard.service.newjob import JobInsert, insert, missing_jobs
 from switchyard.service.rights import Actor
-from switchyard.service.submit import JobInsert, Submit, insert, missing_jobs
+from switchyard.service.submit import Submit
 from switchyard.store import jobs
 
 SHOWN_MAX = 20  # mistakes named in one refusal
@@ -65,6 +66,7 @@ class Bulk:
             except YardError as exc:
                 refused[place] = exc
         refused |= _bad_references(parsed, len(request.jobs))
+        refused |= _left_alone(parsed, refused)
         for place, job in parsed.items():
             if place in refused:
                 continue
@@ -132,11 +134,19 @@ class Bulk:
         ids = neighbours(first, int(count or 1))
         found = jobs.job_states(batch.tx, ids)
         items = [
-            BulkItem(job=Created(row.id, row.state, row.cluster, row.reason))
-            for row in (found.get(job_id) for job_id in ids)
-            if row is not None
+            BulkItem(job=Created(one.id, one.state, one.cluster, one.reason))
+            if (one := found.get(job_id)) is not None
+            else BulkItem(problem=_problem(bulk.refused.get(place) or BadRequest("It was refused the first time.")))
+            for place, job_id in enumerate(ids)
         ]
-        return BulkAccepted(BulkAnswer(items, made=len(items)), is_new=False)
+        made = sum(item.job is not None for item in items)
+        return BulkAccepted(BulkAnswer(items, made=made, refused=len(items) - made), is_new=False)
+
+
+def unwritten_bulk(bulk: BulkInsert) -> BulkAccepted:
+    """What a bulk request would answer, with the commit left out: the benchmark's upper bound."""
+    made = {write.row["id"]: write.created for write in bulk.writes}
+    return BulkAccepted(_answer(bulk, made, bulk.refused), is_new=True)
 
 
 def _placed(bulk: BulkInsert) -> list[tuple[int, JobInsert]]:
@@ -177,6 +187,21 @@ def _bad_references(parsed: dict[int, JobRequest], count: int) -> dict[int, Yard
     for place in _in_ring(edges, set(refused)):
         refused[place] = BadRequest("It waits for itself, round through others of the request.")
     return refused
+
+
+def _left_alone(parsed: dict[int, JobRequest], refused: dict[int, YardError]) -> dict[int, YardError]:
+    """Jobs that wait for a refused one of the same request would wait for ever: they are refused too, in turn."""
+    found: dict[int, YardError] = {}
+    while True:
+        gone = {f"#{place}" for place in (*refused, *found)}
+        more = [
+            place
+            for place, job in parsed.items()
+            if place not in refused and place not in found and any(text.partition(":")[0] in gone for text in job.after)
+        ]
+        if not more:
+            return found
+        found |= {place: BadRequest("It waits for a job of this request that is refused.") for place in more}
 
 
 def _in_ring(edges: dict[int, list[int]], known: set[int]) -> set[int]:

@@ -1,4 +1,4 @@
-"""Jobs: look, list, cancel, events, output, explain. Reading needs `view` on the project, or the job to be yours."""
+"""Jobs: look, list, cancel, events, explain. Reading needs `view` on the project, or the job to be yours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from switchyard.errors import BadRequest, Denied, NoSuchJob
 from switchyard.match.demand import demand_of
 from switchyard.model.access import Role
-from switchyard.model.api import Chunk, Event, Output, Page
+from switchyard.model.api import Event, Page
 from switchyard.model.ids import LENGTH, is_id
 from switchyard.model.job import Job, JobSpec, State
 from switchyard.model.lifecycle import FINAL, cancel
@@ -21,10 +21,10 @@ from switchyard.route.route import ALGORITHM, Ask, rule
 from switchyard.service.arrays import Arrays, cancel_tasks, tally_of
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
+from switchyard.service.newjob import decode_bounds, verdicts_from
 from switchyard.service.report import change_of, life_of, read_avoid, record
 from switchyard.service.rights import Actor
-from switchyard.service.submit import decode_bounds, verdicts_from
-from switchyard.store import events, jobs, output, ranges
+from switchyard.store import events, jobs
 from switchyard.store.database import Tx
 
 PREFIX_MIN = 6
@@ -57,25 +57,37 @@ def job_cancel(context: Context, actor: Actor, ref: str, reason: str) -> Job:
         row = visible_job(tx, actor, ref)
     may_act(actor, row)
 
+    said = f"cancelled by {actor.name}" + (f": {reason}" if reason else "")
+
     def apply(batch: Batch) -> jobs.Row:
-        now = jobs.job_lock(batch.tx, [row.id])[row.id]
-        step = cancel(life_of(now))
-        if now.array is not None and State(now.state) not in FINAL:
-            _cancel_array(batch, now, f"cancelled by {actor.name}")
-        elif step is not None:
-            change: dict[str, Any] = change_of(batch, now, step) if step.life.state in FINAL else {}
-            change |= {"blocked": None, "wake_us": None, "expires_us": None}
-            said = f"cancelled by {actor.name}" + (f": {reason}" if reason else "")
-            jobs.job_change(batch.tx, {row.id: change | {"cancel_us": batch.now_us, "reason": said}})
-            record(batch, now, step)
-            if now.cluster_id:
-                batch.clusters.add(now.cluster_id)
-        jobs.dependency_clear(batch.tx, [row.id])
+        cancel_rows(batch, list(jobs.job_lock(batch.tx, [row.id]).values()), said)
         found = jobs.job_get(batch.tx, row.id)
         assert found is not None
         return found
 
     return job_view(context.committer.call(apply, locks=[row.id]))
+
+
+def cancel_rows(batch: Batch, rows: Sequence[jobs.Row], said: str) -> list[str]:
+    """Ask for the end of locked jobs; the ids of those that were not over, and not asked before."""
+    changes: dict[str, dict[str, Any]] = {}
+    asked: list[str] = []
+    for row in rows:
+        step = cancel(life_of(row))
+        if row.array is not None and State(row.state) not in FINAL:
+            _cancel_array(batch, row, said)
+            asked.append(row.id)
+        elif step is not None:
+            change: dict[str, Any] = change_of(batch, row, step) if step.life.state in FINAL else {}
+            change |= {"blocked": None, "wake_us": None, "expires_us": None}
+            changes[row.id] = change | {"cancel_us": batch.now_us, "reason": said}
+            record(batch, row, step)
+            if row.cluster_id:
+                batch.clusters.add(row.cluster_id)
+            asked.append(row.id)
+    jobs.job_change(batch.tx, changes)
+    jobs.dependency_clear(batch.tx, [row.id for row in rows])
+    return asked
 
 
 def _cancel_array(batch: Batch, row: jobs.Row, said: str) -> None:
@@ -112,45 +124,12 @@ def job_events(context: Context, actor: Actor, ref: str, *, after: int, limit: i
     return _event_page(found, limit)
 
 
-def all_events(context: Context, actor: Actor, *, after: int, limit: int) -> Page[Event]:
+def all_events(context: Context, actor: Actor, *, after: int, limit: int, since_s: int | None = None) -> Page[Event]:
     with context.database.read() as tx:
+        if since_s is not None:
+            after = max(after, events.event_before(tx, context.now_us() - since_s * 1_000_000))
         found = events.event_list(tx, job_id=None, projects=actor.viewable_projects(), after=after, limit=limit)
     return _event_page(found, limit)
-
-
-def job_output(
-    context: Context, actor: Actor, ref: str, stream: str, *, index: int | None = None, attempt: int | None = None
-) -> Output:
-    """What an attempt of the job wrote, the last one unless said otherwise; of an array, a task's.
-
-    Between two chunks that do not touch, bytes were left out by the bound.
-    """
-    if stream not in ("stdout", "stderr"):
-        raise BadRequest(f"There is no stream {stream[:40]!r}.", next_step="Ask for stdout or stderr.")
-    with context.database.read() as tx:
-        row = visible_job(tx, actor, ref)
-        fence = _fence_of(tx, row, index, attempt)
-        chunks = [Chunk(part.offset, part.data) for part in output.output_get(tx, row.id, fence, stream)]
-    size = max((chunk.offset + len(chunk.data) for chunk in chunks), default=0)
-    return Output(row.id, stream, chunks, size)
-
-
-def _fence_of(tx: Tx, row: jobs.Row, index: int | None, attempt: int | None) -> int:
-    """The fence under which the attempt asked for ran."""
-    if row.array is not None:
-        if index is None:
-            raise BadRequest(f"Job {row.id} is an array.", next_step="Name the task: `yard logs ID --task INDEX`.")
-        held = [each for each in ranges.range_of_job(tx, row.id) if each.lo <= index <= each.hi]
-        tries = [each.fence + index - each.lo for each in held]
-    elif index is not None:
-        raise BadRequest(f"Job {row.id} is not an array.", next_step="Leave the index away.")
-    else:
-        tries = [*(past.fence for past in jobs.attempt_list(tx, row.id)), row.fence]
-    if attempt is None:
-        return tries[-1] if tries else -1
-    if not 1 <= attempt <= len(tries):
-        raise BadRequest(f"There is no attempt {attempt}.", next_step=f"There were {len(tries)}.")
-    return int(tries[attempt - 1])
 
 
 def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:

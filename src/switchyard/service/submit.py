@@ -2,63 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
-
-import msgspec
 
 from switchyard.errors import Denied, KeyReused, UnknownName
 from switchyard.match.demand import demand_of
 from switchyard.model.access import Role
 from switchyard.model.api import Created
-from switchyard.model.idset import parse_array
-from switchyard.model.job import JobRequest, JobSpec, State
-from switchyard.model.lifecycle import Life, assign, reject
-from switchyard.model.quantity import parse_duration_s
-from switchyard.model.verdict import Plan, Verdict
+from switchyard.model.job import JobRequest, JobSpec
+from switchyard.model.verdict import Plan
 from switchyard.policy.admit import Admitted, admit
-from switchyard.route.route import Ask, Ruling, plan, rule
+from switchyard.route.route import Ask, plan, rule
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.credential import hash_secret, holds, split_credential
+from switchyard.service.newjob import (
+    JobInsert,
+    Kept,
+    encode_bounds,
+    held_back,
+    insert,
+    keep,
+    missing_jobs,
+    new_job,
+)
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import Snapshots
 from switchyard.store import jobs
 from switchyard.store.database import Tx
 
 RULINGS_MAX = 4096  # one per shape and actor, kept for one version of the world
-INTEGER_MAX = 2**63 - 1  # what the database's integers hold
 KNOWN_MAX = 65_536  # hashes known to be stored; forgetting one costs an insert that does nothing
-
-_SORTED = msgspec.json.Encoder(order="sorted")
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A ruling with the stored form of its verdicts."""
-
-    ruling: Ruling
-    verdicts_hash: str
-    verdicts_body: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobInsert:
-    """A job that waits for its commit."""
-
-    row: dict[str, Any]
-    spec_body: str
-    kept: Kept
-    created: Created
-    key: str | None
-    body_hash: str
-    actor: Actor
-    after: tuple[tuple[str, str], ...] = ()  # jobs to wait for, each with the condition
-
-    def job_ids(self) -> Iterable[str]:
-        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,67 +132,18 @@ class Submit:
         key: str | None,
         body: bytes,
     ) -> JobInsert:
-        request, now_us = admitted.request, self._context.now_us()
-        spec_body = _SORTED.encode(request.spec).decode()
-        waits = blocked_of(request)
-        if waits is not None and decided.outcome == "assign":
-            decided = msgspec.structs.replace(decided, outcome="hold", chosen=None, reason=_why_blocked(request))
-        life = life_after(decided)
+        decided = held_back(decided, admitted.request)
         cluster = self._context.snapshots.world.by_name[decided.chosen] if decided.chosen else None
-        demand = demand_of(request.spec.resources)
-        row = {
-            "id": decided.seed,
-            "name": request.name or _name_of(request.spec.command[0]),
-            "owner": actor.name,
-            "project": request.project,
-            "domain": request.domain,
-            "lane": f"{admitted.queue}/{request.project}",
-            "state": life.state.value,
-            "reason": decided.reason,
-            "priority": request.priority,
-            "labels": _SORTED.encode(request.labels).decode(),
-            "spec_hash": sha256(spec_body.encode()).hexdigest(),
-            "bounds": bounds,
-            "plan_hash": kept.verdicts_hash,
-            # What no column holds, no cluster has: such a job is rejected, and still stored.
-            "cores": min(demand.cores_total, INTEGER_MAX),
-            "gpus": min(demand.gpus_total, INTEGER_MAX),
-            "memory_bytes": min(demand.memory_bytes_total, INTEGER_MAX),
-            "on_lost": request.spec.on_lost.value,
-            "lost_after_s": None if request.spec.lost_after is None else parse_duration_s(request.spec.lost_after),
-            "cluster_id": cluster.id if cluster else None,
-            "agent_id": None,
-            "attempt": life.attempt,
-            "fence": life.fence,
-            "native_id": None,
-            "exit_code": None,
-            "signal": None,
-            "created_us": now_us,
-            "assigned_us": now_us if cluster else None,
-            "leased_us": None,
-            "started_us": None,
-            "ended_us": now_us if life.state is State.REJECTED else None,
-            "cancel_us": None,
-            "is_ready": cluster is not None,
-            "blocked": waits,
-            "wake_us": None,
-            "expires_us": _expiry(request, now_us),
-            "tries": 0,
-            "retries": request.spec.retry.limit,
-            "avoid": None,
-            "retry_of": None,
-            **_array_columns(request),
-        }
-        created = Created(decided.seed, life.state.value, decided.chosen, decided.reason)
-        return JobInsert(
-            row,
-            spec_body,
-            kept,
-            created,
-            key,
-            sha256(body).hexdigest() if key else "",
+        return new_job(
             actor,
-            tuple(parse_after(text) for text in request.after),
+            admitted,
+            kept=kept,
+            decided=decided,
+            cluster_id=cluster.id if cluster else None,
+            bounds=bounds,
+            key=key,
+            body=body,
+            now_us=self._context.now_us(),
         )
 
     def apply_inserts(self, batch: Batch, writes: list[JobInsert]) -> list[Any]:
@@ -265,84 +191,6 @@ class Submit:
         )
 
 
-def insert(batch: Batch, write: JobInsert) -> None:
-    """Put one job into the batch."""
-    batch.inserts.append(dict(write.row))
-    batch.jobs.add(write.row["id"])
-    if write.row["cluster_id"]:
-        batch.clusters.add(write.row["cluster_id"])
-    if write.after:
-        batch.after += [
-            {"job_id": write.row["id"], "on_id": job_id, "condition": condition} for job_id, condition in write.after
-        ]
-        batch.versions.add("pending")
-
-
-def missing_jobs(batch: Batch, writes: list[JobInsert]) -> dict[int, UnknownName]:
-    """The writes that wait for a job that does not exist, or that their owner may not see."""
-    wanted = {job_id for write in writes for job_id, _ in write.after}
-    if not wanted:
-        return {}
-    new = {write.row["id"] for write in writes}
-    found = jobs.job_states(batch.tx, sorted(wanted - new))
-    refused: dict[int, UnknownName] = {}
-    for write in writes:
-        for job_id, _ in write.after:
-            row = found.get(job_id)
-            is_visible = row is not None and (
-                row.owner == write.actor.name or write.actor.may_project(Role.VIEW, row.project)
-            )
-            if job_id not in new and not is_visible:
-                refused[id(write)] = UnknownName(
-                    f"It is to begin after job {job_id}, which does not exist or is not yours to see.",
-                    next_step="`yard ls --all` lists the jobs you may see; give whole ids.",
-                )
-    return refused
-
-
-def parse_after(text: str) -> tuple[str, str]:
-    """`ID[:ok|any|notok]`; without a condition: ok, as most people mean it."""
-    job_id, _, condition = text.partition(":")
-    return job_id.upper(), condition or "ok"
-
-
-def blocked_of(request: JobRequest) -> str | None:
-    words = ["after"] * bool(request.after) + ["hold"] * request.hold
-    return ",".join(words) or None
-
-
-def _why_blocked(request: JobRequest) -> str:
-    if request.hold:
-        return "held; `yard release` lets it go"
-    return f"begins after {', '.join(request.after[:5])}" + (" …" if len(request.after) > 5 else "")
-
-
-def _expiry(request: JobRequest, now_us: int) -> int | None:
-    return None if request.expires_after is None else now_us + parse_duration_s(request.expires_after) * 1_000_000
-
-
-def _array_columns(request: JobRequest) -> dict[str, Any]:
-    if request.array is None:
-        names = ("array", "array_max", "todo", "later", "tasks_live", "tasks_ok", "tasks_failed", "tasks_cancelled")
-        return dict.fromkeys(names)
-    indexes, most = parse_array(request.array)
-    return {
-        "array": str(indexes),
-        "array_max": most,
-        "todo": str(indexes),
-        "later": None,
-        "tasks_live": 0,
-        "tasks_ok": 0,
-        "tasks_failed": 0,
-        "tasks_cancelled": 0,
-    }
-
-
-def _name_of(program: str) -> str:
-    """A job that was given no name is called after its program; what would forge a line in a table is left out."""
-    return "".join(char for char in program.rpartition("/")[2][:64] if char.isprintable()).strip() or "job"
-
-
 def unwritten(write: JobInsert) -> Accepted:
     """What a submit would answer, with the commit left out: the benchmark's upper bound."""
     return Accepted(write.created, is_new=True)
@@ -388,40 +236,3 @@ def named_clusters(
         actor.need_cluster(Role.SUBMIT, member)
     pin = frozenset({member.id})
     return (pin if named is None else named & pin), frozenset(by_token)
-
-
-def life_after(decided: Plan) -> Life:
-    """The life of a new job once the router has spoken."""
-    born = Life(State.PENDING, attempt=0, fence=0, is_leased=False)
-    if decided.outcome == "assign":
-        return assign(born).life
-    if decided.outcome == "reject":
-        return reject(born, decided.reason).life
-    return born
-
-
-def keep(ruling: Ruling) -> Kept:
-    body = msgspec.json.encode([*ruling.verdicts]).decode()
-    return Kept(ruling, sha256(body.encode()).hexdigest(), body)
-
-
-def verdicts_from(body: str) -> list[Verdict]:
-    return msgspec.json.decode(body, type=list[Verdict])
-
-
-class _Bounds(msgspec.Struct, omit_defaults=True):
-    named: list[str] | None = None
-    by_token: list[str] = []
-
-
-def encode_bounds(named: frozenset[str] | None, by_token: frozenset[str]) -> str:
-    bounds = _Bounds(None if named is None else sorted(named), sorted(by_token))
-    return msgspec.json.encode(bounds).decode()
-
-
-def decode_bounds(text: str) -> tuple[frozenset[str] | None, frozenset[str]]:
-    bounds = msgspec.json.decode(text, type=_Bounds)
-    return (None if bounds.named is None else frozenset(bounds.named)), frozenset(bounds.by_token)
-
-
-__all__ = ["Accepted", "JobInsert", "Submit", "decode_bounds", "keep", "named_clusters"]

@@ -24,9 +24,9 @@ from switchyard.service.arrays import Arrays
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.jobs import last_of
+from switchyard.service.newjob import decode_bounds, keep
 from switchyard.service.report import again_at, change_of, life_of, record
 from switchyard.service.rights import Actor, local_admin, rights_of
-from switchyard.service.submit import decode_bounds, keep
 from switchyard.store import clusters, events, jobs, leaders, leases, ranges
 
 LEADER = "upkeep"

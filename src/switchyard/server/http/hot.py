@@ -20,10 +20,11 @@ from switchyard.server.yard import Yard
 from switchyard.service.bulk import BulkAccepted, BulkInsert
 from switchyard.service.clusters import graph_set
 from switchyard.service.lease import Given, LeaseAsk, SyncAsk
+from switchyard.service.newjob import JobInsert
 from switchyard.service.report import ReportWrite, Settled
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import AgentEntry
-from switchyard.service.submit import Accepted, JobInsert
+from switchyard.service.submit import Accepted
 
 _job_request = JsonReader(JobRequest)
 _poll = JsonReader(Poll)
