@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import BigInteger, Boolean, Integer, Text
 
 from switchyard.model.ids import LENGTH
 from switchyard.store import dialect
@@ -26,6 +28,7 @@ from switchyard.store.schema import (
 
 Row = sa.Row[*tuple[Any, ...]]
 
+UNNEST_MIN = 32  # rows; below, PostgreSQL takes a statement per row as fast
 LOCKS_MAX = 10_000  # ids in one statement: SQLite takes 32,766 parameters, PostgreSQL 65,535
 
 _WITH_CLUSTER = jobs.outerjoin(clusters, clusters.c.id == jobs.c.cluster_id)
@@ -48,8 +51,8 @@ class JobFilter:
     oldest: str | None = None  # no id below this one
 
 
-def spec_put(tx: Tx, bodies: dict[str, str]) -> None:
-    dialect.put_new(tx, specs, [{"hash": key, "body": bodies[key]} for key in sorted(bodies)])
+def spec_put(tx: Tx, bodies: dict[str, str], *, at_us: int) -> None:
+    _put_shared(tx, specs, bodies, at_us)
 
 
 def spec_get(tx: Tx, hash_: str) -> str:
@@ -57,8 +60,16 @@ def spec_get(tx: Tx, hash_: str) -> str:
     return body
 
 
-def verdicts_put(tx: Tx, bodies: dict[str, str]) -> None:
-    dialect.put_new(tx, verdict_sets, [{"hash": key, "body": bodies[key]} for key in sorted(bodies)])
+def verdicts_put(tx: Tx, bodies: dict[str, str], *, at_us: int) -> None:
+    _put_shared(tx, verdict_sets, bodies, at_us)
+
+
+def _put_shared(tx: Tx, table: sa.Table, bodies: dict[str, str], at_us: int) -> None:
+    """Put what is not there, and note that it is used: what was put lately is not cleaned up (store/retention.py)."""
+    if bodies:
+        insert = dialect.insert(tx, table)
+        put = insert.on_conflict_do_update(index_elements=["hash"], set_={"used_us": insert.excluded.used_us})
+        tx.execute(put, [{"hash": key, "body": bodies[key], "used_us": at_us} for key in sorted(bodies)])
 
 
 def verdicts_get(tx: Tx, hash_: str) -> str | None:
@@ -90,11 +101,14 @@ def job_insert_many(tx: Tx, rows: list[dict[str, Any]]) -> None:
 
     The driver's own form: Core's handling of 33 parameters a row costs more than SQLite's insert.
     """
-    for is_short in (True, False):
-        names = _USUAL if is_short else _COLUMNS
-        some = [tuple(map(row.get, names)) for row in rows if (len(row) == len(_USUAL)) == is_short]
-        if some:
-            tx.exec_driver_sql(_INSERT[tx.dialect.name, is_short], some)
+    for names in (_USUAL, _COLUMNS):
+        some = [tuple(map(row.get, names)) for row in rows if (len(row) == len(_USUAL)) == (names is _USUAL)]
+        if not some:
+            continue
+        if dialect.is_postgresql(tx) and len(some) >= UNNEST_MIN:
+            tx.exec_driver_sql(_unnest(names), tuple(list(column) for column in zip(*some, strict=True)))
+        else:
+            tx.exec_driver_sql(_values(names, "%s" if dialect.is_postgresql(tx) else "?"), some)
 
 
 _COLUMNS = tuple(column.name for column in jobs.c)
@@ -129,16 +143,21 @@ _USUAL = (
 )
 
 
-def _insert(names: tuple[str, ...], mark: str) -> str:
-    quoted = ", ".join(f'"{name}"' for name in names)  # `array` is a word of PostgreSQL's own
-    return f"INSERT INTO jobs ({quoted}) VALUES ({', '.join(mark for _ in names)}) ON CONFLICT DO NOTHING"
+@cache
+def _values(names: tuple[str, ...], mark: str) -> str:
+    return f"{_into(names)} VALUES ({', '.join(mark for _ in names)}) ON CONFLICT DO NOTHING"
 
 
-_INSERT = {
-    (dialect_name, is_short): _insert(_USUAL if is_short else _COLUMNS, mark)
-    for dialect_name, mark in (("sqlite", "?"), ("postgresql", "%s"))
-    for is_short in (True, False)
-}
+@cache
+def _unnest(names: tuple[str, ...]) -> str:
+    """One array per column, in the binary form: half the time of a statement per row from some dozens on."""
+    kinds = {Text: "text", BigInteger: "int8", Integer: "int4", Boolean: "bool"}
+    arrays = ", ".join(f"%b::{kinds[type(jobs.c[name].type)]}[]" for name in names)
+    return f"{_into(names)} SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING"
+
+
+def _into(names: tuple[str, ...]) -> str:
+    return 'INSERT INTO jobs ("' + '", "'.join(names) + '")'  # `array` is a word of PostgreSQL's own
 
 
 def job_get(tx: Tx, job_id: str) -> Row | None:
@@ -281,11 +300,12 @@ def dependency_insert(tx: Tx, rows: list[dict[str, Any]]) -> None:
 
 
 def dependency_settled(tx: Tx, *, limit: int) -> list[Row]:
-    """What waits for a job that has ended."""
+    """What waits for a job that has ended, or (no state) that was removed before anybody looked."""
+    is_over = jobs.c.state.in_(("SUCCEEDED", "FAILED", "CANCELLED", "REJECTED"))
     query = (
         sa.select(dependencies, jobs.c.state)
-        .join(jobs, jobs.c.id == dependencies.c.on_id)
-        .where(jobs.c.state.in_(("SUCCEEDED", "FAILED", "CANCELLED", "REJECTED")))
+        .select_from(dependencies.outerjoin(jobs, jobs.c.id == dependencies.c.on_id))
+        .where(sa.or_(is_over, jobs.c.id.is_(None)))
         .limit(limit)
     )
     return list(tx.execute(query))
