@@ -25,7 +25,7 @@ ifneq ($(shell test -x $(BIN)/python && echo yes),yes)
 $(INSTALLED): .FORCE
 endif
 
-.PHONY: .FORCE help install test-install demo lint check fast test bench soak pins clean
+.PHONY: .FORCE help install test-install demo lint check fast test bench soak reference pins clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -58,6 +58,9 @@ bench: test-install ## Measure, and print the figures
 
 soak: test-install ## Run the slow tests: minutes to hours of faults
 	@SOAK=1 $(BIN)/python -m pytest -m slow
+
+reference: install ## Write docs/reference anew, from the code
+	@$(BIN)/python scripts/reference.py
 
 pins: ## Renew constraints.txt with the newest versions, from a venv of its own
 	@scripts/pin $(PYTHON)

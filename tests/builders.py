@@ -47,6 +47,7 @@ def a_spec(*command: str, **fields: Any) -> JobSpec:
 def a_request(*command: str, **fields: Any) -> JobRequest:
     """A submit; the words of a request stay there, all others describe the spec."""
     own = ("name", "project", "domain", "priority", "labels", "cluster", "clusters")
+    own += ("array", "after", "hold", "expires_after")
     kept = {name: fields.pop(name) for name in own if name in fields}
     return JobRequest(spec=a_spec(*command, **fields), **kept)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -159,6 +160,12 @@ def anchors(text: str) -> set[str]:
                 name, number = f"{slug}-{number}", number + 1
             found.add(name)
     return found
+
+
+def test_reference_pages_are_as_the_code_has_them() -> None:
+    check = [sys.executable, str(ROOT / "scripts" / "reference.py"), "--check"]
+    done = subprocess.run(check, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_make_help_lists_every_target_people_use() -> None:

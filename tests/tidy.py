@@ -20,7 +20,10 @@ SILENT_ROOMS = ("server", "service", "store")
 BAD_WORDS = frozenset({"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"})
 
 # Where the environment is read: the doors a person or an operator comes through.
-ENVIRONMENT_PLACES = ("main.py", "cli/", "sdk/config.py", "agent/command.py", "server/settings.py", "server/command.py")
+ENVIRONMENT_PLACES = (
+    *("main.py", "cli/", "sdk/config.py", "agent/command.py"),
+    *("server/settings.py", "server/command.py", "server/db_command.py"),
+)
 # Where any failure at all is caught: the top of a loop that must outlive every defect of what it runs.
 CATCH_ALL_PLACES = (
     "server/loops.py",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from switchyard.model.job import Resources as Resources
     from switchyard.model.job import State as State
     from switchyard.sdk.client import Client as Client
+    from switchyard.sdk.completed import as_completed as as_completed
+    from switchyard.sdk.executor import Executor as Executor
     from switchyard.sdk.handle import JobHandle as JobHandle
 
     __version__: str
@@ -29,6 +31,7 @@ __all__ = [
     "Client",
     "Conflict",
     "Denied",
+    "Executor",
     "Job",
     "JobHandle",
     "JobRequest",
@@ -42,10 +45,13 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "YardError",
+    "as_completed",
 ]
 
 _HOMES = {
     "switchyard.sdk.client": ("Client",),
+    "switchyard.sdk.completed": ("as_completed",),
+    "switchyard.sdk.executor": ("Executor",),
     "switchyard.sdk.handle": ("JobHandle",),
     "switchyard.model.job": ("Job", "JobRequest", "JobSpec", "Limits", "Resources", "State"),
 }

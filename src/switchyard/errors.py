@@ -10,6 +10,7 @@
     ├── NotFound                 not-found        404   NOT_FOUND            3
     │   ├── NoSuchJob            no-such-job
     │   └── NoSuchCluster …      no-such-cluster
+    ├── MethodNotAllowed         method-not-…     405   UNIMPLEMENTED        1
     ├── Conflict                 conflict         409   ALREADY_EXISTS       6
     │   ├── NameTaken            name-taken
     │   ├── KeyReused            key-reused
@@ -170,6 +171,15 @@ class Resync(Conflict):
 
     code = "resync"
     default_next = "Poll again with the whole inventory."
+
+
+class MethodNotAllowed(YardError):
+    """This address does not take this method."""
+
+    code = "method-not-allowed"
+    status = 405
+    grpc = "UNIMPLEMENTED"
+    default_next = "`/v1/openapi.json` lists every address with its methods."
 
 
 class Gone(YardError):

@@ -13,18 +13,32 @@ EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE: what `yes | head` gives, so `pipefail` 
 # Per group: command, where its main(argv) -> exit code lives, one line.
 GROUPS: dict[str, list[tuple[str, str, str]]] = {
     "Jobs": [
-        ("submit", "switchyard.cli.submit", "Submit a job; --plan only shows where it would go"),
+        (
+            "submit",
+            "switchyard.cli.submit",
+            "Submit a job, an array, or thousands; --plan only shows where it would go",
+        ),
         ("ls", "switchyard.cli.ls", "List jobs"),
         ("show", "switchyard.cli.show", "Show one job in full"),
         ("wait", "switchyard.cli.wait", "Wait for jobs to end; exits as the job did"),
-        ("logs", "switchyard.cli.logs", "Print what a job wrote"),
-        ("explain", "switchyard.cli.explain", "Say why a job is where it is, cluster by cluster"),
+        ("watch", "switchyard.cli.watch", "Watch jobs change, as a live table or line by line"),
+        ("logs", "switchyard.cli.logs", "Print what a job wrote; -f follows it as it writes"),
+        ("explain", "switchyard.cli.explain", "Say why a job is where it is, or what an error code means"),
         ("events", "switchyard.cli.events", "Show what happened to a job, or to all"),
-        ("cancel", "switchyard.cli.cancel", "Cancel jobs"),
+        ("tasks", "switchyard.cli.tasks", "List the tasks of an array"),
+        ("cancel", "switchyard.cli.cancel", "Cancel jobs, by id or all that a selector means"),
+        ("retry", "switchyard.cli.retry", "Submit jobs that are over once more"),
+        ("hold", "switchyard.cli.hold", "Keep jobs from being handed over"),
+        ("release", "switchyard.cli.release", "Let held jobs go"),
+        ("priority", "switchyard.cli.priority", "Give jobs another priority"),
     ],
     "Clusters": [
         ("cluster", "switchyard.cli.cluster", "List, invite, cordon, edit and remove clusters"),
-        ("agent", "switchyard.agent.command", "Run an agent beside a cluster; also: agent ls, show, rm"),
+        (
+            "agent",
+            "switchyard.agent.command",
+            "Run an agent beside a cluster; also: ls, show, pause, resume, rotate, rm, doctor",
+        ),
     ],
     "Access": [
         ("login", "switchyard.cli.login", "Store a token for a server"),
@@ -40,11 +54,15 @@ GROUPS: dict[str, list[tuple[str, str, str]]] = {
         ("server", "switchyard.server.command", "Run a server"),
         ("db", "switchyard.server.db_command", "Upgrade, check, back up and restore the database"),
         ("demo", "switchyard.cli.demo", "Start a server and three clusters here, and run a dozen jobs"),
+        ("completion", "switchyard.cli.completion", "Print the completion script of bash, zsh or fish"),
+        ("schema", "switchyard.cli.schema", "Print the JSON Schema of a job file, for editors"),
         ("version", "switchyard.cli.version", "Show the versions of this program and of the server"),
     ],
 }
 # These verbs of `yard agent` ask the server; all else about an agent is the agent's own program.
-AGENT_VERBS = {"ls": "switchyard.cli.agent", "show": "switchyard.cli.agent", "rm": "switchyard.cli.agent"}
+AGENT_VERBS = dict.fromkeys(("ls", "show", "pause", "resume", "rotate", "rm"), "switchyard.cli.agent")
+
+COMPLETE = "__complete"  # what the shells' completion scripts call
 
 FOOT = """\
 Options come after the command. `yard COMMAND --help` has options and examples.
@@ -87,6 +105,10 @@ def _run(argv: list[str]) -> int:
         return EXIT_OK
     if argv[0] == "help":
         argv = [*argv[1:], "--help"]
+    if argv[0] == COMPLETE:
+        from switchyard.cli.complete import main as complete
+
+        return complete(argv[1:])
     return _command(argv[0], argv[1:])
 
 
@@ -126,7 +148,7 @@ def _unknown(name: str, known: list[str]) -> BadRequest:
 def _help() -> str:
     lines = ["usage: yard COMMAND [OPTIONS]", "", "One place to submit jobs to many clusters.", ""]
     for group, commands in GROUPS.items():
-        lines += [group, *(f"  {command:<9} {summary}" for command, _, summary in commands), ""]
+        lines += [group, *(f"  {command:<10} {summary}" for command, _, summary in commands), ""]
     return "\n".join(lines) + "\n" + FOOT
 
 

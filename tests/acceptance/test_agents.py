@@ -200,7 +200,9 @@ def test_a_cluster_never_runs_more_than_fits(stage: Stage, tmp_path: Path) -> No
     here, counts = tmp_path / "here", tmp_path / "counts"
     here.mkdir()
     # Counts itself in, says how many are in, counts itself out.
-    script = f"mkdir {here}/$$; ls {here} | wc -l >> {counts}; sleep 0.3; ls {here} | wc -l >> {counts}; rmdir {here}/$$"
+    script = (
+        f"mkdir {here}/$$; ls {here} | wc -l >> {counts}; sleep 0.3; ls {here} | wc -l >> {counts}; rmdir {here}/$$"
+    )
     with stage.agent("pair", cores=2):
         jobs = [stage.submit("sh", "-c", script, cluster="pair") for _ in range(6)]
         assert {stage.ended(job)["state"] for job in jobs} == {"SUCCEEDED"}

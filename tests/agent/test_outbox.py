@@ -10,7 +10,7 @@ from switchyard.agent.attempt import Attempt, Change, Said, Stage
 from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.clock import stamp
 from switchyard.agent.journal import Journal
-from switchyard.agent.outbox import Outbox, pieces
+from switchyard.agent.outbox import Outbox
 from switchyard.errors import Malformed
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Report
@@ -42,20 +42,6 @@ class Desk:
             sent.append((len(letter.reports), sum(len(chunk.data) for chunk in letter.output)))
             self.outbox.answered(letter, [Answer.TAKEN] * len(letter.reports))
         return sent
-
-
-def test_pieces_cover_small_output_whole() -> None:
-    assert pieces(0) == []
-    assert pieces(256 * KIB + 1) == [(0, 256 * KIB), (256 * KIB, 1)]
-
-
-def test_pieces_of_large_output_are_its_two_ends_at_true_offsets() -> None:
-    cut = pieces(10 * MIB)
-    assert sum(size for _, size in cut) == 4 * MIB
-    assert cut[0] == (0, 256 * KIB)
-    assert cut[7] == (2 * MIB - 256 * KIB, 256 * KIB)
-    assert cut[8] == (8 * MIB, 256 * KIB)
-    assert cut[-1] == (10 * MIB - 256 * KIB, 256 * KIB)
 
 
 def test_small_ones_go_together_and_large_ones_end_with_their_last_piece(tmp_path: Path) -> None:

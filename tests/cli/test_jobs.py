@@ -43,9 +43,9 @@ def test_ls_is_an_aligned_table_without_colour_when_piped(yard: Callable[..., Do
 
 def test_ls_filters_and_forms(yard: Callable[..., Done], peer: Peer) -> None:
     peer.on("GET", "/v1/jobs", Say({"items": [a_job(), FAILED], "next": None}))
-    done = yard("ls", "--all", "--state", "failed", "--state", "RUNNING", "-l", "a=b", "--owner", "me", "-o", "name")
+    done = yard("ls", "--all", "--state", "failed", "--state", "RUNNING", "-l", "a=b", "--owner", "ann", "-o", "name")
     assert done.out == f"{ID}\n{FAILED['id']}\n"
-    assert peer.asked[0].query == {"limit": ["200"], "state": ["FAILED", "RUNNING"], "label": ["a=b"], "owner": ["me"]}
+    assert peer.asked[0].query == {"limit": ["200"], "state": ["FAILED", "RUNNING"], "label": ["a=b"], "owner": ["ann"]}
     found = json.loads(yard("ls", "-o", "json").out)
     assert [job["id"] for job in found] == [ID, FAILED["id"]]
     assert (found[0]["exit_code"], found[0]["labels"], found[1]["exit_code"]) == (None, {}, 3)

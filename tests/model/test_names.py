@@ -29,7 +29,24 @@ def test_good_names(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["", " ", "a ", " a", "a b", "a\n", "\na", "a\nb", "a\x00", "\x00", "a\x1b[31m", "a\x7f", "a\t", "a\r"]
-    + ["-a", "a-", ".a", "a.", "..", "a/b", "a" * 129, "é", "ａ", "a\u200b", "a\u2028", "a\x85", "💥", "a%", "a=b", "a:b"],
+    + [
+        "-a",
+        "a-",
+        ".a",
+        "a.",
+        "..",
+        "a/b",
+        "a" * 129,
+        "é",
+        "ａ",
+        "a\u200b",
+        "a\u2028",
+        "a\x85",
+        "💥",
+        "a%",
+        "a=b",
+        "a:b",
+    ],
 )
 def test_bad_names(name: str) -> None:
     assert not takes(Name, name)

@@ -107,7 +107,27 @@ def test_durations_are_read(text, seconds) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [0, -1, "", "0", "0s", "s", "h", "1.5h", "1m1h", "1h 30m", "90\n", "1:60:00", "1:00", "-5", "٣m", "٣", True, 1.5, "1w"]
+    [
+        0,
+        -1,
+        "",
+        "0",
+        "0s",
+        "s",
+        "h",
+        "1.5h",
+        "1m1h",
+        "1h 30m",
+        "90\n",
+        "1:60:00",
+        "1:00",
+        "-5",
+        "٣m",
+        "٣",
+        True,
+        1.5,
+        "1w",
+    ]
     + ["1:30:00:00", "1-1-1:00:00", "99999999999"],
 )
 def test_what_is_no_duration_is_refused(text) -> None:
@@ -137,7 +157,9 @@ def test_shown_amounts_read_back_nearly_the_same(value: Fraction) -> None:
         assert again == value
 
 
-@given(st.one_of(st.integers(), st.floats(), st.text(max_size=45), st.from_regex(r"[0-9.eEm+-]{1,12}[kKMGTPEi]{0,2}B?")))
+@given(
+    st.one_of(st.integers(), st.floats(), st.text(max_size=45), st.from_regex(r"[0-9.eEm+-]{1,12}[kKMGTPEi]{0,2}B?"))
+)
 def test_anything_is_an_amount_within_bounds_or_refused(text) -> None:
     try:
         value = parse_amount(text)

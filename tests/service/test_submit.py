@@ -137,7 +137,9 @@ def test_the_same_key_in_one_batch_gives_one_job_and_one_answer(rig: Rig) -> Non
     for name in ("alpha", "beta", "gamma", "delta"):
         rig.cluster(name)
     for attempt in range(6):  # the clusters of the two draws differ three times in four
-        first, second, other = rig.together(*(rig.decided(key=key) for key in (f"k{attempt}", f"k{attempt}", f"l{attempt}")))
+        first, second, other = rig.together(
+            *(rig.decided(key=key) for key in (f"k{attempt}", f"k{attempt}", f"l{attempt}"))
+        )
         assert first.is_new
         assert second == Accepted(first.created, is_new=False)
         assert other.is_new
@@ -216,7 +218,10 @@ def test_specs_and_verdicts_are_stored_though_an_earlier_batch_was_undone(lite: 
 
 
 def test_equal_specs_are_one_row(rig: Rig) -> None:
-    one, two = rig.submit(a_request("a", env={"B": "1", "A": "2"})), rig.submit(a_request("a", env={"A": "2", "B": "1"}))
+    one, two = (
+        rig.submit(a_request("a", env={"B": "1", "A": "2"})),
+        rig.submit(a_request("a", env={"A": "2", "B": "1"})),
+    )
     assert rig.row(one.id).spec_hash == rig.row(two.id).spec_hash
     with rig.context.database.read() as tx:
         assert tx.execute(sa.select(sa.func.count()).select_from(idempotency)).scalar() == 0

@@ -44,6 +44,9 @@ def job_row(number: int, **columns: Any) -> dict[str, Any]:
         "fence": 1,
         "created_us": NOW_US,
         "assigned_us": NOW_US,
+        "is_ready": True,
+        "tries": 0,
+        "retries": 0,
     }
     unknown = set(columns) - set(row)
     assert not unknown, f"no such columns: {unknown}"
@@ -51,7 +54,7 @@ def job_row(number: int, **columns: Any) -> dict[str, Any]:
 
 
 def put_jobs(tx: Tx, *rows: dict[str, Any]) -> list[str]:
-    jobs.spec_put(tx, SPEC)
+    jobs.spec_put(tx, SPEC, at_us=NOW_US)
     jobs.job_insert_many(tx, list(rows))
     return [row["id"] for row in rows]
 

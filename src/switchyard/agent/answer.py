@@ -10,7 +10,10 @@ from msgspec import Raw, Struct
 from switchyard.agent.client import Unreached
 from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import Answer
+from switchyard.model.log import OUTPUT_BYTES_MAX
 from switchyard.model.poll import Held, Lease, Stop
+
+BYTES_MAX_LEAST, BYTES_MAX_MOST = 1024, 2**40  # what a server may sensibly keep of a stream
 
 
 class _Wire(Struct, frozen=True, kw_only=True):
@@ -20,6 +23,8 @@ class _Wire(Struct, frozen=True, kw_only=True):
     stops: list[Stop] = []
     answers: list[Answer] = []
     is_closing: bool = False
+    is_rotation_asked: bool = False
+    output_bytes_max: int = OUTPUT_BYTES_MAX
 
 
 class _Head(Struct, frozen=True):
@@ -45,6 +50,8 @@ class Heard:
     stops: list[Stop]
     answers: list[Answer]
     is_closing: bool
+    is_rotation_asked: bool = False
+    output_bytes_max: int = OUTPUT_BYTES_MAX
 
 
 def read_answer(body: bytes) -> Heard:
@@ -61,6 +68,8 @@ def read_answer(body: bytes) -> Heard:
         stops=wire.stops,
         answers=wire.answers,
         is_closing=wire.is_closing,
+        is_rotation_asked=wire.is_rotation_asked,
+        output_bytes_max=min(max(wire.output_bytes_max, BYTES_MAX_LEAST), BYTES_MAX_MOST),
     )
 
 

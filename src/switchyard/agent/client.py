@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from switchyard.agent.credential import Keys
 from switchyard.agent.log import line
-from switchyard.errors import BY_CODE, BadRequest, Malformed, Unavailable, YardError
+from switchyard.errors import BY_CODE, BadRequest, Malformed, Unauthenticated, Unavailable, YardError
 from switchyard.model.api import Problem
 
 CONNECT_S = 5.0  # a server that does not take a connection in this time is down for us
@@ -59,11 +60,19 @@ class Unreached(Unavailable):
 class Connection:
     """Keep-alive to one server at a time; used by one thread, aborted from any."""
 
-    def __init__(self, servers: Sequence[Server], *, ca_file: str | None = None, bearer: str | None = None) -> None:
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        *,
+        ca_file: str | None = None,
+        bearer: str | None = None,
+        keys: Keys | None = None,
+    ) -> None:
         self._servers = list(servers)
         self._at = 0
         self._tls = ssl.create_default_context(cafile=ca_file) if any(s.is_tls for s in servers) else None
-        self.bearer = bearer
+        self._bearer = bearer
+        self._keys = keys
         self._http: http.client.HTTPConnection | None = None
         self._lock = threading.Lock()  # over _http, which abort() takes away from another thread
         self._is_aborted = False
@@ -75,15 +84,22 @@ class Connection:
 
     def post(self, path: str, body: bytes, *, wait_s: float = 0.0, timeout_s: float = SLACK_S) -> bytes:
         """The answer's body, whole. Anything else is a YardError; `retry_after_s` says if the server asked to wait."""
+        return self._send("POST", path, body, wait_s=wait_s, timeout_s=timeout_s)
+
+    def get(self, path: str, *, timeout_s: float = SLACK_S) -> bytes:
+        return self._send("GET", path, None, wait_s=0.0, timeout_s=timeout_s)
+
+    def _send(self, method: str, path: str, body: bytes | None, *, wait_s: float, timeout_s: float) -> bytes:
         self.retry_after_s = None
+        bearer = self._keys.bearer if self._keys else self._bearer
         try:
             connection = self._connected(min(timeout_s, CONNECT_S))
             assert connection.sock is not None
             connection.sock.settimeout(wait_s + timeout_s)
             headers = {"Content-Type": "application/json", "Accept": "application/json"}
-            if self.bearer:
-                headers["Authorization"] = f"Bearer {self.bearer}"
-            connection.request("POST", self.server.path + path, body, headers)
+            if bearer:
+                headers["Authorization"] = f"Bearer {bearer}"
+            connection.request(method, self.server.path + path, body, headers)
             answer = connection.getresponse()
             data = answer.read(ANSWER_BYTES_MAX + 1)
             if len(data) <= ANSWER_BYTES_MAX and not _is_whole(answer):
@@ -100,9 +116,14 @@ class Connection:
         if answer.will_close:
             self.close()
         if 200 <= answer.status < 300:
+            if self._keys and bearer:
+                self._keys.accepted(bearer)
             return data
         self.retry_after_s = _seconds(answer.getheader("Retry-After"))
-        raise _error(answer, data, self.server.url)
+        error = _error(answer, data, self.server.url)
+        if isinstance(error, Unauthenticated) and self._keys and bearer and self._keys.refused(bearer):
+            raise Unreached(f"{self.server.url} does not take this credential; another one is tried.") from error
+        raise error
 
     def abort(self) -> None:
         """End a waiting post from another thread; its answer counts as lost."""

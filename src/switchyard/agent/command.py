@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -15,20 +16,33 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
+
 from switchyard.agent import credential as credentials
 from switchyard.agent.backends import Setting
 from switchyard.agent.backends.registry import kinds, load
 from switchyard.agent.chooser import load_chooser
 from switchyard.agent.client import Connection, Server, read_server
-from switchyard.agent.credential import Credential
+from switchyard.agent.credential import Credential, Keys
 from switchyard.agent.discover import discover, graph_to_plain, read_graph
 from switchyard.agent.journal import Journal
 from switchyard.agent.log import line, set_up
 from switchyard.agent.loop import FREE_BYTES_MIN, Limits, Loop
-from switchyard.errors import EXIT_OK, BadRequest, Gone, Malformed, NotFound, Unauthenticated, Unavailable, YardError
+from switchyard.errors import (
+    EXIT_ERROR,
+    EXIT_OK,
+    BadRequest,
+    Gone,
+    Malformed,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+    YardError,
+)
 from switchyard.model.graph import Graph
 from switchyard.model.names import NAME_HINT, is_name
 from switchyard.model.poll import BATCH_MAX, Join
+from switchyard.model.quantity import parse_duration_s
 
 URL_DEFAULT = "http://127.0.0.1:8080"
 SIGNAL_S = 0.2  # how often the main thread looks after the others
@@ -47,9 +61,19 @@ examples:
   yard agent --server https://a.example --server https://b.example --ca-file ca.pem --cluster alpha --backend local
   yard agent --cluster beta --backend local --graph beta.yaml --data ./beta
   yard agent discover                      what this machine would register, in the form --graph reads
+  yard agent doctor --cluster alpha        what is wrong, and what to do about it
 
 environment: YARD_URL (default of --server), YARD_JOIN_TOKEN (default of --token)
 exit codes:  0 ended by a signal, 1 unreachable or broken, 2 wrong use, 4 refused, 6 removed, or the name is taken
+"""
+
+DOCTOR_EXAMPLES = """\
+examples:
+  yard agent doctor --server https://yard.example --backend local     before the first join
+  yard agent doctor --cluster alpha                                   the agent that joined from here
+  yard agent doctor --data ./alpha -o json
+
+exit codes:  0 all is well, 1 something is wrong
 """
 
 log = logging.getLogger(__name__)
@@ -59,6 +83,8 @@ def main(argv: list[str]) -> int:
     try:
         if argv[:1] == ["discover"]:
             return discover_command(argv[1:])
+        if argv[:1] == ["doctor"]:
+            return doctor_command(argv[1:])
         return run(parser().parse_args(argv))
     except YardError as exc:
         print(f"error: {exc.detail}", file=sys.stderr)
@@ -92,6 +118,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--free-bytes-min", type=int, default=FREE_BYTES_MIN, metavar="N", help=argparse.SUPPRESS
     )  # for tests on small disks
+    made.add_argument(
+        "--rotate-after", default="30d", metavar="T", help="get a new credential this often (default: 30d)"
+    )
     made.add_argument("-v", "--verbose", action="store_true", help="log every step")
     return made
 
@@ -113,6 +142,51 @@ def discover_command(argv: list[str]) -> int:
     return EXIT_OK
 
 
+def doctor_command(argv: list[str]) -> int:
+    made = argparse.ArgumentParser(
+        prog="yard agent doctor",
+        description="Look at all that an agent needs, and say what is wrong and what to do. It changes nothing.",
+        epilog=DOCTOR_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("--server", action="append", metavar="URL", help="default: the one the agent joined, or YARD_URL")
+    made.add_argument("--cluster", metavar="NAME", help="the agent of this cluster, in its usual folder")
+    made.add_argument("--data", type=Path, metavar="DIR", help="the agent's folder")
+    made.add_argument("--backend", metavar="KIND", help=f"what runs the jobs: {', '.join(kinds())}")
+    made.add_argument("--ca-file", metavar="FILE", help="certificates to trust instead of the system's")
+    made.add_argument("-o", "--output", choices=("json",), metavar="FORM", help="print as json")
+    given = made.parse_args(argv)
+    from switchyard.agent import doctor
+
+    directory = given.data or (_folder_of(given.cluster) if given.cluster else None)
+    patient = doctor.Patient(
+        urls=given.server or _known_servers(directory),
+        directory=directory.absolute() if directory else None,
+        backend=given.backend,
+        ca_file=given.ca_file,
+        environment=dict(os.environ),
+    )
+    found = doctor.examine_all(patient)
+    if given.output:
+        print(json.dumps([msgspec.to_builtins(each) for each in found], indent=2))
+    else:
+        for each in found:
+            mark = "–" if each.is_ok is None else "✔" if each.is_ok else "✘"  # noqa: RUF001
+            print(f"{mark} {each.check:<10}  {each.detail}")
+            if each.advice:
+                print(f"{'':<14}{each.advice}")
+    return EXIT_ERROR if any(each.is_ok is False for each in found) else EXIT_OK
+
+
+def _known_servers(directory: Path | None) -> list[str]:
+    with contextlib.suppress(YardError):  # the doctor says what is wrong with it
+        kept = credentials.load(directory) if directory else None
+        if kept is not None and "YARD_URL" not in os.environ:
+            return [kept.server]
+    return [os.environ.get("YARD_URL") or URL_DEFAULT]
+
+
 def run(given: argparse.Namespace) -> int:
     set_up(verbose=given.verbose)
     _check(given)
@@ -120,22 +194,28 @@ def run(given: argparse.Namespace) -> int:
     _check_tls(servers, given.ca_file)
     make_backend = load(given.backend)
     chooser = load_chooser(given.chooser)
-    directory = (given.data or _home() / ".local/share/switchyard/agents" / given.cluster).absolute()
+    directory = (given.data or _folder_of(given.cluster)).absolute()
     with closing(credentials.claim_folder(directory)):
         graph = read_graph(given.graph) if given.graph else discover(directory)
         kept = _kept(directory, given.cluster)
         with closing(Journal(directory / "journal.db", journal_id=kept.journal if kept else None)) as journal:
             member = kept or _join(given, servers, journal.id, directory)
+            keys = Keys(directory, member)
             environment = {key: os.environ[key] for key in PASSED_ON if key in os.environ}
             setting = Setting(cluster=given.cluster, directory=directory, graph=graph, environment=environment)
             with closing(make_backend(setting)) as backend:
                 loop = Loop(
                     journal,
                     backend,
-                    connect=lambda: Connection(servers, ca_file=given.ca_file, bearer=member.credential),
+                    connect=lambda: Connection(servers, ca_file=given.ca_file, keys=keys),
                     directory=directory,
-                    limits=Limits(jobs_max=given.jobs_max, free_bytes_min=given.free_bytes_min),
+                    limits=Limits(
+                        jobs_max=given.jobs_max,
+                        free_bytes_min=given.free_bytes_min,
+                        rotate_after_s=parse_duration_s(given.rotate_after),
+                    ),
                     chooser=chooser,
+                    keys=keys,
                 )
                 _announce(member, graph, given)
                 return _until_signal(loop, directory)
@@ -212,6 +292,10 @@ def _check(given: argparse.Namespace) -> None:
         for what, name in (("cluster", given.cluster), ("name", given.name))
         if name is not None and not is_name(name)
     ]
+    try:
+        parse_duration_s(given.rotate_after)
+    except ValueError as exc:
+        wrong.append(f"--rotate-after: {exc}")
     if not 1 <= given.jobs_max <= BATCH_MAX:
         wrong.append(f"--jobs-max must be from 1 to {BATCH_MAX}")
     if wrong:
@@ -227,6 +311,10 @@ def _check_tls(servers: list[Server], ca_file: str | None) -> None:
         Connection(servers, ca_file=ca_file)
     except ssl.SSLError as exc:
         raise Malformed(f"{ca_file} has no certificates: {exc}.") from exc
+
+
+def _folder_of(cluster: str) -> Path:
+    return _home() / ".local/share/switchyard/agents" / cluster
 
 
 def _home() -> Path:

@@ -1,20 +1,30 @@
-"""The agent's own credential and its data folder: private files, written whole, used by one process at a time."""
+"""The agent's own credential and its data folder: private files, written whole, used by one process at a time.
+
+Around a rotation there are two credentials. The next one is kept here before it is first used, and the one before it
+as long as there is one: whatever is lost at whatever moment, here or at the server, one of them holds.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
+import threading
+import time
 from pathlib import Path
 from typing import IO
 
 import msgspec
 from msgspec import Struct
 
+from switchyard.agent.log import line
 from switchyard.errors import Conflict, Malformed, Unavailable
 
 FILE = "credential.json"
 LOCK = "lock"
+
+log = logging.getLogger(__name__)
 
 
 class Credential(Struct, frozen=True):
@@ -26,6 +36,67 @@ class Credential(Struct, frozen=True):
     credential: str
     server: str
     journal: str
+    next: str | None = None  # from a rotation, not known to hold yet
+    previous: str | None = None  # a server that was restored from a backup may know only this one
+    made_s: float = 0.0  # wall clock of this machine: only for when to rotate
+
+
+class Keys:
+    """The credentials this agent may show, tried in turn. Used from any thread."""
+
+    def __init__(self, directory: Path, kept: Credential) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._refused: set[str] = set()
+        self.kept = kept if kept.made_s else msgspec.structs.replace(kept, made_s=time.time())
+
+    @property
+    def bearer(self) -> str:
+        """The newest that was not refused."""
+        return next((each for each in self._all() if each not in self._refused), self.kept.credential)
+
+    def age_s(self) -> float:
+        return time.time() - self.kept.made_s
+
+    def renew(self, credential: str) -> None:
+        """Keep the next credential, then use it."""
+        with self._lock:
+            kept = msgspec.structs.replace(self.kept, next=credential)
+            save(self._directory, kept)
+            self.kept = kept
+
+    def accepted(self, sent: str) -> None:
+        """The server took this one: of two, it is the one that holds."""
+        kept = self.kept
+        if sent == kept.credential and not self._refused:
+            return
+        with self._lock:
+            kept = self.kept
+            if sent == kept.next:
+                changes = {"credential": sent, "previous": kept.credential, "next": None, "made_s": time.time()}
+            elif sent == kept.credential and kept.next in self._refused:
+                changes = {"next": None}
+            elif sent == kept.previous and kept.credential in self._refused:
+                changes = {"credential": sent, "previous": None, "next": None}
+            else:
+                return
+            self.kept = msgspec.structs.replace(kept, **changes)
+            self._refused.clear()
+            try:
+                save(self._directory, self.kept)
+            except Unavailable as exc:  # what is kept still has this one: the next start finds it again
+                log.warning(line("credential-not-kept", error=exc.detail))
+
+    def refused(self, sent: str) -> bool:
+        """The server does not take this one. True: there is another to try, or another is in use by now."""
+        with self._lock:
+            is_outdated = sent != self.bearer
+            self._refused.add(sent)
+            return is_outdated or any(each not in self._refused for each in self._all())
+
+    def _all(self) -> list[str]:
+        kept = self.kept
+        return [each for each in (kept.next, kept.credential, kept.previous) if each is not None]
 
 
 def load(directory: Path) -> Credential | None:

@@ -41,6 +41,7 @@ def join(servers: Sequence[Server], request: Join, *, token: str | None, ca_file
                 credential=joined.credential,
                 server=server.url,
                 journal=request.journal,
+                made_s=time.time(),
             )
         raise trouble
     finally:

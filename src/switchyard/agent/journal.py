@@ -24,7 +24,7 @@ from switchyard.agent.attempt import Attempt, Change, Key, Queued, Said, Stage, 
 from switchyard.agent.clock import Stamp
 from switchyard.agent.log import line
 from switchyard.errors import Conflict, Unavailable
-from switchyard.model.lifecycle import Answer
+from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Lease, Report
 
 SCHEMA_VERSION = "1"
@@ -72,6 +72,10 @@ PURGEABLE = """
 SELECT * FROM attempts WHERE settled_s IS NOT NULL AND (settled_s < ? OR settled_s <=
     (SELECT settled_s FROM attempts WHERE settled_s IS NOT NULL ORDER BY settled_s DESC LIMIT 1 OFFSET ?))
 ORDER BY settled_s LIMIT ?
+"""
+ENDED = """
+SELECT final, native_id FROM attempts WHERE job = ? AND task = ? AND fence >= ? AND fence < ? AND final IS NOT NULL
+AND NOT is_stopped ORDER BY fence DESC LIMIT 1
 """
 Op = tuple[str, tuple[Any, ...]]
 PROBE: Op = ("INSERT OR REPLACE INTO meta VALUES ('probe', ?)", ("x" * 4096,))  # a page: less could fit by chance
@@ -137,7 +141,11 @@ class Journal:
                     self._say_again(key, row)
                 elif self._highest_fence(lease.job, task_of(lease)) < lease.fence:
                     new[key] = Attempt(lease, stage)
-            self._write([_inserted(attempt) for attempt in new.values()])
+            ops = [_inserted(attempt) for attempt in new.values()]
+            for change in [each for attempt in new.values() if (each := self._ended_before(attempt)) is not None]:
+                new[change.attempt.key], [said] = change.attempt, change.said
+                ops += [_updated(change.attempt, said.report), self._enqueue(change.attempt.key, said, is_final=True)]
+            self._write(ops)
             self._attempts.update(new)
             highest = {attempt.lineage: attempt.lease.fence for attempt in new.values()}
             lower = [key for key, each in self._attempts.items() if key[1] < highest.get(each.lineage, -1)]
@@ -268,11 +276,24 @@ class Journal:
         return [("DELETE FROM outbox WHERE seq = ?", (seq,)) for seq in gone]
 
     def _say_again(self, key: Key, row: sqlite3.Row) -> None:
-        """The server leases what ended here before: it was restored from a backup. Tell it the end again."""
-        if row["final"] is None or row["is_stopped"] or any(queued.key == key for queued in self._queue.values()):
+        """The server leases what is over here: it was restored from a backup. Tell it the end again."""
+        if any(queued.key == key for queued in self._queue.values()):
             return
-        said = Said(msgspec.json.decode(row["final"], type=Report), Stamp("", 0))
-        self._behind.append(self._enqueue(key, said, is_final=True))
+        report = Report(*key, Seen.LOST, reason="it was stopped here before the server was restored")
+        if row["final"] is not None and not row["is_stopped"]:
+            report = msgspec.json.decode(row["final"], type=Report)
+        self._behind.append(self._enqueue(key, Said(report, Stamp("", 0)), is_final=True))
+
+    def _ended_before(self, attempt: Attempt) -> Change | None:
+        """A restored server leases anew what ended here after its backup: tell it that end instead of running it."""
+        lease = attempt.lease
+        where = (lease.job, task_of(lease), lease.known, lease.fence)
+        rows = self._read(ENDED, where) if lease.known is not None else []
+        report = msgspec.json.decode(rows[0]["final"], type=Report) if rows else None
+        if report is None or report.seen not in (Seen.SUCCEEDED, Seen.FAILED, Seen.CANCELLED):
+            return None
+        said = Said(msgspec.structs.replace(report, fence=lease.fence), Stamp("", 0))
+        return Change(replace(attempt, stage=Stage.ENDED, native_id=rows[0]["native_id"]), (said,))
 
     def _row(self, key: Key) -> sqlite3.Row | None:
         return next(iter(self._read("SELECT * FROM attempts WHERE job = ? AND fence = ?", key)), None)
@@ -321,6 +342,16 @@ class Journal:
                 with contextlib.suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
             raise
+
+
+def examine(path: Path) -> tuple[str, int]:
+    """What is wrong with a journal, if anything, and how many attempts are not settled. Reads only."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_S)) as db:
+            said = str(db.execute("PRAGMA quick_check(1)").fetchone()[0]).removeprefix("ok")
+            return said, int(db.execute("SELECT count(*) FROM attempts WHERE settled_s IS NULL").fetchone()[0])
+    except sqlite3.Error as exc:
+        return str(exc), 0
 
 
 def _move_aside(path: Path) -> Path:

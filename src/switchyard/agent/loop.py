@@ -23,10 +23,12 @@ from pathlib import Path
 from switchyard.agent.backends import Backend
 from switchyard.agent.chooser import Chooser
 from switchyard.agent.client import Connection
+from switchyard.agent.credential import Keys
 from switchyard.agent.journal import Journal
 from switchyard.agent.log import line
 from switchyard.agent.outbox import Outbox
 from switchyard.agent.poller import Poller
+from switchyard.agent.rotation import ROTATE_AFTER_S, Rotation
 from switchyard.agent.runner import Runner
 from switchyard.errors import Gone, Internal, Resync, Unauthenticated, YardError
 from switchyard.model.quantity import show_bytes
@@ -36,6 +38,7 @@ BACKOFF_S_MAX = 10.0  # after an outage all agents are back within this, spread 
 CLOSING_S_MAX = 1.0  # a server that goes away sends us off; we do not all arrive at the next one at once
 WATCH_S = 1.0  # the longest a change may go unseen if no wake-up came
 TALK_S = 5.0  # likewise for reports
+LOOK_S_MIN = 0.05  # between two looks for output, should the last one be just over
 JOIN_S = 1.5  # for the threads to end after a signal
 FREE_BYTES_MIN = 64 * 2**20  # below this much free disk no new work is taken: journals and exit codes need some
 QUICK_S = 0.5  # a parked poll that comes back faster with nothing new did not really park
@@ -48,6 +51,7 @@ log = logging.getLogger(__name__)
 class Limits:
     jobs_max: int = 64  # attempts held at once
     free_bytes_min: int = FREE_BYTES_MIN
+    rotate_after_s: float = ROTATE_AFTER_S
 
 
 class Backoff:
@@ -75,6 +79,7 @@ class Loop:
         directory: Path,
         limits: Limits,
         chooser: Chooser | None = None,
+        keys: Keys | None = None,
     ) -> None:
         self._backend = backend
         self._journal = journal
@@ -86,6 +91,7 @@ class Loop:
         self._threads: list[threading.Thread] = []
         self._runner = Runner(journal, backend, chooser)
         self._park_connection, self._talk_connection = connect(), connect()
+        self._rotation = Rotation(keys, self._talk_connection, after_s=limits.rotate_after_s) if keys else None
         self._poller = Poller(
             journal,
             self._runner,
@@ -174,8 +180,11 @@ class Loop:
                 return
 
     def _talk(self) -> None:
-        self._news.wait(TALK_S)
+        look_s = self._poller.look_s
+        self._news.wait(TALK_S if look_s is None else min(TALK_S, max(look_s, LOOK_S_MIN)))
         self._news.clear()
+        if self._rotation is not None and self._rotation.go(is_asked=self._poller.is_rotation_asked):
+            self._poller.is_rotation_asked = False
         try:
             while not self._stop.is_set() and self._poller.talk():
                 pass

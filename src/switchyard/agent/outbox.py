@@ -1,24 +1,29 @@
-"""What goes up to the server next: reports in order, and an ended attempt's output before its end. No network here."""
+"""What goes up to the server next: reports in order, an ended attempt's output before its end, and now and then what
+running ones have written. No network here."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from switchyard.agent.attempt import Attempt, Key, Queued
-from switchyard.agent.backends import STREAMS, Backend
+from switchyard.agent.backends import Backend
 from switchyard.agent.journal import Journal
+from switchyard.agent.live import Fresh, Live
 from switchyard.agent.log import line
 from switchyard.errors import YardError
 from switchyard.model.lifecycle import Answer
+from switchyard.model.log import OUTPUT_BYTES_MAX, STREAMS
 from switchyard.model.poll import BATCH_MAX, CHUNK_BYTES_MAX, OutputChunk, Report
 
-OUTPUT_BYTES_MAX = 4 * 2**20  # per stream: the first and the last half of it, the rest is left out
 LETTER_BYTES_MAX = 2**20  # of output in one poll: a small message, so that no report waits long behind it
 LETTER_CHUNKS_MAX = 64  # the protocol's own bound
+REPORTS_IN_ROW_MAX = 4  # letters of reports before one of running output gets its turn
+PAUSE_S = 2.0  # without output after the server said that it has too much of it
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +36,7 @@ class Letter:
     reports: tuple[Report, ...]
     output: tuple[OutputChunk, ...]
     advance: dict[Key, int]  # how many pieces of each attempt's output are in it
+    fresh: tuple[Fresh, ...] = ()  # output of running attempts
 
 
 @dataclass(slots=True)
@@ -58,8 +64,42 @@ class Outbox:
         self._plans: dict[Key, _Plan] = {}
         self._set_aside: set[int] = set()  # refused by the server even alone; tried again at the next start
         self._one_by_one = False
+        self._live = Live(journal, backend)
+        self._bytes_max = OUTPUT_BYTES_MAX
+        self._reports_in_row = 0
+        self._paused_until = 0.0
+
+    def bound(self, bytes_max: int) -> None:
+        """How much the server keeps of a stream. Called from any thread."""
+        self._bytes_max = bytes_max
+
+    @property
+    def look_s(self) -> float | None:
+        """In how many seconds there may be new output; none: nothing runs."""
+        return self._live.look_s
 
     def next(self) -> Letter | None:
+        self._live.bound(self._bytes_max)
+        if self._reports_in_row < REPORTS_IN_ROW_MAX and (letter := self._next_reports()) is not None:
+            self._reports_in_row += 1
+            return letter
+        self._reports_in_row = 0
+        return self._next_fresh() or self._next_reports()
+
+    def pause(self) -> None:
+        """The server has more output than it can take: no more for a while. Reports go on."""
+        self._paused_until = time.monotonic() + PAUSE_S
+
+    @property
+    def _is_paused(self) -> bool:
+        return time.monotonic() < self._paused_until
+
+    def _next_fresh(self) -> Letter | None:
+        fresh = [] if self._is_paused else self._live.fresh()
+        chunks = tuple(OutputChunk(*each.key, each.stream, each.offset, each.data) for each in fresh)
+        return Letter((), (), chunks, {}, tuple(fresh)) if fresh else None
+
+    def _next_reports(self) -> Letter | None:
         waiting = [queued for queued in self._journal.queued() if queued.seq not in self._set_aside]
         known = {queued.key for queued in waiting}
         self._plans = {key: plan for key, plan in self._plans.items() if key in known}
@@ -78,13 +118,13 @@ class Outbox:
             queued.append(each)
             sending[each.key] = len(plan.left)
             spare_bytes, spare_chunks = spare_bytes - plan.left_bytes, spare_chunks - len(plan.left)
-        if postponed:
+        if postponed and not self._is_paused:
             first = postponed[0]
             pieces = _fitting(self._plan(first).left, spare_bytes, spare_chunks)
             sending[first.key] = pieces
             if pieces == len(self._plan(first).left):
                 queued.append(first)
-        return self._letter(queued, sending)
+        return self._letter(queued, sending) if queued or sending else None
 
     def answered(self, letter: Letter, answers: list[Answer]) -> None:
         """The server has taken the letter: an answer per report."""
@@ -92,6 +132,7 @@ class Outbox:
         for key, count in letter.advance.items():
             if key in self._plans:
                 self._plans[key].done += count
+        self._live.sent(letter.fresh)
         self._journal.settle(zip(letter.queued, answers, strict=False))
 
     def refused(self, letter: Letter, error: YardError) -> None:
@@ -100,6 +141,7 @@ class Outbox:
         if letter.output:
             for key in letter.advance:
                 self._plans[key] = _Plan([])
+            self._live.sent(letter.fresh)  # as if it had arrived: not the same again
         elif len(letter.queued) > 1:
             self._one_by_one = True
         else:
@@ -120,7 +162,7 @@ class Outbox:
             except (OSError, YardError) as exc:
                 log.warning(line("output-unreadable", job=attempt.lease.job, stream=stream, error=exc))
                 continue
-            yield from ((stream, offset, size) for offset, size in pieces(total))
+            yield from ((stream, lo, hi - lo) for lo, hi in self._live.left(attempt.key, stream, total))
 
     def _letter(self, queued: list[Queued], sending: dict[Key, int]) -> Letter:
         chunks = []
@@ -137,17 +179,6 @@ class Outbox:
                 chunks.append(OutputChunk(attempt.lease.job, attempt.lease.fence, stream, offset, data))
         reports = tuple(replace(each.said.report, ago_us=each.said.at.age_us) for each in queued)
         return Letter(tuple(queued), reports, tuple(chunks), sending)
-
-
-def pieces(total: int) -> list[tuple[int, int]]:
-    """(offset, size) of what is sent of a stream: all of it, or its first and last halves up to the bound."""
-    if total <= OUTPUT_BYTES_MAX:
-        return _cut(0, total)
-    return _cut(0, OUTPUT_BYTES_MAX // 2) + _cut(total - OUTPUT_BYTES_MAX // 2, total)
-
-
-def _cut(begin: int, end: int) -> list[tuple[int, int]]:
-    return [(offset, min(CHUNK_BYTES_MAX, end - offset)) for offset in range(begin, end, CHUNK_BYTES_MAX)]
 
 
 def _fitting(left: list[tuple[str, int, int]], spare_bytes: int, spare_chunks: int) -> int:

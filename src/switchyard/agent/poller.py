@@ -33,7 +33,7 @@ from switchyard.agent.journal import DiskTrouble, Journal
 from switchyard.agent.log import line
 from switchyard.agent.outbox import Letter, Outbox
 from switchyard.agent.runner import Runner, ended
-from switchyard.errors import BadRequest, Resync, YardError
+from switchyard.errors import BadRequest, Busy, Resync, YardError
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.lifecycle import Seen
@@ -103,6 +103,7 @@ class Poller:
         self._session = 0
         self._is_session_good = False
         self._needs_sync = True
+        self.is_rotation_asked = False  # an operator wants another credential here; the talking thread sees to it
         self._is_cut = True  # the server may think us gone: what has not begun must not begin now
 
     @property
@@ -137,7 +138,7 @@ class Poller:
             if letter is None:
                 return False
             parked = self._parked
-            may_ask = not self._needs_sync and (parked is None or parked.want == 0)
+            may_ask = not self._needs_sync and (parked is None or parked.want == 0) and bool(letter.reports)
             offer = self._offer()
             offer = offer if may_ask else Offer(0, offer.room, offer.load)
             sent = self._session
@@ -149,9 +150,17 @@ class Poller:
                 self._outbox.refused(letter, exc)
                 self._lost(exc, sent, asked=offer.want > 0)
             except YardError as exc:
+                if isinstance(exc, Busy) and not letter.reports:
+                    self._outbox.pause()
+                    return False
                 self._lost(exc, sent, asked=offer.want > 0)
                 raise
         return True
+
+    @property
+    def look_s(self) -> float | None:
+        """In how many seconds a running job may have written something to send; none: nothing runs."""
+        return self._outbox.look_s
 
     def refresh(self) -> None:
         """Give the parked poll up if it offers less than there is now, or work may have been lost elsewhere."""
@@ -217,6 +226,10 @@ class Poller:
 
     def _take(self, heard: Heard) -> bool:
         """Into the journal with it. What cannot be written down is not run: a later sync brings it again."""
+        self._outbox.bound(heard.output_bytes_max)
+        if heard.is_rotation_asked:
+            self.is_rotation_asked = True
+            self._on_work()
         try:
             taken = self._journal.take(heard.leases)
             self._refuse(heard.unreadable)

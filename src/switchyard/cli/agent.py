@@ -1,4 +1,4 @@
-"""`yard agent ls|show|rm`: the agents as the server knows them. Running one is the agent's own program."""
+"""`yard agent ls|show|pause|resume|rotate|rm`: agents as the server knows them. Running one is another program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = (
     Column("NAME", flexible=True),
     Column("CLUSTER", flexible=True),
     Column("BACKEND", optional=True),
-    Column("LIVE"),
+    Column("LIVE", flexible=True),
     Column("SEEN", right=True),
     Column("VERSION", optional=True),
 )
@@ -34,13 +34,19 @@ def print_agents(agents: Sequence[Agent]) -> None:
             agent.name,
             agent.cluster,
             agent.backend,
-            "yes" if agent.is_live else "no",
+            _standing(agent),
             age(agent.seen_us, now),
             agent.version,
         ]
         for agent in agents
     ]
     print_table(COLUMNS, rows)
+
+
+def _standing(agent: Agent) -> str:
+    if not agent.is_live:
+        return "no, paused" if agent.is_paused else "no"
+    return "paused" if agent.is_paused else "yes"
 
 
 def _ls(args: Namespace) -> int:
@@ -67,12 +73,38 @@ def _show(args: Namespace) -> int:
         ("name", agent.name),
         ("cluster", agent.cluster),
         ("backend", agent.backend),
-        ("live", "yes" if agent.is_live else "no"),
+        ("live", _standing(agent)),
+        ("reason", agent.reason),
+        ("rotation", "asked for" if agent.is_rotation_asked else ""),
         ("version", agent.version),
         ("joined", stamp(agent.created_us, now)),
         ("seen", stamp(agent.seen_us, now)),
     ]
     print_fields(fields)
+    return 0
+
+
+def _pause(args: Namespace) -> int:
+    return _change(args, "takes nothing new; what it has goes on", paused=True, reason=args.reason)
+
+
+def _resume(args: Namespace) -> int:
+    return _change(args, "takes jobs again", paused=False)
+
+
+def _rotate(args: Namespace) -> int:
+    return _change(args, "is told to get a new credential; the old one ends when the new one is used", rotate=True)
+
+
+def _change(
+    args: Namespace, said: str, *, paused: bool | None = None, rotate: bool | None = None, reason: str = ""
+) -> int:
+    with connect(args) as yard:
+        agent = yard.change_agent(yard.agent(args.agent).id, paused=paused, rotate=rotate, reason=reason)
+    if args.output:
+        emit(agent, args.output, name=lambda each: each.id)
+    else:
+        print(f"Agent {agent.name} of cluster {agent.cluster} {said}.")
     return 0
 
 
@@ -95,6 +127,11 @@ def _one(parser: Parser) -> None:
     parser.add_argument("agent", metavar="AGENT", help="its id, the start of its id, or a name only one agent has")
 
 
+def _pause_arguments(parser: Parser) -> None:
+    _one(parser)
+    parser.add_argument("--reason", default="", metavar="TEXT", help="shown to whoever waits")
+
+
 def _rm_arguments(parser: Parser) -> None:
     _one(parser)
     add_force(parser)
@@ -102,6 +139,28 @@ def _rm_arguments(parser: Parser) -> None:
 
 VERBS = (
     Verb("ls", "List agents", _ls, _ls_arguments, examples="  yard agent ls --cluster alpha"),
-    Verb("show", "Show one agent", _show, _one),
-    Verb("rm", "End an agent's registration", _rm, _rm_arguments, outputs=()),
+    Verb("show", "Show one agent", _show, _one, examples="  yard agent show alpha-node1"),
+    Verb(
+        "pause",
+        "Give an agent nothing new; what it has goes on and is reported",
+        _pause,
+        _pause_arguments,
+        examples='  yard agent pause alpha-node1 --reason "new disks"',
+    ),
+    Verb("resume", "Let a paused agent take jobs again", _resume, _one, examples="  yard agent resume alpha-node1"),
+    Verb(
+        "rotate",
+        "Ask an agent to get a new credential, without a break",
+        _rotate,
+        _one,
+        examples="  yard agent rotate alpha-node1",
+    ),
+    Verb(
+        "rm",
+        "End an agent's registration",
+        _rm,
+        _rm_arguments,
+        examples="  yard agent rm alpha-node1 --force",
+        outputs=(),
+    ),
 )

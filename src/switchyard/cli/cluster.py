@@ -269,9 +269,17 @@ def _token_arguments(parser: Parser) -> None:
 
 
 VERBS = (
-    Verb("ls", "List clusters", _ls, no_arguments),
-    Verb("show", "Show one cluster: health, what it has, its agents", _show, _named),
-    Verb("create", "Register a cluster before any agent joins", _create, _create_arguments),
+    Verb("ls", "List clusters", _ls, no_arguments, examples="  yard cluster ls -o json | jq '.[].health'"),
+    Verb(
+        "show", "Show one cluster: health, what it has, its agents", _show, _named, examples="  yard cluster show alpha"
+    ),
+    Verb(
+        "create",
+        "Register a cluster before any agent joins",
+        _create,
+        _create_arguments,
+        examples="  yard cluster create alpha --private",
+    ),
     Verb(
         "invite",
         "Make a join token for an agent; the token is the last word printed",
@@ -288,7 +296,7 @@ VERBS = (
         _cordon_arguments,
         examples='  yard cluster cordon alpha --reason "maintenance until noon"',
     ),
-    Verb("uncordon", "Give clusters jobs again", _uncordon, _many),
+    Verb("uncordon", "Give clusters jobs again", _uncordon, _many, examples="  yard cluster uncordon alpha"),
     Verb(
         "edit",
         "Change who may use a cluster, its groups and labels",
@@ -303,5 +311,5 @@ VERBS = (
         _token_arguments,
         examples="  yard cluster token alpha --save",
     ),
-    Verb("rm", "Remove a cluster", _rm, _rm_arguments, outputs=()),
+    Verb("rm", "Remove a cluster", _rm, _rm_arguments, examples="  yard cluster rm alpha --force", outputs=()),
 )

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-
 import msgspec
 
 from switchyard.cli.connect import connect
 from switchyard.cli.output import clean, emit_list, note, paint_word, plain
-from switchyard.cli.parser import Parser, add_shared, count
+from switchyard.cli.parser import Parser, add_shared, count, duration_s
 from switchyard.cli.table import Column, age, now_us, print_table
 from switchyard.model.api import Event
-from switchyard.model.lifecycle import FINAL
-from switchyard.sdk.client import Client
 
 LIMIT = 100  # of all jobs' events at once; one job's are few
-FOLLOW_S = 1.0  # how late a follower may see an event
 COLUMNS = (
     Column("SEQ", right=True),
     Column("AGE", right=True),
@@ -30,6 +24,7 @@ COLUMNS = (
 EXAMPLES = """\
   yard events 01JCQ0V7
   yard events --after 41250 -o json        all jobs, from a number on
+  yard events --since 2h
   yard events -f -o json                   one JSON object per line, without end"""
 
 
@@ -37,11 +32,14 @@ def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
     with connect(args) as yard:
         if args.follow:
-            for event in _follow(yard, args.job, args.after):
+            for event in yard.events(args.job, after=args.after, since_s=args.since, follow=True):
                 _print_one(event, args.output)
             return 0
         limit = args.limit if args.job is None else None
-        events = list(yard.events(args.job, after=args.after, limit=limit))
+        events = list(yard.events(args.job, after=args.after, since_s=args.since, limit=limit))
+        if args.since and args.job:
+            first_us = yard.version().now_us - args.since * 1_000_000
+            events = [event for event in events if event.at_us >= first_us]
     if args.output:
         emit_list(events, args.output, name=lambda event: str(event.seq))
         return 0
@@ -50,18 +48,6 @@ def main(argv: list[str]) -> int:
     if len(events) == limit:
         note(f"There may be more: `yard events --after {events[-1].seq}` goes on.")
     return 0
-
-
-def _follow(yard: Client, job: str | None, after: int) -> Iterator[Event]:
-    """Events as they come; of one job until it has ended."""
-    while True:
-        is_over = job is not None and yard.job(job).state in FINAL  # asked first, so the last events are not missed
-        for event in yard.events(job, after=after):
-            after = event.seq
-            yield event
-        if is_over:
-            return
-        time.sleep(FOLLOW_S)
 
 
 def _print_one(event: Event, form: str | None) -> None:
@@ -83,6 +69,7 @@ def _parser() -> Parser:
     parser = Parser("yard events", "Show what happened to a job, or to all, oldest first.", examples=EXAMPLES)
     parser.add_argument("job", nargs="?", metavar="ID", help="a job's id, or enough of its start (default: all jobs)")
     parser.add_argument("--after", type=int, default=0, metavar="SEQ", help="only events after this number")
+    parser.add_argument("--since", type=duration_s, metavar="T", help="only of the last 90, 15m, 2h, 1d")
     parser.add_argument(
         "--limit", type=count, default=LIMIT, metavar="N", help=f"of all jobs: at most this many (default {LIMIT})"
     )

@@ -1,29 +1,38 @@
-"""`yard explain`: why a job is where it is, cluster by cluster."""
+"""`yard explain`: why a job is where it is, cluster by cluster; or what an error code means."""
 
 from __future__ import annotations
+
+from argparse import Namespace
 
 from switchyard.cli.connect import connect
 from switchyard.cli.output import clean, emit, paint, paint_word
 from switchyard.cli.parser import Parser, add_shared
 from switchyard.cli.table import age, now_us
 from switchyard.cli.verdicts import print_explanation
+from switchyard.errors import BY_CODE, BadRequest
 from switchyard.model.job import Job, State
 
 EXAMPLES = """\
   yard explain 01JCQ0V7
   yard explain 01JCQ0V7 -o json | jq '.now[] | select(.say == "no")'
-  yard submit --plan -n 4 --gpus 2 -- ./train    the same question before submitting"""
+  yard submit --plan -n 4 --gpus 2 -- ./train    the same question before submitting
+  yard explain key-reused                        an error code: what it means, and what to do"""
 
 
 def main(argv: list[str]) -> int:
     parser = Parser(
         "yard explain",
-        "Say why a job is where it is: every cluster's verdict with its reason, and what would help.",
+        "Say why a job is where it is: every cluster's verdict with its reason, and what would help.\n"
+        "Or what an error code means, such as key-reused.",
         examples=EXAMPLES,
     )
-    parser.add_argument("job", metavar="ID", help="the job's id, or enough of its start")
+    parser.add_argument("job", metavar="ID", help="the job's id, or enough of its start; or an error code")
     add_shared(parser, outputs=("json", "yaml"))
     args = parser.parse_args(argv)
+    if args.job.lower() in BY_CODE:
+        return _explain_code(args.job.lower(), args)
+    if "-" in args.job:
+        raise _no_code(args.job)
     with connect(args) as yard:
         found = yard.explain(args.job)
         if args.output:
@@ -42,3 +51,28 @@ def print_heading(job: Job) -> None:
     print(f"{paint('Job', 'bold')} {job.id}  {clean(job.name)}  {paint_word(job.state.value)}{facts}")
     if job.reason and job.state is not State.REJECTED:  # then the table below says it, cluster by cluster
         print(clean(job.reason))
+
+
+def _explain_code(code: str, args: Namespace) -> int:
+    from switchyard.cli.meanings import MEANINGS
+
+    if args.output:
+        raise BadRequest("A code is explained in words only.", next_step="Leave -o away.")
+    error, meaning = BY_CODE[code], MEANINGS[code]
+    print(f"{paint(code, 'bold')}  HTTP {error.status}, exit code {error.exit_code}")
+    print(meaning.means)
+    for title, lines in (("Usual causes:", meaning.causes), ("What to do:", meaning.steps)):
+        print(paint(f"\n{title}", "bold"))
+        for line in lines:
+            print(f"  · {line}")
+    return 0
+
+
+def _no_code(text: str) -> BadRequest:
+    from difflib import get_close_matches
+
+    close = get_close_matches(text.lower(), BY_CODE, n=1)
+    guess = f"Did you mean {close[0]}? " if close else ""
+    return BadRequest(
+        f"{text!r} is neither a job's id nor an error code.", next_step=f"{guess}Codes: {', '.join(BY_CODE)}."
+    )

@@ -109,7 +109,7 @@ def _rm_arguments(parser: Parser) -> None:
 
 
 VERBS = (
-    Verb("ls", "List grants", _ls, no_arguments),
+    Verb("ls", "List grants", _ls, no_arguments, examples="  yard grant ls"),
     Verb("add", "Add a grant", _add, _add_arguments, examples=EXAMPLES),
-    Verb("rm", "Remove a grant", _rm, _rm_arguments, outputs=()),
+    Verb("rm", "Remove a grant", _rm, _rm_arguments, examples="  yard grant rm 01JCQ0V7K3E8R5T9W1X2Y4Z6AB", outputs=()),
 )

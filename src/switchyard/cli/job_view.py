@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import TextIO
 
 from switchyard.cli.output import clean, paint_word
-from switchyard.cli.table import Column, age, print_fields, span, stamp
+from switchyard.cli.table import Column, age, print_fields, print_table, span, stamp
 from switchyard.errors import EXIT_ERROR, EXIT_OK, EXIT_REJECTED
-from switchyard.model.job import Job, JobSpec, Resources, State
+from switchyard.model.job import Job, JobSpec, Resources, State, Tally, Task
+from switchyard.model.retry import Retry
 
 EXIT_CANCELLED = 130  # as a program that was interrupted
 EXITS = """\
@@ -29,6 +31,16 @@ COLUMNS = (
 )
 
 
+def print_jobs(jobs: Sequence[Job], now: int) -> None:
+    """The table of jobs; arrays among them have a column of their own."""
+    columns, rows = list(COLUMNS), [job_row(job, now) for job in jobs]
+    if any(job.tasks for job in jobs):
+        columns.insert(3, Column("TASKS", right=True))
+        for job, row in zip(jobs, rows, strict=True):
+            row.insert(3, f"{ended_tasks(job.tasks)}/{job.tasks.total}" if job.tasks else "")
+    print_table(columns, rows)
+
+
 def job_row(job: Job, now: int) -> list[str]:
     return [
         job.id,
@@ -47,7 +59,18 @@ def run_time(job: Job, now: int) -> str:
     return span((job.ended_us or now) - job.started_us) if job.started_us else ""
 
 
-def exit_text(job: Job) -> str:
+def ended_tasks(tally: Tally) -> int:
+    return tally.ok + tally.failed + tally.cancelled
+
+
+def tally_text(tally: Tally) -> str:
+    """`1000 tasks: 532 ok, 3 failed, 50 live, 415 waiting`."""
+    parts = [(tally.ok, "ok"), (tally.failed, "failed"), (tally.cancelled, "cancelled"), (tally.live, "live")]
+    told = [f"{number} {word}" for number, word in (*parts, (tally.waiting, "waiting")) if number]
+    return f"{tally.total} tasks: {', '.join(told)}"
+
+
+def exit_text(job: Job | Task) -> str:
     """The exit code, or the signal's name."""
     if job.signal:
         import signal
@@ -95,6 +118,9 @@ def print_job(job: Job, now: int) -> None:
         ("name", job.name),
         ("state", job.state.value),
         ("reason", reason_text(job)),
+        ("held", "yes: `yard release` lets it go" if job.is_held else ""),
+        ("array", job.array or ""),
+        ("tasks", tally_text(job.tasks) if job.tasks else ""),
         ("cluster", job.cluster or ""),
         ("exit", exit_text(job)),
         ("owner", job.owner),
@@ -103,12 +129,16 @@ def print_job(job: Job, now: int) -> None:
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(job.labels.items()))),
         *(_spec_fields(spec) if spec else []),
         ("attempt", f"{job.attempt} (fence {job.fence})" if job.attempt else ""),
+        ("retries", str(job.tries) if job.tries else ""),
+        ("retry of", job.retry_of or ""),
         ("native id", job.native_id or ""),
         ("created", stamp(job.created_us, now)),
         ("assigned", stamp(job.assigned_us, now)),
         ("leased", stamp(job.leased_us, now)),
         ("started", stamp(job.started_us, now)),
         ("ended", stamp(job.ended_us, now)),
+        ("tried again", stamp(job.wake_us, now)),
+        ("expires", stamp(job.expires_us, now)),
         ("ran for", run_time(job, now)),
     ]
     print_fields(fields)
@@ -123,8 +153,19 @@ def _spec_fields(spec: JobSpec) -> list[tuple[str, str]]:
         ("image", spec.image or ""),
         ("asks for", resources_text(spec.resources)),
         ("time limit", str(spec.resources.time_limit or "")),
+        ("retry", _retry_text(spec.retry)),
         ("on lost", f"{on_lost} after {spec.lost_after}" if on_lost and spec.lost_after else on_lost),
     ]
+
+
+def _retry_text(policy: Retry) -> str:
+    """`3 times after job (1,75), lost; waits 10s … 600s`."""
+    if not policy.limit:
+        return ""
+    codes = f" ({policy.exit_codes})" if policy.exit_codes else ""
+    causes = [cause.value + (codes if cause.value == "job" else "") for cause in policy.causes]
+    times = "once" if policy.limit == 1 else f"{policy.limit} times"
+    return f"{times} after {', '.join(causes)}; waits {policy.backoff} … {policy.backoff_max} s"
 
 
 def resources_text(asked: Resources) -> str:

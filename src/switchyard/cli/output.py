@@ -27,6 +27,7 @@ STATE_STYLES = {
     "up": "green",
     "down": "red",
     "cordoned": "yellow",
+    "paused": "yellow",
     "yes": "green",
     "wait": "yellow",
     "no": "red",

@@ -8,7 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from switchyard.errors import EXIT_USAGE, BadRequest
 from switchyard.model.quantity import parse_duration_s
@@ -28,6 +28,14 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,  # a shortened option would break when a new one is added
             **rest,
         )
+
+    # Called with the parser in place of reading any words: completion looks at its options.
+    on_parse: ClassVar[Callable[[argparse.ArgumentParser], None] | None] = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if Parser.on_parse is not None:
+            Parser.on_parse(self)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise BadRequest(
@@ -63,7 +71,8 @@ class Verb:
 
 def run_noun(noun: str, about: str, verbs: Sequence[Verb], argv: Sequence[str]) -> int:
     """Read `yard NOUN VERB …` and do it."""
-    parser = Parser(f"yard {noun}", about)
+    firsts = [verb.examples.splitlines()[0] for verb in verbs if verb.examples]
+    parser = Parser(f"yard {noun}", about, examples="\n".join(firsts))
     each = parser.add_subparsers(title="verbs", metavar="VERB", prog=f"yard {noun}")
     for verb in verbs:
         child = each.add_parser(verb.name, help=verb.summary, about=verb.summary + ".", examples=verb.examples)

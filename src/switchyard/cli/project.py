@@ -45,7 +45,7 @@ def _create_arguments(parser: Parser) -> None:
 
 
 VERBS = (
-    Verb("ls", "List projects", _ls, no_arguments),
+    Verb("ls", "List projects", _ls, no_arguments, examples="  yard project ls"),
     Verb(
         "create",
         "Create a project",

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from switchyard.cli.connect import SUBMIT_RETRY_S, connect
-from switchyard.cli.job_view import EXITS, exit_code_of
+from switchyard.cli.job_view import EXITS, exit_code_of, tally_text
 from switchyard.cli.output import clean, emit, note, paint
-from switchyard.cli.parser import Parser, add_shared, duration_s, number, pair
+from switchyard.cli.parser import Parser, add_shared, count, duration_s, number, pair
 from switchyard.cli.verdicts import print_explanation, print_plan
 from switchyard.cli.watching import follow, write_output
-from switchyard.errors import EXIT_OK, EXIT_REJECTED, Malformed
-from switchyard.model.api import Created
-from switchyard.model.job import JobRequest, OnLost, State
+from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest, Malformed
+from switchyard.model.api import BULK_JOBS_MAX, Created
+from switchyard.model.job import Job, JobRequest, OnLost, State
 from switchyard.sdk.client import Client
 from switchyard.sdk.handle import JobHandle
 
@@ -29,6 +29,10 @@ EXAMPLES = f"""\
   yard submit --plan -n 16 --gpus 1 -- ./simulate        where would it go, and why?
   yard submit -f job.yaml --name again --label team=ml   flags win over the file
   id=$(yard submit -o name -- ./step1) && yard wait $id
+  yard submit --array 0-999%50 -- ./one-of-many          SWITCHYARD_ARRAY_INDEX says which; 50 at once
+  yard submit --retry 3 --retry-on cluster,lost --backoff 30s -- ./fragile
+  yard submit --after 01JCQ0V7 --after 01JCQ0WA:any -- ./then
+  yard submit --bulk jobs.jsonl --label run=7            thousands: a list, or one JSON object per line
 
 job file (every field but command may be left out):
   command: [python, train.py]        # or one line, split as a shell would
@@ -41,18 +45,25 @@ job file (every field but command may be left out):
   time_limit: 1h
   on_lost: requeue                   # if its cluster falls silent: wait, requeue or fail
   lost_after: 10m
+  array: 0-999%50                    # and: after: [ID:any], hold: true, expires_after: 1h
+  retry: {{limit: 3, causes: [cluster, lost], exit_codes: 1,75, backoff: 10s, backoff_max: 10m}}
 
 {EXITS}
   Without --wait: 0 once the job is accepted, 5 if no cluster could ever run it."""
 
+TASKS_SHOWN = 10  # failed ones named at the end of a wait
 FIELDS = (
     *("name", "project", "domain", "priority", "cluster", "cwd", "image", "nodes", "tasks", "cores", "gpus", "memory"),
-    *("ephemeral_storage", "time_limit", "on_lost", "lost_after"),
+    *("ephemeral_storage", "time_limit", "on_lost", "lost_after", "array", "hold", "expires_after"),
 )
 
 
 def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
+    if args.bulk is not None:
+        return _bulk(args)
+    if args.each:
+        raise BadRequest("--each goes with --bulk.")
     request = read_request(args)
     with connect(args, retry_s=SUBMIT_RETRY_S) as yard:
         if args.plan:
@@ -67,12 +78,40 @@ def read_request(args: Namespace) -> JobRequest:
     """The file, with the flags laid over it."""
     from switchyard.sdk.request import job_request
 
+    return job_request(_read_file(args.file), given_of(args), where=_where(args.file))
+
+
+def given_of(args: Namespace) -> dict[str, Any]:
+    """What the flags say; none: nothing."""
     given = {name: getattr(args, name) for name in FIELDS}
     given["labels"] = dict(args.label) or None
     given["env"] = dict(args.env) or None
     given["limits"] = {name.replace("-", "_"): number(value) for name, value in args.limit} or None
     given["command"] = _command(args.command) or None
-    return job_request(_read_file(args.file), given, where=_where(args.file))
+    given["after"] = args.after or None
+    given["retry"] = _retry(args) or None
+    return given
+
+
+def _retry(args: Namespace) -> dict[str, Any]:
+    causes = [word for text in args.retry_on for word in text.split(",")]
+    found = {
+        "limit": args.retry,
+        "causes": causes or None,
+        "exit_codes": args.retry_exit_codes,
+        "backoff": args.backoff,
+        "backoff_max": args.backoff_max,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _bulk(args: Namespace) -> int:
+    from switchyard.cli.bulk import submit_bulk
+
+    if args.file is not None or args.plan:
+        raise BadRequest("--bulk goes with neither --file nor --plan.")
+    with connect(args, retry_s=SUBMIT_RETRY_S) as yard:
+        return submit_bulk(yard, args, given_of(args))
 
 
 def _command(words: list[str]) -> list[str]:
@@ -97,7 +136,19 @@ def _read_file(file: str | None) -> dict[str, Any]:
     form = load_yaml(text, where=_where(file))
     if not isinstance(form, dict):
         raise Malformed(f"{_where(file)}: expected fields such as `command:`.", next_step="See `yard submit --help`.")
-    return form
+    return _from_flux(form, where=_where(file))
+
+
+def _from_flux(form: dict[str, Any], *, where: str) -> dict[str, Any]:
+    """A Flux jobspec as a plain job file, saying what of it is left out; any other form as it is."""
+    from switchyard.model.jobspec import from_jobspec, is_jobspec
+
+    if not is_jobspec(form):
+        return form
+    found = from_jobspec(form, where=where)
+    for text in found.notes:
+        note(f"note: {where}: {text}")
+    return found.plain
 
 
 def _plan(yard: Client, request: JobRequest, args: Namespace) -> int:
@@ -144,10 +195,22 @@ def _wait(yard: Client, job: JobHandle, args: Namespace) -> int:
         emit(ended, args.output, name=lambda each: each.id)
     elif ended.state is State.REJECTED:
         return _rejected(JobHandle(yard, ended), args)
+    elif ended.tasks:
+        _say_tasks(yard, ended)
     else:
         write_output(yard.output(job.id, stream="stdout"))
         write_output(yard.output(job.id, stream="stderr"), to_stderr=True)
     return exit_code_of(ended)
+
+
+def _say_tasks(yard: Client, job: Job) -> None:
+    """How an array ended: each task has an output of its own."""
+    assert job.tasks is not None
+    print(f"{paint(job.id, 'bold')} {tally_text(job.tasks)}")
+    if job.tasks.failed:
+        failed = [str(task.index) for task in yard.tasks(job.id, state=State.FAILED, limit=TASKS_SHOWN)]
+        more = " …" if job.tasks.failed > TASKS_SHOWN else ""
+        note(f"Failed: {','.join(failed)}{more}. `yard logs {job.id} --task {failed[0]}`, `yard retry {job.id}`.")
 
 
 def _created(job: JobHandle) -> Created:
@@ -165,11 +228,18 @@ def _env(text: str) -> tuple[str, str]:
     return text, os.environ[text]
 
 
+def _batch(text: str) -> int:
+    if count(text) > BULK_JOBS_MAX:
+        raise ArgumentTypeError(f"at most {BULK_JOBS_MAX}")
+    return int(text)
+
+
 def _parser() -> Parser:
     parser = Parser("yard submit", ABOUT, examples=EXAMPLES, usage="yard submit [OPTIONS] [-f FILE] [--] CMD [ARGS…]")
     parser.add_argument("command", nargs="...", metavar="CMD", help="the command and its arguments")
     _add_job(parser)
     _add_needs(parser)
+    _add_when(parser)
     _add_doing(parser)
     add_shared(parser)
     return parser
@@ -220,8 +290,34 @@ def _add_needs(parser: Parser) -> None:
     group.add_argument("--lost-after", metavar="T", help="silent for how long")
 
 
+def _add_when(parser: Parser) -> None:
+    group = parser.add_argument_group("how often, when, and once more")
+    group.add_argument("--array", metavar="SET", help="a task for each index: 0-999, 0-100:10, 1,3,7; %%50: 50 at once")
+    group.add_argument("--after", action="append", metavar="ID[:HOW]", help="after that job ended ok, any or notok")
+    group.add_argument("--hold", action="store_const", const=True, help="until `yard release`")
+    group.add_argument("--expires-after", metavar="T", help="fails if it has not begun by then")
+    group.add_argument("--retry", type=int, metavar="N", help="at most so many more tries")
+    group.add_argument(
+        "--retry-on",
+        action="append",
+        default=[],
+        metavar="CAUSE",
+        help="job, cluster or lost (default all); repeatable",
+    )
+    group.add_argument("--retry-exit-codes", metavar="CODES", help="of the job's own failures only these: 1,75,100-120")
+    group.add_argument("--backoff", metavar="T", help="before the first retry, then twice as long (default 10s)")
+    group.add_argument("--backoff-max", metavar="T", help="but never longer (default 10m)")
+
+
 def _add_doing(parser: Parser) -> None:
     group = parser.add_argument_group("what to do")
+    group.add_argument(
+        "--bulk", metavar="FILE", help="many jobs: a list (YAML, JSON), or a JSON object per line; - is stdin"
+    )
+    group.add_argument("--each", action="store_true", help="with --bulk: each by itself, not all or none per request")
+    group.add_argument(
+        "--batch", type=_batch, default=1000, metavar="N", help="with --bulk: jobs in one request (default 1000)"
+    )
     what = group.add_mutually_exclusive_group()
     what.add_argument("--plan", action="store_true", help="show where it would go and why; submit nothing")
     what.add_argument("-w", "--wait", action="store_true", help="wait for its end, print its output, exit as it did")

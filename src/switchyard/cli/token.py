@@ -74,7 +74,7 @@ def _revoke_arguments(parser: Parser) -> None:
 
 
 VERBS = (
-    Verb("ls", "List tokens; secrets are never shown again", _ls, no_arguments),
+    Verb("ls", "List tokens; secrets are never shown again", _ls, no_arguments, examples="  yard token ls"),
     Verb(
         "create",
         "Create a token; it is the last word printed",
@@ -82,5 +82,12 @@ VERBS = (
         _create_arguments,
         examples='  yard token create --note "nightly runs" --expires 90d\n  yard token create --user alice',
     ),
-    Verb("revoke", "End tokens at once", _revoke, _revoke_arguments, outputs=()),
+    Verb(
+        "revoke",
+        "End tokens at once",
+        _revoke,
+        _revoke_arguments,
+        examples="  yard token revoke 01JCQ0V7K3E8R5T9W1X2Y4Z6AB",
+        outputs=(),
+    ),
 )

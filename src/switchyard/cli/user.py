@@ -119,7 +119,7 @@ def _rm_arguments(parser: Parser) -> None:
 
 
 VERBS = (
-    Verb("ls", "List users", _ls, no_arguments),
+    Verb("ls", "List users", _ls, no_arguments, examples="  yard user ls"),
     Verb(
         "add",
         "Add a user",
@@ -127,7 +127,7 @@ VERBS = (
         _add_arguments,
         examples='  yard user add alice --full-name "Alice Example" --group vision',
     ),
-    Verb("show", "Show one user", _show, _named),
+    Verb("show", "Show one user", _show, _named, examples="  yard user show alice"),
     Verb("edit", "Change a user", _edit, _edit_arguments, examples="  yard user edit alice --disable"),
-    Verb("rm", "Remove a user", _rm, _rm_arguments, outputs=()),
+    Verb("rm", "Remove a user", _rm, _rm_arguments, examples="  yard user rm alice --force", outputs=()),
 )

@@ -9,11 +9,12 @@ import threading
 import time
 from types import TracebackType
 
-from switchyard.cli.job_view import job_line
+from switchyard.cli.job_view import ended_tasks, job_line
 from switchyard.cli.output import clean, note
+from switchyard.cli.progress import bar
 from switchyard.cli.table import now_us, span
 from switchyard.model.api import Output
-from switchyard.model.job import Job
+from switchyard.model.job import Job, Tally
 from switchyard.model.lifecycle import FINAL
 from switchyard.sdk.client import Client
 
@@ -24,15 +25,25 @@ FRAME_S = 0.1
 def follow(yard: Client, job: str, *, timeout_s: float | None, quiet: bool = False, say_end: bool = True) -> Job:
     """Wait for the end of a job, saying each change of its state on stderr (the last one only if `say_end`)."""
     with Spinner(quiet=quiet) as spinner:
+        said: tuple[object, ...] = ()
 
         def say(seen: Job) -> Job:
-            if say_end or seen.state not in FINAL:
+            nonlocal said
+            # Not the tasks of an array: a thousand lines say less than a bar.
+            face = (seen.state, seen.attempt, seen.cluster, seen.reason, seen.cancel_requested)
+            if face != said and (say_end or seen.state not in FINAL):
                 spinner.line(job_line(seen, now_us(), stream=sys.stderr))
-            spinner.text = f"{seen.id} {seen.state.value}"
+            said = face
+            spinner.text = f"{seen.id} {seen.state.value}" + (f" {_tasks(seen.tasks)}" if seen.tasks else "")
             return seen
 
         *_, last = map(say, yard.watch(job, timeout_s=timeout_s))
     return last
+
+
+def _tasks(tally: Tally) -> str:
+    failed = f", {tally.failed} failed" if tally.failed else ""
+    return bar(ended_tasks(tally), tally.total) + failed
 
 
 class Spinner:

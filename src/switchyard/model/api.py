@@ -7,8 +7,9 @@ from typing import Annotated, Any, Generic, TypeVar
 from msgspec import Meta, Raw, Struct
 
 from switchyard.model.idset import IdSet
-from switchyard.model.job import Priority
-from switchyard.model.names import Name, Title
+from switchyard.model.job import Priority, State
+from switchyard.model.names import LabelKey, LabelValue, Name, Title
+from switchyard.model.quantity import DURATION_S_MAX
 
 Item = TypeVar("Item")
 
@@ -74,12 +75,19 @@ class Chunk(Struct, frozen=True):
 
 
 class Output(Struct, frozen=True, omit_defaults=True):
-    """What a job wrote. `size` counts all of it; a gap between chunks was left out by the bound."""
+    """What one attempt wrote, from an offset on; ask again from `next` on. A gap was left out by the bound.
+
+    `size`: how far it reaches as yet. `is_over`: this was all, and no more will come; `is_last`: nor another attempt.
+    """
 
     job: str
     stream: str
     chunks: list[Chunk]
     size: int = 0
+    next: int = 0
+    attempt: int = 1
+    is_over: bool = False
+    is_last: bool = False
 
 
 class Me(Struct, frozen=True, omit_defaults=True):
@@ -109,7 +117,7 @@ class Version(Struct, frozen=True):
     now_us: int
 
 
-class CancelRequest(Struct, frozen=True, forbid_unknown_fields=True):
+class CancelRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`tasks`: of an array only these, e.g. `3,5-7`."""
 
     reason: Annotated[str, Meta(max_length=1024)] = ""
@@ -120,14 +128,14 @@ class CancelRequest(Struct, frozen=True, forbid_unknown_fields=True):
             IdSet.parse(self.tasks)
 
 
-class JobChange(Struct, frozen=True, forbid_unknown_fields=True):
+class JobChange(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`hold`: true holds, false releases."""
 
     priority: Priority | None = None
     hold: bool | None = None
 
 
-class RetryRequest(Struct, frozen=True, forbid_unknown_fields=True):
+class RetryRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A job that is over, once more as a new job. `tasks`: of an array these; none: those that did not succeed."""
 
     elsewhere: bool = False
@@ -161,3 +169,41 @@ class BulkAnswer(Struct, frozen=True):
     items: list[BulkItem]
     made: int
     refused: int = 0
+
+
+SELECT_JOBS_MAX = 500  # changed in one round: one short transaction, so that others get their turn between two
+
+
+class JobSelector(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which jobs are meant, by what they are. Every field that is given must hold."""
+
+    states: Annotated[list[State], Meta(max_length=8)] = []
+    cluster: Name | None = None
+    project: Name | None = None
+    domain: Name | None = None
+    owner: Name | None = None
+    labels: Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)] = {}
+    since_s: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | None = None  # made within the last so many seconds
+
+
+class CancelMany(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One round of cancelling all jobs that a selector means. Send it again with `cursor` = `next` until that is none.
+
+    `dry_run`: only look. An empty selector means every job you may act on, so it has to be said: `everything`.
+    """
+
+    selector: JobSelector = JobSelector()
+    everything: bool = False
+    reason: Annotated[str, Meta(max_length=1024)] = ""
+    dry_run: bool = False
+    limit: Annotated[int, Meta(ge=1, le=SELECT_JOBS_MAX)] = SELECT_JOBS_MAX
+    cursor: Annotated[str, Meta(max_length=26)] | None = None
+
+
+class CancelledMany(Struct, frozen=True, omit_defaults=True):
+    """What one round met: `asked` were asked to end (or would be), `refused` are not yours to end."""
+
+    asked: int = 0
+    refused: int = 0
+    ids: list[str] = []  # of those asked
+    next: str | None = None

@@ -18,6 +18,7 @@ class Health(StrEnum):
 
     UP = "up"
     DOWN = "down"  # no live agent, or no graph yet
+    PAUSED = "paused"  # every live agent was told to take nothing new
     CORDONED = "cordoned"
 
 
@@ -106,5 +107,16 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     backend: str
     version: str = ""
     is_live: bool = False
+    is_paused: bool = False
+    reason: str = ""  # why it is paused
+    is_rotation_asked: bool = False
     created_us: int = 0
     seen_us: int | None = None
+
+
+class AgentChange(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`is_paused`: it takes nothing new, and goes on with what it has. `is_rotation_asked`: a new credential."""
+
+    is_paused: bool | None = None
+    is_rotation_asked: bool | None = None
+    reason: Title = ""

@@ -63,6 +63,11 @@ class Life:
     is_leased: bool
     cancel_requested: bool = False
     on_lost: OnLost = OnLost.WAIT
+    floor: int = 0  # after a restore: fences up to here may have been handed out, though nothing here says so
+
+    @property
+    def next_fence(self) -> int:
+        return max(self.fence, self.floor) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +87,14 @@ def move(life: Life, to: State, event: str, reason: str = "", **changes: object)
 
 def assign(life: Life) -> Step:
     """Hand the job to a cluster: a new attempt under a higher fence."""
-    return move(life, State.ASSIGNED, "assigned", attempt=life.attempt + 1, fence=life.fence + 1, is_leased=False)
+    return move(life, State.ASSIGNED, "assigned", attempt=life.attempt + 1, fence=life.next_fence, is_leased=False)
 
 
 def unassign(life: Life, reason: str) -> Step | None:
     """Take an attempt back that no agent has leased. The fence grows, so a lease given meanwhile is refused."""
     if life.state is not State.ASSIGNED or life.is_leased:
         return None
-    return move(life, State.PENDING, "unassigned", reason, fence=life.fence + 1)
+    return move(life, State.PENDING, "unassigned", reason, fence=life.next_fence)
 
 
 def reject(life: Life, reason: str) -> Step:
@@ -119,7 +124,7 @@ def lose(life: Life, reason: str, *, definite: bool, again: bool = False) -> Ste
     if life.cancel_requested:
         return move(life, State.CANCELLED, "cancelled", f"lost while being cancelled: {reason}", is_leased=False)
     if again or life.on_lost is OnLost.REQUEUE:
-        return move(life, State.PENDING, "requeued", reason, fence=life.fence + 1, is_leased=False)
+        return move(life, State.PENDING, "requeued", reason, fence=life.next_fence, is_leased=False)
     return move(life, State.FAILED, "lost", reason, is_leased=False)
 
 
@@ -129,7 +134,20 @@ def give_back(life: Life, reason: str) -> Step | None:
         return None
     if life.cancel_requested:
         return move(life, State.CANCELLED, "cancelled", "cancelled before it began", is_leased=False)
-    return move(life, State.PENDING, "returned", reason, fence=life.fence + 1, is_leased=False)
+    return move(life, State.PENDING, "returned", reason, fence=life.next_fence, is_leased=False)
+
+
+def adopt(life: Life, fence: int) -> Step | None:
+    """An agent has an attempt that was handed over after the backup this job was restored from: it goes on.
+
+    Such a fence is above all that is known of the job and below the floor; nothing else ever is.
+    """
+    known = life.fence if life.is_leased else life.fence - 1
+    if life.state in FINAL or not known < fence < life.floor:
+        return None
+    said = "its agent has it from before the restore"
+    waiting = life if life.state is State.PENDING else move(life, State.PENDING, "requeued", said).life
+    return move(waiting, State.ASSIGNED, "adopted", said, attempt=life.attempt + 1, fence=fence, is_leased=True)
 
 
 def report(life: Life, *, fence: int, seen: Seen, reason: str = "", again: bool = False) -> tuple[Answer, Step | None]:
@@ -137,7 +155,7 @@ def report(life: Life, *, fence: int, seen: Seen, reason: str = "", again: bool 
     if fence < life.fence or (fence == life.fence and not life.is_leased and life.state not in FINAL):
         return Answer.STOP, None
     if fence > life.fence:
-        return Answer.STALE, None  # from a future this store does not know: a restored backup; never trust it
+        return Answer.STALE, None  # from a future this store does not know, and that no restore explains: not trusted
     if life.state in FINAL:
         return (Answer.STALE if seen in _ENDS else Answer.STOP), None
     if seen is Seen.UNKNOWN:
@@ -151,7 +169,7 @@ def report(life: Life, *, fence: int, seen: Seen, reason: str = "", again: bool 
     if to not in ALLOWED[life.state]:
         return Answer.STALE, None
     if to is State.FAILED and again and not life.cancel_requested:
-        return Answer.TAKEN, move(life, State.PENDING, "retrying", reason, fence=life.fence + 1, is_leased=False)
+        return Answer.TAKEN, move(life, State.PENDING, "retrying", reason, fence=life.next_fence, is_leased=False)
     return Answer.TAKEN, move(life, to, to.value.lower(), reason)
 
 

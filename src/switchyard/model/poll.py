@@ -10,6 +10,7 @@ from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import Answer, Seen
+from switchyard.model.log import OUTPUT_BYTES_MAX
 from switchyard.model.names import Name
 from switchyard.model.retry import Cause
 
@@ -36,6 +37,12 @@ class Joined(Struct, frozen=True):
 
     agent: str
     cluster: str
+    credential: str
+
+
+class Rotated(Struct, frozen=True):
+    """`POST /v1/agents/rotate`: the next credential, shown once. Its first use ends the one that asked for it."""
+
     credential: str
 
 
@@ -114,6 +121,7 @@ class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cluster: str = ""
     lo: int | None = None
     hi: int | None = None
+    known: int | None = None  # the server was restored: what ran from this fence up to the lease's own it does not know
     spec: JobSpec | Raw
 
 
@@ -133,4 +141,6 @@ class PollAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cancels: list[Held] = []
     stops: list[Stop] = []
     answers: list[Answer] = []
+    output_bytes_max: int = OUTPUT_BYTES_MAX  # of each stream of an attempt; more is not kept, so need not be sent
+    is_rotation_asked: bool = False  # an operator wants this agent to have a new credential
     is_closing: bool = False  # this server is going away: reconnect, after a moment of your own

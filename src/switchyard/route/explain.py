@@ -39,6 +39,8 @@ def _hint(ask: Ask, member: Member) -> Hint | None:
         return Hint(0, f"a grant to submit to {member.name}")
     if member.health is Health.CORDONED:
         return Hint(0, f"uncordon {member.name} (`yard cluster uncordon {member.name}`)")
+    if member.health is Health.PAUSED:
+        return Hint(0, f"resume an agent of {member.name} (`yard agent resume AGENT`)")
     if member.health is Health.DOWN:
         return Hint(0, f"bring the agent of {member.name} back")
     return None

@@ -22,6 +22,7 @@ from switchyard.model.access import (
 from switchyard.model.api import AuditEntry, Page, Project, ProjectRequest
 from switchyard.model.cluster import (
     Agent,
+    AgentChange,
     Cluster,
     ClusterChange,
     ClusterRequest,
@@ -104,6 +105,13 @@ class Administration(Calls):
             return found[0]
         why = "There is no agent" if not found else f"{len(found)} agents answer to"
         raise NotFound(f"{why} {key!r}.", next_step="`yard agent ls` lists them; the full id is never ambiguous.")
+
+    def change_agent(
+        self, agent: str, *, paused: bool | None = None, rotate: bool | None = None, reason: str = ""
+    ) -> Agent:
+        """Pause or resume it, or ask it to get a new credential; what is not given stays."""
+        body = AgentChange(is_paused=paused, is_rotation_asked=rotate, reason=reason)
+        return self._patch(at("agents", agent), Agent, body=body)
 
     def delete_agent(self, agent: str) -> None:
         """End this agent's registration. Its credential no longer holds."""

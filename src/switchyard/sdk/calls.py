@@ -55,12 +55,20 @@ class Calls:
     def _delete(self, path: str) -> None:
         self._transport.send(Request("DELETE", path))
 
-    def _walk(self, path: str, kind: type[Page[T]], *, query: Query | None = None, limit: int | None) -> Iterator[T]:
+    def _walk(
+        self,
+        path: str,
+        kind: type[Page[T]],
+        *,
+        query: Query | None = None,
+        limit: int | None,
+        retry_s: float | None = None,
+    ) -> Iterator[T]:
         """All items of a list, page by page, at most `limit`."""
         left, cursor = limit, None
         while left is None or left > 0:
             size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
-            page = self._get(path, kind, query={**(query or {}), "limit": size, "cursor": cursor})
+            page = self._get(path, kind, query={**(query or {}), "limit": size, "cursor": cursor}, retry_s=retry_s)
             yield from page.items[:left]
             left = None if left is None else left - len(page.items)
             if page.next is None or page.next == cursor:

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from switchyard.errors import TimedOut
-from switchyard.model.api import CancelRequest, Created, Event, Me, Output, Page, Version
-from switchyard.model.job import Job, JobRequest, JobSpec, Limits, OnLost, State
+from switchyard.model.api import (
+    BulkAnswer,
+    CancelledMany,
+    CancelMany,
+    CancelRequest,
+    Created,
+    Event,
+    JobChange,
+    JobSelector,
+    Me,
+    Page,
+    RetryRequest,
+    Version,
+)
+from switchyard.model.ids import is_id
+from switchyard.model.job import Job, JobRequest, JobSpec, Limits, OnLost, State, Task
 from switchyard.model.lifecycle import FINAL
+from switchyard.model.retry import Retry
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.sdk.administration import Administration
 from switchyard.sdk.calls import PAGE_SIZE, at
 from switchyard.sdk.config import resolve
+from switchyard.sdk.follow import Following
 from switchyard.sdk.handle import JobHandle
+from switchyard.sdk.many import BATCH, Made, OnProgress, submit_all
 from switchyard.sdk.transport import OnRetry, Transport
 
 TIMEOUT_S = 30.0  # for one answer: far above any answer of a healthy server
@@ -23,6 +40,7 @@ RETRY_S = 30.0  # from the first failure: a server's restart takes seconds
 WAIT_S_MAX = 30  # one held request; the server allows 60, but proxies tend to cut idle ones at 60
 WATCH_S = 1  # how late a watcher may see a change that is not the end
 WAIT_OUTAGE_S = 300.0  # a waiting caller outlasts a server that is away this long; the job does anyway
+FOLLOW_S = 1.0  # how late a follower may see an event
 STEP_S_MIN = 0.2  # between two looks, should a server answer at once instead of holding
 
 Base = str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any]
@@ -50,9 +68,14 @@ class JobFields(TypedDict, total=False):
     on_lost: OnLost | str | None
     lost_after: int | str | None
     cluster: str | None
+    retry: Retry | Mapping[str, Any] | None
+    array: str | None
+    after: str | JobHandle | Sequence[str | JobHandle] | None
+    hold: bool | None
+    expires_after: int | str | None
 
 
-class Client(Administration):
+class Client(Following, Administration):
     """Speaks to one server; may be shared by threads. What is not given comes from the environment and the user's file.
 
     >>> with Client() as yard:
@@ -73,6 +96,7 @@ class Client(Administration):
         account = resolve(url, token, ca_file=ca_file)
         self.url = account.url
         self.ca_file = account.ca_file
+        self.outage_s = WAIT_OUTAGE_S
         self._clusters = account.clusters
         self._transport = Transport(
             account.url,
@@ -100,10 +124,37 @@ class Client(Administration):
         """
         from switchyard.sdk.request import checked_key
 
-        request = self.request(job, **fields)
+        request = self._resolved(self.request(job, **fields))
         headers = {"Idempotency-Key": os.urandom(16).hex() if key is None else checked_key(key)}
         created = self._post(at("jobs"), Created, body=request, headers=headers, repeatable=True)
         return JobHandle(self, created)
+
+    def submit_many(
+        self,
+        jobs: Iterable[Base],
+        *,
+        each: bool = False,
+        key: str | None = None,
+        batch: int = BATCH,
+        on_progress: OnProgress | None = None,
+        **fields: Unpack[JobFields],
+    ) -> list[Made]:
+        """Submit many, at most `batch` in one request; `fields` are laid over each. One handle per job, in order.
+
+        A request is all or none: the first refusal raises, and says what was made before it. With `each` every job is
+        made or refused by itself, and the list has an error in place of a refused one.
+        """
+        from switchyard.sdk.request import checked_key
+
+        requests = [self._resolved(self._request(job, fields, f"jobs[{place}]")) for place, job in enumerate(jobs)]
+
+        def send(some: Sequence[JobRequest], one_key: str) -> BulkAnswer:
+            headers = {"Idempotency-Key": one_key}
+            body = {"jobs": some, "each": each}
+            return self._post(at("jobs", "bulk"), BulkAnswer, body=body, headers=headers, repeatable=True)
+
+        own_key = os.urandom(16).hex() if key is None else checked_key(key)
+        return submit_all(self, requests, send=send, key=own_key, batch=batch, on_progress=on_progress)
 
     def plan(self, job: Base, **fields: Unpack[JobFields]) -> Plan:
         """Where the job would go and why. Stores nothing."""
@@ -111,9 +162,24 @@ class Client(Administration):
 
     def request(self, job: Base, **fields: Unpack[JobFields]) -> JobRequest:
         """The checked request that `submit` would send, with the submit tokens of the user's file."""
+        return self._request(job, fields, "the job")
+
+    def _request(self, job: Base, fields: JobFields, where: str) -> JobRequest:
         from switchyard.sdk.request import job_request
 
-        return job_request(job, fields, clusters=self._clusters)
+        return job_request(job, fields, clusters=self._clusters, where=where)
+
+    def _resolved(self, request: JobRequest) -> JobRequest:
+        """With the starts of ids in `after` made whole."""
+        if all(is_id(text.partition(":")[0]) or text.startswith("#") for text in request.after):
+            return request
+        from msgspec.structs import replace
+
+        return replace(request, after=[self._whole(text) for text in request.after])
+
+    def _whole(self, text: str) -> str:
+        start, colon, condition = text.partition(":")
+        return text if start.startswith("#") or is_id(start) else f"{self.job(start).id}{colon}{condition}"
 
     def handle(self, job: str) -> JobHandle:
         """A handle for a job submitted earlier."""
@@ -132,10 +198,16 @@ class Client(Administration):
         domain: str | None = None,
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
+        ids: Sequence[str] = (),
+        since_s: int | None = None,
         spec: bool = False,
         limit: int | None = None,
+        retry_s: float | None = None,
     ) -> Iterator[Job]:
-        """Jobs, newest first, page by page as you go on. Specs are left out unless asked for."""
+        """Jobs, newest first, page by page as you go on. Specs are left out unless asked for.
+
+        `ids`: at most 90, whole; `since_s`: made within so many seconds.
+        """
         states = [state] if isinstance(state, str) else list(state or ())
         query = {
             "state": [str(each) for each in states],
@@ -144,9 +216,11 @@ class Client(Administration):
             "domain": domain,
             "owner": owner,
             "label": [f"{key}={value}" for key, value in (labels or {}).items()],
+            "id": list(ids),
+            "since_s": since_s,
             "spec": spec or None,
         }
-        return self._walk(at("jobs"), Page[Job], query=query, limit=limit)
+        return self._walk(at("jobs"), Page[Job], query=query, limit=limit, retry_s=retry_s)
 
     def wait(self, job: str, *, timeout_s: float | None = None) -> Job:
         """The job once it is final; TimedOut if that takes longer. Outlasts a server that restarts."""
@@ -154,10 +228,13 @@ class Client(Administration):
         return last
 
     def watch(self, job: str, *, timeout_s: float | None = None) -> Iterator[Job]:
-        """The job at each change of its state, ending with the final one; TimedOut if that takes longer."""
+        """The job at each change of its state, of an array also of its tasks', ending with the final one.
+
+        TimedOut if that takes longer.
+        """
         shown: tuple[object, ...] = ()
         for seen in self.looks(job, timeout_s=timeout_s):
-            face = (seen.state, seen.attempt, seen.cluster, seen.reason, seen.cancel_requested)
+            face = (seen.state, seen.attempt, seen.cluster, seen.reason, seen.cancel_requested, seen.tasks)
             if face != shown:
                 shown = face
                 yield seen
@@ -188,27 +265,67 @@ class Client(Administration):
             if seen.state not in FINAL:
                 time.sleep(max(0.0, STEP_S_MIN - (time.monotonic() - started)))
 
-    def cancel(self, job: str, *, reason: str = "") -> Job:
-        """Ask for the end of a job. Asking twice changes nothing."""
-        return self._post(at("jobs", job, "cancel"), Job, body=CancelRequest(reason), repeatable=True)
+    def cancel(self, job: str, *, reason: str = "", tasks: str | None = None) -> Job:
+        """Ask for the end of a job, or of some tasks of an array (`3,5-7`). Asking twice changes nothing."""
+        return self._post(at("jobs", job, "cancel"), Job, body=CancelRequest(reason, tasks), repeatable=True)
 
-    def events(self, job: str | None = None, *, after: int = 0, limit: int | None = None) -> Iterator[Event]:
-        """What happened since the event numbered `after`, oldest first: to one job, or to all."""
+    def cancel_many(
+        self, selector: JobSelector, *, everything: bool = False, reason: str = "", dry_run: bool = False
+    ) -> Iterator[CancelledMany]:
+        """Ask for the end of all jobs that a selector means, a bounded round at a time: each as it is done."""
+        cursor: str | None = None
+        while True:
+            body = CancelMany(selector, everything=everything, reason=reason, dry_run=dry_run, cursor=cursor)
+            found = self._post(at("jobs", "cancel"), CancelledMany, body=body, repeatable=True)
+            yield found
+            if found.next is None or found.next == cursor:
+                return
+            cursor = found.next
+
+    def retry(self, job: str, *, elsewhere: bool = False, tasks: str | None = None) -> JobHandle:
+        """A job that is over, once more as a new one; `elsewhere`: its last cluster comes last."""
+        created = self._post(at("jobs", job, "retry"), Created, body=RetryRequest(elsewhere, tasks))
+        return JobHandle(self, created)
+
+    def change(self, job: str, *, hold: bool | None = None, priority: int | None = None) -> Job:
+        """Hold a job (true), release it (false), or give it another priority."""
+        return self._patch(at("jobs", job), Job, body=JobChange(priority, hold))
+
+    def tasks(self, job: str, *, state: State | str | None = None, limit: int | None = None) -> Iterator[Task]:
+        """The tasks of an array, by index."""
+        return self._walk(at("jobs", job, "tasks"), Page[Task], query={"state": state and str(state)}, limit=limit)
+
+    def events(
+        self,
+        job: str | None = None,
+        *,
+        after: int = 0,
+        since_s: int | None = None,
+        limit: int | None = None,
+        follow: bool = False,
+    ) -> Iterator[Event]:
+        """What happened since the event numbered `after`, oldest first: to one job, or to all.
+
+        `follow`: go on as it comes, across outages of the server; of one job until it has ended. `since_s`: of all
+        jobs, what happened within so many seconds.
+        """
         path = at("events") if job is None else at("jobs", job, "events")
+        outage_s = WAIT_OUTAGE_S if follow else None
         left = limit
         while left is None or left > 0:
+            # Asked first, so that the last events are not missed.
+            is_over = follow and job is not None and self.job(job).state in FINAL
             size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
-            page = self._get(path, Page[Event], query={"cursor": after or None, "limit": size})
+            query = {"cursor": after or None, "limit": size, "since_s": None if after or job else since_s}
+            page = self._get(path, Page[Event], query=query, retry_s=outage_s)
             fresh = [event for event in page.items if event.seq > after]
             yield from fresh
-            if page.next is None or not fresh:
-                return
             left = None if left is None else left - len(fresh)
-            after = fresh[-1].seq  # the number is the cursor: it holds for ever, and across servers
-
-    def output(self, job: str, *, stream: str = "stdout") -> Output:
-        """What a job wrote, in chunks; a gap between two was left out by the server's bound."""
-        return self._get(at("jobs", job, "output"), Output, query={"stream": stream})
+            after = fresh[-1].seq if fresh else after  # the number is the cursor: it holds for ever, across servers
+            if page.next is None or not fresh:
+                if not follow or is_over:
+                    return
+                time.sleep(FOLLOW_S)
 
     def explain(self, job: str) -> Explanation:
         """Every cluster's verdict, and what would help."""

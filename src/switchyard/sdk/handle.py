@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from switchyard.model.api import Created
-from switchyard.model.job import Job, State
+from switchyard.model.job import Job, State, Task
 from switchyard.model.lifecycle import FINAL
 from switchyard.model.verdict import Explanation
 
@@ -17,12 +18,17 @@ class JobHandle:
     """One job: `state`, `cluster` and `reason` are as last seen; `refresh` and `wait` look again."""
 
     def __init__(self, client: Client, seen: Created | Job) -> None:
-        self._client = client
+        self.client = self._client = client
         self._seen = seen
         self.id = seen.id
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id} {self.state}>"
+
+    @property
+    def seen(self) -> Created | Job:
+        """The job as it was last seen; what a submit answered, at first."""
+        return self._seen
 
     @property
     def state(self) -> State:
@@ -49,6 +55,10 @@ class JobHandle:
         self._seen = job = self._client.job(self.id)
         return job
 
+    def update(self, seen: Job) -> None:
+        """Take over what was seen of this job elsewhere."""
+        self._seen = seen
+
     def wait(self, timeout_s: float | None = None) -> Job:
         """Wait for the end; TimedOut if it does not come in time. The job goes on either way."""
         self._seen = job = self._client.wait(self.id, timeout_s=timeout_s)
@@ -62,10 +72,26 @@ class JobHandle:
         """The output as text; bytes that are no UTF-8 show as �."""
         return self.output(stream).decode(errors="replace")
 
-    def cancel(self, reason: str = "") -> Job:
-        """Ask for the end. It is CANCELLED only when the cluster says so: `wait` for that."""
-        self._seen = job = self._client.cancel(self.id, reason=reason)
+    def cancel(self, reason: str = "", *, tasks: str | None = None) -> Job:
+        """Ask for the end. It is CANCELLED only when the cluster says so: `wait` for that. `tasks`: `3,5-7`."""
+        self._seen = job = self._client.cancel(self.id, reason=reason, tasks=tasks)
         return job
+
+    def retry(self, *, elsewhere: bool = False, tasks: str | None = None) -> JobHandle:
+        """The job once more, as a new one. Only a job that is over; of an array what did not succeed, or `tasks`."""
+        return self._client.retry(self.id, elsewhere=elsewhere, tasks=tasks)
+
+    def hold(self) -> Job:
+        self._seen = job = self._client.change(self.id, hold=True)
+        return job
+
+    def release(self) -> Job:
+        self._seen = job = self._client.change(self.id, hold=False)
+        return job
+
+    def tasks(self, *, state: State | str | None = None) -> Iterator[Task]:
+        """The tasks of an array, by index."""
+        return self._client.tasks(self.id, state=state)
 
     def explain(self) -> Explanation:
         return self._client.explain(self.id)

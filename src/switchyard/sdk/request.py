@@ -12,6 +12,7 @@ import msgspec
 from switchyard.errors import Malformed
 from switchyard.model.decode import convert
 from switchyard.model.job import ClusterToken, JobRequest, JobSpec, Resources
+from switchyard.model.jobspec import from_jobspec, is_jobspec
 from switchyard.model.names import KEY_PATTERN
 
 Flat = dict[str, Any]
@@ -21,7 +22,9 @@ SPEC_FIELDS = tuple(name for name in JobSpec.__struct_fields__ if name != "resou
 RESOURCE_FIELDS = Resources.__struct_fields__
 FIELDS = frozenset((*REQUEST_FIELDS, *SPEC_FIELDS, *RESOURCE_FIELDS))
 KEY_CHARS_MAX = 200  # as the server takes
-MERGED = frozenset({"env", "labels", "limits"})  # what is given adds to these, key by key; all else it replaces
+MERGED = frozenset(
+    {"env", "labels", "limits", "retry"}
+)  # what is given adds to these, key by key; all else it replaces
 
 
 def job_request(
@@ -35,11 +38,17 @@ def job_request(
     flat = _flat(base, where=where)
     for name, value in given.items():
         if value is not None:
-            plain = msgspec.to_builtins(value)
+            plain: Any = _after(value) if name == "after" else msgspec.to_builtins(value)
             flat[name] = {**(flat.get(name) or {}), **plain} if name in MERGED else plain
     if not flat.get("clusters"):
         flat["clusters"] = [msgspec.to_builtins(cluster) for cluster in clusters]
     return _checked(flat, where=where)
+
+
+def _after(value: Any) -> list[str]:
+    """The jobs to begin after: texts, or handles of jobs; one of them, or several."""
+    several = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
+    return [each if isinstance(each, str) else str(each.id) for each in several]
 
 
 def checked_key(key: str) -> str:
@@ -54,6 +63,8 @@ def _flat(base: str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any], 
         return flatten(msgspec.to_builtins(base), where=where)
     if isinstance(base, JobSpec):
         return flatten({"spec": msgspec.to_builtins(base)}, where=where)
+    if is_jobspec(base):
+        return from_jobspec(base, where=where).plain
     if isinstance(base, Mapping):
         return flatten(base, where=where)
     return {"command": base if isinstance(base, str) else list(base)}

@@ -13,7 +13,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -21,6 +21,7 @@ from switchyard.errors import Busy, TooLarge, Unavailable, YardError
 from switchyard.sdk.problem import read_problem
 
 BODY_BYTES_MAX = 64 << 20  # the largest answer taken: a full page of large jobs, or the output of one
+LINE_BYTES_MAX = 1 << 20  # of an answer without end: an event is some kilobytes at most
 BACKOFF_S_FIRST = 0.1
 BACKOFF_S_MAX = 5.0
 IDLE_CONNECTIONS_MAX = 8  # kept for threads that call at the same time
@@ -103,6 +104,26 @@ class Transport:
             if self._on_retry:
                 self._on_retry(error, pause_s)
             time.sleep(pause_s)
+
+    def lines(self, request: Request, *, timeout_s: float) -> Iterator[bytes]:
+        """The lines of an answer without end, on a connection of its own, until the server ends it. No second try."""
+        try:
+            connection = self._connect(timeout_s)
+            try:
+                headers = {**self._headers, "Accept": "text/event-stream", **(request.headers or {})}
+                connection.request(request.method, self._prefix + request.target, headers=headers)
+                response = connection.getresponse()
+                if response.status != 200:
+                    raise read_problem(response.status, _read(response), url=self.url)
+                while line := response.readline(LINE_BYTES_MAX):
+                    yield line
+            except (OSError, http.client.HTTPException) as exc:
+                raise _Broken from exc
+            finally:
+                connection.close()
+        except (_NotSent, _Broken) as exc:
+            error, _ = _unreachable(self.url, exc, request)
+            raise error from exc.__cause__
 
     def close(self) -> None:
         with self._lock:

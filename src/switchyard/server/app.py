@@ -10,12 +10,14 @@ import os
 import secrets
 import signal
 from collections.abc import Iterator
+from functools import partial
 from typing import IO
 
 import structlog
 import uvicorn
 
 from switchyard.errors import Conflict
+from switchyard.model.log import Window
 from switchyard.server.grpc_port import GrpcPort
 from switchyard.server.http.routes import Door
 from switchyard.server.listener import Listener
@@ -28,12 +30,16 @@ from switchyard.service.clock import Ids, now_us
 from switchyard.service.committer import Apply, Call, Committer, apply_calls
 from switchyard.service.context import Context
 from switchyard.service.lease import LeaseAsk, SyncAsk, apply_leases, apply_syncs
+from switchyard.service.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.newjob import JobInsert
 from switchyard.service.report import ReportWrite, apply_reports
 from switchyard.service.snapshots import Snapshots
 from switchyard.service.submit import Submit, unwritten
 from switchyard.service.upkeep import Leadership
+from switchyard.store import restored
 from switchyard.store.database import Database, revisions, upgrade
+from switchyard.store.logfiles import DirectoryLogs
+from switchyard.store.output import DatabaseLogs
 
 log = structlog.get_logger()
 
@@ -57,7 +63,9 @@ def build(settings: Settings) -> Yard:
         now_us=now_us,
         silent_after_us=int(settings.pace.silent_after_s * 1_000_000),
     )
+    logs = _logs(settings)
     ids = Ids()
+    _settle_restored(database, ids())
     context = Context(
         database,
         committer,
@@ -66,17 +74,39 @@ def build(settings: Settings) -> Yard:
         new_id=ids,
         list_budget=settings.bounds.list_budget,
         page_max=settings.bounds.page,
+        logs=logs,
     )
     submit = Submit(context)
     bulk = Bulk(submit, ids.many)
     # The order in which the parts of a batch are applied.
-    appliers[ReportWrite] = apply_reports
+    appliers[OutputWrite] = partial(apply_output, logs=logs)
+    appliers[ReportWrite] = partial(apply_reports, logs=logs)
     appliers[Call] = apply_calls
     appliers[SyncAsk] = apply_syncs
     appliers[LeaseAsk] = apply_leases
     appliers[JobInsert] = submit.apply_inserts
     appliers[BulkInsert] = bulk.apply
     return Yard(settings, context, submit, bulk)
+
+
+def _logs(settings: Settings) -> LogStore:
+    wanted = settings.config.logs
+    window = Window(wanted.bytes_max)
+    if wanted.store == "database":
+        return DatabaseLogs(window)
+    found = DirectoryLogs(settings.data / (wanted.path or "logs"), window)
+    found.prepare()
+    return found
+
+
+def _settle_restored(database: Database, audit_id: str) -> None:
+    """The first server on a database that was restored from a backup puts right what that turned back."""
+    if not restored.is_marked(database):
+        return
+    with database.write() as tx:
+        base = restored.settle(tx, now_us=now_us(), audit_id=audit_id)
+    if base is not None:
+        log.warning("restored from a backup", fences_from=base)
 
 
 def _prepare(database: Database) -> None:

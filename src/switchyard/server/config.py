@@ -11,7 +11,9 @@ from msgspec import Meta, Struct
 
 from switchyard.errors import Malformed
 from switchyard.model.decode import load_yaml
+from switchyard.model.log import OUTPUT_BYTES_MAX
 from switchyard.model.names import Name
+from switchyard.model.quantity import DURATION_S_MAX, parse_duration_s
 
 Weight = Annotated[float, Meta(ge=0)]
 Scalar = str | int | float
@@ -143,6 +145,35 @@ class Selection(Section, frozen=True):
     options: dict[str, Scalar] = {}
 
 
+class Logs(Section, frozen=True):
+    """Where output is kept, and how much of each stream of an attempt: its first and its last half."""
+
+    store: typing.Literal["database", "directory"] = "database"
+    path: str = ""  # of the directory; relative to the server's data
+    bytes_max: Annotated[int, Meta(ge=1024, le=2**40)] = OUTPUT_BYTES_MAX
+
+
+Kept = Annotated[int, Meta(ge=0, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)]
+
+
+class Retention(Section, frozen=True):
+    """How long what is over is kept: 30d, 12h, a number of seconds; 0 or never: for ever."""
+
+    jobs: Kept = "30d"  # from a job's end on; with its attempts, events and output
+    logs: Kept = "7d"  # likewise, its output alone
+    events: Kept = "30d"
+    audit: Kept = "365d"
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            self.kept_us(name)
+
+    def kept_us(self, name: str) -> int | None:
+        """None: for ever."""
+        value: int | str = getattr(self, name)
+        return None if value in (0, "0", "never") else parse_duration_s(value) * 1_000_000
+
+
 def _domains() -> list[Name | Domain]:
     return [Domain("development"), Domain("staging"), Domain("production")]
 
@@ -162,6 +193,8 @@ class Config(Section, frozen=True):
     rainbow: Rainbow | None = None
     match: MatchSection = MatchSection()
     selection: Selection = Selection()
+    logs: Logs = Logs()
+    retention: Retention = Retention()
 
     @property
     def domain_names(self) -> frozenset[str]:
@@ -220,7 +253,7 @@ def _struct_mistakes(value: dict[Any, Any], kind: type[Struct], path: str) -> li
             found += find_mistakes(value[name], hints[field.name], _join(path, name))
         elif field.required:
             found.append(f"{_join(path, name)}: missing")
-    return found
+    return found or _leaf(value, kind, path)  # fields that are right one by one may not be together
 
 
 def _leaf(value: Any, kind: Any, path: str) -> list[str]:

@@ -1,46 +1,124 @@
-"""`yard db`: look at the database's revision, and migrate it."""
+"""`yard db`: look at the database's revision, migrate it, back it up and restore it."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import TypeAlias
 
-from switchyard.errors import EXIT_OK, YardError
+from switchyard.errors import EXIT_ERROR, EXIT_OK, YardError
+from switchyard.model.quantity import parse_duration_s
+from switchyard.server.backup import WAIT_S, Place, back_up, restore
 from switchyard.store.database import Database, revisions, upgrade
 
 EXAMPLES = """\
 examples:
   yard db status --data ./yard
-  yard db upgrade --data ./yard
   yard db upgrade --database postgresql://yard@db/yard
+  yard db backup /backups --data ./yard                 while the server runs
+  yard db restore /backups/switchyard-20260102T030405Z.db --data ./yard
+"""
+BACKUP = """\
+examples:
+  yard db backup yard.backup --data ./yard
+  yard db backup /backups --database postgresql://yard@db/yard      a file named after the time; needs pg_dump
+
+The server may be running. Output that is kept in a directory (`logs: {store: directory}`) is not in the backup.
+"""
+RESTORE = """\
+examples:
+  yard db restore yard.backup --data ./yard --force
+  yard db restore /backups/switchyard-20260102T030405Z.dump --database postgresql://yard@db/yard
+
+Stop every server first. Jobs that an agent got after the backup was made go on there, if the agent is heard of within
+the wait; what was submitted after it is not known any more, and is stopped. Fences go on above all there were.
 """
 
 
+_Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
 def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
+    data = Path(options.data or "~/.local/share/switchyard/server").expanduser().resolve()
+    is_there = bool(options.data) or options.database is None
+    place = Place(
+        data if is_there else None, options.database or f"sqlite:///{data / 'switchyard.db'}", dict(os.environ)
+    )
+    try:
+        if options.database is None:
+            data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        sys.stdout.write(f"{_do(options, place)}\n")
+    except YardError as exc:
+        sys.stderr.write(f"error: {exc.detail}\nnext: {exc.next_step}\n")
+        return exc.exit_code
+    except OSError as exc:
+        sys.stderr.write(f"error: {exc}\nnext: Check the folder given with --data.\n")
+        return EXIT_ERROR
+    return EXIT_OK
+
+
+def _do(options: argparse.Namespace, place: Place) -> str:
+    if options.verb == "backup":
+        written = back_up(place, Path(options.to).expanduser(), force=options.force)
+        return f"backed up to {written} ({written.stat().st_size} bytes)"
+    if options.verb == "restore":
+        aside = restore(place, Path(options.file).expanduser(), wait_s=options.wait, force=options.force)
+        kept = f"; what was there is now {aside}" if aside else ""
+        return f"restored {options.file}{kept}\nnext: start the server; agents that run need not be restarted"
+    with closing(Database(place.url)) as database:
+        current, head = revisions(database)
+        if options.verb == "upgrade" and current != head:
+            upgrade(database)
+            return f"upgraded from {current or 'empty'} to {head}"
+    state = "up to date" if current == head else f"behind: the newest is {head}; run `yard db upgrade`"
+    return f"revision {current or 'none (empty)'}, {state}"
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="yard db",
         description="Look after the server's database.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("verb", choices=["status", "upgrade"], help="show the revision, or migrate to the newest")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for name, about in (("status", "Show the revision"), ("upgrade", "Migrate to the newest revision")):
+        _add_place(verbs.add_parser(name, help=about, description=f"{about}."))
+    making = _verb(verbs, "backup", "Write all of the database to one file, while the server runs", BACKUP)
+    making.add_argument("to", metavar="FILE|DIR", help="the file to write, or a folder to write one into")
+    making.add_argument("--force", action="store_true", help="write over a file that is there")
+    putting = _verb(verbs, "restore", "Put a backup in the place of the database", RESTORE)
+    putting.add_argument("file", metavar="FILE", help="what `yard db backup` wrote")
+    putting.add_argument(
+        "--wait", type=_duration, default=WAIT_S, metavar="T", help="listen to agents this long first (default: 1m)"
+    )
+    putting.add_argument("--force", action="store_true", help="put it in the place of a database that is there")
+    return parser
+
+
+def _verb(verbs: _Verbs, name: str, about: str, examples: str) -> argparse.ArgumentParser:
+    made = verbs.add_parser(
+        name,
+        help=about,
+        description=f"{about}.",
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_place(made)
+    return made
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="the server's folder (default: in your home)")
     parser.add_argument("--database", metavar="URL", help="sqlite:///FILE or postgresql://…")
-    options = parser.parse_args(argv)
-    data = Path(options.data or "~/.local/share/switchyard/server").expanduser().resolve()
+
+
+def _duration(text: str) -> int:
     try:
-        if options.database is None:
-            data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        database = Database(options.database or f"sqlite:///{data / 'switchyard.db'}")
-        current, head = revisions(database)
-        if options.verb == "upgrade" and current != head:
-            upgrade(database)
-            sys.stdout.write(f"upgraded from {current or 'empty'} to {head}\n")
-        else:
-            state = "up to date" if current == head else f"behind: the newest is {head}; run `yard db upgrade`"
-            sys.stdout.write(f"revision {current or 'none (empty)'}, {state}\n")
-    except YardError as exc:
-        sys.stderr.write(f"error: {exc.detail}\nnext: {exc.next_step}\n")
-        return exc.exit_code
-    return EXIT_OK
+        return parse_duration_s(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from exc

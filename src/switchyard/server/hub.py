@@ -7,17 +7,19 @@ the version moved and looks again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 
 class Hub:
-    """Waiters by cluster (parked polls) and by job (waits)."""
+    """Waiters by cluster (parked polls), by job (waits, logs) and for any event (streams)."""
 
     def __init__(self) -> None:
         self._clusters: dict[str, set[asyncio.Future[None]]] = {}
         self._jobs: dict[str, set[asyncio.Future[None]]] = {}
         self._versions: dict[str, int] = {}
+        self._streams: set[asyncio.Future[None]] = set()
+        self.news = 0  # grows whenever something happened to any job
         self.is_closing = False
 
     def version(self, cluster_id: str) -> int:
@@ -26,16 +28,25 @@ class Hub:
     def is_waited_for(self, cluster_id: str) -> bool:
         return bool(self._clusters.get(cluster_id))
 
-    def wake(self, clusters: Iterable[str], jobs: Iterable[str]) -> None:
+    def wake(self, clusters: Iterable[str], jobs: Collection[str]) -> None:
         for cluster_id in clusters:
             self._versions[cluster_id] = self.version(cluster_id) + 1
             _finish(self._clusters.get(cluster_id))
+        self.tell(jobs)
+        if jobs:
+            self.news += 1
+            _finish(self._streams)
+
+    def tell(self, jobs: Iterable[str]) -> None:
+        """Who waits for these jobs looks again. No event: there is more of a log."""
         for job_id in jobs:
             _finish(self._jobs.get(job_id))
 
     def wake_all(self) -> None:
         """After a listener reconnected: anything may have happened."""
         self.wake(list(self._clusters), list(self._jobs))
+        self.news += 1
+        _finish(self._streams)
 
     def close(self) -> None:
         """The server stops: every waiter goes home now."""
@@ -52,6 +63,18 @@ class Hub:
     async def wait_job(self, job_id: str, timeout_s: float, gone: asyncio.Task[object]) -> None:
         if not self.is_closing:
             await self._wait(self._jobs, job_id, timeout_s, gone)
+
+    async def wait_news(self, seen: int, timeout_s: float, gone: asyncio.Task[object]) -> None:
+        """Until something happened to any job since `seen`, the client is gone, or the time is over."""
+        if self.news == seen and not self.is_closing:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._streams.add(waiter)
+            try:
+                both: set[asyncio.Future[Any]] = {waiter, gone}
+                await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiter.cancel()
+                self._streams.discard(waiter)
 
     async def _wait(
         self, table: dict[str, set[asyncio.Future[None]]], key: str, timeout_s: float, gone: asyncio.Task[object]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -13,10 +14,11 @@ from switchyard.model.cluster import Load
 from switchyard.server.yard import Yard
 from switchyard.service import upkeep, waiting
 from switchyard.service.committer import Batch
+from switchyard.service.retention import Retention, Terms
 from switchyard.store import access, clusters, leases
 
 log = structlog.get_logger()
-CLEAN_EVERY = 300  # rounds of upkeep between two clean-ups: about ten minutes
+CLEAN_S_MAX = 600.0  # between two clean-ups; terms that are shorter than days are looked at sooner
 
 
 class Loops:
@@ -26,7 +28,11 @@ class Loops:
         self._yard = yard
         self._leadership = leadership
         self._tasks: list[asyncio.Task[None]] = []
-        self._rounds = 0
+        wanted = yard.settings.config.retention
+        self._retention = Retention(
+            Terms(*(wanted.kept_us(name) for name in ("jobs", "logs", "events", "audit"))),
+        )
+        self._clean_at = 0.0  # on the monotonic clock
 
     def start(self) -> None:
         pace = self._yard.settings.pace
@@ -121,9 +127,16 @@ class Loops:
         routed = upkeep.route_waiting(context, leadership)
         if moved or lost or routed:
             log.info("upkeep", moved=moved, lost=lost, routed=routed)
-        self._rounds += 1
-        if self._rounds % CLEAN_EVERY == 0:
-            upkeep.clean_keys(context, leadership)
+        if time.monotonic() >= self._clean_at:
+            self._clean_now()
+
+    def _clean_now(self) -> None:
+        is_left = self._retention.go(self._yard.context, self._leadership)
+        shortest_us = self._retention.terms.shortest_us
+        pause_s = CLEAN_S_MAX if shortest_us is None else min(CLEAN_S_MAX, shortest_us / 10_000_000)
+        self._clean_at = 0.0 if is_left else time.monotonic() + pause_s
+        if self._retention.removed:
+            log.info("removed", **self._retention.removed)
 
     async def _checkpoint(self) -> None:
         if self._yard.context.database.is_sqlite:

@@ -23,6 +23,7 @@ T = TypeVar("T")
 Told = list[tuple[Callable[[Any], None], Any]]
 log = structlog.get_logger()
 RECKON_S = 0.02
+ROUTED_BY = frozenset({"pending", "clusters", "access"})  # changes that may let a waiting job go
 
 
 class Yard:
@@ -37,10 +38,12 @@ class Yard:
         self.threads = ThreadPoolExecutor(settings.bounds.threads, thread_name_prefix="use-case")
         self.parked: dict[str, int] = {}  # agent → polls parked here
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
+        self.streams = 0  # followers of events connected here
         self.tokens_used: dict[str, int] = {}
         self.unflushed: dict[str, tuple[int, str | None]] = {}
         self.is_ready = False
         self.looked_us = 0  # when a credential that was not found last made us look at the store
+        self.next_look: asyncio.Task[None] | None = None  # the look that all who miss something now wait for
         self.pending_kick = asyncio.Event()
         self._is_reckoning = False
         self._is_refreshing = False
@@ -57,6 +60,12 @@ class Yard:
         """Queue a write; the future holds its result once it is durable."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.context.committer.put(write, partial(_resolve, future))
+        return future
+
+    def commit_later(self, write: Write, size: int) -> asyncio.Future[Any]:
+        """The same for what lets others go first."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.context.committer.put_later(write, partial(_resolve, future), size=size)
         return future
 
     async def in_thread(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
@@ -83,7 +92,7 @@ class Yard:
     def woken(self, woken: Woken) -> None:
         """Somebody committed something, here or in another replica. On the loop."""
         self.hub.wake(woken.clusters, woken.jobs)
-        if woken.versions:
+        if not ROUTED_BY.isdisjoint(woken.versions):
             self.pending_kick.set()
 
     def heard(self, woken: Woken) -> None:

@@ -7,7 +7,6 @@ import msgspec
 from switchyard.errors import AgentLives, Denied, Gone, NameTaken, NoSuchCluster, NotFound, Unauthenticated
 from switchyard.model.access import On, Role, To
 from switchyard.model.cluster import (
-    Agent,
     Cluster,
     ClusterChange,
     ClusterRequest,
@@ -262,7 +261,8 @@ def join(context: Context, token: str, request: Join, *, is_open: bool) -> Joine
                 raise AgentLives(f"An agent {request.name} of cluster {request.cluster} is alive with another journal.")
             if before.journal == request.journal:
                 # The same disk: it keeps its leases, so it keeps its identity; only the credential is new.
-                clusters.agent_change(batch.tx, before.id, {"credential_hash": hash_, "version": request.version})
+                renewed = {"credential_hash": hash_, "next_hash": None, "version": request.version}
+                clusters.agent_change(batch.tx, before.id, renewed)
                 bump(batch, "clusters")
                 audited(batch, context, f"agent:{request.name}", "agent.rejoin", request.cluster)
                 return str(before.id)
@@ -332,45 +332,6 @@ def graph_set(context: Context, agent_id: str, graph: Graph) -> None:
     def apply(batch: Batch) -> None:
         clusters.cluster_change(batch.tx, cluster_id, {"graph": msgspec.json.encode(graph).decode()})
         bump(batch, "clusters")
-
-    context.committer.call(apply)
-
-
-def agent_list(context: Context, actor: Actor, cluster: str | None) -> list[Agent]:
-    fleet, world = context.snapshots.fleet, context.snapshots.world
-    only = visible(context, actor, cluster).id if cluster is not None else None
-    found = []
-    for entry in fleet.agents.values():
-        member = world.by_id.get(entry.cluster_id)
-        if member is None or (only is not None and member.id != only) or not actor.may_cluster(Role.VIEW, member):
-            continue
-        found.append(
-            Agent(
-                id=entry.id,
-                name=entry.name,
-                cluster=member.name,
-                backend=entry.backend,
-                version=entry.version,
-                is_live=context.snapshots.is_live(entry.id),
-                created_us=entry.created_us,
-                seen_us=context.snapshots.seen.get(entry.id),
-            )
-        )
-    return found
-
-
-def agent_remove(context: Context, actor: Actor, agent_id: str) -> None:
-    entry = context.snapshots.fleet.agents.get(agent_id)
-    member = context.snapshots.world.by_id.get(entry.cluster_id) if entry else None
-    if entry is None or member is None or not actor.may_cluster(Role.VIEW, member):
-        raise NotFound(f"There is no agent {agent_id[:40]}.", next_step="`yard agent ls` lists the agents.")
-    actor.need_cluster(Role.ADMIN, member)
-
-    def apply(batch: Batch) -> None:
-        clusters.agent_change(batch.tx, agent_id, {"deleted_us": batch.now_us})
-        bump(batch, "clusters")
-        batch.clusters.add(member.id)  # its parked poll comes back now, and is told
-        audited(batch, context, actor.name, "agent.remove", f"{member.name}/{entry.name}")
 
     context.committer.call(apply)
 

@@ -3,8 +3,8 @@
 Acknowledged after the commit. A full queue answers Busy. A batch that fails is replayed one Write at a time, so one
 waiter's failure never harms another's. A conflict is a Write's result, never an exception of the batch.
 
-Order inside a batch: lock all jobs it will change (by id) → reports → calls → syncs → leases → number the events →
-insert jobs → insert events → notify. Numbers come last because their row stays locked until the commit.
+Order inside a batch: lock all jobs it will change (by id) → output → reports → calls → syncs → leases → number the
+events → insert jobs → insert events → notify. Numbers come last because their row stays locked until the commit.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ import structlog
 from switchyard.errors import Busy, Internal, Unavailable, YardError
 from switchyard.store import dialect, events, jobs
 from switchyard.store.database import Database, Tx
+
+# What can wait (output) goes in beside what cannot: so little per transaction that a submit hardly notices.
+LATER_BATCH_BYTES = 2**20
+LATER_BYTES_MAX = 64 * 2**20  # waiting in memory; above: Busy, and whoever sent it tries again
 
 R = TypeVar("R")
 log = structlog.get_logger()
@@ -108,6 +112,7 @@ class _Item:
     write: Any
     done: Callable[[Any], None] | None  # told by `deliver`, on whatever thread that chooses
     future: Future[Any] | None
+    size: int = 0  # in bytes, of what can wait
 
 
 class Committer:
@@ -127,6 +132,8 @@ class Committer:
         self._appliers = appliers
         self._now_us = now_us
         self._queue: deque[_Item] = deque()
+        self._later: deque[_Item] = deque()
+        self._later_bytes = 0
         self._queue_max = queue_max
         self._batch_max = batch_max
         self._left_out = left_out or {}  # for the benchmark alone: writes answered without the database
@@ -150,6 +157,17 @@ class Committer:
     def put(self, write: Write, done: Callable[[Any], None]) -> None:
         """Queue a write; `done` gets its result, or an exception as a value."""
         self._push(_Item(write, done, None))
+
+    def put_later(self, write: Write, done: Callable[[Any], None], *, size: int) -> None:
+        """Queue a write that lets others go first. `size`: its bytes, of which only some go into one transaction."""
+        with self._wake:
+            if self._is_closed:
+                raise Unavailable("The server is stopping.")
+            if self._later_bytes + size > LATER_BYTES_MAX:
+                raise Busy(f"{self._later_bytes} bytes of output are waiting for the database.")
+            self._later.append(_Item(write, done, None, size))
+            self._later_bytes += size
+            self._wake.notify()
 
     def do(self, write: Write, timeout_s: float = 30) -> Any:
         """Queue a write and wait for its commit."""
@@ -177,17 +195,28 @@ class Committer:
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not self._queue and not self._is_closed:
+                while not self._queue and not self._later and not self._is_closed:
                     self._wake.wait()
-                if not self._queue:
+                if not self._queue and not self._later:
                     return
                 items = [self._queue.popleft() for _ in range(min(len(self._queue), self._batch_max))]
+                items += self._take_later()
             results = self._commit(items)
             try:
                 self._settle(items, results)
                 self._database.tend()
             except Exception as exc:  # a full disk, a loop that is closing: the next batch may fare better
                 log.error("committer", exc_info=exc)
+
+    def _take_later(self) -> list[_Item]:
+        """One of what can wait, and more while it is little."""
+        items: list[_Item] = []
+        taken = 0
+        while self._later and (not items or taken + self._later[0].size <= LATER_BATCH_BYTES):
+            items.append(self._later.popleft())
+            taken += items[-1].size
+        self._later_bytes -= taken
+        return items
 
     def _commit(self, items: list[_Item]) -> list[Any]:
         """The results of all; of a batch that failed, each by itself."""

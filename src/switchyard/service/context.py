@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from switchyard.service.committer import Batch, Committer
+from switchyard.service.log_store import LogStore
 from switchyard.service.snapshots import Snapshots
 from switchyard.store import access
 from switchyard.store.database import Database
 from switchyard.store.events import counter_take
+from switchyard.store.output import DatabaseLogs
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Context:
     new_id: Callable[[], str]
     list_budget: int = 5000
     page_max: int = 500
+    logs: LogStore = field(default_factory=DatabaseLogs)
 
 
 def bump(batch: Batch, version: str) -> None:

@@ -132,6 +132,31 @@ def all_events(context: Context, actor: Actor, *, after: int, limit: int, since_
     return _event_page(found, limit)
 
 
+def last_event(context: Context) -> int:
+    """The number of the newest event."""
+    with context.database.read() as tx:
+        return events.counters_read(tx).get("events", 0)
+
+
+def next_events(
+    context: Context, actor: Actor, *, job_id: str | None, project: str | None, after: int, limit: int
+) -> tuple[list[Event], int]:
+    """Events after a number, of one job, one project or all one may view; and from which number to go on."""
+    with context.database.read() as tx:
+        # Read first: whatever has a number up to this one is visible by now, so it is safe to go on from here.
+        newest = events.counters_read(tx).get("events", 0)
+        if newest <= after:
+            return [], after
+        if job_id is not None:
+            visible_job(tx, actor, job_id)  # it may have been deleted, or taken from one's sight
+        projects = [project] if project is not None else actor.viewable_projects()
+        if project is not None and not actor.may_project(Role.VIEW, project):
+            projects = []
+        found = events.event_list(tx, job_id=job_id, projects=None if job_id else projects, after=after, limit=limit)
+    items = _event_page(found, limit).items
+    return items, items[-1].seq if len(items) == limit else max(newest, items[-1].seq if items else after)
+
+
 def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
     """Why the job is where it is: the verdicts of its last decision, those of now, and what would help."""
     world = context.snapshots.world

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from switchyard.errors import Gone, Resync
 from switchyard.model.idset import IdSet
+from switchyard.model.lifecycle import adopt
 from switchyard.model.poll import BATCH_MAX, Held, Lease, Room, Stop
 from switchyard.model.tasks import cancelling_positions, live_positions
 from switchyard.service.arrays import Arrays, cut
 from switchyard.service.committer import Batch
-from switchyard.store import clusters, leases, ranges
+from switchyard.service.report import adoption, life_of, record
+from switchyard.store import clusters, jobs, leases, ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,10 @@ class Given:
 
 def apply_leases(batch: Batch, asks: list[LeaseAsk]) -> list[Any]:
     """One look for all agents that wait; several of one cluster share its line in the order they asked."""
-    sessions = clusters.agent_sessions(batch.tx, [ask.agent_id for ask in asks])
+    standing = clusters.agent_sessions(batch.tx, [ask.agent_id for ask in asks])
+    sessions = {agent: session for agent, (session, _) in standing.items()}
+    paused = {agent for agent, (_, is_paused) in standing.items() if is_paused}
+    asks = [replace(ask, want=0) if ask.agent_id in paused else ask for ask in asks]
     valid = [ask for ask in asks if sessions.get(ask.agent_id) == ask.session]
     wants: dict[str, int] = {}
     for ask in valid:
@@ -170,11 +175,28 @@ def apply_syncs(batch: Batch, asks: list[SyncAsk]) -> list[Any]:
         missing = [lease_of(row, ask.cluster) for key, row in held.items() if key not in ask.inventory]
         tasks, again = _held_tasks(batch, ask)
         cancels = [Held(job, fence) for job, fence in _cancels(batch, [ask.agent_id]).get(ask.agent_id, [])]
-        gone = sorted(ask.inventory - set(held) - tasks)
+        gone = sorted(ask.inventory - set(held) - tasks - _adopted(batch, ask, set(held) | tasks))
         stops = [Stop(job, fence, "not leased to this agent") for job, fence in gone]
         results.append(Given(session, [*missing, *again], cancels, stops))
     order = {ask.agent_id: result for ask, result in zip(sorted(asks, key=lambda a: a.agent_id), results, strict=True)}
     return [order[ask.agent_id] for ask in asks]
+
+
+def _adopted(batch: Batch, ask: SyncAsk, known: set[tuple[str, int]]) -> set[tuple[str, int]]:
+    """What the agent has from before a restore, and the store knows nothing of: it goes on with it."""
+    restored = jobs.job_restored(batch.tx, sorted({job for job, _ in ask.inventory - known}))
+    if not restored:
+        return set()
+    found: set[tuple[str, int]] = set()
+    for row in jobs.job_lock(batch.tx, restored).values():
+        fences = sorted(fence for job, fence in ask.inventory - known if job == row.id)
+        step = adopt(life_of(row), fences[-1])  # of several the last one: the others were followed by it
+        change = adoption(batch, row, ask.agent_id, step) if step is not None else None
+        if step is not None and change is not None:
+            jobs.job_change(batch.tx, {row.id: change})
+            record(batch, row, step)
+            found.add((row.id, fences[-1]))
+    return found
 
 
 def _held_tasks(batch: Batch, ask: SyncAsk) -> tuple[set[tuple[str, int]], list[Lease]]:
@@ -204,6 +226,7 @@ def lease_of(row: leases.Row, cluster: str, *, job: str | None = None) -> Lease:
         priority=row.priority,
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
         cluster=cluster,
+        known=row.fence_known,
         spec=msgspec.Raw(row.spec.encode()),
     )
 

@@ -9,15 +9,17 @@ from typing import Any
 import msgspec
 
 from switchyard.model.job import JobSpec, OnLost, State
-from switchyard.model.lifecycle import FINAL, Answer, Life, Seen, Step, report
+from switchyard.model.lifecycle import FINAL, Answer, Life, Seen, Step, adopt, report
 from switchyard.model.poll import OutputChunk, Report
 from switchyard.model.retry import Cause, wait_before
 from switchyard.service.arrays import Arrays
 from switchyard.service.committer import Batch
-from switchyard.store import jobs, output, ranges
+from switchyard.service.log_store import LogStore, keep_output
+from switchyard.store import clusters, jobs, ranges
+from switchyard.store.output import DatabaseLogs
 
+_LOGS = DatabaseLogs()
 RETURN_WAIT_S_MAX = 600  # between two tries at a cluster that keeps returning a job
-OUTPUT_BYTES_MAX = 8 * 2**20  # per stream and attempt; an agent sends half of it by its own bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class _Current:
         self.batch = batch
         self.arrays = Arrays(batch)
         self.lives: dict[str, Life] = {}
+        self.holders: dict[str, str] = {}  # jobs that turned out to be with an agent
         self.changes: dict[str, dict[str, Any]] = {}
 
     def life(self, job_id: str) -> Life:
@@ -65,13 +68,13 @@ class _Current:
         record(self.batch, row, step)
 
 
-def apply_reports(batch: Batch, writes: list[ReportWrite]) -> list[Any]:
+def apply_reports(batch: Batch, writes: list[ReportWrite], *, logs: LogStore = _LOGS) -> list[Any]:
     """Apply the reports of all polls that wait, in the order they came; keep the output that came along."""
     current = _Current(batch)
     current.arrays.load([row for row in batch.rows.values() if row.array is not None])
     results: list[Any] = []
     for write in writes:
-        _keep_output(current, write)
+        keep_output(batch.tx, logs, write.agent_id, write.output)  # first: an end that is told ends its log too
         results.append(Settled([_apply(current, write.agent_id, item) for item in write.reports]))
     jobs.job_change(batch.tx, current.changes)
     current.arrays.flush()
@@ -84,7 +87,9 @@ def _apply(current: _Current, agent_id: str, item: Report) -> Answer:
         return Answer.STOP
     if row.array is not None:
         return current.arrays.report(agent_id, item, again_at(current.batch, row, item))
-    if row.agent_id != agent_id:
+    if row.fence_floor is not None:
+        _adopt(current, agent_id, row, item)
+    if current.holders.get(row.id, row.agent_id) != agent_id:
         return Answer.STOP
     life = current.life(item.job)
     again_us = again_at(current.batch, row, item)
@@ -92,6 +97,40 @@ def _apply(current: _Current, agent_id: str, item: Report) -> Answer:
     if step is not None:
         current.take(item.job, step, change_of(current.batch, row, step, item, again_us=again_us))
     return answer
+
+
+def _adopt(current: _Current, agent_id: str, row: jobs.Row, item: Report) -> None:
+    """A report of an attempt from before a restore may come sooner than the sync that names it."""
+    step = adopt(current.life(row.id), item.fence)
+    if step is not None and (change := adoption(current.batch, row, agent_id, step)) is not None:
+        current.holders[row.id] = agent_id
+        current.take(row.id, step, change)
+
+
+def adoption(batch: Batch, row: jobs.Row, agent_id: str, step: Step) -> dict[str, Any] | None:
+    """The columns of a job that an agent turns out to have; none if it names other clusters than that agent's."""
+    cluster_id = clusters.agent_cluster(batch.tx, agent_id)
+    named = msgspec.json.decode(row.bounds, type=dict[str, list[str] | None]).get("named")
+    if cluster_id is None or (named is not None and cluster_id not in named):
+        return None
+    if row.agent_id is not None:
+        archive(batch, row, step)
+    return {
+        "state": step.life.state.value,
+        "reason": "",
+        "cluster_id": cluster_id,
+        "agent_id": agent_id,
+        "attempt": step.life.attempt,
+        "fence": step.life.fence,
+        "assigned_us": batch.now_us,
+        "leased_us": batch.now_us,
+        "started_us": None,
+        "native_id": None,
+        "is_ready": False,
+        "blocked": blocked(row.blocked, remove="backoff"),
+        "wake_us": None,
+        "expires_us": None,
+    }
 
 
 def again_at(batch: Batch, row: jobs.Row, item: Report) -> int | None:
@@ -215,38 +254,5 @@ def life_of(row: jobs.Row) -> Life:
         is_leased=row.agent_id is not None and state not in FINAL,
         cancel_requested=row.cancel_us is not None,
         on_lost=OnLost(row.on_lost),
+        floor=row.fence_floor or 0,
     )
-
-
-def _keep_output(current: _Current, write: ReportWrite) -> None:
-    """Only from the agent that holds the attempt, and only up to the bound."""
-    batch = current.batch
-    mine = [chunk for chunk in write.output if _holds(current, write.agent_id, chunk)]
-    if not mine:
-        return
-    sizes = output.output_sizes(batch.tx, sorted({(chunk.job, chunk.fence, chunk.stream) for chunk in mine}))
-    rows = []
-    for chunk in mine:
-        key = (chunk.job, chunk.fence, chunk.stream)
-        sizes[key] = sizes.get(key, 0) + len(chunk.data)
-        if chunk.data and sizes[key] <= OUTPUT_BYTES_MAX:
-            rows.append(
-                {
-                    "job_id": chunk.job,
-                    "fence": chunk.fence,
-                    "stream": chunk.stream,
-                    "offset": chunk.offset,
-                    "data": chunk.data,
-                }
-            )
-    output.output_put(batch.tx, rows)
-
-
-def _holds(current: _Current, agent_id: str, chunk: OutputChunk) -> bool:
-    row = current.batch.rows.get(chunk.job)
-    if row is None:
-        return False
-    if row.array is None:
-        return bool(row.agent_id == agent_id and row.fence == chunk.fence)
-    found = current.arrays.job(row.id).range_with(chunk.fence)
-    return found is not None and found.agent_id == agent_id

@@ -42,6 +42,11 @@ class AgentEntry:
     backend: str
     version: str
     created_us: int
+    is_paused: bool = False
+    reason: str = ""
+    next_hash: str | None = None
+    next_until_us: int | None = None
+    is_rotation_asked: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,8 +170,11 @@ class Snapshots:
             return Health.DOWN, "no agent has joined"
         if row.graph is None:
             return Health.DOWN, "its agent has not told what it has"
-        if not any(self.is_live(agent) for agent in agents):
+        live = [agent for agent in agents if self.is_live(agent)]
+        if not live:
             return Health.DOWN, "its agent is silent"
+        if all(fleet.agents[agent].is_paused for agent in live):
+            return Health.PAUSED, fleet.agents[live[0]].reason
         return Health.UP, ""
 
     def _load_access(self, tx: Tx, version: int) -> Access:
@@ -190,7 +198,18 @@ def _load_fleet(tx: Tx, version: int) -> Fleet:
     rows = {row.id: _cluster_entry(row) for row in cluster_store.cluster_all(tx)}
     agents = {
         row.id: AgentEntry(
-            row.id, row.cluster_id, row.name, row.credential_hash, row.backend, row.version, row.created_us
+            id=row.id,
+            cluster_id=row.cluster_id,
+            name=row.name,
+            hash=row.credential_hash,
+            backend=row.backend,
+            version=row.version,
+            created_us=row.created_us,
+            is_paused=bool(row.is_paused),
+            reason=row.reason,
+            next_hash=row.next_hash,
+            next_until_us=row.next_until_us,
+            is_rotation_asked=bool(row.is_rotation_asked),
         )
         for row in cluster_store.agent_all(tx)
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from switchyard.service.rights import Actor
 from switchyard.service.submit import Accepted, Submit
 from switchyard.store import jobs, ranges
 
-TASKS_PAGE_MAX = 10_000
+TASKS_SCAN_MAX = 10_000  # tasks looked at for one page: some milliseconds
 
 
 def job_change(context: Context, actor: Actor, ref: str, wanted: JobChange) -> Job:
@@ -79,20 +80,26 @@ def _note(batch: Batch, row: jobs.Row, kind: str, reason: str) -> None:
     )
 
 
-def task_list(context: Context, actor: Actor, ref: str, *, after: int, limit: int) -> tuple[list[Task], int | None]:
-    """The tasks of an array, by index."""
+def task_list(
+    context: Context, actor: Actor, ref: str, *, states: frozenset[State], after: int, limit: int
+) -> tuple[list[Task], int | None]:
+    """The tasks of an array, by index; the last index looked at if there may be more."""
     with context.database.read() as tx:
         row = visible_job(tx, actor, ref)
         if row.array is None:
             raise BadRequest(f"Job {row.id} is not an array.", next_step="`yard show` has all there is.")
         rows = ranges.range_of_job(tx, row.id)
-    wanted = [index for index in IdSet.parse(row.array) if index > after][: limit + 1]
-    tasks = {index: _waiting(row, index) for index in wanted[:limit]}
+    every = (index for index in IdSet.parse(row.array) if index > after)
+    looked_at = list(islice(every, TASKS_SCAN_MAX))
+    tasks = {index: _waiting(row, index) for index in looked_at}
     for each in rows:
-        for index in tasks:
-            if each.lo <= index <= each.hi:
+        for index in range(max(each.lo, after + 1), min(each.hi, looked_at[-1] if looked_at else -1) + 1):
+            if index in tasks:
                 tasks[index] = _task(row, each, index)
-    return list(tasks.values()), (wanted[limit - 1] if len(wanted) > limit else None)
+    found = [task for task in tasks.values() if not states or task.state in states]
+    if len(found) > limit:
+        return found[:limit], found[limit - 1].index
+    return found, None if next(every, None) is None else looked_at[-1]
 
 
 def _waiting(row: jobs.Row, index: int) -> Task:

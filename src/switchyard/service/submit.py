@@ -34,6 +34,7 @@ from switchyard.store.database import Tx
 
 RULINGS_MAX = 4096  # one per shape and actor, kept for one version of the world
 KNOWN_MAX = 65_536  # hashes known to be stored; forgetting one costs an insert that does nothing
+KNOWN_US = 600_000_000  # for this long; then each is put again, which says that it is still used
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Submit:
         self._rulings: dict[tuple[object, ...], Kept] = {}
         self._rulings_of: tuple[int, int] = (-1, -1)
         self._known: set[str] = set()
+        self._known_since_us = 0
 
     def decide(
         self,
@@ -165,12 +167,14 @@ class Submit:
         return results
 
     def put_shared(self, batch: Batch, writes: list[JobInsert]) -> None:
-        if batch.is_replay or len(self._known) > KNOWN_MAX:
-            self._known = set()  # a row believed to be there was not: believe nothing
+        if batch.is_replay or len(self._known) > KNOWN_MAX or batch.now_us - self._known_since_us > KNOWN_US:
+            self._known, self._known_since_us = set(), batch.now_us
         specs = {write.row["spec_hash"]: write.spec_body for write in writes}
         verdicts = {write.kept.verdicts_hash: write.kept.verdicts_body for write in writes}
-        jobs.spec_put(batch.tx, {key: body for key, body in specs.items() if key not in self._known})
-        jobs.verdicts_put(batch.tx, {key: body for key, body in verdicts.items() if key not in self._known})
+        new = {key: body for key, body in specs.items() if key not in self._known}
+        jobs.spec_put(batch.tx, new, at_us=batch.now_us)
+        new = {key: body for key, body in verdicts.items() if key not in self._known}
+        jobs.verdicts_put(batch.tx, new, at_us=batch.now_us)
         batch.settled.append(lambda: self._known.update(specs, verdicts))  # only what is durable counts as known
 
     def _claim(self, batch: Batch, writes: list[JobInsert]) -> dict[tuple[str, str], jobs.Row]:
@@ -203,7 +207,9 @@ def _answer_again(
     if held.body_hash != body_hash:
         return KeyReused(f"The idempotency key {key!r} belongs to job {held.job_id}, made from another body.")
     now = jobs.job_states(tx, [held.job_id]).get(held.job_id)
-    created = here[held.job_id] if now is None else Created(now.id, now.state, now.cluster, now.reason)
+    created = here.get(held.job_id) if now is None else Created(now.id, now.state, now.cluster, now.reason)
+    if created is None:
+        return KeyReused(f"The job {held.job_id} that the idempotency key {key!r} made was removed since, being old.")
     return Accepted(created, is_new=False)
 
 

@@ -108,7 +108,7 @@ def _route_round(context: Context, leadership: Leadership, rows: list[jobs.Row])
             bodies[kept.verdicts_hash] = kept.verdicts_body
             changes[job_id] = change | {"plan_hash": kept.verdicts_hash}
             moved += decided.outcome != "hold"
-        jobs.verdicts_put(batch.tx, bodies)
+        jobs.verdicts_put(batch.tx, bodies, at_us=batch.now_us)
         jobs.job_change(batch.tx, changes)
         return moved
 
@@ -207,7 +207,7 @@ def _take_back(life: Life, row: jobs.Row) -> Step | None:
     """Of a job the attempt nobody leased; of an array the tasks nobody leased, while the others go on."""
     said = "its cluster went away before the job was handed over"
     if row.array is not None and life.state is State.RUNNING:
-        return move(life, State.PENDING, "unassigned", said, fence=life.fence + 1)
+        return move(life, State.PENDING, "unassigned", said, fence=life.next_fence)
     return unassign(life, said)
 
 
@@ -286,12 +286,3 @@ def judge_silent_ranges(context: Context, leadership: Leadership) -> int:
         return count
 
     return context.committer.call(apply, locks=ids)
-
-
-def clean_keys(context: Context, leadership: Leadership) -> int:
-    def apply(batch: Batch) -> int:
-        if not leadership.holds(batch):
-            return 0
-        return jobs.key_clean(batch.tx, before_us=batch.now_us - KEYS_KEPT_US, limit=10 * ROUND_MAX)
-
-    return context.committer.call(apply)

@@ -73,7 +73,8 @@ def settle_after(context: Context, leadership: Leadership) -> int:
             if State(row.state) is not State.PENDING:
                 continue
             if job_id in broken:
-                said = f"job {broken[job_id].on_id} ended {broken[job_id].state}, and this one waits for "
+                ended = broken[job_id].state or "long ago and was removed"
+                said = f"job {broken[job_id].on_id} ended {ended}, and this one waits for "
                 changes[job_id] = _end(batch, row, State.CANCELLED, said + broken[job_id].condition)
             elif job_id not in left:
                 changes[job_id] = {"blocked": blocked(row.blocked, remove="after"), "reason": ""}
@@ -84,8 +85,10 @@ def settle_after(context: Context, leadership: Leadership) -> int:
     return context.committer.call(apply, locks=waiting)
 
 
-def _holds(condition: str, state: str) -> bool:
-    return condition == "any" or (state == State.SUCCEEDED.value) == (condition == "ok")
+def _holds(condition: str, state: str | None) -> bool:
+    if condition == "any" or state is None:
+        return condition == "any"
+    return (state == State.SUCCEEDED.value) == (condition == "ok")
 
 
 def expire(context: Context, leadership: Leadership) -> int:

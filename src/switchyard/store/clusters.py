@@ -83,15 +83,33 @@ def agent_end_sessions(tx: Tx, agent_ids: Iterable[str]) -> None:
     tx.execute(ended.values(session=agents.c.session + 1))
 
 
-def agent_sessions(tx: Tx, agent_ids: list[str]) -> dict[str, int]:
-    """The session of each, held until the commit: a sync elsewhere waits, and then sees the leases given here."""
+def agent_cluster(tx: Tx, agent_id: str) -> str | None:
+    """The cluster of an agent that is not removed."""
+    query = sa.select(agents.c.cluster_id).where(agents.c.id == agent_id, agents.c.deleted_us.is_(None))
+    found: str | None = tx.execute(query).scalar()
+    return found
+
+
+def agent_settle_rotation(tx: Tx, agent_id: str, hash_: str) -> bool:
+    """The next credential becomes the only one, if it is still this one."""
+    statement = (
+        sa.update(agents)
+        .where(agents.c.id == agent_id, agents.c.next_hash == hash_)
+        .values(credential_hash=hash_, next_hash=None, next_until_us=None, is_rotation_asked=False)
+    )
+    return tx.execute(statement).rowcount > 0
+
+
+def agent_sessions(tx: Tx, agent_ids: list[str]) -> dict[str, tuple[int, bool]]:
+    """The session of each and whether it is paused, held until the commit: a sync or a pause elsewhere waits, and a
+    sync then sees the leases given here."""
     query = (
-        sa.select(agents.c.id, agents.c.session)
+        sa.select(agents.c.id, agents.c.session, agents.c.is_paused)
         .where(agents.c.id.in_(sorted(agent_ids)), agents.c.deleted_us.is_(None))
         .order_by(agents.c.id)
         .with_for_update(read=True)
     )
-    return {row.id: row.session for row in tx.execute(query)}
+    return {row.id: (row.session, bool(row.is_paused)) for row in tx.execute(query)}
 
 
 def agent_seen(tx: Tx, seen: dict[str, tuple[int, str | None]]) -> None:

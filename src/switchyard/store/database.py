@@ -18,6 +18,7 @@ Tx = Connection
 
 READERS_MAX = 8  # threads that read at once; the server's pool of threads is as large
 CONNECT_S = 5
+APPLICATION = "switchyard"  # as PostgreSQL's list of sessions shows us
 MIGRATION_LOCK = 7_305_817_551  # any number of our own
 # A writer that waits longer than this for SQLite's lock has met a stuck process, not a busy one.
 SQLITE_BUSY_MS = 10_000
@@ -78,7 +79,7 @@ class Database:
             max_overflow=1 if is_writer else 0,
             pool_pre_ping=False,  # a lost connection shows as Unavailable and the pool is emptied: no ping per use
             pool_recycle=1800,
-            connect_args={"connect_timeout": CONNECT_S, "application_name": "switchyard"},
+            connect_args={"connect_timeout": CONNECT_S, "application_name": APPLICATION},
         )
         if not is_writer:
             return engine.execution_options(isolation_level="AUTOCOMMIT")

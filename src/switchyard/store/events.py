@@ -52,6 +52,28 @@ def event_insert_many(tx: Tx, rows: list[dict[str, Any]]) -> None:
         tx.execute(_INSERT, rows)
 
 
+def event_before(tx: Tx, at_us: int) -> int:
+    """The number after which lies what happened since a time. Times grow with numbers, so halving finds it."""
+    low, high = 0, counters_read(tx).get("events", 0)
+    while low < high:
+        middle = (low + high) // 2
+        if (when := _time_from(tx, middle + 1)) is not None and when < at_us:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _time_from(tx: Tx, seq: int) -> int | None:
+    """When the first thing with this number or a higher one happened."""
+    event = tx.execute(
+        sa.select(events.c.seq, events.c.at_us).where(events.c.seq >= seq).order_by(events.c.seq).limit(1)
+    )
+    job = tx.execute(sa.select(jobs.c.seq, jobs.c.created_us).where(jobs.c.seq >= seq).order_by(jobs.c.seq).limit(1))
+    found = [(row[0], row[1]) for row in (*event, *job)]
+    return min(found)[1] if found else None
+
+
 def event_list(tx: Tx, *, job_id: str | None, projects: list[str] | None, after: int, limit: int) -> list[Row]:
     """Events after a number, the accepted ones (which live in the job's own row) among them."""
     happened = (

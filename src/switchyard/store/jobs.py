@@ -260,6 +260,16 @@ def job_lock(tx: Tx, job_ids: Iterable[str]) -> dict[str, Row]:
     return found
 
 
+def job_restored(tx: Tx, job_ids: Sequence[str]) -> list[str]:
+    """Those of these jobs that come from a backup and were live in it."""
+    found: list[str] = []
+    for start in range(0, len(job_ids), LOCKS_MAX):
+        some = job_ids[start : start + LOCKS_MAX]
+        query = sa.select(jobs.c.id).where(jobs.c.id.in_(some), jobs.c.fence_floor.is_not(None), jobs.c.array.is_(None))
+        found += tx.execute(query).scalars()
+    return found
+
+
 def job_change(tx: Tx, changes: dict[str, dict[str, Any]]) -> None:
     """Apply changes to locked jobs, in one statement per set of columns."""
     by_columns: dict[tuple[str, ...], list[dict[str, Any]]] = {}

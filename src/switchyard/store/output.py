@@ -1,40 +1,173 @@
-"""Queries about what jobs wrote: chunks of bytes at offsets."""
+"""What jobs wrote, in the database: blocks of bytes at offsets that never overlap.
+
+Small pieces that continue a small block are added to it, so that a job that prints a line a second for a week does not
+become half a million rows. All statements stay within one stream's part of the primary key.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
 
+from switchyard.model.log import Piece, Span, Stream, Window, cut, missing
 from switchyard.store import dialect
 from switchyard.store.database import Tx
-from switchyard.store.schema import output
+from switchyard.store.schema import jobs, output, ranges
 
 Row = sa.Row[*tuple[Any, ...]]
 
+BLOCK_BYTES = 64 * 1024  # the most in one row: what is dropped or read at once
+GROW_BYTES = 8 * 1024  # a block is rewritten up to this size: more would cost more writing than it saves rows
+LOOK_ROWS = 512  # headers looked at for one answer
 
-def output_put(tx: Tx, rows: list[dict[str, Any]]) -> None:
-    """Keep chunks; one that is there already is the same bytes sent again."""
-    dialect.put_new(
-        tx, output, sorted(rows, key=lambda row: (row["job_id"], row["fence"], row["stream"], row["offset"]))
+
+class DatabaseLogs:
+    """The log store that needs nothing but the database. Its writes belong to the transaction they are in."""
+
+    is_outside = False
+
+    def __init__(self, window: Window | None = None) -> None:
+        self._window = window or Window()
+        # The bound is kept to within one block, so a small bound needs small blocks.
+        self._block = max(1, min(BLOCK_BYTES, self._window.half // 4))
+
+    def keep(self, tx: Tx, pieces: Sequence[Piece]) -> None:
+        """Keep what is new of these. What is there stays: a byte at an offset is always the same byte."""
+        new: list[dict[str, Any]] = []
+        grown: list[dict[str, Any]] = []
+        for stream, group in groupby(sorted(pieces), key=lambda piece: piece.stream):
+            self._keep_stream(tx, stream, [piece for piece in group if piece.data], new, grown)
+        if grown:
+            tx.execute(_GROW, grown)
+        dialect.put_new(tx, output, new)
+
+    def _keep_stream(
+        self, tx: Tx, stream: Stream, pieces: list[Piece], new: list[dict[str, Any]], grown: list[dict[str, Any]]
+    ) -> None:
+        if not pieces:
+            return
+        new_end = max(piece.end for piece in pieces)
+        rows = list(tx.execute(_FROM, _key(stream) | {"the_first": pieces[0].offset, "the_end": new_end}))
+        held: list[Span] = [(row.offset, row.offset + row.size) for row in rows]
+        reach = _end(tx, stream)
+        end = max(reach, new_end)
+        last = next((row for row in rows if row.data is not None), None)
+        for piece in pieces:
+            for part in self._window.kept((piece.offset, piece.end), end):
+                for lo, hi in missing(part, held):
+                    data = piece.data[lo - piece.offset : hi - piece.offset]
+                    if last is not None and lo == last.offset + last.size and self._may_grow(last, hi):
+                        grown.append(_key(stream) | {"the_offset": last.offset, "the_data": bytes(last.data) + data})
+                        last = None
+                    else:
+                        new += [_row(stream, at, data[at - lo : to - lo]) for at, to in cut((lo, hi), self._block)]
+                    held = sorted([*held, (lo, hi)])
+        if end > max(reach, self._window.bytes_max):
+            tx.execute(
+                _DROP,
+                _key(stream) | {"the_half": self._window.half, "the_cut": self._window.tail_from(end) - self._block},
+            )
+
+    def _may_grow(self, last: Row, hi: int) -> bool:
+        is_small = hi - last.offset <= min(GROW_BYTES, self._block)
+        return is_small and (last.offset >= self._window.half or hi <= self._window.half)
+
+    def read(self, tx: Tx, stream: Stream, offset: int, *, bytes_max: int) -> tuple[list[tuple[int, bytes]], int]:
+        """At most so many bytes from an offset on, in order; and how far the stream reaches."""
+        heads = list(tx.execute(_HEADS, _key(stream) | {"the_first": offset}))
+        taken, until = 0, offset
+        for row in heads:
+            begin = max(row.offset, offset)
+            if taken >= bytes_max:
+                break
+            until = min(row.offset + row.size, begin + bytes_max - taken)
+            taken += max(0, until - begin)
+        chunks: list[tuple[int, bytes]] = []
+        if until > offset:
+            reached = offset
+            for row in tx.execute(_DATA, _key(stream) | {"the_first": offset, "the_end": until}):
+                begin = max(row.offset, reached)
+                data = bytes(row.data)[begin - row.offset : until - row.offset]
+                if data:
+                    chunks.append((begin, data))
+                    reached = begin + len(data)
+        return chunks, _end(tx, stream)
+
+    def remove(self, tx: Tx, job_ids: Iterable[str]) -> None:
+        """Forget all that these jobs wrote."""
+        tx.execute(sa.delete(output).where(output.c.job_id.in_(sorted(job_ids))))
+
+
+_SIZE = sa.func.length(output.c.data)
+_MINE = sa.and_(
+    output.c.job_id == sa.bindparam("the_job"),
+    output.c.fence == sa.bindparam("the_fence"),
+    output.c.stream == sa.bindparam("the_stream"),
+)
+# From the block that an offset lies in, or the next one after it.
+_SINCE = output.c.offset >= sa.func.coalesce(
+    sa.select(sa.func.max(output.c.offset))
+    .where(_MINE, output.c.offset <= sa.bindparam("the_first"))
+    .correlate(None)
+    .scalar_subquery(),
+    0,
+)
+_GROWS = sa.and_(output.c.offset + _SIZE == sa.bindparam("the_first"), _SIZE < GROW_BYTES)
+_FROM = (
+    sa.select(output.c.offset, _SIZE.label("size"), sa.case((_GROWS, output.c.data)).label("data"))
+    .where(_MINE, _SINCE, output.c.offset < sa.bindparam("the_end"))
+    .order_by(output.c.offset)
+)
+_HEADS = sa.select(output.c.offset, _SIZE.label("size")).where(_MINE, _SINCE).order_by(output.c.offset).limit(LOOK_ROWS)
+_DATA = (
+    sa.select(output.c.offset, output.c.data)
+    .where(_MINE, _SINCE, output.c.offset < sa.bindparam("the_end"))
+    .order_by(output.c.offset)
+)
+_LAST = sa.select(output.c.offset, _SIZE.label("size")).where(_MINE).order_by(output.c.offset.desc()).limit(1)
+_GROW = (
+    sa.update(output).where(_MINE, output.c.offset == sa.bindparam("the_offset")).values(data=sa.bindparam("the_data"))
+)
+_DROP = sa.delete(output).where(
+    _MINE, output.c.offset >= sa.bindparam("the_half"), output.c.offset < sa.bindparam("the_cut")
+)
+
+
+def _end(tx: Tx, stream: Stream) -> int:
+    row = tx.execute(_LAST, _key(stream)).first()
+    return row.offset + row.size if row else 0
+
+
+def _key(stream: Stream) -> dict[str, Any]:
+    return {"the_job": stream.job, "the_fence": stream.fence, "the_stream": stream.name}
+
+
+def _row(stream: Stream, offset: int, data: bytes) -> dict[str, Any]:
+    return {"job_id": stream.job, "fence": stream.fence, "stream": stream.name, "offset": offset, "data": data}
+
+
+def output_holders(tx: Tx, agent_id: str, attempts: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Those of these attempts (job, fence) that an agent leased."""
+    asked = set(attempts)
+    ids = sorted({job for job, _ in asked})
+    if not ids:
+        return set()
+    held = {
+        (row.id, row.fence)
+        for row in tx.execute(sa.select(jobs.c.id, jobs.c.fence).where(jobs.c.id.in_(ids), jobs.c.agent_id == agent_id))
+    }
+    fences = [fence for _, fence in asked]
+    reach = ranges.c.fence + ranges.c.hi - ranges.c.lo
+    tasks = sa.select(ranges.c.job_id, ranges.c.fence, reach.label("reach")).where(
+        ranges.c.job_id.in_(ids),
+        ranges.c.agent_id == agent_id,
+        ranges.c.fence <= max(fences),
+        reach >= min(fences),
     )
-
-
-def output_get(tx: Tx, job_id: str, fence: int, stream: str) -> list[Row]:
-    query = sa.select(output.c.offset, output.c.data).where(
-        output.c.job_id == job_id, output.c.fence == fence, output.c.stream == stream
-    )
-    return list(tx.execute(query.order_by(output.c.offset)))
-
-
-def output_sizes(tx: Tx, keys: list[tuple[str, int, str]]) -> dict[tuple[str, int, str], int]:
-    """Bytes kept so far per stream: the bound on a job's output is the server's, not the agent's."""
-    if not keys:
-        return {}
-    columns = (output.c.job_id, output.c.fence, output.c.stream)
-    query = (
-        sa.select(*columns, sa.func.sum(sa.func.length(output.c.data)).label("kept"))
-        .where(sa.tuple_(*columns).in_(keys))
-        .group_by(*columns)
-    )
-    return {(row.job_id, row.fence, row.stream): int(row.kept) for row in tx.execute(query)}
+    parts = [(row.job_id, row.fence, row.reach) for row in tx.execute(tasks)]
+    return (asked & held) | {
+        (job, fence) for job, fence in asked for owner, lo, hi in parts if owner == job and lo <= fence <= hi
+    }

@@ -35,6 +35,12 @@ def range_of_job(tx: Tx, job_id: str) -> list[Row]:
     return list(tx.execute(query.order_by(ranges.c.fence)))
 
 
+def range_of_task(tx: Tx, job_id: str, index: int) -> list[Row]:
+    """The ranges that one task was leased in, the oldest first."""
+    query = sa.select(ranges).where(ranges.c.job_id == job_id, ranges.c.lo <= index, ranges.c.hi >= index)
+    return list(tx.execute(query.order_by(ranges.c.fence)))
+
+
 def range_held_by(tx: Tx, agent_id: str) -> list[Row]:
     """The live ranges of an agent, with what is needed to lease their tasks again."""
     query = (
@@ -47,6 +53,7 @@ def range_held_by(tx: Tx, agent_id: str) -> list[Row]:
             jobs.c.priority,
             jobs.c.labels,
             jobs.c.attempt,
+            jobs.c.fence_known,
             jobs.c.cancel_us,
             specs.c.body.label("spec"),
         )

@@ -35,11 +35,14 @@ EXPIRING = "expires_us IS NOT NULL"
 LIVE = "is_live"
 NOT_DELETED = "deleted_us IS NULL"
 
+# Shared by many jobs. No foreign key holds them: without an index on the jobs' side removing one would read every job,
+# and that index costs each insert a sixth. `used_us` says when one was last put, and what was put lately stays.
 specs = Table(
     "specs",
     metadata,
     Column("hash", Text, primary_key=True),
     Column("body", Text, nullable=False),
+    Column("used_us", BigInteger, nullable=False),
 )
 
 verdict_sets = Table(
@@ -47,6 +50,7 @@ verdict_sets = Table(
     metadata,
     Column("hash", Text, primary_key=True),
     Column("body", Text, nullable=False),
+    Column("used_us", BigInteger, nullable=False),
 )
 
 # One row per job. It also holds the current attempt (the first one included), the plan's hash and the accepted
@@ -65,7 +69,7 @@ jobs = Table(
     Column("reason", Text, nullable=False),
     Column("priority", Integer, nullable=False),
     Column("labels", Text, nullable=False),
-    Column("spec_hash", Text, ForeignKey("specs.hash"), nullable=False),
+    Column("spec_hash", Text, nullable=False),
     Column("bounds", Text, nullable=False),  # which clusters the request named: a later decision needs it again
     Column("plan_hash", Text, nullable=True),
     Column("cores", BigInteger, nullable=False),
@@ -77,6 +81,9 @@ jobs = Table(
     Column("agent_id", Text, nullable=True),  # who leased the current attempt
     Column("attempt", Integer, nullable=False),
     Column("fence", BigInteger, nullable=False),
+    # After a restore: the next fence is above the floor, too; from `known` up to it nothing is known here.
+    Column("fence_floor", BigInteger, nullable=True),
+    Column("fence_known", BigInteger, nullable=True),
     Column("native_id", Text, nullable=True),
     Column("exit_code", Integer, nullable=True),
     Column("signal", Integer, nullable=True),
@@ -245,6 +252,12 @@ agents = Table(
     Column("name", Text, nullable=False),
     Column("journal", Text, nullable=False),
     Column("credential_hash", Text, nullable=False),
+    # A rotation: the next credential, until it is first used or its time is over; and whether one was asked for.
+    Column("next_hash", Text, nullable=True),
+    Column("next_until_us", BigInteger, nullable=True),
+    Column("is_rotation_asked", Boolean, nullable=False, default=False),
+    Column("is_paused", Boolean, nullable=False, default=False),
+    Column("reason", Text, nullable=False, default=""),  # why it is paused
     Column("session", BigInteger, nullable=False),
     Column("incarnation", Text, nullable=False),
     Column("backend", Text, nullable=False),

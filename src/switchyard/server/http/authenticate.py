@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from switchyard.errors import Gone, Unauthenticated
 from switchyard.server.http.answer import Scope, header
 from switchyard.server.yard import Yard
+from switchyard.service.agents import is_next, settle_rotation
 from switchyard.service.credential import holds, split_credential
 from switchyard.service.rights import Actor, local_admin
 from switchyard.service.snapshots import AgentEntry
@@ -24,7 +27,8 @@ def bearer(scope: Scope) -> str:
 async def authenticate_user(yard: Yard, scope: Scope) -> Actor:
     token = bearer(scope)
     found = _user(yard, token)
-    if found is None and split_credential(token, "yard") and await _look_again(yard):
+    if found is None and split_credential(token, "yard"):
+        await _look_again(yard)
         found = _user(yard, token)
     if found is not None:
         return found
@@ -38,15 +42,18 @@ async def authenticate_agent(yard: Yard, scope: Scope) -> AgentEntry:
     parts = split_credential(token, "agent")
     if parts is None:
         raise Unauthenticated("This needs an agent's credential.", next_step="Join with `yard agent --token`.")
-    agents = yard.context.snapshots.fleet.agents
-    if (parts[0] not in agents or not holds(parts[1], agents[parts[0]].hash)) and await _look_again(yard):
-        agents = yard.context.snapshots.fleet.agents
-    entry = agents.get(parts[0])
+    entry = yard.context.snapshots.fleet.agents.get(parts[0])
+    if entry is None or not holds(parts[1], entry.hash):
+        await _look_again(yard)
+        entry = yard.context.snapshots.fleet.agents.get(parts[0])
     if entry is None:
         raise Gone("This agent is not registered here any more.")
-    if not holds(parts[1], entry.hash):
-        raise Unauthenticated("The agent's credential does not hold.", next_step="Join again with a new join token.")
-    return entry
+    if holds(parts[1], entry.hash):
+        return entry
+    if is_next(entry, parts[1], yard.context.now_us()):
+        await yard.in_thread(settle_rotation, yard.context, entry, parts[1])
+        return entry
+    raise Unauthenticated("The agent's credential does not hold.", next_step="Join again with a new join token.")
 
 
 def _user(yard: Yard, token: str) -> Actor | None:
@@ -62,10 +69,16 @@ def _user(yard: Yard, token: str) -> Actor | None:
     return access.actor(entry.user_id)
 
 
-async def _look_again(yard: Yard) -> bool:
-    now_us = yard.context.now_us()
-    if now_us - yard.looked_us < LOOK_AGAIN_US:
-        return False
-    yard.looked_us = now_us
+async def _look_again(yard: Yard) -> None:
+    """Look at the store once for all who miss something now, and not too often: a no must not be outdated."""
+    if yard.next_look is None:
+        yard.next_look = asyncio.ensure_future(_look(yard))
+    await asyncio.shield(yard.next_look)
+
+
+async def _look(yard: Yard) -> None:
+    wait_us = yard.looked_us + LOOK_AGAIN_US - yard.context.now_us()
+    if 0 < wait_us <= LOOK_AGAIN_US:
+        await asyncio.sleep(wait_us / 1_000_000)
+    yard.looked_us, yard.next_look = yard.context.now_us(), None  # whoever comes from here on needs another look
     await yard.in_thread(yard.context.snapshots.refresh)
-    return True

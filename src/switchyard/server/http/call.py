@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl
 
 from switchyard.errors import Malformed
+from switchyard.server.http.answer import Scope
 from switchyard.server.yard import Yard
 from switchyard.service.rights import Actor
+from switchyard.service.snapshots import AgentEntry
 
 TEXT_CHARS_MAX = 256
+QUERY_FIELDS_MAX = 100
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class Call:
     query: list[tuple[str, str]]
     body: Any = None
     token: str = ""
+    agent: AgentEntry | None = None  # who calls, where that is an agent
 
     def text(self, name: str) -> str | None:
         value = next((value for key, value in self.query if key == name), None)
@@ -64,3 +69,15 @@ class Call:
     def limit(self) -> int:
         bounds = self.yard.settings.bounds
         return self.number("limit", bounds.page_default, most=bounds.page, least=1)
+
+
+def read_query(scope: Scope) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(
+            scope["query_string"].decode("latin-1"),
+            keep_blank_values=True,
+            max_num_fields=QUERY_FIELDS_MAX,
+            errors="strict",
+        )
+    except ValueError as exc:
+        raise Malformed("The query is not well-formed.") from exc

@@ -21,6 +21,8 @@ from switchyard.model.api import (
     AuditEntry,
     BulkAnswer,
     BulkRequest,
+    CancelledMany,
+    CancelMany,
     CancelRequest,
     Created,
     Deleted,
@@ -36,6 +38,7 @@ from switchyard.model.api import (
 )
 from switchyard.model.cluster import (
     Agent,
+    AgentChange,
     Cluster,
     ClusterChange,
     ClusterRequest,
@@ -45,7 +48,7 @@ from switchyard.model.cluster import (
     SubmitToken,
 )
 from switchyard.model.job import Job, JobRequest, Task
-from switchyard.model.poll import Join, Joined, Poll, PollAnswer
+from switchyard.model.poll import Join, Joined, Poll, PollAnswer, Rotated
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.server.http import handlers
 from switchyard.server.http.call import Call
@@ -82,6 +85,7 @@ class Endpoint:
     query: tuple[Query, ...] = ()
     errors: tuple[str, ...] = field(default=())
     is_waiting: bool = False
+    media: str = "application/json"
 
 
 _JOB_FILTERS = (
@@ -91,6 +95,8 @@ _JOB_FILTERS = (
     Query("domain"),
     Query("owner"),
     Query("label", about="key=value", is_repeatable=True),
+    Query("id", about="only these, by whole ids", is_repeatable=True),
+    Query("since_s", "integer", "only those made within so many seconds"),
     Query("spec", "boolean", "with the specs"),
     LIMIT,
     CURSOR,
@@ -98,6 +104,7 @@ _JOB_FILTERS = (
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/version", "The server's version and clock", Version, handlers.version, who=OPEN),
+    Endpoint("GET", "/v1/schema", "The JSON Schema of a job file", dict[str, Any], handlers.schema, who=OPEN),
     Endpoint("GET", "/v1/whoami", "Who the server takes you for", Me, handlers.whoami),
     Endpoint("POST", "/v1/jobs", "Submit a job; 201 once it is durable", Created, body=JobRequest, status=201),
     Endpoint(
@@ -114,7 +121,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("PATCH", "/v1/jobs/{job}", "Hold, release, another priority", Job, handlers.job_change, JobChange),
     Endpoint("POST", "/v1/jobs/{job}/retry", "An ended job once more", Created, handlers.job_retry, RetryRequest, 201),
     Endpoint(
-        "GET", "/v1/jobs/{job}/tasks", "The tasks of an array", Page[Task], handlers.task_list, query=(LIMIT, CURSOR)
+        "GET",
+        "/v1/jobs/{job}/tasks",
+        "The tasks of an array",
+        Page[Task],
+        handlers.task_list,
+        query=(Query("state", about="only in these states", is_repeatable=True), LIMIT, CURSOR),
     ),
     Endpoint(
         "GET",
@@ -126,6 +138,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         is_waiting=True,
     ),
     Endpoint("POST", "/v1/jobs/{job}/cancel", "Ask for a job's end", Job, handlers.job_cancel, CancelRequest),
+    Endpoint(
+        "POST",
+        "/v1/jobs/cancel",
+        "Ask for the end of all jobs that a selector means, round by round",
+        CancelledMany,
+        handlers.cancel_many,
+        CancelMany,
+    ),
     Endpoint(
         "GET",
         "/v1/jobs/{job}/events",
@@ -144,7 +164,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             Query("stream", about="stdout or stderr"),
             Query("task", "integer", "of an array: the task's index"),
             Query("attempt", "integer", "1 is the first; none: the last"),
+            Query("offset", "integer", "from this byte on; one answer has at most 1 MiB"),
+            Query("wait_s", "number", "wait up to 60 s for more, or for the end of the attempt"),
         ),
+        is_waiting=True,
     ),
     Endpoint("GET", "/v1/jobs/{job}/explain", "Why a job is where it is", Explanation, handlers.job_explain),
     Endpoint(
@@ -153,7 +176,24 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "What happened to all jobs you may view, in order",
         Page[Event],
         handlers.event_list,
-        query=(Query("after", "integer", "only after this number"), LIMIT, CURSOR),
+        query=(
+            Query("after", "integer", "only after this number"),
+            Query("since_s", "integer", "only what happened within so many seconds"),
+            LIMIT,
+            CURSOR,
+        ),
+    ),
+    Endpoint(
+        "GET",
+        "/v1/events/stream",
+        "What happens to jobs you may view, as server-sent events, without end; Last-Event-ID goes on",
+        Event,
+        query=(
+            Query("after", "integer", "from this number on; none: from now on"),
+            Query("job", about="only of this job"),
+            Query("project", about="only of this project"),
+        ),
+        media="text/event-stream",
     ),
     Endpoint("GET", "/v1/clusters", "Clusters", Page[Cluster], handlers.cluster_list, query=(LIMIT, CURSOR)),
     Endpoint("POST", "/v1/clusters", "Register a cluster", Cluster, handlers.cluster_create, ClusterRequest, 201),
@@ -187,7 +227,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         status=201,
     ),
     Endpoint("GET", "/v1/agents", "Agents", Page[Agent], handlers.agent_list, query=(Query("cluster"), LIMIT, CURSOR)),
+    Endpoint("PATCH", "/v1/agents/{agent}", "Pause or resume an agent", Agent, handlers.agent_change, AgentChange),
     Endpoint("DELETE", "/v1/agents/{agent}", "Remove an agent", Deleted, handlers.agent_remove),
+    Endpoint("GET", "/v1/agents/self", "The agent that asks", Agent, handlers.agent_self, who=AGENT),
+    Endpoint("POST", "/v1/agents/rotate", "A new credential", Rotated, handlers.agent_rotate, status=201, who=AGENT),
     Endpoint("POST", "/v1/agents/join", "Join a cluster", Joined, handlers.join, Join, 201, JOINER),
     Endpoint("POST", "/v1/agents/poll", "Reports up, leases down", PollAnswer, body=Poll, who=AGENT),
     Endpoint("GET", "/v1/users", "Users", Page[User], handlers.user_list, query=(LIMIT, CURSOR)),

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib.metadata import version as package_version
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from switchyard.errors import Malformed
+from switchyard.model import jobfile
 from switchyard.model.access import Grant, NewToken, Token, User
-from switchyard.model.api import AuditEntry, Created, Deleted, Event, Me, Output, Page, Project, Version
+from switchyard.model.api import AuditEntry, CancelledMany, Created, Deleted, Event, Me, Output, Page, Project, Version
 from switchyard.model.cluster import Agent, Cluster, Invite, NewInvite, SubmitToken
 from switchyard.model.ids import LENGTH, is_id
 from switchyard.model.idset import INDEX_MAX, IdSet
 from switchyard.model.job import Job, State, Task
 from switchyard.model.names import is_name
-from switchyard.model.poll import Joined
+from switchyard.model.poll import Joined, Rotated
+from switchyard.model.quantity import DURATION_S_MAX
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.server.http.call import Call
-from switchyard.service import access, clusters, jobs, steer
+from switchyard.service import access, agents, clusters, jobs, logs, selected, steer
 from switchyard.store.jobs import JobFilter
 
 T = TypeVar("T")
@@ -44,6 +46,8 @@ def job_list(call: Call) -> Page[Job]:
         domain=call.text("domain"),
         owner=call.text("owner"),
         labels=dict(_label(text) for text in call.texts("label")),
+        ids=[_job_id(text) for text in call.texts("id")],
+        oldest=selected.oldest(call.yard.context, _since(call)),
     )
     return jobs.job_list(
         call.yard.context,
@@ -65,6 +69,10 @@ def job_cancel(call: Call) -> Job:
     return jobs.job_cancel(call.yard.context, call.actor, call.path["job"], call.body.reason)
 
 
+def cancel_many(call: Call) -> CancelledMany:
+    return selected.cancel_many(call.yard.context, call.actor, call.body)
+
+
 def job_change(call: Call) -> Job:
     return steer.job_change(call.yard.context, call.actor, call.path["job"], call.body)
 
@@ -75,7 +83,10 @@ def job_retry(call: Call) -> Created:
 
 def task_list(call: Call) -> Page[Task]:
     after = call.number("cursor", -1, most=INDEX_MAX) if call.text("cursor") else -1
-    tasks, more = steer.task_list(call.yard.context, call.actor, call.path["job"], after=after, limit=call.limit)
+    states = frozenset(State(_state(text)) for text in call.texts("state"))
+    tasks, more = steer.task_list(
+        call.yard.context, call.actor, call.path["job"], states=states, after=after, limit=call.limit
+    )
     return Page(tasks, None if more is None else str(more))
 
 
@@ -86,17 +97,18 @@ def job_events(call: Call) -> Page[Event]:
 
 def event_list(call: Call) -> Page[Event]:
     after = max(call.number("cursor", 0, most=SEQ_MAX), call.number("after", 0, most=SEQ_MAX))
-    return jobs.all_events(call.yard.context, call.actor, after=after, limit=call.limit)
+    return jobs.all_events(call.yard.context, call.actor, after=after, limit=call.limit, since_s=_since(call))
 
 
 def job_output(call: Call) -> Output:
-    return jobs.job_output(
+    return logs.job_output(
         call.yard.context,
         call.actor,
         call.path["job"],
         call.text("stream") or "stdout",
         index=call.number("task", 0, most=INDEX_MAX) if call.text("task") is not None else None,
-        attempt=call.number("attempt", 0, most=10**6) if call.text("attempt") is not None else None,
+        attempt=call.number("attempt", 1, most=10**6, least=1) if call.text("attempt") is not None else None,
+        offset=call.number("offset", 0, most=2**62),
     )
 
 
@@ -147,13 +159,31 @@ def submit_token(call: Call) -> SubmitToken:
 
 
 def agent_list(call: Call) -> Page[Agent]:
-    found = clusters.agent_list(call.yard.context, call.actor, call.text("cluster"))
+    found = agents.agent_list(call.yard.context, call.actor, call.text("cluster"))
     return _page(call, found, lambda agent: agent.id)
 
 
 def agent_remove(call: Call) -> Deleted:
-    clusters.agent_remove(call.yard.context, call.actor, call.path["agent"])
+    agents.agent_remove(call.yard.context, call.actor, call.path["agent"])
     return Deleted(call.path["agent"])
+
+
+def agent_change(call: Call) -> Agent:
+    return agents.agent_change(call.yard.context, call.actor, call.path["agent"], call.body)
+
+
+def agent_self(call: Call) -> Agent:
+    assert call.agent is not None
+    return agents.agent_view(call.yard.context, call.agent)
+
+
+def agent_rotate(call: Call) -> Rotated:
+    assert call.agent is not None
+    return agents.rotate(call.yard.context, call.agent)
+
+
+def schema(_call: Call) -> dict[str, Any]:
+    return jobfile.schema()
 
 
 def join(call: Call) -> Joined:
@@ -233,6 +263,16 @@ def _id_cursor(call: Call) -> str | None:
     if cursor is not None and not (len(cursor) == LENGTH and is_id(cursor)):
         raise Malformed("The cursor is not one of ours.")
     return cursor
+
+
+def _job_id(text: str) -> str:
+    if not is_id(text):
+        raise Malformed(f"{text[:40]!r} is not a job's whole id.")
+    return text
+
+
+def _since(call: Call) -> int | None:
+    return None if call.text("since_s") is None else call.number("since_s", 0, most=DURATION_S_MAX, least=1)
 
 
 def _state(text: str) -> str:

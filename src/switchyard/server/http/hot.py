@@ -13,13 +13,15 @@ from switchyard.model.decode import JsonReader
 from switchyard.model.job import JobRequest, State
 from switchyard.model.lifecycle import Answer
 from switchyard.model.names import KEY_PATTERN
-from switchyard.model.poll import Poll, PollAnswer, Stop
+from switchyard.model.poll import OutputChunk, Poll, PollAnswer, Stop
 from switchyard.server.http.answer import Receive, Scope, Send, header, read_body, send_json
 from switchyard.server.http.authenticate import authenticate_agent, authenticate_user
 from switchyard.server.yard import Yard
 from switchyard.service.bulk import BulkAccepted, BulkInsert
 from switchyard.service.clusters import graph_set
 from switchyard.service.lease import Given, LeaseAsk, SyncAsk
+from switchyard.service.log_store import OutputWrite
+from switchyard.service.logs import keep_outside
 from switchyard.service.newjob import JobInsert
 from switchyard.service.report import ReportWrite, Settled
 from switchyard.service.rights import Actor
@@ -118,20 +120,40 @@ async def poll(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
             stops=[*given.stops, *stops],
             answers=answers,
             is_closing=yard.hub.is_closing,
+            is_rotation_asked=_is_rotation_asked(yard, agent),
+            output_bytes_max=yard.settings.config.logs.bytes_max,
         ),
     )
 
 
 async def _report(yard: Yard, agent: AgentEntry, message: Poll) -> tuple[list[Answer], list[Stop]]:
-    if not message.reports and not message.output:
+    output = await _keep_apart(yard, agent, message)
+    if not message.reports:
         return [], []
-    settled: Settled = await yard.commit(ReportWrite(agent.id, tuple(message.reports), tuple(message.output)))
+    settled: Settled = await yard.commit(ReportWrite(agent.id, tuple(message.reports), output))
+    yard.hub.tell({chunk.job for chunk in output})
     stops = [
         Stop(item.job, item.fence, "the fence is too low, or the job is over")
         for item, answer in zip(message.reports, settled.answers, strict=True)
         if answer is Answer.STOP
     ]
     return settled.answers, stops
+
+
+async def _keep_apart(yard: Yard, agent: AgentEntry, message: Poll) -> tuple[OutputChunk, ...]:
+    """Keep the output that need not be in one transaction with a report, and give back what must be."""
+    output = tuple(message.output)
+    if not output:
+        return ()
+    if yard.context.logs.is_outside:
+        await yard.in_thread(keep_outside, yard.context, agent.id, output)
+    elif message.reports:
+        return output
+    else:
+        write = OutputWrite(agent.id, output)
+        await yard.commit_later(write, write.size)
+    yard.hub.tell({chunk.job for chunk in output})
+    return ()
 
 
 def _sync_ask(yard: Yard, agent: AgentEntry, message: Poll) -> SyncAsk:
@@ -159,7 +181,7 @@ async def _lease(yard: Yard, agent: AgentEntry, message: Poll, wait_s: float, re
             version = yard.hub.version(agent.cluster_id)
             if yard.idle.get(agent.id) != (version, ask):
                 given = await yard.commit(ask)
-                if given.leases or given.cancels:
+                if given.leases or given.cancels or (not agent.is_rotation_asked and _is_rotation_asked(yard, agent)):
                     break
                 yard.idle[agent.id] = (version, ask)
             left_s = deadline - loop.time()
@@ -172,6 +194,11 @@ async def _lease(yard: Yard, agent: AgentEntry, message: Poll, wait_s: float, re
         if gone is not None:
             gone.cancel()
     return given
+
+
+def _is_rotation_asked(yard: Yard, agent: AgentEntry) -> bool:
+    now = yard.context.snapshots.fleet.agents.get(agent.id)
+    return now is not None and now.is_rotation_asked
 
 
 def _cluster_name(yard: Yard, agent: AgentEntry) -> str:

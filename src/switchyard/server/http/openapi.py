@@ -12,6 +12,7 @@ from switchyard.model.api import Problem
 from switchyard.server.http.endpoints import ENDPOINTS, OPEN, Endpoint
 
 REF = "#/components/schemas/{name}"
+KEYED = ("/v1/jobs", "/v1/jobs/bulk")  # these take an idempotency key
 
 
 def document() -> dict[str, Any]:
@@ -57,15 +58,15 @@ def _operation(endpoint: Endpoint, by_type: dict[str, Any]) -> dict[str, Any]:
 def _responses(endpoint: Endpoint, by_type: dict[str, Any]) -> dict[str, Any]:
     good = {
         "description": endpoint.summary,
-        "content": {"application/json": {"schema": by_type[_key(endpoint.answer)]}},
+        "content": {endpoint.media: {"schema": by_type[_key(endpoint.answer)]}},
     }
     problem = {
         "description": "What happened, and what to do next",
         "content": {"application/problem+json": {"schema": {"$ref": REF.format(name="Problem")}}},
     }
     found = {str(endpoint.status): good, "default": problem}
-    if endpoint.path == "/v1/jobs" and endpoint.method == "POST":
-        found["200"] = good | {"description": "The idempotency key was used for the same body: the same job"}
+    if endpoint.path in KEYED and endpoint.method == "POST":
+        found["200"] = good | {"description": "The idempotency key was used for the same body: the same answer"}
     return found
 
 
@@ -85,14 +86,14 @@ def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
         found.append({"name": query.name, "in": "query", "required": False, "schema": schema})
         if query.about:
             found[-1]["description"] = query.about
-    if endpoint.path == "/v1/jobs" and endpoint.method == "POST":
+    if endpoint.path in KEYED and endpoint.method == "POST":
         found.append(
             {
                 "name": "Idempotency-Key",
                 "in": "header",
                 "required": False,
-                "schema": {"type": "string", "maxLength": 200},
-                "description": "the same key and body give the same job",
+                "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
+                "description": "the same key and body make a job once",
             }
         )
     return found

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from urllib.parse import parse_qsl
 
 from starlette.routing import Route, Router
 
-from switchyard.errors import Malformed, NotFound, YardError
+from switchyard.errors import MethodNotAllowed, NotFound
+from switchyard.model.api import Output
 from switchyard.model.decode import JsonReader
+from switchyard.model.job import Job
 from switchyard.model.lifecycle import FINAL
-from switchyard.server.http import hot
+from switchyard.server.http import hot, stream
 from switchyard.server.http.answer import Receive, Scope, Send, guarded, read_body, send_json, send_problem
-from switchyard.server.http.authenticate import authenticate_user, bearer
-from switchyard.server.http.call import Call
-from switchyard.server.http.endpoints import ENDPOINTS, JOINER, OPEN, Endpoint, check_query
+from switchyard.server.http.authenticate import authenticate_agent, authenticate_user, bearer
+from switchyard.server.http.call import Call, read_query
+from switchyard.server.http.endpoints import AGENT, ENDPOINTS, USER, Endpoint, check_query
 from switchyard.server.http.openapi import document
 from switchyard.server.yard import Yard
 from switchyard.service.rights import Actor, Rights
 
 NOBODY = Actor("nobody", Rights())
-QUERY_FIELDS_MAX = 100
-
-
-class MethodNotAllowed(YardError):
-    """This address does not take this method."""
-
-    code = "method-not-allowed"
-    status = 405
-    grpc = "UNIMPLEMENTED"
-    default_next = "`/v1/openapi.json` lists every address with its methods."
+LOG_AGAIN_S = 1.0  # how late a follower hears of what came in at another server, which tells nobody of logs
 
 
 class Door:
@@ -93,51 +85,57 @@ class _Handler:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint, yard = self._endpoint, self._yard
-        actor = NOBODY if endpoint.who in (OPEN, JOINER) else await authenticate_user(yard, scope)
-        query = _query(scope)
+        agent = await authenticate_agent(yard, scope) if endpoint.who == AGENT else None
+        actor = await authenticate_user(yard, scope) if endpoint.who == USER else NOBODY
+        query = read_query(scope)
         check_query(endpoint, query)
         bounds = yard.settings.bounds
         raw = await read_body(scope, receive, bounds.job_bytes if endpoint.path == "/v1/plan" else bounds.other_bytes)
         body = self._reader.read(raw or b"{}") if self._reader else None
-        call = Call(yard, actor, dict(scope["path_params"]), query, body, bearer(scope))
+        call = Call(yard, actor, dict(scope["path_params"]), query, body, bearer(scope), agent)
         assert endpoint.handler is not None
         if endpoint.is_waiting:
-            await self._wait(call, receive)
-        result = await yard.in_thread(endpoint.handler, call)
+            result = await self._wait(call, receive)
+        else:
+            result = await yard.in_thread(endpoint.handler, call)
         await send_json(send, endpoint.status, result)
 
-    async def _wait(self, call: Call, receive: Receive) -> None:
-        """Park until the job is final, woken by whoever ends it; look again now and then in case a wake-up was lost."""
-        yard = self._yard
+    async def _wait(self, call: Call, receive: Receive) -> Any:
+        """Park until there is what was asked for, woken by whoever brings it; look again now and then all the same."""
+        yard, bounds = self._yard, self._yard.settings.bounds
+        is_log = self._endpoint.answer is Output
+        wait_s = call.seconds(*(("wait_s", 0) if is_log else ("timeout_s", 30)), most=bounds.wait_s)
+        again_s = LOG_AGAIN_S if is_log else yard.settings.pace.sweep_s
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + call.seconds("timeout_s", 30, most=yard.settings.bounds.wait_s)
+        deadline = loop.time() + wait_s
         assert self._endpoint.handler is not None
         gone: asyncio.Task[object] = asyncio.ensure_future(hot.until_gone(receive))
         try:
-            while not gone.done() and not yard.hub.is_closing:
-                job = await yard.in_thread(self._endpoint.handler, call)
+            while True:
+                found = await yard.in_thread(self._endpoint.handler, call)
                 left_s = deadline - loop.time()
-                if job.state in FINAL or left_s <= 0:
-                    return
-                await yard.hub.wait_job(job.id, min(left_s, yard.settings.pace.sweep_s), gone)
+                if _is_awaited(found) or left_s <= 0 or gone.done() or yard.hub.is_closing:
+                    return found
+                await yard.hub.wait_job(
+                    found.job if isinstance(found, Output) else found.id, min(left_s, again_s), gone
+                )
         finally:
             gone.cancel()
 
 
-def _query(scope: Scope) -> list[tuple[str, str]]:
-    try:
-        return parse_qsl(
-            scope["query_string"].decode("latin-1"),
-            keep_blank_values=True,
-            max_num_fields=QUERY_FIELDS_MAX,
-            errors="strict",
-        )
-    except ValueError as exc:
-        raise Malformed("The query is not well-formed.") from exc
+def _is_awaited(found: Job | Output) -> bool:
+    if isinstance(found, Output):
+        return bool(found.chunks) or found.is_over
+    return found.state in FINAL
 
 
 def _hot(endpoint: Endpoint) -> Any:
-    return {"/v1/jobs": hot.submit, "/v1/jobs/bulk": hot.bulk, "/v1/agents/poll": hot.poll}[endpoint.path]
+    return {
+        "/v1/jobs": hot.submit,
+        "/v1/jobs/bulk": hot.bulk,
+        "/v1/agents/poll": hot.poll,
+        "/v1/events/stream": stream.events,
+    }[endpoint.path]
 
 
 async def _no_such_address(scope: Scope, _receive: Receive, send: Send) -> None:

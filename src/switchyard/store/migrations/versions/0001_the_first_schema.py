@@ -120,6 +120,7 @@ def upgrade() -> None:
         "specs",
         sa.Column("hash", sa.Text(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("used_us", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("hash", name=op.f("pk_specs")),
     )
     op.create_table(
@@ -137,6 +138,7 @@ def upgrade() -> None:
         "verdict_sets",
         sa.Column("hash", sa.Text(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("used_us", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("hash", name=op.f("pk_verdict_sets")),
     )
     op.create_table(
@@ -146,6 +148,11 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("journal", sa.Text(), nullable=False),
         sa.Column("credential_hash", sa.Text(), nullable=False),
+        sa.Column("next_hash", sa.Text(), nullable=True),
+        sa.Column("next_until_us", sa.BigInteger(), nullable=True),
+        sa.Column("is_rotation_asked", sa.Boolean(), nullable=False),
+        sa.Column("is_paused", sa.Boolean(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("session", sa.BigInteger(), nullable=False),
         sa.Column("incarnation", sa.Text(), nullable=False),
         sa.Column("backend", sa.Text(), nullable=False),
@@ -204,6 +211,8 @@ def upgrade() -> None:
         sa.Column("agent_id", sa.Text(), nullable=True),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("fence", sa.BigInteger(), nullable=False),
+        sa.Column("fence_floor", sa.BigInteger(), nullable=True),
+        sa.Column("fence_known", sa.BigInteger(), nullable=True),
         sa.Column("native_id", sa.Text(), nullable=True),
         sa.Column("exit_code", sa.Integer(), nullable=True),
         sa.Column("signal", sa.Integer(), nullable=True),
@@ -229,7 +238,6 @@ def upgrade() -> None:
         sa.Column("tasks_ok", sa.Integer(), nullable=True),
         sa.Column("tasks_failed", sa.Integer(), nullable=True),
         sa.Column("tasks_cancelled", sa.Integer(), nullable=True),
-        sa.ForeignKeyConstraint(["spec_hash"], ["specs.hash"], name=op.f("fk_jobs_spec_hash")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
     )
     with op.batch_alter_table("jobs", schema=None) as batch_op:

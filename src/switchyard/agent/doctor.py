@@ -1,0 +1,228 @@
+"""`yard agent doctor`: looks at all an agent needs, one thing after the other, and says what to do. Changes nothing.
+
+Each check is a function that gives back findings; what it needs comes in as an argument, the environment too.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from switchyard.agent import credential as credentials
+from switchyard.agent.backends import Setting
+from switchyard.agent.backends.registry import load
+from switchyard.agent.client import Connection, Server, read_server
+from switchyard.agent.credential import Credential, Keys
+from switchyard.agent.discover import discover
+from switchyard.agent.journal import examine
+from switchyard.agent.loop import FREE_BYTES_MIN
+from switchyard.errors import YardError
+from switchyard.model.api import Version
+from switchyard.model.cluster import Agent
+from switchyard.model.quantity import show_bytes
+
+WAIT_S = 5.0  # for each step of the way to a server
+SKEW_S_MAX = 5.0  # certificates and logs suffer from a clock that is off; jobs do not
+CERT_DAYS_MIN = 14.0  # time enough to renew one
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+JOIN_FIRST = "Join: `yard cluster invite NAME`, then `yard agent --token …`."
+
+
+class Finding(Struct, frozen=True):
+    """`is_ok`: none where there was nothing to look at."""
+
+    check: str
+    is_ok: bool | None
+    detail: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patient:
+    """What to look at."""
+
+    urls: Sequence[str]
+    directory: Path | None
+    backend: str | None
+    ca_file: str | None
+    environment: Mapping[str, str]
+
+
+def examine_all(patient: Patient) -> list[Finding]:
+    """Every check, in the order in which one thing depends on another."""
+    found: list[Finding] = []
+    reached: list[Server] = []
+    for url in patient.urls:
+        try:
+            server = read_server(url)
+        except YardError as exc:
+            found.append(Finding("url", False, exc.detail, exc.next_step))
+            continue
+        way = list(_way(server, patient))
+        found += way
+        if all(step.is_ok for step in way):
+            reached.append(server)
+    found.append(_proxy(patient, is_reached=bool(reached)))
+    kept, finding = _kept(patient.directory)
+    agent = None
+    if kept is None or patient.directory is None:
+        found.append(finding)
+    else:
+        agent, finding = _credential(kept, patient.directory, reached, patient.ca_file)
+        found.append(finding)
+    if patient.directory is not None:
+        found += _folder(patient.directory)
+    found.append(_backend(patient.backend or (agent.backend if agent else None)))
+    return found
+
+
+def _way(server: Server, patient: Patient) -> Iterator[Finding]:
+    """Name, port, certificate, answer, clock: each only if the one before held."""
+    try:
+        places = {str(info[4][0]) for info in socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)}
+    except OSError as exc:
+        yield Finding(
+            "dns", False, f"{server.host}: {exc.strerror or exc}", "Check the name in --server, and DNS here."
+        )
+        return
+    yield Finding("dns", True, f"{server.host} is {', '.join(sorted(places))}")
+    try:
+        line = socket.create_connection((server.host, server.port), WAIT_S)
+    except OSError as exc:
+        advice = "Is the server running, and does a firewall let this machine out to that port?"
+        yield Finding("tcp", False, f"{server.host}:{server.port}: {exc.strerror or exc}", advice)
+        return
+    with line:
+        yield Finding("tcp", True, f"{server.host}:{server.port} takes connections")
+        if server.is_tls:
+            finding = _tls(line, server, patient.ca_file)
+            yield finding
+            if not finding.is_ok:
+                return
+    yield from _answer(server, patient.ca_file)
+
+
+def _tls(line: socket.socket, server: Server, ca_file: str | None) -> Finding:
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+        with context.wrap_socket(line, server_hostname=server.host) as tls:
+            until_s = ssl.cert_time_to_seconds(str((tls.getpeercert() or {})["notAfter"]))
+            kind = tls.version()
+    except ssl.SSLCertVerificationError as exc:
+        advice = "Give --ca-file the certificate of the authority, or renew the server's certificate."
+        return Finding("tls", False, f"the certificate does not hold: {exc.verify_message}", advice)
+    except (OSError, KeyError) as exc:
+        return Finding("tls", False, f"no TLS at {server.url}: {exc}", "Is it http:// there, or is --ca-file wrong?")
+    days = (until_s - time.time()) / 86_400
+    detail = f"{kind}, the certificate holds {days:.0f} more days"
+    return Finding("tls", days > CERT_DAYS_MIN, detail, "" if days > CERT_DAYS_MIN else "Renew the certificate.")
+
+
+def _answer(server: Server, ca_file: str | None) -> Iterator[Finding]:
+    with closing(Connection([server], ca_file=ca_file)) as connection:
+        begun = time.time()
+        try:
+            version = msgspec.json.decode(connection.get("/v1/version", timeout_s=WAIT_S), type=Version)
+        except (YardError, msgspec.DecodeError) as exc:
+            yield Finding("server", False, f"{server.url}: {exc}", "Does this URL lead to a Switchyard server?")
+            return
+        ended = time.time()
+    yield Finding("server", True, f"{server.url} is version {version.version}, {(ended - begun) * 1000:.0f} ms away")
+    # The server looked at its clock at some moment in between.
+    skew_s = version.now_us / 1_000_000 - (begun + ended) / 2
+    is_ok = abs(skew_s) - (ended - begun) / 2 <= SKEW_S_MAX
+    how = "behind" if skew_s > 0 else "ahead of"
+    detail = f"this clock is {abs(skew_s):.1f} s {how} the server's"
+    yield Finding("clock", is_ok, detail, "" if is_ok else "Set the clocks: run an NTP service on both machines.")
+
+
+def _proxy(patient: Patient, *, is_reached: bool) -> Finding:
+    given = [name for name in patient.environment if name.lower() in PROXIES and patient.environment[name]]
+    if not given:
+        return Finding("proxy", True, "none is set")
+    if is_reached:
+        return Finding("proxy", True, f"{', '.join(sorted(given))} set, and not needed: the way is direct")
+    advice = "The agent goes to its server directly and uses no proxy: let this machine out to that port."
+    return Finding("proxy", False, f"{', '.join(sorted(given))} set, and no server was reached", advice)
+
+
+def _kept(directory: Path | None) -> tuple[Credential | None, Finding]:
+    if directory is None:
+        return None, Finding(
+            "credential", None, "no agent's folder was given", "Name it: --data DIR or --cluster NAME."
+        )
+    try:
+        kept = credentials.load(directory)
+    except YardError as exc:
+        return None, Finding("credential", False, exc.detail, exc.next_step)
+    return kept, Finding("credential", None, f"no agent has joined from {directory}", JOIN_FIRST)
+
+
+def _credential(
+    kept: Credential, directory: Path, reached: Sequence[Server], ca_file: str | None
+) -> tuple[Agent | None, Finding]:
+    path = directory / credentials.FILE
+    if path.stat().st_mode & 0o077:
+        return None, Finding("credential", False, f"others may read {path}", f"chmod 600 {path}")
+    if not reached:
+        return None, Finding("credential", None, f"agent {kept.name} of {kept.cluster}: no server to ask")
+    # The newest alone, and nothing is written: an agent may be running here.
+    with closing(Connection(reached, ca_file=ca_file, bearer=Keys(directory, kept).bearer)) as connection:
+        try:
+            agent = msgspec.json.decode(connection.get("/v1/agents/self", timeout_s=WAIT_S), type=Agent)
+        except YardError as exc:
+            return None, Finding(
+                "credential", False, f"agent {kept.name} of {kept.cluster}: {exc.detail}", exc.next_step
+            )
+        except msgspec.DecodeError as exc:
+            return None, Finding("credential", False, f"the answer cannot be read: {exc}", "Compare `yard version`.")
+    state = "alive" if agent.is_live else "silent"
+    paused = f", paused {agent.reason}".rstrip() if agent.is_paused else ""
+    return agent, Finding("credential", True, f"agent {agent.name} of cluster {agent.cluster}, {state}{paused}")
+
+
+def _folder(directory: Path) -> Iterator[Finding]:
+    try:
+        usage = shutil.disk_usage(directory)
+    except OSError as exc:
+        yield Finding("disk", False, f"{directory}: {exc.strerror}", "Give the agent's own folder with --data.")
+        return
+    detail = f"{show_bytes(usage.free)} of {show_bytes(usage.total)} free in {directory}"
+    is_ok = usage.free >= FREE_BYTES_MIN
+    advice = f"The agent takes nothing new below {show_bytes(FREE_BYTES_MIN)}: make room."
+    yield Finding("disk", is_ok, detail, "" if is_ok else advice)
+    journal = directory / "journal.db"
+    if not journal.exists():
+        yield Finding("journal", None, "there is none yet")
+        return
+    trouble, live = examine(journal)
+    if trouble:
+        advice = "Stop the agent and start it again: it puts a damaged journal aside and finds its jobs at the backend."
+        yield Finding("journal", False, f"{journal}: {trouble}", advice)
+    else:
+        yield Finding("journal", True, f"whole; {live} attempt{'' if live == 1 else 's'} not settled")
+
+
+def _backend(kind: str | None) -> Finding:
+    if kind is None:
+        return Finding("backend", None, "not known which", "Name it: --backend KIND.")
+    with tempfile.TemporaryDirectory(prefix="yard-doctor-") as folder:
+        try:
+            setting = Setting(cluster="doctor", directory=Path(folder), graph=discover(Path(folder)))
+            with closing(load(kind)(setting)) as backend:
+                graph, state = backend.describe(), backend.state()
+        except (YardError, OSError) as exc:
+            advice = exc.next_step if isinstance(exc, YardError) else ""
+            return Finding("backend", False, f"{kind}: {exc}", advice)
+    found = f"nodes {graph.nodes}, cores {graph.cores}, GPUs {graph.gpus}"
+    return Finding("backend", True, f"{kind} answers: {found}; {state.running} running, {state.queued} queued")

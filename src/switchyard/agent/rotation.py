@@ -1,0 +1,60 @@
+"""A new credential for the agent, now and then or when asked for: fetched, kept, then used; the old one at hand."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import msgspec
+
+from switchyard.agent.client import Connection, Unreached
+from switchyard.agent.credential import Keys
+from switchyard.agent.log import line
+from switchyard.errors import Gone, Unauthenticated, YardError
+from switchyard.model.poll import Rotated
+
+ROTATE_AFTER_S = 30 * 86_400.0
+AGAIN_S = 60.0  # after a rotation that failed: the credential at hand holds as before
+
+ROTATE = "/v1/agents/rotate"
+SELF = "/v1/agents/self"
+
+log = logging.getLogger(__name__)
+
+
+class Rotation:
+    """Used by one thread."""
+
+    def __init__(self, keys: Keys, connection: Connection, *, after_s: float) -> None:
+        self._keys = keys
+        self._connection = connection
+        self._after_s = after_s
+        self._not_before = 0.0
+
+    def go(self, *, is_asked: bool) -> bool:
+        """Rotate if it is time or was asked for; true once the server takes the new credential."""
+        if not is_asked and self._keys.age_s() < self._after_s:
+            return False
+        if time.monotonic() < self._not_before:
+            return False
+        self._not_before = time.monotonic() + AGAIN_S
+        try:
+            self._rotate()
+        except (Gone, Unauthenticated):
+            raise
+        except YardError as exc:
+            log.warning(line("rotation-failed", error=exc.detail))
+            return False
+        log.info(line("rotated"))
+        self._not_before = 0.0
+        return True
+
+    def _rotate(self) -> None:
+        body = self._connection.post(ROTATE, b"{}")
+        try:
+            rotated = msgspec.json.decode(body, type=Rotated)
+        except msgspec.DecodeError as exc:
+            raise Unreached(f"The server's answer to a rotation cannot be read: {exc}.") from exc
+        self._keys.renew(rotated.credential)
+        # The first use ends the old one. It goes to the same server, on the same connection.
+        self._connection.get(SELF)

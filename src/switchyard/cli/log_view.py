@@ -1,0 +1,79 @@
+"""Output of jobs on its way to the reader: byte for byte into a pipe, harmless on a terminal. It knows no command."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import sys
+
+from switchyard.cli.output import note
+
+# What may move the cursor, retitle the window or answer for the user. Colours (SGR), \n, \t and \r may pass.
+UNSAFE = re.compile(r"(\x1b\[[0-9;:]{0,32}m)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+BEGUN = re.compile(r"\x1b(\[[0-9;:]{0,32})?\Z")  # the rest of a colour may come with the next bytes
+RESET = "\x1b[0m"
+
+
+class Harmless:
+    """Turns bytes of any kind into text that a terminal only shows."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._rest = ""
+        self._is_coloured = False
+
+    def feed(self, data: bytes, *, is_end: bool = False) -> str:
+        text = self._rest + self._decoder.decode(data, final=is_end)
+        begun = None if is_end else BEGUN.search(text)
+        self._rest = text[begun.start() :] if begun else ""
+        shown = UNSAFE.sub(self._show, text[: begun.start()] if begun else text)
+        return shown + RESET if is_end and self._is_coloured else shown
+
+    def _show(self, found: re.Match[str]) -> str:
+        if found[1]:
+            self._is_coloured = True
+            return found[1]
+        code = ord(found[0])
+        return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else "�"
+
+
+class LogWriter:
+    """Writes one stream of a job, and says where bytes were left out."""
+
+    def __init__(self, name: str, *, to_stderr: bool, offset: int = 0) -> None:
+        self.reached = offset
+        self.count = 0
+        self._name = name
+        self._target = sys.stderr if to_stderr else sys.stdout
+        self._filter = Harmless() if self._target.isatty() else None
+
+    def write(self, offset: int, data: bytes) -> None:
+        if offset > self.reached:
+            self._flush()
+            left_out = offset - self.reached
+            note(f"… {left_out} bytes of {self._name} from offset {self.reached} on were left out: over the bound …")
+        self._put(data[max(0, self.reached - offset) :])
+        self.reached = max(self.reached, offset + len(data))
+        self.count += len(data)
+        self._flush()
+
+    def begin(self, attempt: int) -> None:
+        """Another attempt writes from its own beginning."""
+        self.end()
+        note(f"… attempt {attempt} …")
+        self.reached = 0
+
+    def end(self) -> None:
+        if self._filter is not None:
+            self._target.write(self._filter.feed(b"", is_end=True))
+        self._flush()
+
+    def _put(self, data: bytes) -> None:
+        if self._filter is not None:
+            self._target.write(self._filter.feed(data))
+        else:
+            self._target.flush()
+            self._target.buffer.write(data)
+
+    def _flush(self) -> None:
+        self._target.flush()

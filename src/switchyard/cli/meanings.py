@@ -1,0 +1,189 @@
+"""What each error code means, what usually causes it and what to do: for `yard explain CODE` and the reference page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """`means` in a sentence or two; `causes` the usual ones first; `steps` in the order one would try them."""
+
+    means: str
+    causes: tuple[str, ...]
+    steps: tuple[str, ...]
+
+
+MEANINGS: dict[str, Meaning] = {
+    "error": Meaning(
+        "Something failed on this side, before or after the server was asked.",
+        (
+            "a file or folder that cannot be read or written",
+            "something answered at the URL that is not a Switchyard server",
+            "a part of the program that is not installed here",
+        ),
+        ("Read the line after `next:`; it names the file, the URL or the package.",),
+    ),
+    "bad-request": Meaning(
+        "The request is understood, but cannot be done as it stands. Nothing was stored.",
+        (
+            "options that do not go together",
+            "a job that is to wait for itself, or a ring of such jobs",
+            "an index or a stream that the job does not have",
+            "an abbreviated id that stands for more than one job",
+        ),
+        ("Correct what the message names and send it again.", "`yard COMMAND --help` has the options and examples."),
+    ),
+    "malformed": Meaning(
+        "A body, file or argument is not well-formed: a wrong type, an unknown field, a value out of its bounds.",
+        (
+            "a misspelt field: the message names the closest one",
+            "an array range that goes backwards, or names an index twice",
+            "YAML that reads a text as a number: put quotes around it",
+            "JSON with the same key twice",
+        ),
+        (
+            "Go to the place that the message names: field, line or column.",
+            "`yard submit --help` shows every field of a job file; `/v1/openapi.json` has all types.",
+        ),
+    ),
+    "unknown-name": Meaning(
+        "The request names a project, domain, cluster or job that does not exist, or that you may not see.",
+        ("a typing error", "a project that nobody has made yet", "a job given to --after that was never accepted"),
+        (
+            "`yard project ls`, `yard cluster ls` or `yard ls --all` list what you may name.",
+            "`yard project create NAME` makes a project, if you may.",
+        ),
+    ),
+    "too-large": Meaning(
+        "A body or an answer is over its bound. Nothing was stored.",
+        ("a job of over 8 MiB, a bulk request of over 64 MiB", "data passed as arguments or environment of a job"),
+        ("Send less in one request: `yard submit --bulk FILE --batch 200`.", "Put data into files that the job reads."),
+    ),
+    "unauthenticated": Meaning(
+        "The server does not know who you are: the token is missing, unknown, expired or revoked.",
+        (
+            "no `yard login` on this machine yet, or for another URL",
+            "YARD_TOKEN holds an old token, and wins over the stored one",
+            "the token expired (`yard token ls` shows when), or the user was disabled",
+        ),
+        (
+            "`yard login` stores a token for the server; `yard whoami` shows what it makes of you.",
+            "Lost the administrator's token? It was printed at the server's first start and stored for its user.",
+        ),
+    ),
+    "denied": Meaning(
+        "The server knows you, and you may not do this: a grant is missing.",
+        (
+            "submit needs the role submit on the project and on a cluster",
+            "acting on others' jobs needs the role operate on their project",
+            "users, tokens of others and grants need the role admin on the platform",
+        ),
+        (
+            "`yard whoami` lists your grants; the message names the role that is missing.",
+            "Ask an administrator for it: `yard grant add`.",
+        ),
+    ),
+    "not-found": Meaning(
+        "There is no such thing, or it is not yours to see: the two are not told apart on purpose.",
+        ("a typing error", "it was removed", "it belongs to a project you may not view"),
+        ("The matching list command shows what you may see: `yard user ls`, `yard token ls`, `yard agent ls` …",),
+    ),
+    "no-such-job": Meaning(
+        "There is no such job, or it is not yours to see.",
+        (
+            "a typing error; six characters or more of an id's start are enough if no other job has them",
+            "the job ended so long ago that it was cleared away",
+            "it is another server's: compare `yard version`",
+        ),
+        ("`yard ls --all` lists the jobs you may see.",),
+    ),
+    "no-such-cluster": Meaning(
+        "There is no such cluster, or it is not yours to see.",
+        ("a typing error", "it was removed", "it is private, and you have no grant on it"),
+        ("`yard cluster ls` lists the clusters you may see.", "`yard cluster invite NAME` brings a new one in."),
+    ),
+    "method-not-allowed": Meaning(
+        "The address exists, but does not take this method.",
+        ("a program that calls the API with the wrong verb", "a client of another version"),
+        ("`/v1/openapi.json` lists every address with its methods.", "Compare versions with `yard version`."),
+    ),
+    "conflict": Meaning(
+        "The request does not go together with what is there now.",
+        (
+            "a retry of a job that is not over yet",
+            "hold or priority for a job that is over, or that a cluster already has",
+            "a cluster or user that is still in use",
+        ),
+        ("Look at what is there (`yard show`, `yard explain`), then decide.",),
+    ),
+    "name-taken": Meaning(
+        "Something of this name exists already. Nothing was changed.",
+        ("it was made before, perhaps by a script that ran twice",),
+        ("Choose another name, or use what is there.",),
+    ),
+    "key-reused": Meaning(
+        "This idempotency key was used before, for another request. The same key belongs to the same body.",
+        (
+            "a script with a fixed --key whose job has changed since",
+            "a bulk file that was edited between two tries with one --key",
+        ),
+        ("Use a new key for a new request.", "To see what the key made, submit the very same request again."),
+    ),
+    "agent-lives": Meaning(
+        "Another agent of this name is alive, with another journal. Two of them would run jobs twice.",
+        (
+            "the agent was started on two machines with one name",
+            "its data folder was lost or moved while the first one still runs",
+        ),
+        (
+            "Stop the other agent; `yard agent ls` shows where it was seen.",
+            "Or give this one a name of its own: `yard agent --name`.",
+        ),
+    ),
+    "resync": Meaning(
+        "An agent's session is over: another incarnation of it, or another server, began a new one.",
+        ("the agent was restarted while its last poll was on its way", "a server was restarted"),
+        ("Nothing: the agent syncs by itself, and nothing is lost or run twice.",),
+    ),
+    "gone": Meaning(
+        "This registration is no longer valid: the agent or its cluster was removed, or registered anew.",
+        ("`yard agent rm` or `yard cluster rm`", "the cluster's name was registered again: that is another cluster"),
+        ("Join again: `yard cluster invite NAME`, then start the agent with the new join token.",),
+    ),
+    "policy-refused": Meaning(
+        "A rule refuses the job. Nothing was stored.",
+        ("it asks for more than a limit of its project or domain allows",),
+        ("Ask for less, or ask for the rule that the message names to be changed.",),
+    ),
+    "busy": Meaning(
+        "The server has as many requests waiting as it takes. It asks you to come back in a moment.",
+        ("a burst of submits, one request each", "a database that is slow at the moment"),
+        (
+            "The command line and the SDK wait and try again by themselves.",
+            "Send many jobs in one request (`yard submit --bulk`), or as an array.",
+        ),
+    ),
+    "unavailable": Meaning(
+        "The server cannot be reached, or cannot serve this now. What was accepted is not lost.",
+        (
+            "no server runs at the URL: `--server`, YARD_URL or the url in your file is wrong",
+            "it is starting, stopping, or its database is away",
+            "TLS: the certificate does not hold, or one side speaks plain HTTP",
+        ),
+        (
+            "`yard version` shows which URL is asked, and what answers.",
+            "Try again in a few seconds; running jobs go on meanwhile.",
+        ),
+    ),
+    "timed-out": Meaning(
+        "The time that was given ran out. What was waited for goes on.",
+        ("--timeout was shorter than the job, or than its wait for a cluster",),
+        ("Give more time, or wait again: `yard wait ID`.", "`yard explain ID` says what a job waits for."),
+    ),
+    "internal": Meaning(
+        "A defect in the server. Whatever you asked for was not done, or not confirmed.",
+        ("a case that nobody thought of",),
+        ("Look at the server's log for this request, and report it with that line.",),
+    ),
+}

@@ -1,0 +1,50 @@
+"""A progress bar on the terminal's stderr; anywhere else it is silent. It knows counts, not what is counted."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from types import TracebackType
+
+WIDTH = 24
+DRAW_S = 0.1  # between two drawings: more often nobody sees
+
+
+def bar(done: int, total: int, *, width: int = WIDTH) -> str:
+    """`▕██████░░░░░░▏ 532/1000`; without a total only the count."""
+    if total <= 0:
+        return str(done)
+    full = min(width, width * done // total)
+    return f"▕{'█' * full}{'░' * (width - full)}▏ {done}/{total}"
+
+
+class Progress:
+    """Told how far it is as often as one likes; draws as often as it is worth."""
+
+    def __init__(self, what: str, total: int = 0) -> None:
+        self._what = what
+        self._total = total
+        self._is_shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._drawn_at = 0.0
+
+    def __enter__(self) -> Progress:
+        self.show(0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_shown:
+            sys.stderr.write("\x1b[K")
+            sys.stderr.flush()
+
+    def show(self, done: int, total: int | None = None, note: str = "") -> None:
+        self._total = self._total if total is None else total
+        now = time.monotonic()
+        if not self._is_shown or (now - self._drawn_at < DRAW_S and done < self._total):
+            return
+        self._drawn_at = now
+        # The cursor goes back to the start, so that whatever is printed next takes the bar's place.
+        sys.stderr.write(f"\x1b[K{self._what} {bar(done, self._total)} {note}\r")
+        sys.stderr.flush()

@@ -1,0 +1,197 @@
+"""`yard watch`: jobs as they change, a live table on a terminal, lines into a pipe. Nothing is missed in between."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from functools import lru_cache
+from shutil import get_terminal_size
+
+import msgspec
+
+from switchyard.cli.connect import connect
+from switchyard.cli.job_view import COLUMNS, job_line, job_row
+from switchyard.cli.output import clean, has_colour, note, paint, paint_word, plain
+from switchyard.cli.parser import Parser, add_shared, pair
+from switchyard.cli.table import format_table, now_us
+from switchyard.errors import BadRequest, YardError
+from switchyard.model.api import Event
+from switchyard.model.job import Job
+from switchyard.model.lifecycle import FINAL
+from switchyard.sdk.client import Client
+
+ROWS_MAX = 200  # of the live table, however tall the screen is
+IDS_MAX = 90  # looked after at once by their ids
+LOOK_S = 0.5  # between two looks at the jobs, however much happens
+TICK_S = 1.0  # ages grow on the screen
+LABELS_MAX = 10_000  # jobs of which it is remembered whether they have the labels
+
+EXAMPLES = """\
+  yard watch                               the newest jobs, as they change
+  yard watch 01JCQ0V7 01JCQ0W2             these, until they have ended
+  yard watch --label run=7 --project physics
+  yard watch --after 41250 -o json         one JSON object per event, from a number on, without end"""
+
+
+def main(argv: list[str]) -> int:
+    args = _parser().parse_args(argv)
+    if len(args.job) > IDS_MAX:
+        raise BadRequest(
+            f"At most {IDS_MAX} ids can be watched at once.", next_step="Watch them by a label: --label K=V."
+        )
+    with connect(args) as yard:
+        ids = [yard.job(job).id for job in args.job]
+        is_live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not args.output
+        if is_live:
+            _Table(yard, args, ids).run()
+        else:
+            _print_lines(yard, args, ids)
+    return 0
+
+
+def _print_lines(yard: Client, args: Namespace, ids: list[str]) -> None:
+    """One line per event; of jobs named by their ids first how they stand, and an end when all have theirs."""
+    after = yard.newest_event() if args.after is None else args.after
+    left = set(ids)
+    for job in map(yard.job, ids):
+        if not args.output and args.after is None:
+            print(job_line(job, now_us()), flush=True)
+        if job.state in FINAL and args.after is None:
+            left.discard(job.id)
+    if ids and not left:
+        return
+    for event in _events(yard, args, ids, after):
+        _print_one(event, args.output)
+        if event.state in FINAL:
+            left.discard(event.job)
+            if ids and not left:
+                return
+
+
+def _events(yard: Client, args: Namespace, ids: list[str], after: int) -> Iterator[Event]:
+    """The events of the jobs that are meant, from a number on."""
+    wanted = dict(args.label)
+
+    @lru_cache(maxsize=LABELS_MAX)
+    def has_labels(job: str) -> bool:
+        labels = yard.job(job).labels
+        return all(labels.get(key) == value for key, value in wanted.items())
+
+    one = ids[0] if len(ids) == 1 else None
+    for event in yard.follow(after=after, job=one, project=args.project, on_trouble=_say):
+        if (not ids or event.job in ids) and (not wanted or has_labels(event.job)):
+            yield event
+
+
+def _say(trouble: YardError | None) -> None:
+    note(f"{trouble.detail} Trying again…" if trouble else "Connected again; nothing was missed.")
+
+
+def _print_one(event: Event, form: str | None) -> None:
+    if form == "json":
+        print(msgspec.json.encode(plain(event)).decode(), flush=True)
+        return
+    where = f" on {event.cluster}" if event.cluster else ""
+    why = f": {event.reason}" if event.reason else ""
+    print(f"{event.seq}  {event.job}  {event.kind}  {paint_word(event.state)}{clean(where + why)}", flush=True)
+
+
+class _Table:
+    """The live view. One thread follows the events and says that something changed; the main one looks and draws."""
+
+    def __init__(self, yard: Client, args: Namespace, ids: list[str]) -> None:
+        self._yard = yard
+        self._args = args
+        self._ids = ids
+        self._jobs: list[Job] = []
+        self._seen = yard.newest_event() if args.after is None else args.after
+        self._trouble: YardError | None = None
+        self._fatal: YardError | None = None
+        self._changed = threading.Event()
+
+    def run(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        self._look()
+        threading.Thread(target=self._follow, name="follow", daemon=True).start()
+        with Live(console=Console(highlight=False), auto_refresh=False, transient=False) as live:
+            while True:
+                live.update(Text.from_ansi("\n".join(self._lines())), refresh=True)
+                if self._ids and all(job.state in FINAL for job in self._jobs):
+                    return
+                if self._fatal is not None:
+                    raise self._fatal
+                started = time.monotonic()
+                if self._changed.wait(TICK_S):
+                    self._changed.clear()
+                    self._look()
+                    time.sleep(max(0.0, LOOK_S - (time.monotonic() - started)))
+
+    def _follow(self) -> None:
+        try:
+            one = self._ids[0] if len(self._ids) == 1 else None
+            for event in self._yard.follow(
+                after=self._seen, job=one, project=self._args.project, on_trouble=self._on_trouble
+            ):
+                self._seen = event.seq
+                if not self._ids or event.job in self._ids:
+                    self._changed.set()
+        except YardError as exc:
+            self._fatal = exc
+            self._changed.set()
+
+    def _on_trouble(self, trouble: YardError | None) -> None:
+        self._trouble = trouble
+        self._changed.set()
+
+    def _look(self) -> None:
+        """The jobs as they are now; while the server is away, as they were."""
+        try:
+            if self._ids:
+                found = {job.id: job for job in self._yard.jobs(ids=self._ids)}
+                self._jobs = [found[job] for job in self._ids if job in found] or self._jobs
+            else:
+                rows = min(ROWS_MAX, get_terminal_size().lines - 3)
+                labels = dict(self._args.label)
+                self._jobs = list(self._yard.jobs(labels=labels, project=self._args.project, limit=max(1, rows)))
+        except YardError as exc:
+            if not exc.transient:
+                raise
+            self._trouble = exc
+            self._changed.set()  # look again
+
+    def _lines(self) -> list[str]:
+        now = now_us()
+        width = get_terminal_size().columns
+        shown = self._jobs[: max(1, get_terminal_size().lines - 3)]
+        table = format_table(COLUMNS, [job_row(job, now) for job in shown], width=width, coloured=has_colour())
+        counts: dict[str, int] = {}
+        for job in self._jobs:
+            counts[job.state.value] = counts.get(job.state.value, 0) + 1
+        told = " · ".join(f"{count} {state.lower()}" for state, count in sorted(counts.items())) or "no jobs yet"
+        foot = clean(f"{self._trouble.detail} Trying again…") if self._trouble else f"{told} · event {self._seen}"
+        return [*table, paint(foot[: max(1, width - 1)], "dim")]
+
+
+def _parser() -> Parser:
+    parser = Parser("yard watch", "Watch jobs change, until those named have ended, or Ctrl-C.", examples=EXAMPLES)
+    parser.add_argument("job", nargs="*", metavar="ID", help="a job's id, or enough of its start (default: all jobs)")
+    parser.add_argument(
+        "-l", "--label", type=pair, action="append", default=[], metavar="K=V", help="only with this label; repeatable"
+    )
+    parser.add_argument("--project", metavar="NAME", help="only of this project")
+    parser.add_argument("--after", type=_number, metavar="SEQ", help="begin after this event's number (default: now)")
+    add_shared(parser, outputs=("json",))
+    return parser
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise BadRequest(f"{text!r} is not the number of an event.")
+    return int(text)

@@ -1,0 +1,72 @@
+"""The JSON Schema of a job file, the plain form that people write: made from the very types that check it. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from switchyard.model.job import JobRequest, JobSpec, Resources
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+TITLE = "A Switchyard job file"
+ABOUT = "What `yard submit -f FILE` reads. Every field but `command` may be left out."
+# Shown by editors beside a field; where the type says enough there is none.
+FIELDS = {
+    "command": "the program and its arguments: a list of words, or one line split as a shell would",
+    "name": "what to call it; else the program's name",
+    "project": "where it belongs (default: default)",
+    "domain": "development, staging, production or what the server has (default: development)",
+    "priority": "higher goes first (default 0)",
+    "labels": "free names and values to find it by",
+    "cluster": "only this cluster",
+    "clusters": "submit tokens of clusters; else those of your own file",
+    "array": "a task for each index, e.g. 0-999%50: at most 50 at once",
+    "after": "begin after these jobs: ID, ID:ok, ID:any or ID:notok",
+    "hold": "wait until `yard release`",
+    "expires_after": "not begun by then: it fails; 90, 15m, 1h30m, 2d or 1:30:00",
+    "env": "the environment it adds",
+    "cwd": "where it runs, on the cluster",
+    "image": "container image, where the cluster uses them",
+    "nodes": "spread over this many nodes (default: any)",
+    "tasks": "tasks in all; cores, gpus, memory and storage are for each of them (default 1)",
+    "cores": "cores of a task; 500m is half of one (default 1)",
+    "gpus": "GPUs of a task",
+    "memory": "memory of a task, as in 8GiB",
+    "ephemeral_storage": "scratch space of a task, as in 100GiB",
+    "limits": "the most a task may use; absent means the request",
+    "time_limit": "ended after this: 90, 15m, 1h30m, 2d or 1:30:00",
+    "on_lost": "if its cluster falls silent: wait, requeue or fail (default wait)",
+    "lost_after": "silent for how long",
+    "retry": "when to try again after a failure",
+    "spec": "the same fields, nested as the API has them",
+    "resources": "the same fields, nested as the API has them",
+}
+
+
+def schema() -> dict[str, Any]:
+    """The whole document. The nested form of the API is allowed as well, as `yard submit` allows it."""
+    _, parts = msgspec.json.schema_components([JobRequest, JobSpec, Resources], ref_template="#/$defs/{name}")
+    nested = [parts.pop(kind.__name__) for kind in (JobRequest, JobSpec, Resources)]
+    request, spec, resources = (dict(part["properties"]) for part in nested)
+    del request["spec"], spec["resources"]
+    command = {"anyOf": [{"type": "string", "minLength": 1}, spec.pop("command")]}
+    flat = {"command": command, **request, **spec, **resources}
+    inner = {"command": command, **spec, **resources, "resources": _object(resources)}
+    properties = {**flat, "spec": _object(inner), "resources": _object(resources)}
+    return {
+        "$schema": DIALECT,
+        "title": TITLE,
+        "description": ABOUT,
+        **_object({name: _described(name, part) for name, part in properties.items()}),
+        "anyOf": [{"required": ["command"]}, {"required": ["spec"]}],
+        "$defs": parts,
+    }
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _described(name: str, part: dict[str, Any]) -> dict[str, Any]:
+    return {**part, "description": FIELDS[name]} if name in FIELDS else part

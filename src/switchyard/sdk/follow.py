@@ -1,0 +1,157 @@
+"""What comes while one looks on: events as a stream, logs by offset. Both go on where they were after any break."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec.structs import replace
+
+from switchyard.errors import NotFound, YardError
+from switchyard.model.api import Event, Output
+from switchyard.sdk.calls import Calls, at
+from switchyard.sdk.transport import Request
+
+OUTAGE_S = 300.0  # a follower outlasts a server that is away this long
+SILENCE_S = 45.0  # three beats of the server's: then nobody is there
+PAUSE_S_FIRST, PAUSE_S_MAX = 0.2, 5.0
+HOLD_S = 30  # one held request for more of a log; proxies tend to cut idle ones at 60
+STEP_S = 0.2  # between two looks, should a server answer at once instead of holding
+
+OnTrouble = Callable[[YardError | None], None]
+
+
+class Following(Calls):
+    """The part of the client that looks on."""
+
+    def follow(
+        self,
+        *,
+        after: int | None = None,
+        job: str | None = None,
+        project: str | None = None,
+        outage_s: float = OUTAGE_S,
+        on_trouble: OnTrouble | None = None,
+    ) -> Iterator[Event]:
+        """Events as they happen, without end: none twice, none missed, across restarts of the server.
+
+        `after`: the number of the last event you know, 0 for all there were; none: from now on. `on_trouble` is told
+        when the connection is lost, and with none when it is back.
+        """
+        cursor = after
+        lost_at: float | None = None
+        pause_s = PAUSE_S_FIRST
+        while True:
+            try:
+                for number, event in self._stream(cursor, job, project):
+                    if lost_at is not None and on_trouble:
+                        on_trouble(None)
+                    lost_at, pause_s = None, PAUSE_S_FIRST
+                    if event is not None and (cursor is None or event.seq > cursor):
+                        cursor = event.seq
+                        yield event
+                    cursor = max(cursor or 0, number)
+            except YardError as exc:
+                now = time.monotonic()
+                lost_at = now if lost_at is None else lost_at
+                if not exc.transient or now - lost_at > outage_s:
+                    raise
+                if on_trouble:
+                    on_trouble(exc)
+            time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 — spreads clients, guards no secret
+            pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+    def newest_event(self) -> int:
+        """The number of the newest event: ask for it, look around, follow from it, and nothing is missed."""
+        return next((number for number, _ in self._stream(None, None, None)), 0)
+
+    def _stream(self, after: int | None, job: str | None, project: str | None) -> Iterator[tuple[int, Event | None]]:
+        """One connection: numbers, and the events that come with them."""
+        asked = {"after": after, "job": job, "project": project}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        request = Request("GET", at("events", "stream") + (f"?{query}" if query else ""), repeatable=True)
+        yield from _messages(self._transport.lines(request, timeout_s=SILENCE_S))
+
+    def logs(
+        self,
+        job: str,
+        *,
+        stream: str = "stdout",
+        task: int | None = None,
+        attempt: int | None = None,
+        offset: int = 0,
+        follow: bool = True,
+    ) -> Iterator[Output]:
+        """What a job writes, part by part as it comes, until it has ended; `follow=False`: what there is now.
+
+        Without `attempt`, a retry's output follows that of the attempt before it, from offset 0 again. A part that does
+        not begin where the last one ended follows bytes that were left out by the server's bound.
+        """
+        number, is_next = attempt, False
+        while True:
+            begun = time.monotonic()
+            try:
+                found = self._get(
+                    at("jobs", job, "output"),
+                    Output,
+                    query={
+                        "stream": stream,
+                        "task": task,
+                        "attempt": number,
+                        "offset": offset or None,
+                        "wait_s": HOLD_S if follow else None,
+                    },
+                    timeout_s=HOLD_S + SILENCE_S,
+                    retry_s=OUTAGE_S if follow else None,
+                )
+            except NotFound:
+                if is_next:
+                    return  # the job ended before the attempt that was to come
+                raise
+            job, number, offset, is_next = found.job, found.attempt, found.next, is_next and not found.chunks
+            yield found
+            if not follow:
+                if not found.chunks or offset >= found.size:
+                    return
+            elif found.is_over:
+                if attempt is not None or found.is_last:
+                    return
+                number, offset, is_next = number + 1, 0, True
+            elif not found.chunks:
+                time.sleep(max(0.0, STEP_S - (time.monotonic() - begun)))
+
+    def output(
+        self, job: str, *, stream: str = "stdout", task: int | None = None, attempt: int | None = None
+    ) -> Output:
+        """What a job has written so far, in chunks; a gap between two was left out by the server's bound."""
+        parts = list(self.logs(job, stream=stream, task=task, attempt=attempt, follow=False))
+        return replace(parts[-1], chunks=[chunk for part in parts for chunk in part.chunks])
+
+
+def _messages(lines: Iterable[bytes]) -> Iterator[tuple[int, Event | None]]:
+    """Server-sent events, as far as ours go: each has a number, and most have data."""
+    number: int | None = None
+    data = b""
+    for line in lines:
+        name, _, value = line.rstrip(b"\r\n").partition(b":")
+        if name == b"id" and value.strip().isdigit():
+            number = int(value)
+        elif name == b"data":
+            data = value.strip()
+        elif not line.strip():
+            if number is not None:
+                yield number, _event(data) if data else None
+            data = b""
+
+
+def _event(data: bytes) -> Event:
+    try:
+        return msgspec.json.decode(data, type=Event)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise YardError(
+            f"The server sent an event that this version does not understand: {exc}",
+            next_step="Compare versions with `yard version`.",
+        ) from exc

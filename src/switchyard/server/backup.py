@@ -1,0 +1,211 @@
+"""`yard db backup` and `yard db restore`: one file out, one file in, for either database. Reads no command line."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from switchyard.errors import BadRequest, Conflict, Malformed, NotFound, Unavailable
+from switchyard.service.clock import now_us
+from switchyard.store import backup
+from switchyard.store.database import Database, revisions
+
+PROGRAM_S = 6 * 3600  # a dump that takes longer hangs
+WAIT_S = 60  # how long a restored server listens to its agents before it hands out again what waited
+PG_DUMP_HEAD = b"PGDMP"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server keeps things: its folder if that is known, and its database; and an environment for pg_dump."""
+
+    data: Path | None
+    url: str
+    environment: Mapping[str, str]
+
+
+def back_up(place: Place, to: Path, *, force: bool) -> Path:
+    """Write a backup to a file, or under a name of its own into a folder. A server may be running."""
+    with closing(Database(place.url)) as database:
+        _need_there(database)
+        if revisions(database)[0] is None:
+            raise NotFound("There is no database to back up yet.", next_step="Check --data and --database.")
+        target = to / _name(database) if to.is_dir() else to
+        if target.exists() and not force:
+            raise Conflict(f"{target} is there already.", next_step="Name another file, or add --force.")
+        part = target.with_name(f"{target.name}.part")
+        try:
+            part.unlink(missing_ok=True)
+            part.touch(mode=0o600)  # it holds the hashes of all credentials, and every job's environment
+            if database.is_sqlite:
+                backup.copy_sqlite(_file(database), part)
+                backup.check_sqlite(part)
+            else:
+                options = ["--format=custom", "--no-owner", "--no-privileges", f"--file={part}"]
+                _run("pg_dump", options, database, place.environment)
+            part.replace(target)
+        except OSError as exc:
+            raise Unavailable(
+                f"The backup cannot be written: {exc}.", next_step="Check the folder and its disk."
+            ) from exc
+        finally:
+            part.unlink(missing_ok=True)
+    return target
+
+
+def restore(place: Place, file: Path, *, wait_s: int, force: bool) -> Path | None:
+    """Put a backup in the database's place. What was there is kept beside it where that is a file; that file."""
+    if not file.is_file():
+        raise NotFound(f"There is no file {file}.", next_step="Name a file of `yard db backup`.")
+    with _no_server(place.data), closing(Database(place.url)) as database:
+        if database.is_sqlite:
+            return _restore_sqlite(database, file, wait_s=wait_s, force=force)
+        _restore_postgresql(database, file, place.environment, wait_s=wait_s, force=force)
+    return None
+
+
+def _restore_sqlite(database: Database, file: Path, *, wait_s: int, force: bool) -> Path | None:
+    target = _file(database)
+    if _head(file).startswith(PG_DUMP_HEAD):
+        raise Malformed(f"{file} is a backup of a PostgreSQL.", next_step="Give --database postgresql://…")
+    backup.check_sqlite(file)
+    is_there = target.exists() and target.stat().st_size > 0
+    if is_there:
+        backup.need_unused_sqlite(target)
+        if revisions(database)[0] is not None and not force:
+            raise _not_empty(str(target))
+    database.close()
+    part = target.with_name(f"{target.name}.restoring")
+    try:
+        part.unlink(missing_ok=True)
+        part.touch(mode=0o600)
+        backup.copy_sqlite(file, part)
+        with closing(Database(f"sqlite:///{part}")) as copy:
+            if revisions(copy)[0] is None:
+                raise Malformed(f"{file} is no database of ours.", next_step="Name a file of `yard db backup`.")
+            backup.mark_restored(copy, base=now_us(), wait_us=wait_s * 1_000_000)
+        backup.need_unused_sqlite(part)  # folds its WAL back: the one file that is moved must be all of it
+        aside = target.with_name(f"{target.name}.before-{_stamp()}") if is_there else None
+        if aside is not None:
+            os.link(target, aside)
+        part.replace(target)
+        for suffix in ("-wal", "-shm"):
+            target.with_name(target.name + suffix).unlink(missing_ok=True)
+        _sync(target.parent)
+    except OSError as exc:
+        raise Unavailable(
+            f"The backup cannot be put in place: {exc}.", next_step="Check the folder and its disk."
+        ) from exc
+    finally:
+        for suffix in ("", "-wal", "-shm"):
+            part.with_name(part.name + suffix).unlink(missing_ok=True)
+    return aside
+
+
+def _restore_postgresql(
+    database: Database, file: Path, environment: Mapping[str, str], *, wait_s: int, force: bool
+) -> None:
+    if not _head(file).startswith(PG_DUMP_HEAD):
+        raise Malformed(f"{file} is not a backup of a PostgreSQL.", next_step="Name a file of `yard db backup`.")
+    _find("pg_restore", environment)
+    backup.need_unused_postgresql(database)
+    if revisions(database)[0] is not None and not force:
+        raise _not_empty(f"{database.url.host}/{database.url.database}")
+    backup.mark_restored(database, base=now_us(), wait_us=wait_s * 1_000_000)
+    database.close()
+    options = ["--clean", "--if-exists", "--no-owner", "--no-privileges", "--single-transaction", "--exit-on-error"]
+    try:
+        _run("pg_restore", options, database, environment, str(file))
+    except (Unavailable, NotFound):
+        backup.unmark_restored(database)  # it was rolled back: what was there is still there
+        raise
+    database.close()
+    backup.need_unused_postgresql(database)  # one that was started meanwhile believes what is no longer so
+
+
+@contextmanager
+def _no_server(data: Path | None) -> Iterator[None]:
+    """Hold the lock a server holds on its folder, so that none runs and none starts."""
+    if data is None or not data.is_dir():
+        yield
+        return
+    with (data / "server.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            raise Conflict(f"A server runs on {data}.", next_step="Stop it, then restore.") from exc
+        yield
+
+
+def _need_there(database: Database) -> None:
+    if database.is_sqlite and not _file(database).exists():
+        raise NotFound(f"There is no database {database.url.database}.", next_step="Check --data and --database.")
+
+
+def _run(program: str, options: list[str], database: Database, environment: Mapping[str, str], *rest: str) -> None:
+    """One of PostgreSQL's own programs. The password goes by the environment: others can see a command line."""
+    url = database.url.set(drivername="postgresql", password=None)
+    env = dict(environment)
+    if database.url.password:
+        env["PGPASSWORD"] = str(database.url.password)
+    words = [_find(program, environment), *options, "--no-password", f"--dbname={url.render_as_string()}", *rest]
+    try:
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise Unavailable(f"{program} did not finish: {exc}.") from exc
+    if done.returncode != 0:
+        said = " ".join(done.stderr.split())[:600]
+        raise Unavailable(
+            f"{program} failed: {said}",
+            next_step=f"Is {program} as new as the server? Nothing was changed.",
+        )
+
+
+def _find(program: str, environment: Mapping[str, str]) -> str:
+    found = shutil.which(program, path=environment.get("PATH"))
+    if found is None:
+        raise NotFound(
+            f"{program} is not installed here, and a backup of a PostgreSQL needs it.",
+            next_step="Install PostgreSQL's client programs (Debian: postgresql-client).",
+        )
+    return found
+
+
+def _file(database: Database) -> Path:
+    assert database.url.database
+    return Path(database.url.database).absolute()
+
+
+def _head(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(16)
+    except OSError as exc:
+        raise BadRequest(f"{file} cannot be read: {exc.strerror}.", next_step="Check the file.") from exc
+
+
+def _name(database: Database) -> str:
+    return f"switchyard-{_stamp()}.{'db' if database.is_sqlite else 'dump'}"
+
+
+def _stamp() -> str:
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def _not_empty(what: str) -> Conflict:
+    return Conflict(f"There is a database at {what} already.", next_step="Add --force to put the backup in its place.")
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

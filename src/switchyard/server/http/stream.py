@@ -1,0 +1,155 @@
+"""Events as they happen: server-sent events over plain ASGI.
+
+A follower is a cursor, not a queue: it reads the next page of events from the store when it has sent the last one, so
+a slow one costs one page of memory, and one that never reads is cut off. Numbers become visible in order, so a follower
+that comes back with the last number it saw misses nothing, at whatever server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from switchyard.errors import Busy, Denied, Malformed, YardError
+from switchyard.model.access import Role
+from switchyard.model.api import Event
+from switchyard.server.http.answer import Receive, Scope, Send, header
+from switchyard.server.http.authenticate import authenticate_user, bearer
+from switchyard.server.http.call import Call, read_query
+from switchyard.server.http.endpoints import ENDPOINTS, check_query
+from switchyard.server.http.hot import until_gone
+from switchyard.server.yard import Yard
+from switchyard.service import jobs
+from switchyard.service.rights import Actor
+
+PATH = "/v1/events/stream"
+SEQ_MAX = 2**63 - 1
+STREAMS_MAX = 500  # followers of one server: each costs a query per burst of events
+PAGE = 200  # events read at once
+PART_BYTES = 32 * 1024  # handed to the socket at once: what a follower that does not read costs
+PACE_S = 0.1  # between two looks of one follower: what comes in between is read together
+BEAT_S = 15.0  # a line when nothing happens: both sides learn that the other is gone
+SEND_S = 30.0  # a follower that took nothing for so long is cut off
+AGAIN_S = 2.0  # a look without a wake-up: one may have been lost
+RETRY_MS = 1000  # what the client should wait before it comes back
+
+_encoder = msgspec.json.Encoder()
+
+
+class Stalled(Exception):
+    """The follower does not read."""
+
+
+@dataclass
+class _Cursor:
+    """Where a follower stands. `job` is a whole id."""
+
+    after: int
+    job: str | None
+    project: str | None
+
+
+async def events(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
+    """GET /v1/events/stream."""
+    actor = await authenticate_user(yard, scope)
+    query = read_query(scope)
+    check_query(next(each for each in ENDPOINTS if each.path == PATH), query)
+    call = Call(yard, actor, {}, query, None, bearer(scope))
+    if yard.streams >= STREAMS_MAX:
+        raise Busy(f"{STREAMS_MAX} followers are connected to this server.")
+    cursor = await yard.in_thread(_begin, call, _last_id(scope))
+    gone: asyncio.Task[object] = asyncio.ensure_future(until_gone(receive))
+    yard.streams += 1
+    try:
+        await _follow(yard, scope, send, cursor, gone)
+    except Stalled:
+        _cut_off(send)
+    finally:
+        yard.streams -= 1
+        gone.cancel()
+
+
+async def _follow(yard: Yard, scope: Scope, send: Send, cursor: _Cursor, gone: asyncio.Task[object]) -> None:
+    headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await _send(send, f"retry: {RETRY_MS}\nid: {cursor.after}\n\n".encode())
+    loop = asyncio.get_running_loop()
+    said = loop.time()
+    while not gone.done() and not yard.hub.is_closing:
+        news = yard.hub.news
+        try:
+            actor = await authenticate_user(yard, scope)  # a token that was revoked meanwhile ends the stream
+            found, reached = await yard.in_thread(_look, yard, actor, cursor)
+        except YardError:
+            break  # told when it comes back
+        for part in _parts(found):
+            await _send(send, part)
+        if found or loop.time() - said >= BEAT_S:
+            # The number alone is no event to a client, but it is where it goes on: also past what it may not see.
+            await _send(send, f": here\nid: {reached}\n\n".encode())
+            said = loop.time()
+        cursor.after = reached
+        if len(found) < PAGE:
+            left_s = max(0.0, said + BEAT_S - loop.time())
+            await yard.hub.wait_news(news, min(AGAIN_S, left_s), gone)
+            await asyncio.sleep(PACE_S)
+    await _send(send, b"", more=False)
+
+
+def _begin(call: Call, last_id: int | None) -> _Cursor:
+    """Check what is asked for, and find where to begin."""
+    context, actor = call.yard.context, call.actor
+    job, project = call.text("job"), call.text("project")
+    if job is not None:
+        job = jobs.job_get(context, actor, job).id
+    if project is not None and not actor.may_project(Role.VIEW, project):
+        raise Denied(f"You may not view the jobs of project {project[:80]}.")
+    after = call.number("after", -1, most=SEQ_MAX)
+    if last_id is not None:
+        after = last_id
+    return _Cursor(jobs.last_event(context) if after < 0 else after, job, project)
+
+
+def _look(yard: Yard, actor: Actor, cursor: _Cursor) -> tuple[list[Event], int]:
+    """The next events, and the number from which to go on."""
+    return jobs.next_events(
+        yard.context, actor, job_id=cursor.job, project=cursor.project, after=cursor.after, limit=PAGE
+    )
+
+
+def _parts(found: list[Event]) -> Iterator[bytes]:
+    part = b""
+    for event in found:
+        part += b"id: %d\nevent: %b\ndata: %b\n\n" % (event.seq, event.kind.encode(), _encoder.encode(event))
+        if len(part) >= PART_BYTES:
+            yield part
+            part = b""
+    if part:
+        yield part
+
+
+async def _send(send: Send, body: bytes, *, more: bool = True) -> None:
+    """Hand it over, or give up: the send of a client that does not read waits until it does."""
+    try:
+        await asyncio.wait_for(send({"type": "http.response.body", "body": body, "more_body": more}), SEND_S)
+    except TimeoutError as exc:
+        raise Stalled from exc
+
+
+def _cut_off(send: Send) -> None:
+    """Drop the connection with what it has not taken. ASGI has no word for it; uvicorn's `send` knows its transport."""
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    if transport is not None:
+        transport.abort()
+
+
+def _last_id(scope: Scope) -> int | None:
+    value = header(scope, b"last-event-id")
+    if value is None or not value.strip():
+        return None
+    if not value.isdigit() or int(value) > SEQ_MAX:
+        raise Malformed("The Last-Event-ID is not a number of ours.")
+    return int(value)

@@ -1,0 +1,66 @@
+"""The seam to whatever keeps logs, and how output gets there: only from the agent that leased the attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from switchyard.model.log import Piece, Stream
+from switchyard.model.poll import OutputChunk
+from switchyard.service.committer import Batch
+from switchyard.store.database import Tx
+from switchyard.store.output import output_holders
+
+
+class LogStore(Protocol):
+    """The database (`store/output.py`) or a directory (`store/logfiles.py`); one contract suite for both.
+
+    Pieces may come twice, out of order and with other boundaries. What is read has no byte twice and is in order; a gap
+    was left out by the bound.
+    """
+
+    is_outside: bool  # it takes part in no transaction, and may be slow: not for the writer's thread
+
+    def keep(self, tx: Tx, pieces: Sequence[Piece], /) -> None: ...
+
+    def read(self, tx: Tx, stream: Stream, offset: int, /, *, bytes_max: int) -> tuple[list[tuple[int, bytes]], int]:
+        """Bytes from an offset on, at most so many; and how far the stream reaches."""
+
+    def remove(self, tx: Tx, job_ids: Iterable[str], /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OutputWrite:
+    """Output that came without reports: nobody waits for it, so it lets others go first."""
+
+    agent_id: str
+    chunks: tuple[OutputChunk, ...]
+
+    def job_ids(self) -> Iterable[str]:
+        return ()  # no job is changed, so none is locked
+
+    @property
+    def size(self) -> int:
+        return sum(len(chunk.data) for chunk in self.chunks)
+
+
+def apply_output(batch: Batch, writes: list[OutputWrite], *, logs: LogStore) -> list[Any]:
+    for write in writes:
+        keep_output(batch.tx, logs, write.agent_id, write.chunks)
+    return [None] * len(writes)
+
+
+def keep_output(tx: Tx, logs: LogStore, agent_id: str, chunks: Sequence[OutputChunk]) -> None:
+    """Keep chunks of attempts that this agent leased; those of others are dropped without a word."""
+    if not chunks:
+        return
+    mine = output_holders(tx, agent_id, ((chunk.job, chunk.fence) for chunk in chunks))
+    logs.keep(
+        tx,
+        [
+            Piece(Stream(chunk.job, chunk.fence, chunk.stream), chunk.offset, chunk.data)
+            for chunk in chunks
+            if (chunk.job, chunk.fence) in mine
+        ],
+    )

@@ -1,0 +1,98 @@
+"""A database that was just restored: the mark that says so, and what the first server on it must put right.
+
+Kept in a table of its own, which no backup has: it outlives `pg_restore`, and a crash at any moment leaves either the
+old database, or a restored one that is still marked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from switchyard.store.database import MIGRATION_LOCK, Database, Tx
+from switchyard.store.events import counter_raise, counter_take
+from switchyard.store.schema import agents, audit, jobs, leaders
+
+Row = sa.Row[*tuple[Any, ...]]
+
+_marks = sa.Table(
+    "restored",
+    sa.MetaData(),
+    sa.Column("base", sa.BigInteger, nullable=False),
+    sa.Column("wait_us", sa.BigInteger, nullable=False),
+)
+FINAL = ("SUCCEEDED", "FAILED", "CANCELLED", "REJECTED")
+# Agents learn from a session they do not know that they must say what they hold.
+SESSIONS = 1_000_000
+
+
+def mark(tx: Tx, *, base: int, wait_us: int) -> None:
+    """The next server to start finds a restored database. `base`: above every fence and event number there ever was."""
+    _marks.create(tx, checkfirst=True)
+    tx.execute(sa.delete(_marks))
+    tx.execute(sa.insert(_marks).values(base=base, wait_us=wait_us))
+
+
+def unmark(tx: Tx) -> None:
+    _marks.drop(tx, checkfirst=True)
+
+
+def is_marked(database: Database) -> bool:
+    with database.read() as tx:
+        return bool(sa.inspect(tx).has_table(_marks.name))
+
+
+def settle(tx: Tx, *, now_us: int, audit_id: str) -> int | None:
+    """Put right what a restore turned back; none if another server has done it. The base from which fences go on."""
+    if tx.dialect.name == "postgresql":
+        tx.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+    if not sa.inspect(tx).has_table(_marks.name):
+        return None
+    said = tx.execute(sa.select(_marks)).one_or_none()
+    base = max(now_us, said.base if said else 0)
+    _raise_fences(tx, base)
+    _hold_back(tx, until_us=now_us + (said.wait_us if said else 0))
+    tx.execute(sa.update(agents).values(session=agents.c.session + SESSIONS))
+    tx.execute(sa.update(leaders).values(holder="", expires_us=0))
+    counter_raise(tx, "events", base)
+    for version in ("clusters", "access"):
+        counter_take(tx, version, 1)
+    row = {"id": audit_id, "at_us": now_us, "actor": "server", "action": "db.restored", "object": "database"}
+    tx.execute(sa.insert(audit).values(**row, before=None, after=f'{{"base":{base}}}'))
+    unmark(tx)
+    return base
+
+
+def _raise_fences(tx: Tx, base: int) -> None:
+    """What is leased keeps its fence, so that its agent may go on; the next one is above the base."""
+    live = jobs.c.state.not_in(FINAL)
+    is_handed_over = sa.or_(jobs.c.agent_id.is_not(None), jobs.c.array.is_not(None))
+    known = sa.case((is_handed_over, jobs.c.fence + 1), else_=jobs.c.fence)
+    tx.execute(sa.update(jobs).where(live).values(fence_floor=base, fence_known=known))
+    # The tasks that run have their fences in `ranges`; an array's own is only where the next ones begin.
+    tx.execute(sa.update(jobs).where(live, jobs.c.array.is_not(None)).values(fence=base))
+
+
+def _hold_back(tx: Tx, *, until_us: int) -> None:
+    """Nobody had these at the backup, but somebody may have by now: first hear what the agents hold."""
+    unleased = sa.and_(jobs.c.array.is_(None), jobs.c.agent_id.is_(None), jobs.c.state.in_(("PENDING", "ASSIGNED")))
+    words = sa.case(
+        (jobs.c.blocked.is_(None), "backoff"),
+        (jobs.c.blocked.contains("backoff"), jobs.c.blocked),
+        else_=sa.literal("backoff,") + jobs.c.blocked,
+    )
+    later = sa.case((jobs.c.wake_us > until_us, jobs.c.wake_us), else_=sa.literal(until_us, sa.BigInteger))
+    tx.execute(
+        sa.update(jobs)
+        .where(unleased)
+        .values(
+            state="PENDING",
+            reason="restored from a backup: an agent may have it already",
+            cluster_id=None,
+            assigned_us=None,
+            is_ready=False,
+            blocked=words,
+            wake_us=later,
+        )
+    )

@@ -1,0 +1,164 @@
+"""Every command of the tutorial, the how-tos and the explanations is run, in order, in one shell per document.
+
+What only a person at a real machine can do stands in SUBSTITUTES, each with a reason. Ports and the database's
+address are replaced by free ones. `yard server` and `yard agent` run in the background, as in a terminal of their own.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.processes import end_strays, free_port
+from tests.programs import isolated_env
+from tests.services import Postgres
+
+pytestmark = pytest.mark.xdist_group("docs")
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCUMENTS = sorted(
+    path.relative_to(DOCS).as_posix()
+    for path in [DOCS / "tutorial.md", *(DOCS / "how-to").glob("*.md"), *(DOCS / "explanation").glob("*.md")]
+)
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ADDRESS = re.compile(r"127\.0\.0\.1:(\d{4,5})")
+DATABASE = re.compile(r"postgresql://\S+")
+COMMAND_S = 30.0
+STEP = "@@ended"  # printed with the exit code after each command; no document says that
+
+# What is not run as it stands, and what is run in its place.
+SUBSTITUTES = [
+    (re.compile(r"make install\b"), "true"),  # the tests' own environment is what it makes
+    (re.compile(r"export PATH=.*"), "true"),  # and it is in the path already
+    (re.compile(r"sudo systemctl .*"), "true"),  # the tests have no service manager
+    (re.compile(r"sudo -u postgres .*"), "true"),  # the tests' own PostgreSQL has a user and a database
+]
+IN_BACKGROUND = re.compile(r"yard (server|agent) -")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command of a document, with the line it stands on."""
+
+    line: int
+    text: str
+
+
+def steps(document: str) -> list[Step]:
+    """Commands begin with `$ `; lines after them that begin with `>` go on with them; all else is what they print."""
+    found: list[Step] = []
+    for block in BLOCK.finditer(document):
+        first = document.count("\n", 0, block.start()) + 2
+        is_open = False
+        for number, line in enumerate(block[1].splitlines(), start=first):
+            if line.startswith("$ "):
+                found.append(Step(number, line[2:]))
+                is_open = True
+            elif is_open and (line == ">" or line.startswith("> ")):
+                found[-1] = Step(found[-1].line, f"{found[-1].text}\n{line[2:]}")
+            else:
+                is_open = False
+    return found
+
+
+class Shell:
+    """One bash for a whole document, so that variables hold from one command to the next."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started = 0
+        self._bash = subprocess.Popen(
+            ["bash", "--norc"],
+            env=isolated_env(folder),
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, command: str) -> tuple[int, str]:
+        """The exit code, and what was printed."""
+        assert self._bash.stdin is not None
+        assert self._bash.stdout is not None
+        self._bash.stdin.write(f"{command}\n\nprintf '\\n{STEP} %s\\n' $?\n")
+        self._bash.stdin.flush()
+        said: list[str] = []
+        for line in self._bash.stdout:
+            if line.startswith(STEP):
+                return int(line.split()[1]), "".join(said)
+            said.append(line)
+        raise AssertionError(f"the shell ended: {''.join(said)}")
+
+    def start(self, command: str) -> tuple[int, str]:
+        """In the background; returns when it serves."""
+        self._started += 1
+        log = self._folder / f"background-{self._started}.log"
+        self.run(f"{command} > {log} 2>&1 &")
+        code, said = self.run(_until(_is_up(command)))
+        return code, said + log.read_text(errors="replace")
+
+    def close(self) -> None:
+        self._bash.kill()
+        self._bash.communicate()
+
+
+def _is_up(command: str) -> str:
+    """How the shell sees that it is there."""
+    words = shlex.split(command)
+    if words[1] == "server":
+        host, _, port = words[words.index("--http") + 1].partition(":")
+        scheme = "https" if "--tls-cert" in words else "http"
+        return f"curl --insecure --fail --silent {scheme}://{host}:{port}/readyz"
+    cluster = words[words.index("--cluster") + 1]
+    return f'yard cluster show {cluster} -o json | grep -q \'"health": "up"\''
+
+
+def _until(condition: str) -> str:
+    return f"timeout {COMMAND_S:g} bash -c {shlex.quote(f'until {condition}; do sleep 0.1; done')}"
+
+
+@contextmanager
+def shell(folder: Path) -> Iterator[Shell]:
+    opened = Shell(folder)
+    try:
+        yield opened
+    finally:
+        opened.close()
+        end_strays(folder)
+
+
+def substituted(document: str, database: str) -> str:
+    """With free ports, the same one for the same port, and a database that is there."""
+    ports = {port: str(free_port()) for port in dict.fromkeys(ADDRESS.findall(document)) if port != "5432"}
+    text = DATABASE.sub(database, document)
+    return ADDRESS.sub(lambda found: f"127.0.0.1:{ports.get(found[1], found[1])}", text)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_command_of_a_document_works(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    text = (DOCS / name).read_text(encoding="utf-8")
+    database = ""
+    if DATABASE.search(text):
+        postgres: Postgres = request.getfixturevalue("postgres")
+        database = postgres.create_database()
+    found = steps(substituted(text, database))
+    assert found, f"{name} has no commands"
+    with shell(tmp_path) as opened:
+        for step in found:
+            command = next((instead for what, instead in SUBSTITUTES if what.match(step.text)), step.text)
+            code, said = opened.start(command) if IN_BACKGROUND.match(command) else opened.run(command)
+            assert code == 0, f"docs/{name}:{step.line}: exit code {code}\n$ {step.text}\n{said}"
+
+
+def test_the_reader_of_steps() -> None:
+    page = "```console\n$ a b\nsaid\n$ cat <<X\n> 1\n>\n> X\n```\n```sh\n$ not this\n```\n"
+    assert steps(page) == [Step(2, "a b"), Step(4, "cat <<X\n1\n\nX")]
+    assert substituted("127.0.0.1:8080 and 127.0.0.1:8080 on postgresql://x@y/z", "sqlite:///q").count("8080") == 0

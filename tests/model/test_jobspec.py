@@ -1,0 +1,204 @@
+"""Flux's jobspec as a plain job file: what Flux itself writes, and what is refused, by its place."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from switchyard.errors import Malformed
+from switchyard.model.jobspec import from_jobspec, is_jobspec
+from switchyard.sdk.request import job_request
+
+# As `flux submit --dry-run -N2 -n4 -c2 -g1 -t 10m --queue=batch --setattr=system.x=1 hostname` prints it.
+WHOLE: dict[str, Any] = {
+    "resources": [
+        {
+            "type": "node",
+            "count": 2,
+            "with": [
+                {
+                    "type": "slot",
+                    "count": 2,
+                    "with": [{"type": "core", "count": 2}, {"type": "gpu", "count": 1}],
+                    "label": "task",
+                }
+            ],
+        }
+    ],
+    "tasks": [{"command": ["hostname"], "slot": "task", "count": {"per_slot": 1}}],
+    "attributes": {
+        "system": {
+            "duration": 600.0,
+            "environment": {"PATH": "/usr/bin:/bin"},
+            "cwd": "/home/user",
+            "queue": "batch",
+            "shell": {"options": {"rlimit": {"cpu": -1}}},
+            "x": 1,
+        }
+    },
+    "version": 1,
+}
+SLOT = {"type": "slot", "count": 10, "label": "s", "with": [{"type": "core", "count": 2}]}
+SMALL: dict[str, Any] = {
+    "version": 1,
+    "resources": [SLOT],
+    "tasks": [{"command": ["app"], "slot": "s", "count": {"per_slot": 1}}],
+    "attributes": {"system": {"duration": 0}},
+}
+
+
+def changed(*path: str | int, to: Any) -> dict[str, Any]:
+    """SMALL with one place changed; `...` removes it."""
+    form = copy.deepcopy(SMALL)
+    inner: Any = form
+    for step in path[:-1]:
+        inner = inner[step]
+    if to is ...:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = to
+    return form
+
+
+def test_what_flux_writes_becomes_a_plain_job() -> None:
+    found = from_jobspec(WHOLE)
+    assert found.plain == {
+        "command": ["hostname"],
+        "nodes": 2,
+        "tasks": 4,
+        "cores": 2,
+        "gpus": 1,
+        "time_limit": 600,
+        "env": {"PATH": "/usr/bin:/bin"},
+        "cwd": "/home/user",
+    }
+    assert found.notes == [
+        "attributes.system.queue is left out",
+        "attributes.system.shell.options is left out: rlimit",
+        "attributes.system.x is left out",
+    ]
+
+
+def test_without_a_node_the_spread_is_free_and_no_duration_is_no_limit() -> None:
+    assert from_jobspec(SMALL).plain == {"command": ["app"], "tasks": 10, "cores": 2}
+    assert from_jobspec(SMALL).notes == []
+
+
+def test_fewer_tasks_than_slots() -> None:
+    form = copy.deepcopy(WHOLE)
+    form["resources"][0] = {"type": "node", "count": 4, "with": [{**SLOT, "count": 2}]}
+    form["tasks"][0] |= {"slot": "s", "count": {"total": 5}}
+    plain = from_jobspec(form).plain
+    assert (plain["nodes"], plain["tasks"], plain["cores"]) == (4, 5, 2)
+
+
+def test_name_and_a_command_of_one_word() -> None:
+    form = changed("attributes", "system", to={"duration": 1.2, "job": {"name": "train", "x": 1}})
+    form["tasks"][0]["command"] = "app with blanks"
+    found = from_jobspec(form)
+    assert found.plain == {"command": ["app with blanks"], "tasks": 10, "cores": 2, "name": "train", "time_limit": 2}
+    assert found.notes == ["attributes.system.job.x is left out"]
+
+
+def test_the_sdk_takes_it_where_it_takes_a_mapping_and_fields_are_laid_over_it() -> None:
+    request = job_request(WHOLE, {"name": "again", "cores": 1})
+    assert (request.name, request.spec.resources.cores, request.spec.resources.tasks) == ("again", 1, 4)
+    assert request.spec.resources.time_limit == 600
+
+
+@pytest.mark.parametrize(
+    ("form", "is_one"),
+    [
+        (SMALL, True),
+        ({"version": 2, "resources": []}, True),
+        ({"version": 1, "attributes": {}}, True),
+        ({"command": ["true"], "tasks": 2, "resources": {"cores": 1}}, False),
+        ({"version": 1}, False),
+        (["version", "resources"], False),
+        (None, False),
+    ],
+)
+def test_which_files_are_meant_as_a_jobspec(form: object, is_one: bool) -> None:
+    assert is_jobspec(form) is is_one
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        (changed("version", to=2), "version: this is version 2; known is 1"),
+        (changed("version", to=True), "version: this is version True"),
+        (changed("version", to="1"), "version: this is version '1'"),
+        (changed("extra", to=1), "extra: not known here"),
+        (changed("resources", to=...), "resources: expected a list with entries, not nothing"),
+        (changed("resources", to=[]), "resources: expected a list with entries"),
+        (changed("resources", to=[SLOT, SLOT]), "resources: expected exactly one entry, not 2"),
+        (changed("resources", 0, to="slot"), "resources[0]: expected fields, not 'slot'"),
+        (changed("resources", 0, "type", to="rack"), "resources[0].type: expected a slot here, not 'rack'"),
+        (changed("resources", 0, "count", to={"min": 1, "max": 4}), "resources[0].count: expected a whole number"),
+        (changed("resources", 0, "count", to=0), "resources[0].count: expected a whole number"),
+        (changed("resources", 0, "count", to=True), "resources[0].count: expected a whole number"),
+        (changed("resources", 0, "count", to=10**9), "resources[0].count: expected a whole number from 1 to 10000000"),
+        (changed("resources", 0, "label", to=...), "resources[0].label: a slot has a label"),
+        (changed("resources", 0, "unit", to="GB"), "resources[0].unit: not known here"),
+        (changed("resources", 0, "with", to=[{"type": "gpu", "count": 1}]), "resources[0].with: a slot needs at least"),
+        (
+            changed("resources", 0, "with", to=[{"type": "core", "count": 1}, {"type": "memory", "count": 4}]),
+            "resources[0].with[1].type: a slot holds one count of core and one of gpu, not 'memory'",
+        ),
+        (
+            changed("resources", 0, "with", to=[{"type": "core", "count": 1}, {"type": "core", "count": 4}]),
+            "resources[0].with[1].type: a slot holds one count of core",
+        ),
+        (
+            changed("resources", 0, "with", 0, "with", to=[{"type": "pu", "count": 2}]),
+            "resources[0].with[0].with: not known here",
+        ),
+        (
+            changed("resources", to=[{"type": "node", "count": 1, "exclusive": True, "with": [SLOT]}]),
+            "resources[0].exclusive: whole nodes",
+        ),
+        (
+            changed("resources", to=[{"type": "node", "count": 1, "with": [{"type": "socket", "count": 1}]}]),
+            "resources[0].with[0].type: expected a slot",
+        ),
+        (changed("tasks", to=...), "tasks: expected a list with entries"),
+        (changed("tasks", to=[SMALL["tasks"][0]] * 2), "tasks: expected exactly one entry, not 2"),
+        (changed("tasks", 0, "slot", to="other"), "tasks[0].slot: there is no slot 'other', only 's'"),
+        (changed("tasks", 0, "count", to={"per_slot": 2}), "tasks[0].count.per_slot: one task per slot"),
+        (changed("tasks", 0, "count", to={"per_slot": 1, "total": 1}), "tasks[0].count: give either"),
+        (changed("tasks", 0, "count", to={}), "tasks[0].count: give either"),
+        (changed("tasks", 0, "count", to={"per_resource": 1}), "tasks[0].count.per_resource: not known here"),
+        (changed("tasks", 0, "count", to={"total": 11}), "tasks[0].count.total: 11 tasks, with 10 slots"),
+        (changed("tasks", 0, "distribution", to="cyclic"), "tasks[0].distribution: not known here"),
+        (changed("tasks", 0, "command", to=[]), "tasks[0].command: expected a list with entries"),
+        (changed("tasks", 0, "command", to=["a", 1]), "tasks[0].command[1]: expected a text, not 1"),
+        (changed("attributes", to=[]), "attributes: expected fields"),
+        (changed("attributes", "system", "duration", to=-1), "attributes.system.duration: a number of seconds"),
+        (changed("attributes", "system", "duration", to="1h"), "attributes.system.duration: a number of seconds"),
+        (changed("attributes", "system", "duration", to=float("inf")), "attributes.system.duration: a number"),
+        (changed("attributes", "system", "cwd", to=3), "attributes.system.cwd: expected a text"),
+        (
+            changed("attributes", "system", "environment", to={"A": 1}),
+            "attributes.system.environment.A: expected a text",
+        ),
+        (
+            changed("attributes", "system", "constraints", to={"properties": ["amd"]}),
+            "attributes.system.constraints: it bounds where or when",
+        ),
+        (
+            changed("attributes", "system", "dependencies", to=[{"scheme": "after"}]),
+            "attributes.system.dependencies: it bounds where or when",
+        ),
+        (
+            changed("attributes", "system", "shell", to={"options": {"per-resource": {"type": "node"}}}),
+            "attributes.system.shell.options.per-resource: it changes how many tasks",
+        ),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_by_its_place(form: dict[str, Any], says: str) -> None:
+    with pytest.raises(Malformed) as raised:
+        from_jobspec(form, where="job.json")
+    assert raised.value.detail.startswith(f"job.json: {says}"), raised.value.detail
+    assert "RFC 25" in raised.value.next_step
