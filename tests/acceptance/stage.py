@@ -1,4 +1,4 @@
-"""A server that the tests of one file share, with the few ways of speaking to it. Knows programs and HTTP, no insides."""
+"""A server that the tests of one file share, and the ways of speaking to it. Knows programs and HTTP, no insides."""
 
 from __future__ import annotations
 

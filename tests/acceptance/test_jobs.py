@@ -228,7 +228,9 @@ def test_what_no_cluster_could_ever_run_is_rejected_with_every_reason(
 
 def test_totals_count_over_tasks(stage: Stage) -> None:
     asked = {"tasks": 8, "cores": 1, "memory": "2GiB"}
-    done = stage.read("submit", "--cluster", "wide", "-n", "8", "-m", "2GiB", "--", "sh", "-c", "echo $SWITCHYARD_TASKS")
+    done = stage.read(
+        "submit", "--cluster", "wide", "-n", "8", "-m", "2GiB", "--", "sh", "-c", "echo $SWITCHYARD_TASKS"
+    )
     assert stage.ended(done["id"])["state"] == "SUCCEEDED"
     assert stage.job(done["id"])["spec"]["resources"] == {name: asked[name] for name in ("tasks", "memory")}
     assert stage.raw("logs", done["id"])[0] == b"8\n"

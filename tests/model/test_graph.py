@@ -82,7 +82,12 @@ def test_a_request_that_contradicts_itself_is_refused(asked: dict[str, Any], say
 
 
 def test_what_a_process_could_not_be_given_is_refused() -> None:
-    for spec in (b'{"command":[""]}', b'{"command":[]}', b'{"command":["a\\u0000"]}', b'{"command":["a"],"cwd":"\\u0000"}'):
+    for spec in (
+        b'{"command":[""]}',
+        b'{"command":[]}',
+        b'{"command":["a\\u0000"]}',
+        b'{"command":["a"],"cwd":"\\u0000"}',
+    ):
         with pytest.raises(Malformed):
             decode_json(b'{"spec":' + spec + b"}", JobRequest)
     for key in ('"A=B"', '""', '"A\\n"', '"A\\u0000"'):

@@ -29,7 +29,9 @@ def test_ids_sort_as_their_times_do(one_us: int, other_us: int, one: int, other:
 
 def test_what_is_no_id() -> None:
     good = make_id(10**15, 10**20)
-    assert not any(is_id(bad) for bad in ("", good[:-1], good + "0", good.lower(), "I" * 26, "U" * 26, good[:-1] + "\n"))
+    assert not any(
+        is_id(bad) for bad in ("", good[:-1], good + "0", good.lower(), "I" * 26, "U" * 26, good[:-1] + "\n")
+    )
     assert len(set(ALPHABET)) == 32
     assert "~" > ALPHABET[-1]
     assert LENGTH == 26

@@ -22,7 +22,9 @@ def story(tx: Tx, **fields: Any) -> list[tuple[Any, ...]]:
 def test_both_kinds_come_in_the_order_of_their_numbers(store: Database) -> None:
     with store.write() as tx:
         put_cluster(tx)
-        put_jobs(tx, job_row(1), job_row(3, project="web"), job_row(5, state="PENDING", cluster_id=None, assigned_us=None))
+        put_jobs(
+            tx, job_row(1), job_row(3, project="web"), job_row(5, state="PENDING", cluster_id=None, assigned_us=None)
+        )
         put_jobs(tx, job_row(6, state="REJECTED", cluster_id=None, assigned_us=None, ended_us=NOW_US))
         events.event_insert_many(tx, [event(2, 1, "running"), event(4, 3, "succeeded", state="SUCCEEDED")])
         events.event_insert_many(tx, [])

@@ -17,6 +17,7 @@ from switchyard.model.cluster import (
     SubmitToken,
 )
 from switchyard.model.graph import Graph
+from switchyard.model.names import readable
 from switchyard.model.poll import Join, Joined
 from switchyard.route.world import Member
 from switchyard.service.committer import Batch
@@ -136,6 +137,7 @@ def cluster_change(context: Context, actor: Actor, name: str, change: ClusterCha
             if not change.is_private:
                 _open_to_everyone(batch, context, member.id)
         bump(batch, "clusters")
+        batch.clusters.add(member.id)  # what waits there may be leased from now on
         audited(batch, context, actor.name, "cluster.change", name, before=_gist(before), after=change)
 
     context.committer.call(apply)
@@ -262,7 +264,9 @@ def join(context: Context, token: str, request: Join, *, is_open: bool) -> Joine
                 raise AgentLives(f"An agent {request.name} of cluster {request.cluster} is alive with another journal.")
             if before.journal == request.journal:
                 # The same disk: it keeps its leases, so it keeps its identity; only the credential is new.
-                clusters.agent_change(batch.tx, before.id, {"credential_hash": hash_, "version": request.version})
+                clusters.agent_change(
+                    batch.tx, before.id, {"credential_hash": hash_, "version": readable(request.version)}
+                )
                 bump(batch, "clusters")
                 audited(batch, context, f"agent:{request.name}", "agent.rejoin", request.cluster)
                 return str(before.id)
@@ -288,7 +292,7 @@ def _agent_row(batch: Batch, agent_id: str, cluster_id: str, hash_: str, request
         "session": 0,
         "incarnation": "",
         "backend": request.backend,
-        "version": request.version,
+        "version": readable(request.version),
         "load": None,
         "created_us": batch.now_us,
         "seen_us": None,

@@ -107,20 +107,21 @@ def choose(line: list[leases.Row], want: int, room: Room | None) -> list[leases.
 
 def apply_syncs(batch: Batch, asks: list[SyncAsk]) -> list[Any]:
     """Begin sessions: redeliver what was leased and never arrived, name what is to be stopped."""
-    results: list[Any] = []
-    for ask in sorted(asks, key=lambda each: each.agent_id):
+    results: dict[int, Any] = {}
+    # By id, as every replica locks them; an agent that asks twice has two answers, each with its own session.
+    for index in sorted(range(len(asks)), key=lambda each: asks[each].agent_id):
+        ask = asks[index]
         session = clusters.agent_sync(batch.tx, ask.agent_id, ask.incarnation, at_us=batch.now_us)
         batch.versions.add("seen")  # the other replicas hear at once that this agent is alive
         if session is None:
-            results.append(Gone("This agent was removed."))
+            results[index] = Gone("This agent was removed.")
             continue
         held = {(row.id, row.fence): row for row in leases.held_by(batch.tx, ask.agent_id)}
         missing = [lease_of(row, ask.cluster) for key, row in held.items() if key not in ask.inventory]
         cancels = [Held(row.id, row.fence) for row in held.values() if row.cancel_us is not None]
         stops = [Stop(job, fence, "not leased to this agent") for job, fence in sorted(ask.inventory - set(held))]
-        results.append(Given(session, missing, cancels, stops))
-    order = {ask.agent_id: result for ask, result in zip(sorted(asks, key=lambda a: a.agent_id), results, strict=True)}
-    return [order[ask.agent_id] for ask in asks]
+        results[index] = Given(session, missing, cancels, stops)
+    return [results[index] for index in range(len(asks))]
 
 
 def lease_of(row: leases.Row, cluster: str) -> Lease:

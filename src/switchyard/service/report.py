@@ -8,6 +8,7 @@ from typing import Any
 
 from switchyard.model.job import OnLost, State
 from switchyard.model.lifecycle import FINAL, Answer, Life, Step, report
+from switchyard.model.names import readable
 from switchyard.model.poll import OutputChunk, Report
 from switchyard.service.committer import Batch
 from switchyard.store import jobs, output
@@ -71,20 +72,25 @@ def _apply(current: _Current, agent_id: str, item: Report) -> Answer:
     if row is None or row.agent_id != agent_id:
         return Answer.STOP
     life = current.life(item.job)
-    answer, step = report(life, fence=item.fence, seen=item.seen, reason=item.reason)
+    # Never refused for strange words: the agent would send the same again, for ever.
+    answer, step = report(life, fence=item.fence, seen=item.seen, reason=readable(item.reason))
     if step is not None:
-        current.take(item.job, step, change_of(current.batch, row, step, item))
+        change = change_of(current.batch, row, step, item)
+        if "ended_us" in change:  # nothing ends before it began, also where this very batch says when that was
+            change["ended_us"] = max(change["ended_us"], current.changes.get(item.job, {}).get("started_us", 0))
+        current.take(item.job, step, change)
     return answer
 
 
 def change_of(batch: Batch, row: jobs.Row, step: Step, item: Report | None = None) -> dict[str, Any]:
     """The columns a step changes."""
     at_us = batch.now_us - item.ago_us if item else batch.now_us
-    at_us = max(at_us, row.leased_us or row.created_us)  # an age that reaches before the lease is a clock's mistake
+    # An age that reaches before the lease, or before the start, is a clock's mistake.
+    at_us = max(at_us, row.started_us or row.leased_us or row.created_us)
     state = step.life.state
     change: dict[str, Any] = {"state": state.value, "reason": step.reason, "fence": step.life.fence}
     if item is not None and item.native_id is not None:
-        change["native_id"] = item.native_id
+        change["native_id"] = readable(item.native_id)
     if state is State.RUNNING:
         change["started_us"] = at_us
     elif state in FINAL:

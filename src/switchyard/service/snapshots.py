@@ -13,7 +13,7 @@ from switchyard.model.cluster import Health, Load
 from switchyard.model.graph import Graph
 from switchyard.policy.admit import Rules
 from switchyard.route.world import Member, World
-from switchyard.service.rights import Actor, rights_of
+from switchyard.service.rights import Actor, Rights, local_admin, rights_of
 from switchyard.store import access as access_store
 from switchyard.store import clusters as cluster_store
 from switchyard.store import events
@@ -66,6 +66,15 @@ class Access:
             found = Actor(name, rights_of(name, groups, self.grants), groups, user_id)
             self.actors[user_id] = found
         return found
+
+
+def owner_of(access: Access, name: str) -> Actor:
+    """Who owns a job, with the grants of now; one who is gone or disabled has none."""
+    for user_id, (user, _, _) in access.users.items():
+        if user == name:
+            return access.actor(user_id) or Actor(name, Rights())
+    admin = local_admin()
+    return admin if name == admin.name else Actor(name, Rights())
 
 
 @dataclass(frozen=True)

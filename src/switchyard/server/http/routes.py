@@ -61,6 +61,9 @@ class Door:
             await send_json(send, 200 if is_ok else 503, {"status": "ok" if is_ok else "not ready"})
         elif path == "/v1/openapi.json":
             await send_json(send, 200, self._openapi)
+        elif not path.isprintable():
+            # No name has such a character; `$` in a route's pattern would let a last newline through.
+            await _no_such_address(scope, receive, send)
         else:
             await guarded(scope, send, lambda: self._router(scope, receive, send))
 
@@ -76,7 +79,9 @@ class _Methods:
         handler = self._by_method.get(scope["method"])
         if handler is None:
             allowed = ", ".join(sorted(self._by_method))
-            raise MethodNotAllowed(f"{scope['path'][:200]} takes {allowed}, not {scope['method'][:20]}.")
+            error = MethodNotAllowed(f"{scope['path'][:200]} takes {allowed}, not {scope['method'][:20]}.")
+            await send_problem(send, error, (b"allow", allowed.encode()))
+            return
         if isinstance(handler, _Handler):
             await handler(scope, receive, send)
         else:
@@ -141,5 +146,7 @@ def _hot(endpoint: Endpoint) -> Any:
 
 
 async def _no_such_address(scope: Scope, _receive: Receive, send: Send) -> None:
-    error = NotFound(f"There is nothing at {scope['path'][:200]}.", next_step="`/v1/openapi.json` lists every address.")
+    error = NotFound(
+        f"There is nothing at {scope['path'][:200]!r}.", next_step="`/v1/openapi.json` lists every address."
+    )
     await send_problem(send, error)
