@@ -1,4 +1,4 @@
-"""A database that is killed, that hangs, and that hangs while its server is to stop: nothing is lost, nothing killed."""
+"""A database that is killed, that hangs, and that hangs while its server stops: nothing is lost, nothing killed."""
 
 from __future__ import annotations
 

@@ -232,3 +232,8 @@ def test_two_servers_starting_at_one_moment_on_an_empty_postgresql_both_come_up(
         assert made.status == 201
         seen = json.dumps(call("GET", f"{two.url}/v1/projects", token=tokens[0]).json)
         assert "shared" in seen
+        join = call("POST", f"{one.url}/v1/clusters/alpha/invites", {}, token=tokens[0]).json["token"]
+        with start_agent(tmp_path, one.url, "alpha", graph=graph(3), token=join, reader=tokens[0]):
+            there = f"{two.url}/v1/clusters/alpha"
+            until(lambda: "load" in call("GET", there, token=tokens[0]).json, SOON_S, "both know how the cluster is")
+            assert call("GET", there, token=tokens[0]).json["load"]["free_cores"] == 3

@@ -126,10 +126,10 @@ def test_the_mixing_of_the_tests_is_undone_exactly() -> None:
 def test_two_processes_draw_the_same() -> None:
     code = (
         "from switchyard.route.select.weighted import draw\n"
-        "for count in (5, %d):\n"
-        "    names, weights = [f'cluster-{n}' for n in range(count)], [1 + n %% 3 for n in range(count)]\n"
+        f"for count in (5, {LOOP_MAX + 3}):\n"
+        "    names, weights = [f'cluster-{n}' for n in range(count)], [1 + n % 3 for n in range(count)]\n"
         "    print([draw(f'job-{n}', names, weights) for n in range(200)])"
-    ) % (LOOP_MAX + 3)
+    )
     said = {
         subprocess.run(
             [sys.executable, "-c", code],

@@ -186,6 +186,7 @@ REQUESTS: list[tuple[str, str, Any, int]] = [
     ("GET", f"/v1/jobs?cursor={'0' * 25}{QUOTED_NEWLINE}", None, 400),
     ("GET", "/v1/jobs?spec=maybe", None, 400),
     ("GET", "/v1/jobs?label=novalue", None, 400),
+    ("GET", "/v1/jobs?label=a=1&label=a=2", None, 400),
     ("GET", f"/v1/jobs?label=a={QUOTED_NUL}", None, 400),
     ("GET", f"/v1/jobs?owner={QUOTED_NUL}", None, 400),
     ("GET", f"/v1/jobs?cluster=a{QUOTED_NEWLINE}", None, 400),

@@ -208,7 +208,7 @@ CASES = [
         "POST /v1/grants",
         "foreign cluster",
         "401 401 401 400 400 400 400 400 201",
-        body=lambda town, _: {"role": "admin", "to": "everyone", "on": "cluster", "object": town.cluster("nobodys")},
+        body=lambda town, _: grant_on("cluster", town.cluster("nobodys"))(town, _),
     ),
     Case(
         "POST /v1/grants",

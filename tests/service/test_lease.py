@@ -185,7 +185,7 @@ def test_a_cancel_is_told_until_the_agent_says_it_knows(lite: Rig) -> None:
     jobs.job_cancel(lite.context, ADMIN, made.id, "enough")
     assert agent.poll().cancels == [held]
     assert agent.poll().cancels == [held]
-    assert agent.lite.committer.do(agent.ask(cancelling=[(held.job, held.fence)])).cancels == []
+    assert lite.committer.do(agent.ask(cancelling=[(held.job, held.fence)])).cancels == []
     assert agent.sync((held.job, held.fence)).cancels == [held]
     agent.report(held, Seen.CANCELLED)
     assert agent.poll().cancels == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import msgspec
@@ -128,10 +128,21 @@ class Snapshots:
                 self.access = self._load_access(tx, versions.get("access", 0))
             if force or versions.get("clusters", 0) != self.fleet.version:
                 self.fleet = _load_fleet(tx, versions.get("clusters", 0))
-            for agent_id, seen_us in cluster_store.agent_last_seen(tx).items():
-                if seen_us is not None and seen_us > self.seen.get(agent_id, 0):
-                    self.seen[agent_id] = seen_us
+            elsewhere = {
+                agent_id: seen_us
+                for agent_id, seen_us in cluster_store.agent_last_seen(tx).items()
+                if seen_us is not None and seen_us > self.seen.get(agent_id, 0)
+            }
+            if elsewhere:
+                self.seen |= elsewhere
+                self._load_loads(tx, elsewhere)
             return self.reckon()
+
+    def _load_loads(self, tx: Tx, agent_ids: Collection[str]) -> None:
+        """What agents said of their clusters at another replica, or before this one started."""
+        for agent_id, load in cluster_store.agent_loads(tx).items():
+            if agent_id in agent_ids:
+                self.loads[agent_id] = msgspec.json.decode(load, type=Load)
 
     def mark_seen(self, agent_id: str, at_us: int) -> bool:
         """An agent spoke; true if it was silent before, so that the world is to be reckoned anew."""

@@ -13,10 +13,11 @@ from switchyard.model.decode import JsonReader
 from switchyard.model.lifecycle import FINAL
 from switchyard.server.http import hot
 from switchyard.server.http.answer import Receive, Scope, Send, guarded, read_body, send_json, send_problem
-from switchyard.server.http.authenticate import authenticate_user, bearer
+from switchyard.server.http.authenticate import authenticate_user, bearer, refuse_strangers
 from switchyard.server.http.call import Call
 from switchyard.server.http.endpoints import ENDPOINTS, JOINER, OPEN, Endpoint, check_query
 from switchyard.server.http.openapi import document
+from switchyard.server.hub import first_of
 from switchyard.server.yard import Yard
 from switchyard.service.rights import Actor, Rights
 
@@ -99,6 +100,8 @@ class _Handler:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint, yard = self._endpoint, self._yard
         actor = NOBODY if endpoint.who in (OPEN, JOINER) else await authenticate_user(yard, scope)
+        if endpoint.who == JOINER and yard.settings.is_open:
+            refuse_strangers(scope)
         query = _query(scope)
         check_query(endpoint, query)
         bounds = yard.settings.bounds
@@ -119,12 +122,15 @@ class _Handler:
         assert self._endpoint.handler is not None
         gone: asyncio.Task[object] = asyncio.ensure_future(hot.until_gone(receive))
         try:
-            while not gone.done() and not yard.hub.is_closing:
-                job = await yard.in_thread(self._endpoint.handler, call)
-                left_s = deadline - loop.time()
-                if job.state in FINAL or left_s <= 0:
-                    return
-                await yard.hub.wait_job(job.id, min(left_s, yard.settings.pace.sweep_s), gone)
+            job = await yard.in_thread(self._endpoint.handler, call)
+            while job.state not in FINAL and not gone.done() and not yard.hub.is_closing:
+                with yard.hub.watching(job.id) as waiter:
+                    # Once more, now that we are registered: an end that came since would wake nobody.
+                    job = await yard.in_thread(self._endpoint.handler, call)
+                    left_s = deadline - loop.time()
+                    if job.state in FINAL or left_s <= 0:
+                        return
+                    await first_of(waiter, gone, min(left_s, yard.settings.pace.sweep_s))
         finally:
             gone.cancel()
 
