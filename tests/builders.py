@@ -41,7 +41,11 @@ def a_life(
 def a_spec(*command: str, **fields: Any) -> JobSpec:
     """A job's spec; `nodes`, `tasks`, `cores`, `gpus` and `memory` go into its resources."""
     asked = {name: fields.pop(name) for name in ("nodes", "tasks", "cores", "gpus", "memory") if name in fields}
-    return JobSpec(command=list(command) or ["true"], resources=Resources(**asked), **fields)
+    if asked:
+        fields["resources"] = Resources(**asked)
+    if "on_lost" in fields:
+        fields["on_lost"] = OnLost(fields["on_lost"])
+    return JobSpec(command=list(command) or ["true"], **fields)
 
 
 def a_request(*command: str, **fields: Any) -> JobRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE / "acceptance" in item.path.parents:
             item.add_marker(pytest.mark.acceptance)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
+    """Files whose tests share a server (`xdist_group`) go to one worker each, all other tests anywhere.
+
+    xdist's own `loadgroup` does that by adding the group to the test's id, which pytest no longer lets it since 9.2:
+    each worker would then start the shared server, and wait for what the file waits for, once more.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    if config.getoption("dist") != "loadgroup":
+        return None
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if "xdist_group(" in _text(config.rootpath / file) else nodeid
+
+    return ByFile(config, log)
+
+
+@lru_cache(maxsize=1000)
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""A server that the tests of one file share, with the few ways of speaking to it. Knows programs and HTTP, no insides."""
+"""A server that the tests of one file share, and the ways of speaking to it. Knows programs and HTTP, no insides."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ SOON_S = 10.0  # for what follows at once: an order of magnitude more than it ta
 Fields = dict[str, Any]
 
 
+class Secret(str):
+    """A token that shows itself only by its id: what a failing test prints is kept by whoever ran it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{'_'.join(self.split('_', 2)[:2])}_…>"
+
+
 def graph(cores: int, *, nodes: int = 1, memory: str = "8GiB") -> Mapping[str, Any]:
     return {"nodes": nodes, "each": {"core": cores, "memory": memory}}
 
@@ -31,7 +40,7 @@ class Stage:
 
     folder: Path
     server: Server
-    token: str | None
+    token: Secret | None
 
     @property
     def url(self) -> str:
@@ -77,8 +86,8 @@ class Stage:
             rest |= {"token": self.invite(cluster, is_reusable=True), "reader": self.token}
         return start_agent(self.folder, self.url, cluster, graph=graph(cores, nodes=nodes), **rest)
 
-    def invite(self, cluster: str, **fields: Any) -> str:
-        return str(self.post(f"/v1/clusters/{cluster}/invites", fields)["token"])
+    def invite(self, cluster: str, **fields: Any) -> Secret:
+        return Secret(self.post(f"/v1/clusters/{cluster}/invites", fields)["token"])
 
     def submit(self, *command: str, **fields: Any) -> str:
         """A job by HTTP; its id."""
@@ -135,7 +144,7 @@ def staged(folder: Path, *, auth: bool = False, extra: Sequence[str] = ()) -> It
     """A running server of its own; at the end nothing of it is left, jobs neither."""
     server = start_server(folder, auth=auth, extra=extra)
     try:
-        yield Stage(folder, server, server.admin_token if auth else None)
+        yield Stage(folder, server, Secret(server.admin_token) if auth else None)
     finally:
         server.close()
         end_strays(folder)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from switchyard.errors import EXIT_DENIED, EXIT_NOT_FOUND, EXIT_OK
-from tests.acceptance.stage import SOON_S, Stage, staged
+from tests.acceptance.stage import SOON_S, Secret, Stage, staged
 from tests.processes import until
 from tests.programs import isolated_env, yard
 
@@ -31,19 +31,19 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.fixture
-def user(stage: Stage) -> tuple[str, str]:
+def user(stage: Stage) -> tuple[str, Secret]:
     """A user of this test alone, without any grant of their own: name and token."""
     name = f"user-{next(numbers)}"
     return name, new_user(stage, name)
 
 
-def new_user(stage: Stage, name: str, *groups: str) -> str:
+def new_user(stage: Stage, name: str, *groups: str) -> Secret:
     stage.post("/v1/users", {"name": name, "groups": list(groups)})
     return new_token(stage, name)
 
 
-def new_token(stage: Stage, name: str, **fields: object) -> str:
-    return str(stage.post("/v1/tokens", {"user": name, **fields})["token"])
+def new_token(stage: Stage, name: str, **fields: object) -> Secret:
+    return Secret(stage.post("/v1/tokens", {"user": name, **fields})["token"])
 
 
 def grant(stage: Stage, role: str, to: str, on: str) -> str:
@@ -80,7 +80,7 @@ def test_without_a_token_there_is_nothing(stage: Stage) -> None:
     assert yard("ls", env={**env, "YARD_TOKEN": f"yard_{'0' * 26}_wrong"}).returncode == EXIT_DENIED
 
 
-def test_a_new_user_may_use_what_is_open_to_everyone_and_no_more(stage: Stage, user: tuple[str, str]) -> None:
+def test_a_new_user_may_use_what_is_open_to_everyone_and_no_more(stage: Stage, user: tuple[str, Secret]) -> None:
     name, token = user
     assert try_submit(stage, token) == (201, "ASSIGNED")
     assert try_submit(stage, token, project="atlas") == (403, "denied")
@@ -105,7 +105,7 @@ def test_a_new_user_may_use_what_is_open_to_everyone_and_no_more(stage: Stage, u
         assert status(stage, method, path, body, token=token) == 403, f"{method} {path}"
 
 
-def test_each_role_on_a_project_allows_what_it_says(stage: Stage, user: tuple[str, str]) -> None:
+def test_each_role_on_a_project_allows_what_it_says(stage: Stage, user: tuple[str, Secret]) -> None:
     name, token = user
     theirs = stage.submit("sleep", "60", project="atlas", cluster="open")
     path = f"/v1/jobs/{theirs}"
@@ -139,7 +139,7 @@ def test_each_role_on_a_project_allows_what_it_says(stage: Stage, user: tuple[st
     assert status(stage, "POST", "/v1/grants", elsewhere, token=token) == 403
 
 
-def test_each_role_on_a_private_cluster_allows_what_it_says(stage: Stage, user: tuple[str, str]) -> None:
+def test_each_role_on_a_private_cluster_allows_what_it_says(stage: Stage, user: tuple[str, Secret]) -> None:
     name, token = user
     path = "/v1/clusters/secret"
     assert status(stage, "GET", path, token=token) == 404
@@ -176,7 +176,7 @@ def test_a_grant_to_a_group_on_a_cluster_group_comes_and_goes_with_both(stage: S
     assert try_submit(stage, token, cluster="secret") == (400, "unknown-name")
 
 
-def test_a_user_without_a_grant_sees_no_verdict_of_a_private_cluster(stage: Stage, user: tuple[str, str]) -> None:
+def test_a_user_without_a_grant_sees_no_verdict_of_a_private_cluster(stage: Stage, user: tuple[str, Secret]) -> None:
     _, token = user
     plan = stage.post("/v1/plan", {"spec": {"command": ["true"]}}, token=token)
     assert [verdict["cluster"] for verdict in plan["verdicts"]] == ["open"]
@@ -204,7 +204,7 @@ def test_tokens_end_by_revocation_expiry_and_with_their_user(stage: Stage) -> No
     assert stage.yard("user", "show", "rita").returncode == EXIT_NOT_FOUND
 
 
-def test_the_last_use_of_a_token_is_shown(stage: Stage, user: tuple[str, str]) -> None:
+def test_the_last_use_of_a_token_is_shown(stage: Stage, user: tuple[str, Secret]) -> None:
     _, token = user
     key = token.split("_")[1]
 
@@ -218,7 +218,7 @@ def test_the_last_use_of_a_token_is_shown(stage: Stage, user: tuple[str, str]) -
     assert until(used, SOON_S, "the use is written down") >= begun
 
 
-def test_a_submit_token_opens_its_cluster_to_whoever_carries_it(stage: Stage, user: tuple[str, str]) -> None:
+def test_a_submit_token_opens_its_cluster_to_whoever_carries_it(stage: Stage, user: tuple[str, Secret]) -> None:
     name, token = user
     env = isolated_env(stage.folder, token=token)
     file = stage.folder / f"{name}.yaml"
@@ -247,7 +247,7 @@ def test_a_submit_token_opens_its_cluster_to_whoever_carries_it(stage: Stage, us
     assert yard("submit", "--", "true", env=env).returncode == EXIT_OK
 
 
-def test_a_private_cluster_opens_and_closes(stage: Stage, user: tuple[str, str]) -> None:
+def test_a_private_cluster_opens_and_closes(stage: Stage, user: tuple[str, Secret]) -> None:
     _, token = user
     stage.post("/v1/clusters", {"name": "shy", "is_private": True})
     stage.yard("cluster", "edit", "shy", "--public", check=True)
@@ -257,7 +257,7 @@ def test_a_private_cluster_opens_and_closes(stage: Stage, user: tuple[str, str])
     stage.yard("cluster", "rm", "--force", "shy", check=True)
 
 
-def test_a_new_cluster_of_an_old_name_inherits_no_grant(stage: Stage, user: tuple[str, str]) -> None:
+def test_a_new_cluster_of_an_old_name_inherits_no_grant(stage: Stage, user: tuple[str, Secret]) -> None:
     name, token = user
     stage.post("/v1/clusters", {"name": "phoenix", "is_private": True})
     grant(stage, "admin", f"user:{name}", "cluster:phoenix")
@@ -298,7 +298,7 @@ def test_the_audit_names_who_changed_what(stage: Stage) -> None:
     assert (cordon["object"], cordon["after"]["is_cordoned"], cordon["after"]["reason"]) == ("open", True, "noon")
 
 
-def test_no_secret_is_kept_in_clear(stage: Stage, user: tuple[str, str]) -> None:
+def test_no_secret_is_kept_in_clear(stage: Stage, user: tuple[str, Secret]) -> None:
     """After all the tests above: every token that was made, used or refused; in the log and on the disk."""
     _, token = user
     stage.get("/v1/whoami", token=token)

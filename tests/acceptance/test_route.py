@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from switchyard.errors import EXIT_OK, EXIT_REJECTED
+from switchyard.errors import EXIT_REJECTED
 from switchyard.model.job import State
 from tests.acceptance.stage import SOON_S, Fields, Stage, staged
 from tests.processes import until
 
 pytestmark = pytest.mark.xdist_group("route")
-
-SILENT_S = 15.0  # the server's own bound: an agent not heard of for so long is down
 
 
 @pytest.fixture(scope="module")
@@ -114,31 +112,3 @@ def test_the_same_job_would_be_drawn_to_the_same_cluster_again(stage: Stage) -> 
     for job in jobs:
         assert stage.ended(job["id"])["cluster"] == job["cluster"]
         assert stage.get(f"/v1/jobs/{job['id']}/explain")["plan"]["chosen"] == job["cluster"]
-
-
-def test_a_silent_cluster_loses_what_it_has_not_begun_to_the_others(stage: Stage) -> None:
-    with stage.agent("d", cores=16) as doomed:
-        # Fits `d` alone, so it must wait there; the others may go anywhere.
-        stage.submit("sleep", "60", spec={"resources": {"cores": 16}}, name="filler")
-        stage.until_state(stage.get("/v1/jobs?limit=1")["items"][0]["id"], State.RUNNING)
-        doomed.kill()
-        jobs = [stage.submitted("true", labels={"moved": "yes"}) for _ in range(40)]
-        stuck = [job["id"] for job in jobs if job["cluster"] == "d"]
-        assert stuck, "nobody was drawn to d: 1 in 100,000"
-        alone = stage.submitted("true", spec={"resources": {"cores": 8}})
-        assert (alone["state"], alone["cluster"]) == ("ASSIGNED", "d")
-        for job in stuck:
-            ended = stage.ended(job, timeout_s=SILENT_S + SOON_S)
-            assert (ended["state"], ended["cluster"] in "abc", ended["attempt"]) == ("SUCCEEDED", True, 2)
-        kinds = [event["kind"] for event in stage.walk(f"/v1/jobs/{stuck[0]}/events", limit=50)]
-        assert kinds == ["accepted", "unassigned", "assigned", "leased", "running", "succeeded"]
-        waits = stage.until_state(alone["id"], State.PENDING)
-        assert "d: down: its agent is silent" in waits["reason"]
-        hint = stage.yard("explain", alone["id"], check=True)
-        assert (hint.returncode, "silent" in hint.stdout) == (EXIT_OK, True)
-        doomed.start()
-        filler = next(job["id"] for job in stage.walk("/v1/jobs", limit=500) if job["name"] == "filler")
-        until(lambda: stage.health("d") == "up", SOON_S, "d is back")
-        assert stage.job(filler)["state"] == "RUNNING", "what it had begun is still its own"
-        stage.post(f"/v1/jobs/{filler}/cancel", {})
-        assert stage.ended(alone["id"])["state"] == "SUCCEEDED"

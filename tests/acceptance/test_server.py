@@ -85,10 +85,6 @@ def test_sigterm_sends_parked_polls_and_waits_home_at_once(tmp_path: Path, datab
         assert not any(wait.done() for wait in waits)
         assert stopped_in(server) < STOP_S_MAX
         assert [(wait.result().status, wait.result().json["state"]) for wait in waits] == [(200, "RUNNING")] * 4
-        server.start().wait_ready()
-        assert call("GET", state).json["state"] == "RUNNING", "a server's end kills nothing"
-        call("POST", f"{state}/cancel", {})
-        until(lambda: call("GET", state).json["state"] == "CANCELLED", SOON_S, "the job is gone")
 
 
 @pytest.fixture
@@ -182,6 +178,7 @@ def test_a_port_that_is_taken_is_said_plainly(tmp_path: Path, flag: str) -> None
     assert f"Cannot listen on {address}" in done.stderr
     assert flag in done.stderr
     assert "Traceback" not in done.stderr
+    assert "yard_" not in done.stdout, "the administrator's token is not shown for a server that never was"
 
 
 def test_the_database_is_made_and_checked_by_hand_or_by_the_server(tmp_path: Path) -> None:
@@ -192,7 +189,6 @@ def test_the_database_is_made_and_checked_by_hand_or_by_the_server(tmp_path: Pat
 
     assert "none (empty)" in db("status")
     assert "upgraded from empty" in db("upgrade")
-    assert "up to date" in db("upgrade")
     with start_server(tmp_path) as server:
         assert call("GET", f"{server.url}/v1/projects").json["items"][0]["name"] == "default"
         assert "up to date" in db("status"), "looking is allowed while the server runs"
@@ -236,3 +232,8 @@ def test_two_servers_starting_at_one_moment_on_an_empty_postgresql_both_come_up(
         assert made.status == 201
         seen = json.dumps(call("GET", f"{two.url}/v1/projects", token=tokens[0]).json)
         assert "shared" in seen
+        join = call("POST", f"{one.url}/v1/clusters/alpha/invites", {}, token=tokens[0]).json["token"]
+        with start_agent(tmp_path, one.url, "alpha", graph=graph(3), token=join, reader=tokens[0]):
+            there = f"{two.url}/v1/clusters/alpha"
+            until(lambda: "load" in call("GET", there, token=tokens[0]).json, SOON_S, "both know how the cluster is")
+            assert call("GET", there, token=tokens[0]).json["load"]["free_cores"] == 3

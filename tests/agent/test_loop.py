@@ -254,6 +254,24 @@ def test_intent_is_not_started_before_the_server_has_spoken(tmp_path: Path, peer
     assert (peer.seen(busy), peer.seen(waiting)) == ([Seen.RUNNING], [])
 
 
+def test_frozen_agent_hears_the_server_before_it_starts_anything(tmp_path: Path, peer: Peer, agent: Starter) -> None:
+    """Meanwhile room became free here, and the job that waited for it went to another cluster."""
+    running = agent(peer.url, cores=1)
+    busy, waiting = a_lease("sleep", "2"), runs_counted(tmp_path)
+    peer.lease(busy)
+    peer.wait_seen(busy, Seen.RUNNING)
+    peer.held[(waiting.job, waiting.fence)] = waiting
+    peer.session += 1
+    running.wait_for(lambda: f"leased job={waiting.job}" in running.log, 10, "it is leased")
+    running.pause()
+    del peer.held[(waiting.job, waiting.fence)]
+    time.sleep(3.2)  # longer than the agent can take for an ordinary wait
+    running.resume()
+    assert peer.wait_end(busy).seen is Seen.SUCCEEDED
+    peer.wait_parked(want=64)
+    assert count(tmp_path, waiting) == 0
+
+
 def test_damaged_journal_adopts_what_runs(tmp_path: Path, peer: Peer, agent: Starter) -> None:
     first = agent(peer.url)
     mine, foreign = runs_counted(tmp_path, "1.2"), runs_counted(tmp_path, "60")

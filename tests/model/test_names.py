@@ -26,28 +26,12 @@ def test_good_names(name: str) -> None:
     assert is_name(name)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", " ", "a ", " a", "a b", "a\n", "\na", "a\nb", "a\x00", "\x00", "a\x1b[31m", "a\x7f", "a\t", "a\r"]
-    + [
-        "-a",
-        "a-",
-        ".a",
-        "a.",
-        "..",
-        "a/b",
-        "a" * 129,
-        "é",
-        "ａ",
-        "a\u200b",
-        "a\u2028",
-        "a\x85",
-        "💥",
-        "a%",
-        "a=b",
-        "a:b",
-    ],
-)
+BAD_NAMES = ["", " ", "a ", " a", "a b", "a\n", "\na", "a\nb", "a\x00", "\x00", "a\x1b[31m", "a\x7f", "a\t", "a\r"]
+BAD_NAMES += ["-a", "a-", ".a", "a.", "..", "a/b", "a%", "a=b", "a:b", "a" * 129]
+BAD_NAMES += ["é", "\uff41", "a\u200b", "a\u2028", "a\x85", "💥"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
 def test_bad_names(name: str) -> None:
     assert not takes(Name, name)
     assert not is_name(name)

@@ -17,7 +17,7 @@ from switchyard.route.select.weighted import LOOP_MAX, MASK, draw
 IDS = [make_id(1_700_000_000_000_000 + 137 * n, n * 0x9E3779B97F4A7C15) for n in range(100_000)]
 
 
-@pytest.mark.parametrize("weights", [(1, 2, 6), (1, 1, 1, 1), (99, 1), (0.5, 0, 1.5), (1, 2, 6, 99)])
+@pytest.mark.parametrize("weights", [(1, 2, 6), (0.5, 0, 1.5), (99, 1)])
 def test_shares_follow_the_weights_within_a_percentage_point(weights) -> None:
     names = [f"cluster-{index}" for index in range(len(weights))]
     won = Counter(draw(seed, names, weights) for seed in IDS)
@@ -28,9 +28,9 @@ def test_shares_follow_the_weights_within_a_percentage_point(weights) -> None:
 def test_shares_follow_the_weights_among_many_clusters() -> None:
     names = [f"cluster-{index}" for index in range(LOOP_MAX + 5)]
     weights = [1.0 + index % 3 for index in range(len(names))]
-    won = Counter(draw(seed, names, weights) for seed in IDS[:20_000])
+    won = Counter(draw(seed, names, weights) for seed in IDS[:12_000])
     for index, weight in enumerate(weights):
-        assert abs(won[index] / 20_000 - weight / sum(weights)) < 0.01
+        assert abs(won[index] / 12_000 - weight / sum(weights)) < 0.01
 
 
 def test_zero_is_drawn_only_when_all_are_zero() -> None:
@@ -126,21 +126,23 @@ def test_the_mixing_of_the_tests_is_undone_exactly() -> None:
 def test_two_processes_draw_the_same() -> None:
     code = (
         "from switchyard.route.select.weighted import draw\n"
-        "names = [f'cluster-{n}' for n in range(%d)]\n"
-        "print([draw(f'job-{n}', names, [1 + m %% 3 for m in range(len(names))]) for n in range(200)])"
+        f"for count in (5, {LOOP_MAX + 3}):\n"
+        "    names, weights = [f'cluster-{n}' for n in range(count)], [1 + n % 3 for n in range(count)]\n"
+        "    print([draw(f'job-{n}', names, weights) for n in range(200)])"
     )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    here = ""
     for count in (5, LOOP_MAX + 3):
-        said = {
-            subprocess.run(
-                [sys.executable, "-c", code % count],
-                env={"PYTHONHASHSEED": seed},
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=60,
-            ).stdout
-            for seed in ("1", "2")
-        }
-        names = [f"cluster-{index}" for index in range(count)]
-        here = [draw(f"job-{n}", names, [1 + m % 3 for m in range(count)]) for n in range(200)]
-        assert said == {f"{here}\n"}
+        names, weights = [f"cluster-{index}" for index in range(count)], [1 + index % 3 for index in range(count)]
+        here += f"{[draw(f'job-{n}', names, weights) for n in range(200)]}\n"
+    assert said == {here}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from switchyard.model.poll import Held, Join, Lease, OutputChunk, Report, Room
 from switchyard.server import app
 from switchyard.server.settings import Bounds, Settings
 from switchyard.service import access, clusters, jobs
-from switchyard.service.clock import now_us
+from switchyard.service.clock import Ids, now_us
 from switchyard.service.committer import Call
 from switchyard.service.lease import Given, LeaseAsk, SyncAsk
 from switchyard.service.report import ReportWrite
@@ -53,10 +53,12 @@ class Clock:
 class Rig:
     """One server's insides. Closed, it leaves the database as a stopped server does."""
 
-    def __init__(self, url: str, folder: Path, *, clock: Clock | None = None, **bounds: int) -> None:
+    def __init__(
+        self, url: str, folder: Path, *, clock: Clock | None = None, ids: Callable[[], str] | None = None, **bounds: int
+    ) -> None:
         self.clock = clock or Clock()
         settings = Settings(folder, ("127.0.0.1", 1), url, bounds=Bounds(**bounds))
-        with patch.object(app, "now_us", self.clock):
+        with patch.object(app, "now_us", self.clock), patch.object(app, "Ids", lambda: ids or Ids()):
             self.yard = app.build(settings)
         self.context, self.submits = self.yard.context, self.yard.submit
         self.committer = self.context.committer

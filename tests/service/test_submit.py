@@ -93,32 +93,32 @@ def test_what_is_unknown_or_denied_is_refused_and_nothing_is_stored(rig: Rig) ->
     assert rig.submit(actor=ann, key="k").state == "ASSIGNED", "a refusal uses up no key"
 
 
-def test_a_submit_token_opens_a_private_cluster_and_bounds_the_job_to_it(rig: Rig) -> None:
-    rig.cluster("alpha")
-    rig.cluster("secret", is_private=True)
-    ann = rig.user("ann")
-    token = clusters.submit_token(rig.context, ADMIN, "secret").token
-    assert rig.submit(a_request(clusters=[ClusterToken("secret", token)]), actor=ann).cluster == "secret"
-    newer = clusters.submit_token(rig.context, ADMIN, "secret").token
+def test_a_submit_token_opens_a_private_cluster_and_bounds_the_job_to_it(lite: Rig) -> None:
+    lite.cluster("alpha")
+    lite.cluster("secret", is_private=True)
+    ann = lite.user("ann")
+    token = clusters.submit_token(lite.context, ADMIN, "secret").token
+    assert lite.submit(a_request(clusters=[ClusterToken("secret", token)]), actor=ann).cluster == "secret"
+    newer = clusters.submit_token(lite.context, ADMIN, "secret").token
     with pytest.raises(Denied):
-        rig.submit(a_request(clusters=[ClusterToken("secret", token)]), actor=ann)
+        lite.submit(a_request(clusters=[ClusterToken("secret", token)]), actor=ann)
     both = [ClusterToken("secret", newer), ClusterToken("alpha", "wrong")]
     with pytest.raises(Denied, match="alpha"):
-        rig.submit(a_request(clusters=both), actor=ann)
+        lite.submit(a_request(clusters=both), actor=ann)
 
 
-def test_a_pin_outside_the_tokens_leaves_no_cluster(rig: Rig) -> None:
-    rig.cluster("alpha")
-    rig.cluster("beta")
-    token = clusters.submit_token(rig.context, ADMIN, "beta").token
-    made = rig.submit(a_request(cluster="alpha", clusters=[ClusterToken("beta", token)]))
+def test_a_pin_outside_the_tokens_leaves_no_cluster(lite: Rig) -> None:
+    lite.cluster("alpha")
+    lite.cluster("beta")
+    token = clusters.submit_token(lite.context, ADMIN, "beta").token
+    made = lite.submit(a_request(cluster="alpha", clusters=[ClusterToken("beta", token)]))
     assert made.state == "REJECTED"
 
 
-def test_planning_stores_nothing(rig: Rig) -> None:
-    rig.cluster("alpha")
-    assert rig.submits.plan(ADMIN, a_request()).chosen == "alpha"
-    assert count(rig) == 0
+def test_planning_stores_nothing(lite: Rig) -> None:
+    lite.cluster("alpha")
+    assert lite.submits.plan(ADMIN, a_request()).chosen == "alpha"
+    assert count(lite) == 0
 
 
 # --- idempotency
@@ -157,9 +157,9 @@ def test_the_same_key_with_another_body_is_a_conflict(rig: Rig) -> None:
     assert count(rig) == 2
 
 
-def test_keys_of_two_people_are_two_keys(rig: Rig) -> None:
-    ann, bob = rig.user("ann"), rig.user("bob")
-    assert rig.submit(actor=ann, key="k").id != rig.submit(actor=bob, key="k").id
+def test_keys_of_two_people_are_two_keys(lite: Rig) -> None:
+    ann, bob = lite.user("ann"), lite.user("bob")
+    assert lite.submit(actor=ann, key="k").id != lite.submit(actor=bob, key="k").id
 
 
 def test_a_repeated_submit_tells_how_the_job_stands_now(rig: Rig) -> None:
@@ -227,12 +227,12 @@ def test_equal_specs_are_one_row(rig: Rig) -> None:
         assert tx.execute(sa.select(sa.func.count()).select_from(idempotency)).scalar() == 0
 
 
-def test_a_ruling_is_not_kept_beyond_a_change_of_grants_or_clusters(rig: Rig) -> None:
-    rig.cluster("secret", is_private=True)
-    ann = rig.user("ann")
-    assert rig.submit(actor=ann).state == "REJECTED"
-    rig.grant("ann", Role.SUBMIT, On.CLUSTER, "secret")
+def test_a_ruling_is_not_kept_beyond_a_change_of_grants_or_clusters(lite: Rig) -> None:
+    lite.cluster("secret", is_private=True)
+    ann = lite.user("ann")
+    assert lite.submit(actor=ann).state == "REJECTED"
+    lite.grant("ann", Role.SUBMIT, On.CLUSTER, "secret")
     assert ann.user_id is not None
-    assert rig.submit(actor=rig.actor(ann.user_id)).cluster == "secret"
-    rig.cluster("wide", graph=a_graph(cores=64))
-    assert rig.submit(a_request(cores=64), actor=rig.actor(ann.user_id)).cluster == "wide"
+    assert lite.submit(actor=lite.actor(ann.user_id)).cluster == "secret"
+    lite.cluster("wide", graph=a_graph(cores=64))
+    assert lite.submit(a_request(cores=64), actor=lite.actor(ann.user_id)).cluster == "wide"

@@ -48,7 +48,7 @@ def at_once(work: Callable[[int], None], count: int = THREADS) -> None:
     def run(number: int) -> None:
         try:
             work(number)
-        except BaseException as exc:
+        except BaseException as exc:  # noqa: BLE001 - raised again below, on the test's own thread
             raised.append(exc)
 
     threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(count)]

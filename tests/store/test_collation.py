@@ -10,17 +10,21 @@ import sqlalchemy as sa
 
 from switchyard.store import jobs, leases
 from switchyard.store.database import Database
+from tests.services import Postgres
+from tests.store.prepared import migrated
 from tests.store.rows import an_id, job_row, put_cluster, put_jobs
 
 
 @pytest.fixture
-def english(postgres_url: str) -> Iterator[Database]:
+def english(postgres: Postgres) -> Iterator[Database]:
     """The columns that are compared and sorted, as in a database of an English locale."""
-    with closing(Database(postgres_url)) as database:
+    url = migrated(postgres)
+    with closing(Database(url)) as database:
         with database.write() as tx:
             for column in ("id", "lane", "cluster_id"):
                 tx.execute(sa.text(f'ALTER TABLE jobs ALTER COLUMN {column} TYPE text COLLATE "en-x-icu"'))
         yield database
+    postgres.drop_database(url)
 
 
 def test_a_prefix_finds_its_jobs(english: Database) -> None:

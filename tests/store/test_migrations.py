@@ -22,7 +22,8 @@ CATALOGUE = {
         UNION ALL SELECT 'column', column_name, table_name, data_type || is_nullable || coalesce(column_default, '')
             FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'alembic_version'
         UNION ALL SELECT 'constraint', conname, conrelid::regclass::text, pg_get_constraintdef(oid)
-            FROM pg_constraint WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text <> 'alembic_version'
+            FROM pg_constraint
+            WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text <> 'alembic_version'
         ORDER BY 1, 2, 3""",
 }
 
@@ -73,7 +74,7 @@ def test_two_servers_that_start_on_one_empty_database_make_the_schema_once(postg
             gate.wait()
             try:
                 upgrade(database)
-            except Exception as exc:
+            except Exception as exc:  # noqa: BLE001 - whatever it is, the test fails with it
                 failures.append(exc)
 
     threads = [threading.Thread(target=start) for _ in range(3)]

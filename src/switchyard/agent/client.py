@@ -76,6 +76,7 @@ class Connection:
         self._http: http.client.HTTPConnection | None = None
         self._lock = threading.Lock()  # over _http, which abort() takes away from another thread
         self._is_aborted = False
+        self._is_shut = False
         self.retry_after_s: float | None = None
 
     @property
@@ -125,10 +126,11 @@ class Connection:
             raise Unreached(f"{self.server.url} does not take this credential; another one is tried.") from error
         raise error
 
-    def abort(self) -> None:
-        """End a waiting post from another thread; its answer counts as lost."""
+    def abort(self, *, for_good: bool = False) -> None:
+        """End a waiting post from another thread; its answer counts as lost. `for_good`: every later one too."""
         with self._lock:
             self._is_aborted = True
+            self._is_shut |= for_good
             if self._http is not None and self._http.sock is not None:
                 with contextlib.suppress(OSError):
                     # The plain socket's own: TLS's would take its state away under the thread that reads.
@@ -137,7 +139,7 @@ class Connection:
     def arm(self) -> None:
         """From here on an abort is meant for the next post."""
         with self._lock:
-            self._is_aborted = False
+            self._is_aborted = self._is_shut
 
     def close(self) -> None:
         with self._lock:

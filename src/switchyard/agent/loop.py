@@ -23,6 +23,7 @@ from pathlib import Path
 from switchyard.agent.backends import Backend
 from switchyard.agent.chooser import Chooser
 from switchyard.agent.client import Connection
+from switchyard.agent.clock import now_ns
 from switchyard.agent.credential import Keys
 from switchyard.agent.journal import Journal
 from switchyard.agent.log import line
@@ -39,6 +40,7 @@ CLOSING_S_MAX = 1.0  # a server that goes away sends us off; we do not all arriv
 WATCH_S = 1.0  # the longest a change may go unseen if no wake-up came
 TALK_S = 5.0  # likewise for reports
 LOOK_S_MIN = 0.05  # between two looks for output, should the last one be just over
+FROZEN_S = 3.0  # without a turn: the machine slept, or we were stopped; the server may have given us up meanwhile
 JOIN_S = 1.5  # for the threads to end after a signal
 FREE_BYTES_MIN = 64 * 2**20  # below this much free disk no new work is taken: journals and exit codes need some
 QUICK_S = 0.5  # a parked poll that comes back faster with nothing new did not really park
@@ -131,8 +133,8 @@ class Loop:
     def _end(self) -> None:
         self._stop.set()
         self._news.set()
-        self._park_connection.abort()
-        self._talk_connection.abort()
+        self._park_connection.abort(for_good=True)
+        self._talk_connection.abort(for_good=True)
         self._backend.wake()
 
     def _keep(self, name: str, step: Callable[[], None]) -> None:
@@ -199,7 +201,13 @@ class Loop:
         """One start of the runner; the turns go on until something unforeseen happens, and after it too."""
         self._runner.adopt()
         had_trouble = bool(self._trouble())
+        turned_ns = now_ns()
         while not self._stop.is_set():
+            if now_ns() - turned_ns > FROZEN_S * 1e9:
+                log.warning(line("was-frozen", seconds=(now_ns() - turned_ns) // 10**9))
+                self._poller.doubt()
+                self._news.set()
+            turned_ns = now_ns()
             changed = self._runner.turn(may_start=self._poller.may_start)
             has_trouble = bool(self._trouble())
             if changed or has_trouble != had_trouble:

@@ -174,6 +174,10 @@ class Poller:
                 self._is_given_up = True
                 self._park.abort()
 
+    def doubt(self) -> None:
+        """Time has passed unnoticed: start nothing more before the server has said what is still ours."""
+        self._is_cut = self._needs_sync = True
+
     def _sync(self) -> None:
         """Say what is held, hear what is missing. Asks for no work itself."""
         inventory = [each.held for each in self._journal.attempts()]

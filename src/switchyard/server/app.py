@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import gc
 import os
 import secrets
 import signal
+import socket
 from collections.abc import Iterator
 from functools import partial
 from typing import IO
@@ -16,7 +18,7 @@ from typing import IO
 import structlog
 import uvicorn
 
-from switchyard.errors import Conflict
+from switchyard.errors import EXIT_OK, Conflict, Unavailable
 from switchyard.model.log import Window
 from switchyard.server.grpc_port import GrpcPort
 from switchyard.server.http.routes import Door
@@ -42,6 +44,7 @@ from switchyard.store.logfiles import DirectoryLogs
 from switchyard.store.output import DatabaseLogs
 
 log = structlog.get_logger()
+COMMIT_S = 5.0  # for the changes still queued at the end: thousands are committed in one
 
 
 def build(settings: Settings) -> Yard:
@@ -151,15 +154,18 @@ async def serve(settings: Settings, yard: Yard) -> None:
     if grpc:
         grpc.stop()
     await asyncio.wait({serving}, timeout=settings.bounds.stop_s)
-    await loops.stop()
+    has_answered = await loops.stop()
     if listener:
         listener.stop()
     yard.threads.shutdown(wait=False, cancel_futures=True)
-    yard.context.committer.close()
+    yard.context.committer.close(COMMIT_S if has_answered else 0)
     yard.context.database.close()
     log.info("stopped")
     if serving.done():
         serving.result()
+    if not has_answered:
+        # A database that hangs holds the threads that asked it, and Python would wait for those for ever.
+        os._exit(EXIT_OK)
 
 
 def run(settings: Settings, *, announce: bool = True) -> int:
@@ -168,6 +174,9 @@ def run(settings: Settings, *, announce: bool = True) -> int:
 
     settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _only_one(settings):
+        _refuse_taken(settings.http, "--http")
+        if settings.grpc:
+            _refuse_taken(settings.grpc, "--grpc")
         yard = build(settings)
         yard.context.committer.start()
         token = first_start(yard.context, is_open=settings.is_open)
@@ -177,6 +186,22 @@ def run(settings: Settings, *, announce: bool = True) -> int:
             welcome(settings, token)
         uvloop.run(serve(settings, yard))
     return 0
+
+
+def _refuse_taken(address: tuple[str, int], flag: str) -> None:
+    """Before anything is made: a first start shows its token once, and must not have shown it for nothing."""
+    host, port = address
+    for family, kind, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server itself will
+            try:
+                probe.bind(place)
+            except OSError as exc:
+                if exc.errno in (errno.EADDRINUSE, errno.EACCES):
+                    raise Unavailable(
+                        f"Cannot listen on {host}:{port}: {exc.strerror}.",
+                        next_step=f"Is the port taken? Give {flag} another.",
+                    ) from exc
 
 
 @contextlib.contextmanager

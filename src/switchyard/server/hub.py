@@ -7,7 +7,8 @@ the version moved and looks again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 
@@ -58,11 +59,12 @@ class Hub:
     ) -> None:
         """Until the cluster is woken, the client is gone, or the time is over."""
         if self.version(cluster_id) == seen_version and not self.is_closing:
-            await self._wait(self._clusters, cluster_id, timeout_s, gone)
+            with self._registered(self._clusters, cluster_id) as waiter:
+                await first_of(waiter, gone, timeout_s)
 
-    async def wait_job(self, job_id: str, timeout_s: float, gone: asyncio.Task[object]) -> None:
-        if not self.is_closing:
-            await self._wait(self._jobs, job_id, timeout_s, gone)
+    def watching(self, job_id: str) -> AbstractContextManager[asyncio.Future[None]]:
+        """Register, then look: what happens to the job from here on, and the server's stop, finishes the future."""
+        return self._registered(self._jobs, job_id)
 
     async def wait_news(self, seen: int, timeout_s: float, gone: asyncio.Task[object]) -> None:
         """Until something happened to any job since `seen`, the client is gone, or the time is over."""
@@ -70,26 +72,29 @@ class Hub:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._streams.add(waiter)
             try:
-                both: set[asyncio.Future[Any]] = {waiter, gone}
-                await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+                await first_of(waiter, gone, timeout_s)
             finally:
                 waiter.cancel()
                 self._streams.discard(waiter)
 
-    async def _wait(
-        self, table: dict[str, set[asyncio.Future[None]]], key: str, timeout_s: float, gone: asyncio.Task[object]
-    ) -> None:
+    @contextmanager
+    def _registered(self, table: dict[str, set[asyncio.Future[None]]], key: str) -> Iterator[asyncio.Future[None]]:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         table.setdefault(key, set()).add(waiter)
         try:
-            both: set[asyncio.Future[Any]] = {waiter, gone}
-            await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            yield waiter
         finally:
             waiter.cancel()
             waiters = table[key]
             waiters.discard(waiter)
             if not waiters:
                 del table[key]
+
+
+async def first_of(waiter: asyncio.Future[None], gone: asyncio.Task[object], timeout_s: float) -> None:
+    """Until one is done, or the time is over."""
+    both: set[asyncio.Future[Any]] = {waiter, gone}
+    await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _finish(waiters: set[asyncio.Future[None]] | None) -> None:

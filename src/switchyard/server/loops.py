@@ -45,15 +45,18 @@ class Loops:
         ):
             self._tasks.append(asyncio.create_task(self._repeat(name, every_s, once), name=name))
 
-    async def stop(self) -> None:
+    async def stop(self) -> bool:
+        """Hand over and end; false if the database does not even say no."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             # On a thread of its own: the pool may be full of what is being given up.
             await asyncio.wait_for(asyncio.to_thread(self._say_goodbye), timeout=1)
-        except (TimeoutError, YardError):
+        except (TimeoutError, YardError) as exc:
             log.warning("left without handing over the lead")
+            return not isinstance(exc, TimeoutError)
+        return True
 
     def _say_goodbye(self) -> None:
         self._flush_now()

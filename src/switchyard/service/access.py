@@ -188,7 +188,7 @@ def grant_list(context: Context, actor: Actor) -> list[Grant]:
 
 
 def grant_create(context: Context, actor: Actor, request: GrantRequest) -> Grant:
-    object_ = _object_key(context, request)
+    object_ = _object_key(context, actor, request)
     if not _may_administer(context, actor, request.on, object_):
         raise Denied(f"Granting here needs the role admin on {request.on.value} {request.object}.")
 
@@ -309,13 +309,13 @@ def _grant(batch: Batch, context: Context, request: GrantRequest) -> Grant:
     return grant
 
 
-def _object_key(context: Context, request: GrantRequest) -> str:
+def _object_key(context: Context, actor: Actor, request: GrantRequest) -> str:
     """A cluster is granted by its registration, so that a later one of its name inherits nothing."""
     if request.on is On.PLATFORM:
         return "all"
     if request.on is On.CLUSTER:
         member = context.snapshots.world.by_name.get(request.object)
-        if member is None:
+        if member is None or not actor.may_cluster(Role.VIEW, member):  # no word on what is hidden
             raise UnknownName(f"There is no cluster {request.object!r}.", next_step="`yard cluster ls` lists them.")
         return member.id
     if request.on is On.PROJECT and request.object not in context.snapshots.access.rules.projects:

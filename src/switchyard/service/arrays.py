@@ -14,6 +14,7 @@ import msgspec
 from switchyard.model.idset import IdSet
 from switchyard.model.job import OnLost, State, Tally
 from switchyard.model.lifecycle import FINAL, Answer, Life, Step, report
+from switchyard.model.names import readable
 from switchyard.model.poll import Report
 from switchyard.model.tasks import TaskState, cancelling_positions, fresh, live_positions, read_task, write_task
 from switchyard.service.committer import Batch
@@ -209,7 +210,9 @@ class Arrays:
             cancel_requested=before.is_cancelling or array.is_cancelling,
             on_lost=OnLost(array.row.on_lost),
         )
-        answer, step = report(life, fence=item.fence, seen=item.seen, reason=item.reason, again=again_at_us is not None)
+        answer, step = report(
+            life, fence=item.fence, seen=item.seen, reason=readable(item.reason), again=again_at_us is not None
+        )
         if step is not None:
             self._take(array, found, position=position, item=item, step=step, again_at_us=again_at_us)
         return answer

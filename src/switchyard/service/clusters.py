@@ -16,12 +16,14 @@ from switchyard.model.cluster import (
     SubmitToken,
 )
 from switchyard.model.graph import Graph
+from switchyard.model.names import readable
 from switchyard.model.poll import Join, Joined
 from switchyard.route.world import Member
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import holds, make_credential, split_credential
 from switchyard.service.rights import Actor
+from switchyard.service.snapshots import ClusterEntry
 from switchyard.store import access, clusters
 
 
@@ -33,12 +35,20 @@ def visible(context: Context, actor: Actor, name: str) -> Member:
 
 
 def cluster_list(context: Context, actor: Actor) -> list[Cluster]:
-    members = context.snapshots.world.members
-    return [cluster_view(context, member) for member in members if actor.may_cluster(Role.VIEW, member)]
+    fleet, members = context.snapshots.fleet, context.snapshots.world.members
+    seen = [member for member in members if member.id in fleet.rows and actor.may_cluster(Role.VIEW, member)]
+    return [_view(context, member, fleet.rows[member.id]) for member in seen]
 
 
-def cluster_view(context: Context, member: Member) -> Cluster:
-    row = context.snapshots.fleet.rows[member.id]
+def cluster_view(context: Context, member: Member | None) -> Cluster:
+    """A cluster as the API shows it. The two snapshots change one after the other: it may be gone from one already."""
+    row = context.snapshots.fleet.rows.get(member.id) if member else None
+    if member is None or row is None:
+        raise NoSuchCluster("The cluster was deleted a moment ago.")
+    return _view(context, member, row)
+
+
+def _view(context: Context, member: Member, row: ClusterEntry) -> Cluster:
     agents = context.snapshots.fleet.by_cluster.get(member.id, ())
     seen = [context.snapshots.seen[agent] for agent in agents if agent in context.snapshots.seen]
     loads = [context.snapshots.loads[agent] for agent in agents if agent in context.snapshots.loads]
@@ -67,7 +77,7 @@ def cluster_create(context: Context, actor: Actor, request: ClusterRequest) -> C
         return _register(batch, context, actor.name, request)
 
     cluster_id = context.committer.call(apply)
-    return cluster_view(context, context.snapshots.world.by_id[cluster_id])
+    return cluster_view(context, context.snapshots.world.by_id.get(cluster_id))
 
 
 def _register(batch: Batch, context: Context, actor: str, request: ClusterRequest) -> str:
@@ -135,10 +145,11 @@ def cluster_change(context: Context, actor: Actor, name: str, change: ClusterCha
             if not change.is_private:
                 _open_to_everyone(batch, context, member.id)
         bump(batch, "clusters")
+        batch.clusters.add(member.id)  # what waits there may be leased from now on
         audited(batch, context, actor.name, "cluster.change", name, before=_gist(before), after=change)
 
     context.committer.call(apply)
-    return cluster_view(context, context.snapshots.world.by_id[member.id])
+    return cluster_view(context, context.snapshots.world.by_id.get(member.id))
 
 
 def cluster_delete(context: Context, actor: Actor, name: str) -> None:
@@ -261,7 +272,7 @@ def join(context: Context, token: str, request: Join, *, is_open: bool) -> Joine
                 raise AgentLives(f"An agent {request.name} of cluster {request.cluster} is alive with another journal.")
             if before.journal == request.journal:
                 # The same disk: it keeps its leases, so it keeps its identity; only the credential is new.
-                renewed = {"credential_hash": hash_, "next_hash": None, "version": request.version}
+                renewed = {"credential_hash": hash_, "next_hash": None, "version": readable(request.version)}
                 clusters.agent_change(batch.tx, before.id, renewed)
                 bump(batch, "clusters")
                 audited(batch, context, f"agent:{request.name}", "agent.rejoin", request.cluster)
@@ -288,7 +299,7 @@ def _agent_row(batch: Batch, agent_id: str, cluster_id: str, hash_: str, request
         "session": 0,
         "incarnation": "",
         "backend": request.backend,
-        "version": request.version,
+        "version": readable(request.version),
         "load": None,
         "created_us": batch.now_us,
         "seen_us": None,

@@ -15,6 +15,7 @@ from switchyard.model.api import Event, Page
 from switchyard.model.ids import LENGTH, is_id
 from switchyard.model.job import Job, JobSpec, State
 from switchyard.model.lifecycle import FINAL, cancel
+from switchyard.model.names import readable
 from switchyard.model.verdict import Explanation, Plan, Say
 from switchyard.route.explain import hints
 from switchyard.route.route import ALGORITHM, Ask, rule
@@ -24,6 +25,7 @@ from switchyard.service.context import Context
 from switchyard.service.newjob import decode_bounds, verdicts_from
 from switchyard.service.report import change_of, life_of, read_avoid, record
 from switchyard.service.rights import Actor
+from switchyard.service.snapshots import owner_of
 from switchyard.store import events, jobs
 from switchyard.store.database import Tx
 
@@ -57,7 +59,7 @@ def job_cancel(context: Context, actor: Actor, ref: str, reason: str) -> Job:
         row = visible_job(tx, actor, ref)
     may_act(actor, row)
 
-    said = f"cancelled by {actor.name}" + (f": {reason}" if reason else "")
+    said = f"cancelled by {actor.name}" + (f": {readable(reason)}" if reason else "")
 
     def apply(batch: Batch) -> jobs.Row:
         cancel_rows(batch, list(jobs.job_lock(batch.tx, [row.id]).values()), said)
@@ -128,7 +130,8 @@ def all_events(context: Context, actor: Actor, *, after: int, limit: int, since_
     with context.database.read() as tx:
         if since_s is not None:
             after = max(after, events.event_before(tx, context.now_us() - since_s * 1_000_000))
-        found = events.event_list(tx, job_id=None, projects=actor.viewable_projects(), after=after, limit=limit)
+        projects = actor.viewable_projects()
+        found = events.event_list(tx, job_id=None, projects=projects, reader=actor.name, after=after, limit=limit)
     return _event_page(found, limit)
 
 
@@ -167,18 +170,22 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         waits = jobs.dependency_list(tx, row.id)
     spec = msgspec.json.decode(row.spec, type=JobSpec)
     named, by_token = decode_bounds(row.bounds)
+    # What the owner may, as the reader may see it: an administrator's grants are no reason why a user's job should run.
+    owner = owner_of(context.snapshots.access, row.owner)
     ask = Ask(
         demand_of(spec.resources),
-        granted=actor.granted_clusters(world) | by_token,
-        hidden=actor.hidden_clusters(world) - by_token,
+        granted=owner.granted_clusters(world) | by_token,
+        hidden=actor.hidden_clusters(world) - (by_token if row.owner == actor.name else frozenset()),
         named=named,
         last=last_of(row),
     )
+    unseen = {member.name for member in world.members if member.id in ask.hidden}
     state = State(row.state)
     decided = None
     if body is not None:
         outcome = "assign" if row.cluster else ("reject" if state is State.REJECTED else "hold")
-        decided = Plan(row.cluster, verdicts_from(body), ALGORITHM, row.id, outcome, row.reason)
+        verdicts = [verdict for verdict in verdicts_from(body) if verdict.cluster not in unseen]
+        decided = Plan(row.cluster, verdicts, ALGORITHM, row.id, outcome, row.reason)
     now = list(rule(ask, world).verdicts)
     stuck = state in (State.PENDING, State.REJECTED)
     return Explanation(

@@ -164,12 +164,14 @@ def _cancels(batch: Batch, agent_ids: list[str]) -> dict[str, list[tuple[str, in
 
 def apply_syncs(batch: Batch, asks: list[SyncAsk]) -> list[Any]:
     """Begin sessions: redeliver what was leased and never arrived, name what is to be stopped."""
-    results: list[Any] = []
-    for ask in sorted(asks, key=lambda each: each.agent_id):
+    results: dict[int, Any] = {}
+    # By id, as every replica locks them; an agent that asks twice has two answers, each with its own session.
+    for index in sorted(range(len(asks)), key=lambda each: asks[each].agent_id):
+        ask = asks[index]
         session = clusters.agent_sync(batch.tx, ask.agent_id, ask.incarnation, at_us=batch.now_us)
         batch.versions.add("seen")  # the other replicas hear at once that this agent is alive
         if session is None:
-            results.append(Gone("This agent was removed."))
+            results[index] = Gone("This agent was removed.")
             continue
         held = {(row.id, row.fence): row for row in leases.held_by(batch.tx, ask.agent_id)}
         missing = [lease_of(row, ask.cluster) for key, row in held.items() if key not in ask.inventory]
@@ -177,9 +179,8 @@ def apply_syncs(batch: Batch, asks: list[SyncAsk]) -> list[Any]:
         cancels = [Held(job, fence) for job, fence in _cancels(batch, [ask.agent_id]).get(ask.agent_id, [])]
         gone = sorted(ask.inventory - set(held) - tasks - _adopted(batch, ask, set(held) | tasks))
         stops = [Stop(job, fence, "not leased to this agent") for job, fence in gone]
-        results.append(Given(session, [*missing, *again], cancels, stops))
-    order = {ask.agent_id: result for ask, result in zip(sorted(asks, key=lambda a: a.agent_id), results, strict=True)}
-    return [order[ask.agent_id] for ask in asks]
+        results[index] = Given(session, [*missing, *again], cancels, stops)
+    return [results[index] for index in range(len(asks))]
 
 
 def _adopted(batch: Batch, ask: SyncAsk, known: set[tuple[str, int]]) -> set[tuple[str, int]]:

@@ -10,6 +10,7 @@ import msgspec
 
 from switchyard.model.job import JobSpec, OnLost, State
 from switchyard.model.lifecycle import FINAL, Answer, Life, Seen, Step, adopt, report
+from switchyard.model.names import readable
 from switchyard.model.poll import OutputChunk, Report
 from switchyard.model.retry import Cause, wait_before
 from switchyard.service.arrays import Arrays
@@ -92,8 +93,11 @@ def _apply(current: _Current, agent_id: str, item: Report) -> Answer:
     if current.holders.get(row.id, row.agent_id) != agent_id:
         return Answer.STOP
     life = current.life(item.job)
+    # Never refused for strange words: the agent would send the same again, for ever.
     again_us = again_at(current.batch, row, item)
-    answer, step = report(life, fence=item.fence, seen=item.seen, reason=item.reason, again=again_us is not None)
+    answer, step = report(
+        life, fence=item.fence, seen=item.seen, reason=readable(item.reason), again=again_us is not None
+    )
     if step is not None:
         current.take(item.job, step, change_of(current.batch, row, step, item, again_us=again_us))
     return answer
@@ -151,7 +155,8 @@ def change_of(
 ) -> dict[str, Any]:
     """The columns a step changes."""
     at_us = batch.now_us - item.ago_us if item else batch.now_us
-    at_us = max(at_us, row.leased_us or row.created_us)  # an age that reaches before the lease is a clock's mistake
+    # An age that reaches before the lease, or before the start, is a clock's mistake.
+    at_us = max(at_us, row.started_us or row.leased_us or row.created_us)
     state = step.life.state
     change: dict[str, Any] = {
         "state": state.value,
@@ -160,7 +165,7 @@ def change_of(
         "is_ready": False,
     }
     if item is not None and item.native_id is not None:
-        change["native_id"] = item.native_id
+        change["native_id"] = readable(item.native_id)
     if state is State.RUNNING:
         change["started_us"] = at_us
     elif state in FINAL:

@@ -7,6 +7,7 @@ from switchyard.model.api import CancelledMany, CancelMany, JobSelector
 from switchyard.model.ids import is_id, make_id
 from switchyard.model.job import State
 from switchyard.model.lifecycle import LIVE
+from switchyard.model.names import readable
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.jobs import cancel_rows, may_act, visible_filter
@@ -59,7 +60,7 @@ def oldest(context: Context, since_s: int | None) -> str | None:
 
 
 def _cancel(context: Context, actor: Actor, ids: list[str], reason: str) -> list[str]:
-    said = f"cancelled by {actor.name}" + (f": {reason}" if reason else "")
+    said = f"cancelled by {actor.name}" + (f": {readable(reason)}" if reason else "")
 
     def apply(batch: Batch) -> list[str]:
         return cancel_rows(batch, list(jobs.job_lock(batch.tx, ids).values()), said)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import msgspec
@@ -13,7 +13,7 @@ from switchyard.model.cluster import Health, Load
 from switchyard.model.graph import Graph
 from switchyard.policy.admit import Rules
 from switchyard.route.world import Member, World
-from switchyard.service.rights import Actor, rights_of
+from switchyard.service.rights import Actor, Rights, local_admin, rights_of
 from switchyard.store import access as access_store
 from switchyard.store import clusters as cluster_store
 from switchyard.store import events
@@ -73,6 +73,15 @@ class Access:
         return found
 
 
+def owner_of(access: Access, name: str) -> Actor:
+    """Who owns a job, with the grants of now; one who is gone or disabled has none."""
+    for user_id, (user, _, _) in access.users.items():
+        if user == name:
+            return access.actor(user_id) or Actor(name, Rights())
+    admin = local_admin()
+    return admin if name == admin.name else Actor(name, Rights())
+
+
 @dataclass(frozen=True)
 class Fleet:
     """Clusters and agents at one version. `world` is what the router sees; it changes with liveness too."""
@@ -124,10 +133,21 @@ class Snapshots:
                 self.access = self._load_access(tx, versions.get("access", 0))
             if force or versions.get("clusters", 0) != self.fleet.version:
                 self.fleet = _load_fleet(tx, versions.get("clusters", 0))
-            for agent_id, seen_us in cluster_store.agent_last_seen(tx).items():
-                if seen_us is not None and seen_us > self.seen.get(agent_id, 0):
-                    self.seen[agent_id] = seen_us
+            elsewhere = {
+                agent_id: seen_us
+                for agent_id, seen_us in cluster_store.agent_last_seen(tx).items()
+                if seen_us is not None and seen_us > self.seen.get(agent_id, 0)
+            }
+            if elsewhere:
+                self.seen |= elsewhere
+                self._load_loads(tx, elsewhere)
             return self.reckon()
+
+    def _load_loads(self, tx: Tx, agent_ids: Collection[str]) -> None:
+        """What agents said of their clusters at another replica, or before this one started."""
+        for agent_id, load in cluster_store.agent_loads(tx).items():
+            if agent_id in agent_ids:
+                self.loads[agent_id] = msgspec.json.decode(load, type=Load)
 
     def mark_seen(self, agent_id: str, at_us: int) -> bool:
         """An agent spoke; true if it was silent before, so that the world is to be reckoned anew."""

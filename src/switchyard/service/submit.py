@@ -221,7 +221,8 @@ def named_clusters(
     by_token: set[str] = set()
     for given in request.clusters:
         member = world.by_name.get(given.name)
-        kept = snapshots.fleet.rows[member.id].submit_token_hash if member else None
+        row = snapshots.fleet.rows.get(member.id) if member else None  # it may be deleted at this very moment
+        kept = row.submit_token_hash if row else None
         parts = split_credential(given.token, "submit")
         secret = parts[1] if parts else given.token
         # Compare in any case, so that an unknown cluster takes as long as a known one.

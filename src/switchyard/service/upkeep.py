@@ -26,7 +26,7 @@ from switchyard.service.context import Context
 from switchyard.service.jobs import last_of
 from switchyard.service.newjob import decode_bounds, keep
 from switchyard.service.report import again_at, change_of, life_of, record
-from switchyard.service.rights import Actor, local_admin, rights_of
+from switchyard.service.snapshots import owner_of
 from switchyard.store import clusters, events, jobs, leaders, leases, ranges
 
 LEADER = "upkeep"
@@ -124,20 +124,11 @@ def _decide(
     last = last_of(row)
     key = (row.owner, demand, named, by_token, last)
     if key not in rulings:
-        actor = _owner(context, row.owner)
+        actor = owner_of(context.snapshots.access, row.owner)
         granted = actor.granted_clusters(world) | by_token
         hidden = actor.hidden_clusters(world) - by_token
         rulings[key] = rule(Ask(demand, granted=granted, hidden=hidden, named=named, last=last), world)
     return plan(rulings[key], seed=row.id), rulings[key]
-
-
-def _owner(context: Context, name: str) -> Actor:
-    access = context.snapshots.access
-    for user_id, (user, _, _) in access.users.items():
-        if user == name:
-            return access.actor(user_id) or Actor(name, rights_of("", (), ()))
-    admin = local_admin()
-    return admin if name == admin.name else Actor(name, rights_of("", (), ()))
 
 
 def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan) -> dict[str, Any] | None:

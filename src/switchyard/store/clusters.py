@@ -128,6 +128,12 @@ def agent_last_seen(tx: Tx) -> dict[str, int | None]:
     return {row.id: row.seen_us for row in tx.execute(query)}
 
 
+def agent_loads(tx: Tx) -> dict[str, str]:
+    """How each agent last said its cluster was, as JSON."""
+    query = sa.select(agents.c.id, agents.c.load).where(agents.c.deleted_us.is_(None), agents.c.load.is_not(None))
+    return {row.id: row.load for row in tx.execute(query)}
+
+
 def invite_insert(tx: Tx, row: dict[str, Any]) -> None:
     tx.execute(sa.insert(invites).values(**row))
 

@@ -74,8 +74,13 @@ def _time_from(tx: Tx, seq: int) -> int | None:
     return min(found)[1] if found else None
 
 
-def event_list(tx: Tx, *, job_id: str | None, projects: list[str] | None, after: int, limit: int) -> list[Row]:
-    """Events after a number, the accepted ones (which live in the job's own row) among them."""
+def event_list(
+    tx: Tx, *, job_id: str | None, projects: list[str] | None, reader: str | None = None, after: int, limit: int
+) -> list[Row]:
+    """Events after a number, the accepted ones (which live in the job's own row) among them.
+
+    `projects`: those the reader may view, besides their own jobs; none: all.
+    """
     happened = (
         sa.select(
             events.c.seq,
@@ -121,8 +126,9 @@ def event_list(tx: Tx, *, job_id: str | None, projects: list[str] | None, after:
     if job_id is not None:
         happened, accepted = happened.where(events.c.job_id == job_id), accepted.where(jobs.c.id == job_id)
     if projects is not None:
-        happened = happened.join(jobs, jobs.c.id == events.c.job_id).where(jobs.c.project.in_(projects))
-        accepted = accepted.where(jobs.c.project.in_(projects))
+        visible = sa.or_(jobs.c.project.in_(projects), jobs.c.owner == reader)
+        happened = happened.join(jobs, jobs.c.id == events.c.job_id).where(visible)
+        accepted = accepted.where(visible)
     # Each half is cut before the union, or the union would read both tables whole.
     parts = sa.union_all(
         sa.select(happened.order_by(events.c.seq).limit(limit).subquery()),

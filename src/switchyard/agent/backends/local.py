@@ -230,9 +230,10 @@ class LocalBackend:
     def _status(self, name: str) -> Status:
         job = JobDir(self._jobs / name)
         claim = job.claim()
-        if claim is not None and claim.lives():
+        ended = job.exit()
+        if ended is None and claim is not None and claim.lives():
             return _running(job)
-        ended = job.exit()  # after the look at the supervisor: it writes this before it ends
+        ended = ended or job.exit()  # once more after the look at the supervisor: it writes this before it ends
         if ended is not None:
             self._drop(name)
             return _ended(job, ended)

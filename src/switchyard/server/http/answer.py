@@ -66,9 +66,9 @@ async def send_body(send: Send, status: int, body: bytes, *headers: tuple[bytes,
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_problem(send: Send, error: YardError) -> None:
+async def send_problem(send: Send, error: YardError, *headers: tuple[bytes, bytes]) -> None:
     problem = problem_of(error)
-    extra = [(b"retry-after", str(RETRY_AFTER_S).encode())] if error.transient else []
+    extra = [*headers, (b"retry-after", str(RETRY_AFTER_S).encode())] if error.transient else [*headers]
     if error.status == 401:
         extra.append((b"www-authenticate", b"Bearer"))
     await send_body(send, error.status, _encoder.encode(problem), PROBLEM, *extra)

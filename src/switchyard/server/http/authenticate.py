@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from switchyard.errors import Gone, Unauthenticated
+from switchyard.errors import Denied, Gone, Unauthenticated
 from switchyard.server.http.answer import Scope, header
+from switchyard.server.settings import is_loopback
 from switchyard.server.yard import Yard
 from switchyard.service.agents import is_next, settle_rotation
 from switchyard.service.credential import holds, split_credential
@@ -24,6 +25,26 @@ def bearer(scope: Scope) -> str:
     return token.strip() if kind.lower() == "bearer" else ""
 
 
+def refuse_strangers(scope: Scope) -> None:
+    """An open server obeys whoever reaches it, and a browser reaches loopback for any page that asks it to.
+
+    So no page of another origin, and no name that was made to point here, may speak through it.
+    """
+    host = (header(scope, b"host") or b"").decode("latin-1")
+    origin = (header(scope, b"origin") or b"").decode("latin-1")
+    name = host.rpartition(":")[0] if ":" in host.rpartition("]")[2] else host
+    if not is_loopback(name.removeprefix("[").removesuffix("]")):
+        raise Denied(
+            f"A server without authentication is not served as {host[:100]!r}.",
+            next_step="Use its loopback address, or start it with authentication.",
+        )
+    if origin and origin.partition("://")[2] != host:
+        raise Denied(
+            f"A server without authentication takes no requests from pages of {origin[:100]!r}.",
+            next_step="Start it with authentication.",
+        )
+
+
 async def authenticate_user(yard: Yard, scope: Scope) -> Actor:
     token = bearer(scope)
     found = _user(yard, token)
@@ -33,6 +54,7 @@ async def authenticate_user(yard: Yard, scope: Scope) -> Actor:
     if found is not None:
         return found
     if yard.settings.is_open:
+        refuse_strangers(scope)
         return local_admin()
     raise Unauthenticated("This token does not hold: unknown, expired or revoked." if token else "No token was given.")
 

@@ -12,7 +12,7 @@ from switchyard.server.yard import Yard
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import AgentEntry
 
-TEXT_CHARS_MAX = 256
+TEXT_CHARS_MAX = 512  # a label's key and value
 QUERY_FIELDS_MAX = 100
 
 
@@ -29,15 +29,14 @@ class Call:
     agent: AgentEntry | None = None  # who calls, where that is an agent
 
     def text(self, name: str) -> str | None:
-        value = next((value for key, value in self.query if key == name), None)
-        if value is not None and (
-            len(value) > TEXT_CHARS_MAX or any(ord(char) < 32 or ord(char) == 127 for char in value)
-        ):
-            raise Malformed(f"The parameter {name!r} is too long or has control characters.")
-        return value
+        return next(iter(self.texts(name)), None)
 
     def texts(self, name: str) -> list[str]:
-        return [value for key, value in self.query if key == name]
+        found = [value for key, value in self.query if key == name]
+        for value in found:
+            if len(value) > TEXT_CHARS_MAX or not value.isprintable():
+                raise Malformed(f"The parameter {name!r} is too long or has control characters.")
+        return found
 
     def number(self, name: str, default: int, *, most: int, least: int = 0) -> int:
         value = self.text(name)

@@ -45,7 +45,7 @@ def job_list(call: Call) -> Page[Job]:
         project=call.text("project"),
         domain=call.text("domain"),
         owner=call.text("owner"),
-        labels=dict(_label(text) for text in call.texts("label")),
+        labels=_labels(call.texts("label")),
         ids=[_job_id(text) for text in call.texts("id")],
         oldest=selected.oldest(call.yard.context, _since(call)),
     )
@@ -282,11 +282,15 @@ def _state(text: str) -> str:
         raise Malformed(f"There is no state {text[:40]!r}; known: {', '.join(State)}.") from exc
 
 
-def _label(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key or len(text) > 512:
-        raise Malformed(f"The label {text[:80]!r} is not key=value.")
-    return key, value
+def _labels(texts: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise Malformed(f"The label {text[:80]!r} is not key=value.")
+        if found.setdefault(key, value) != value:
+            raise Malformed(f"The label {key[:80]!r} is asked for with two values; no job has both.")
+    return found
 
 
 def _name(call: Call, word: str) -> str:

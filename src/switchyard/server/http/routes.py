@@ -14,10 +14,11 @@ from switchyard.model.job import Job
 from switchyard.model.lifecycle import FINAL
 from switchyard.server.http import hot, stream
 from switchyard.server.http.answer import Receive, Scope, Send, guarded, read_body, send_json, send_problem
-from switchyard.server.http.authenticate import authenticate_agent, authenticate_user, bearer
+from switchyard.server.http.authenticate import authenticate_agent, authenticate_user, bearer, refuse_strangers
 from switchyard.server.http.call import Call, read_query
-from switchyard.server.http.endpoints import AGENT, ENDPOINTS, USER, Endpoint, check_query
+from switchyard.server.http.endpoints import AGENT, ENDPOINTS, JOINER, USER, Endpoint, check_query
 from switchyard.server.http.openapi import document
+from switchyard.server.hub import first_of
 from switchyard.server.yard import Yard
 from switchyard.service.rights import Actor, Rights
 
@@ -53,6 +54,9 @@ class Door:
             await send_json(send, 200 if is_ok else 503, {"status": "ok" if is_ok else "not ready"})
         elif path == "/v1/openapi.json":
             await send_json(send, 200, self._openapi)
+        elif not path.isprintable():
+            # No name has such a character; `$` in a route's pattern would let a last newline through.
+            await _no_such_address(scope, receive, send)
         else:
             await guarded(scope, send, lambda: self._router(scope, receive, send))
 
@@ -68,7 +72,9 @@ class _Methods:
         handler = self._by_method.get(scope["method"])
         if handler is None:
             allowed = ", ".join(sorted(self._by_method))
-            raise MethodNotAllowed(f"{scope['path'][:200]} takes {allowed}, not {scope['method'][:20]}.")
+            error = MethodNotAllowed(f"{scope['path'][:200]} takes {allowed}, not {scope['method'][:20]}.")
+            await send_problem(send, error, (b"allow", allowed.encode()))
+            return
         if isinstance(handler, _Handler):
             await handler(scope, receive, send)
         else:
@@ -87,6 +93,8 @@ class _Handler:
         endpoint, yard = self._endpoint, self._yard
         agent = await authenticate_agent(yard, scope) if endpoint.who == AGENT else None
         actor = await authenticate_user(yard, scope) if endpoint.who == USER else NOBODY
+        if endpoint.who == JOINER and yard.settings.is_open:
+            refuse_strangers(scope)
         query = read_query(scope)
         check_query(endpoint, query)
         bounds = yard.settings.bounds
@@ -111,14 +119,17 @@ class _Handler:
         assert self._endpoint.handler is not None
         gone: asyncio.Task[object] = asyncio.ensure_future(hot.until_gone(receive))
         try:
-            while True:
-                found = await yard.in_thread(self._endpoint.handler, call)
-                left_s = deadline - loop.time()
-                if _is_awaited(found) or left_s <= 0 or gone.done() or yard.hub.is_closing:
-                    return found
-                await yard.hub.wait_job(
-                    found.job if isinstance(found, Output) else found.id, min(left_s, again_s), gone
-                )
+            found = await yard.in_thread(self._endpoint.handler, call)
+            while not _is_awaited(found) and not gone.done() and not yard.hub.is_closing:
+                with yard.hub.watching(found.job if isinstance(found, Output) else found.id) as waiter:
+                    # Once more, now that we are registered: an end that came since would wake nobody.
+                    found = await yard.in_thread(self._endpoint.handler, call)
+                    left_s = deadline - loop.time()
+                    if _is_awaited(found) or left_s <= 0:
+                        return found
+                    await first_of(waiter, gone, min(left_s, again_s))
+                    found = await yard.in_thread(self._endpoint.handler, call)
+            return found
         finally:
             gone.cancel()
 
@@ -139,5 +150,7 @@ def _hot(endpoint: Endpoint) -> Any:
 
 
 async def _no_such_address(scope: Scope, _receive: Receive, send: Send) -> None:
-    error = NotFound(f"There is nothing at {scope['path'][:200]}.", next_step="`/v1/openapi.json` lists every address.")
+    error = NotFound(
+        f"There is nothing at {scope['path'][:200]!r}.", next_step="`/v1/openapi.json` lists every address."
+    )
     await send_problem(send, error)

@@ -1,0 +1,51 @@
+"""An agent that a test writes by hand: it joins and polls over HTTP and says whatever the test wants. No process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.acceptance.stage import Stage, graph
+from tests.programs import Answer
+
+Lease = dict[str, Any]
+
+
+class ScriptedAgent:
+    """Joins at once, with the graph of one node, and begins its first session."""
+
+    def __init__(self, stage: Stage, cluster: str, *, name: str = "scripted", cores: int = 8) -> None:
+        self._stage = stage
+        request = {"cluster": cluster, "name": name, "journal": f"journal-{name}", "backend": "local"}
+        self._credential = stage.post("/v1/agents/join", request)["credential"]
+        nodes = graph(cores)["each"]
+        self._graph = {"groups": [{"count": 1, "cores": nodes["core"], "memory_bytes": 2**33}]}
+        self._cores = cores
+        self.session = 0
+        self.sync()
+
+    def poll(self, **fields: Any) -> Answer:
+        """One poll as it is, whatever the answer."""
+        body = {"incarnation": "first", "session": self.session, **fields}
+        return self._stage.call("POST", "/v1/agents/poll", body, token=self._credential)
+
+    def heard(self, **fields: Any) -> dict[str, Any]:
+        answer = self.poll(**fields)
+        assert answer.status == 200, answer.body
+        said: dict[str, Any] = answer.json
+        return said
+
+    def sync(self, *held: Lease) -> dict[str, Any]:
+        """Say what is held, begin a new session."""
+        inventory = [{"job": lease["job"], "fence": lease["fence"]} for lease in held]
+        said = self.heard(inventory=inventory, graph=self._graph)
+        self.session = said["session"]
+        return said
+
+    def lease(self, want: int = 1) -> list[Lease]:
+        room = {"cores": self._cores, "memory_bytes": 2**33}
+        return list(self.heard(want=want, room=room, wait_s=5).get("leases", []))
+
+    def report(self, lease: Lease, *seen: str, **fields: Any) -> list[str]:
+        """Report these states of one attempt in one poll; the answers."""
+        said = {"job": lease["job"], "fence": lease["fence"], **fields}
+        return list(self.heard(reports=[{**said, "seen": each} for each in seen])["answers"])

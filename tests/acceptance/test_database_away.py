@@ -1,0 +1,69 @@
+"""A database that is killed, that hangs, and that hangs while its server stops: nothing is lost, nothing killed."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from switchyard import Client
+from switchyard.errors import EXIT_ERROR, EXIT_OK
+from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
+from tests.acceptance.stage import SOON_S, graph
+from tests.processes import until
+from tests.programs import call, isolated_env, start_agent, start_server, yard
+from tests.services import Postgres
+
+OUTAGE_S = 10.0  # how long the database is away
+STOP_HUNG_S_MAX = 5.0  # for a server whose database hangs: it first gives accepted changes a moment
+
+
+def test_a_database_that_goes_away_loses_nothing_and_kills_nothing(tmp_path: Path, own_postgres: Postgres) -> None:
+    ledger = Ledger(tmp_path)
+    database = own_postgres.create_database()
+    with (
+        start_server(tmp_path, database=database) as server,
+        start_agent(tmp_path, server.url, "alpha", graph=graph(8)),
+        Client(server.url, retry_s=60) as client,
+        ThreadPoolExecutor(1) as aside,
+    ):
+        jobs = f"{server.url}/v1/jobs"
+
+        def submit(then: str) -> str:
+            return client.submit(ledger.command(then), env=ledger.env).id
+
+        ids = [submit(f"sleep {seconds}") for seconds in (0, 4, OUTAGE_S + 3)]
+        until(lambda: len(ledger.runs()) == 3, SOON_S, "all have begun")
+
+        own_postgres.kill()
+        away_until = time.monotonic() + OUTAGE_S
+        late = aside.submit(submit, "true")
+        refused = call("POST", jobs, {"spec": {"command": ["true"]}})
+        assert (refused.status, refused.json["code"]) == (503, "unavailable")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert call("GET", jobs).status == 503
+        assert yard("ls", env=isolated_env(tmp_path, url=server.url)).returncode == EXIT_ERROR
+        while time.monotonic() < away_until:  # the time away is the subject; the server must answer all along
+            assert call("GET", f"{server.url}/healthz", timeout_s=2).status == 200
+            assert not late.done()
+            time.sleep(0.2)
+        own_postgres.start()
+        ids.append(late.result(30))
+
+        own_postgres.pause()
+        hung = aside.submit(submit, "true")
+        time.sleep(3)  # the hanging is the subject: most loops of the server meet it
+        assert not hung.done()
+        own_postgres.resume()
+        ids.append(hung.result(30))
+        ended = wait_all_final(client, ids, 60)
+        assert_each_ran_once(ledger, ended)
+        assert len(list(client.jobs())) == len(ids), "each accepted once, the refused ones not at all"
+        assert "Traceback" not in server.log
+
+        own_postgres.pause()
+        time.sleep(1.5)  # until something waits for it
+        assert server.terminate(STOP_HUNG_S_MAX) == EXIT_OK, "a database that hangs keeps no server from ending"
+        own_postgres.resume()
+        server.start().wait_ready()
+        assert len(list(client.jobs())) == len(ids)

@@ -1,0 +1,94 @@
+"""Pages: every list walked by its cursor shows each item once, whatever the size of a page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from switchyard.server.http.endpoints import ENDPOINTS
+from tests.server.town import Town
+
+pytestmark = pytest.mark.xdist_group("pages")
+COUNT = 7
+
+# The list, what identifies an item, and whether the newest comes first.
+LISTS = {
+    "/v1/jobs": ("id", True),
+    "/v1/jobs?spec=true&label=walk=yes": ("id", True),
+    "/v1/jobs/{job}/events": ("seq", False),
+    "/v1/events": ("seq", False),
+    "/v1/clusters": ("name", False),
+    "/v1/clusters/{cluster}/invites": ("id", False),
+    "/v1/agents": ("id", False),
+    "/v1/users": ("name", False),
+    "/v1/tokens": ("id", False),
+    "/v1/grants": ("id", False),
+    "/v1/projects": ("name", False),
+    "/v1/audit": ("id", True),
+}
+
+
+def test_every_list_has_a_row() -> None:
+    lists = {end.path for end in ENDPOINTS if any(query.name == "cursor" for query in end.query)}
+    assert lists == {path.split("?")[0] for path in LISTS}
+
+
+@pytest.fixture(scope="module")
+def filled(town: Town) -> dict[str, str]:
+    """At least a few of everything; what stands for the names in a path."""
+    for _ in range(COUNT):
+        job = town.job("own", labels={"walk": "yes"})
+        town.job("own")
+        town.must("POST", "/v1/projects", {"name": town.name("page")})
+        name, _ = town.user(("view", "project", "own"))
+        town.token_of(name)
+        cluster = town.cluster("paged")
+        town.agent(cluster)
+        town.invite("own")
+    town.must("POST", f"/v1/jobs/{job}/cancel", {})
+    return {"job": job, "cluster": "own"}
+
+
+def walk(town: Town, path: str, limit: int) -> list[Any]:
+    items: list[Any] = []
+    cursor = ""
+    for _ in range(500):
+        page = town.must("GET", f"{path}{'&' if '?' in path else '?'}limit={limit}{cursor}")
+        assert len(page["items"]) <= limit
+        items += page["items"]
+        if page["next"] is None:
+            return items
+        cursor = f"&cursor={page['next']}"
+    raise AssertionError("the walk does not end")
+
+
+@pytest.mark.parametrize("path", list(LISTS))
+def test_a_walk_sees_each_item_once_and_in_order(town: Town, filled: dict[str, str], path: str) -> None:
+    key, is_newest_first = LISTS[path]
+    path = path.format(**filled)
+    whole = [item[key] for item in walk(town, path, 500)]
+    assert len(whole) >= (2 if "events" in path and "jobs" in path else COUNT)
+    assert whole == sorted(set(whole), reverse=is_newest_first)
+    for limit in (1, 3, len(whole), len(whole) + 1) if len(whole) < 60 else (7, len(whole)):
+        assert [item[key] for item in walk(town, path, min(limit, 500))] == whole
+
+
+def test_what_comes_while_one_walks_moves_nothing(town: Town, filled: dict[str, str]) -> None:
+    first = town.must("GET", "/v1/jobs?limit=3")
+    town.job("own")
+    second = town.must("GET", f"/v1/jobs?limit=3&cursor={first['next']}")
+    ids = [item["id"] for item in [*first["items"], *second["items"]]]
+    assert ids == sorted(set(ids), reverse=True)
+
+
+def test_events_can_be_followed_from_a_number(town: Town, filled: dict[str, str]) -> None:
+    last = max(event["seq"] for event in walk(town, "/v1/events", 500))
+    job = town.job("own")
+    (event,) = town.must("GET", f"/v1/events?after={last}")["items"]
+    assert (event["job"], event["kind"], event["seq"]) == (job, "accepted", last + 1)
+
+
+def test_a_list_without_specs_leaves_them_out(town: Town, filled: dict[str, str]) -> None:
+    assert all("spec" not in job for job in town.must("GET", "/v1/jobs")["items"])
+    assert all(job["spec"] == {"command": ["true"]} for job in town.must("GET", "/v1/jobs?spec=true")["items"])

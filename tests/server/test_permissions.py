@@ -1,0 +1,291 @@
+"""Every route with every role, on what is theirs and what is not. A route without a row here fails the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from switchyard.server.http.endpoints import ENDPOINTS
+from tests.server.town import MEMBERS, ROLES, Town
+
+pytestmark = pytest.mark.xdist_group("permissions")
+Body = dict[str, Any] | None
+SPEC = {"command": ["true"]}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request. `path` and `body` are made anew for each role; `says` has a status per role, in their order."""
+
+    route: str
+    what: str
+    says: str
+    path: Callable[[Town, str], str] | None = None
+    body: Callable[[Town, str], Body] | None = None
+
+    @property
+    def expected(self) -> dict[str, int]:
+        return dict(zip(ROLES, map(int, self.says.split()), strict=True))
+
+
+def at(template: str, make: Callable[[Town], str]) -> Callable[[Town, str], str]:
+    return lambda town, _role: template.format(make(town))
+
+
+def own(what: str) -> Callable[[Town], str]:
+    return lambda town: getattr(town, what)("own")
+
+
+def foreign(what: str) -> Callable[[Town], str]:
+    return lambda town: getattr(town, what)("foreign")
+
+
+def fresh_cluster(group: str) -> Callable[[Town], str]:
+    return lambda town: town.cluster(f"group-{group}")
+
+
+def agent_of(cluster: str) -> Callable[[Town], str]:
+    return lambda town: town.agent(cluster)[0]
+
+
+def send(**fields: Any) -> Callable[[Town, str], Body]:
+    return lambda _town, _role: fields
+
+
+def grant_on(on: str, what: str) -> Callable[[Town, str], Body]:
+    return lambda _town, _role: {"role": "view", "to": "group", "subject": "nobodys", "on": on, "object": what}
+
+
+def grant_id(on: str, what: str) -> Callable[[Town, str], str]:
+    return lambda town, _role: f"/v1/grants/{town.grant(town.user()[0], 'view', on, what)}"
+
+
+def me(town: Town, role: str) -> str:
+    return f"/v1/users/the-{role if role in MEMBERS else 'admin'}"
+
+
+def my_token(town: Town, role: str) -> str:
+    return f"/v1/tokens/{town.token_of(f'the-{role}' if role in MEMBERS else 'the-view')}"
+
+
+# roles:                          nobody bad agent stranger view submit operate admin root
+ALL = "200 200 200 200 200 200 200 200 200"
+USERS = "401 401 401 200 200 200 200 200 200"
+ROOT = "401 401 401 403 403 403 403 403 200"
+ROOT_MAKES = "401 401 401 403 403 403 403 403 201"
+SEES = "401 401 401 404 200 200 200 200 200"
+UNSEEN = "401 401 401 404 404 404 404 404 200"
+UNSEEN_MAKES = "401 401 401 404 404 404 404 404 201"
+ADMINS = "401 401 401 404 403 403 403 200 200"
+ADMINS_MAKE = "401 401 401 404 403 403 403 201 201"
+
+JOB_READS = {
+    "/v1/jobs/{job}": "/v1/jobs/{}",
+    "/v1/jobs/{job}/wait": "/v1/jobs/{}/wait?timeout_s=0",
+    "/v1/jobs/{job}/events": "/v1/jobs/{}/events",
+    "/v1/jobs/{job}/output": "/v1/jobs/{}/output?stream=stderr",
+    "/v1/jobs/{job}/explain": "/v1/jobs/{}/explain",
+}
+CASES = [
+    Case("GET /v1/version", "anybody", ALL),
+    Case("GET /v1/whoami", "a user", USERS),
+    Case(
+        "POST /v1/jobs",
+        "own project, own cluster",
+        "401 401 401 403 403 201 201 201 201",
+        body=send(spec=SPEC, project="own", cluster="own"),
+    ),
+    Case("POST /v1/jobs", "own project", "401 401 401 403 403 201 201 201 201", body=send(spec=SPEC, project="own")),
+    Case("POST /v1/jobs", "foreign project", ROOT_MAKES, body=send(spec=SPEC, project="foreign")),
+    Case(
+        "POST /v1/jobs",
+        "own project, foreign cluster",
+        "401 401 401 403 403 400 400 400 201",
+        body=send(spec=SPEC, project="own", cluster="foreign"),
+    ),
+    Case("POST /v1/plan", "own project", "401 401 401 403 403 200 200 200 200", body=send(spec=SPEC, project="own")),
+    Case("POST /v1/plan", "foreign project", ROOT, body=send(spec=SPEC, project="foreign")),
+    Case("GET /v1/jobs", "all one may see", USERS),
+    Case("GET /v1/jobs", "own project", "401 401 401 403 200 200 200 200 200", lambda *_: "/v1/jobs?project=own"),
+    Case("GET /v1/jobs", "foreign project", ROOT, lambda *_: "/v1/jobs?project=foreign"),
+    *(Case(f"GET {route}", "own project", SEES, at(path, own("job"))) for route, path in JOB_READS.items()),
+    *(Case(f"GET {route}", "foreign project", UNSEEN, at(path, foreign("job"))) for route, path in JOB_READS.items()),
+    Case(
+        "POST /v1/jobs/{job}/cancel",
+        "another's job in the own project",
+        "401 401 401 404 403 403 200 200 200",
+        at("/v1/jobs/{}/cancel", own("job")),
+        send(),
+    ),
+    Case("POST /v1/jobs/{job}/cancel", "foreign project", UNSEEN, at("/v1/jobs/{}/cancel", foreign("job")), send()),
+    Case("GET /v1/events", "a user", USERS),
+    Case("GET /v1/clusters", "a user", USERS),
+    Case("POST /v1/clusters", "new", ROOT_MAKES, body=lambda town, _: {"name": town.name("made")}),
+    Case("GET /v1/clusters/{cluster}", "own", SEES, lambda *_: "/v1/clusters/own"),
+    Case("GET /v1/clusters/{cluster}", "foreign", UNSEEN, lambda *_: "/v1/clusters/foreign"),
+    Case(
+        "PATCH /v1/clusters/{cluster}",
+        "cordon, own",
+        "401 401 401 404 403 403 200 200 200",
+        lambda *_: "/v1/clusters/own",
+        send(is_cordoned=False),
+    ),
+    Case("PATCH /v1/clusters/{cluster}", "labels, own", ADMINS, lambda *_: "/v1/clusters/own", send(labels={})),
+    Case("PATCH /v1/clusters/{cluster}", "foreign", UNSEEN, lambda *_: "/v1/clusters/foreign", send(labels={})),
+    Case("DELETE /v1/clusters/{cluster}", "own", ADMINS, at("/v1/clusters/{}", fresh_cluster("own"))),
+    Case("DELETE /v1/clusters/{cluster}", "foreign", UNSEEN, at("/v1/clusters/{}", fresh_cluster("foreign"))),
+    Case(
+        "POST /v1/clusters/{cluster}/invites",
+        "own",
+        "401 401 401 403 403 403 403 201 201",
+        lambda *_: "/v1/clusters/own/invites",
+        send(),
+    ),
+    Case(
+        "POST /v1/clusters/{cluster}/invites", "foreign", ROOT_MAKES, lambda *_: "/v1/clusters/foreign/invites", send()
+    ),
+    Case(
+        "POST /v1/clusters/{cluster}/invites",
+        "new",
+        ROOT_MAKES,
+        lambda town, _: f"/v1/clusters/{town.name('made')}/invites",
+        send(),
+    ),
+    Case("GET /v1/clusters/{cluster}/invites", "own", ADMINS, lambda *_: "/v1/clusters/own/invites"),
+    Case("GET /v1/clusters/{cluster}/invites", "foreign", UNSEEN, lambda *_: "/v1/clusters/foreign/invites"),
+    Case("DELETE /v1/invites/{invite}", "own", ADMINS, at("/v1/invites/{}", own("invite"))),
+    Case("DELETE /v1/invites/{invite}", "foreign", UNSEEN, at("/v1/invites/{}", foreign("invite"))),
+    Case("POST /v1/clusters/{cluster}/submit-token", "own", ADMINS_MAKE, lambda *_: "/v1/clusters/own/submit-token"),
+    Case(
+        "POST /v1/clusters/{cluster}/submit-token",
+        "foreign",
+        UNSEEN_MAKES,
+        lambda *_: "/v1/clusters/foreign/submit-token",
+    ),
+    Case("GET /v1/agents", "all one may see", USERS),
+    Case("GET /v1/agents", "own", SEES, lambda *_: "/v1/agents?cluster=own"),
+    Case("GET /v1/agents", "foreign", UNSEEN, lambda *_: "/v1/agents?cluster=foreign"),
+    Case("DELETE /v1/agents/{agent}", "own", ADMINS, at("/v1/agents/{}", agent_of("own"))),
+    Case("DELETE /v1/agents/{agent}", "foreign", UNSEEN, at("/v1/agents/{}", agent_of("foreign"))),
+    Case(
+        "POST /v1/agents/join",
+        "with no join token",
+        "401 401 401 401 401 401 401 401 401",
+        body=send(cluster="own", name="a", journal="j", backend="fake"),
+    ),
+    Case("POST /v1/agents/poll", "an agent", "401 401 200 401 401 401 401 401 401", body=send(incarnation="i1")),
+    Case("GET /v1/users", "all", ROOT),
+    Case("POST /v1/users", "new", ROOT_MAKES, body=lambda town, _: {"name": town.name("made")}),
+    Case("GET /v1/users/{user}", "oneself", "401 401 401 403 200 200 200 200 200", me),
+    Case("GET /v1/users/{user}", "another", ROOT, at("/v1/users/{}", lambda town: town.user()[0])),
+    Case("PATCH /v1/users/{user}", "another", ROOT, at("/v1/users/{}", lambda town: town.user()[0]), send(groups=[])),
+    Case("PATCH /v1/users/{user}", "oneself", ROOT, me, send(groups=["group-own"])),
+    Case("DELETE /v1/users/{user}", "another", ROOT, at("/v1/users/{}", lambda town: town.user()[0])),
+    Case("GET /v1/tokens", "one's own", USERS),
+    Case("POST /v1/tokens", "for oneself", "401 401 401 201 201 201 201 201 201", body=send()),
+    Case("POST /v1/tokens", "for another", ROOT_MAKES, body=lambda town, _: {"user": town.user()[0]}),
+    Case("DELETE /v1/tokens/{token}", "one's own", "401 401 401 404 200 200 200 200 200", my_token),
+    Case(
+        "DELETE /v1/tokens/{token}",
+        "another's",
+        UNSEEN,
+        at("/v1/tokens/{}", lambda town: town.token_of(town.user()[0])),
+    ),
+    Case("GET /v1/grants", "on what one administers", USERS),
+    Case("POST /v1/grants", "own project", "401 401 401 403 403 403 403 201 201", body=grant_on("project", "own")),
+    Case("POST /v1/grants", "foreign project", ROOT_MAKES, body=grant_on("project", "foreign")),
+    Case(
+        "POST /v1/grants",
+        "own group",
+        "401 401 401 403 403 403 403 201 201",
+        body=grant_on("cluster-group", "group-own"),
+    ),
+    Case("POST /v1/grants", "foreign group", ROOT_MAKES, body=grant_on("cluster-group", "group-foreign")),
+    Case(
+        "POST /v1/grants",
+        "foreign cluster",
+        "401 401 401 400 400 400 400 400 201",
+        body=lambda town, _: grant_on("cluster", town.cluster("nobodys"))(town, _),
+    ),
+    Case(
+        "POST /v1/grants",
+        "platform",
+        ROOT_MAKES,
+        body=lambda *_: {"role": "view", "to": "group", "subject": "none", "on": "platform"},
+    ),
+    Case("DELETE /v1/grants/{grant}", "own project", "401 401 401 404 404 404 404 200 200", grant_id("project", "own")),
+    Case("DELETE /v1/grants/{grant}", "foreign project", UNSEEN, grant_id("project", "foreign")),
+    Case(
+        "DELETE /v1/grants/{grant}",
+        "platform",
+        UNSEEN,
+        lambda town, _: f"/v1/grants/{town.grant(town.user()[0], 'view', 'platform', 'all')}",
+    ),
+    Case("GET /v1/projects", "those one may see", USERS),
+    Case("POST /v1/projects", "new", ROOT_MAKES, body=lambda town, _: {"name": town.name("made")}),
+    Case("GET /v1/audit", "all", ROOT),
+]
+
+
+def test_every_route_has_a_row() -> None:
+    assert {f"{end.method} {end.path}" for end in ENDPOINTS} == {case.route for case in CASES}
+
+
+def test_every_route_under_a_project_or_a_cluster_has_a_foreign_row() -> None:
+    scoped = {case.route for case in CASES if "{job}" in case.route or "{cluster}" in case.route}
+    assert scoped == {case.route for case in CASES if case.what.startswith("foreign") and case.route in scoped}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.route} {case.what}")
+def test_who_may(town: Town, case: Case) -> None:
+    method, route = case.route.split()
+    found: dict[str, int] = {}
+    for role in ROLES:
+        path = case.path(town, role) if case.path else route
+        answer = town.ask(method, path, case.body(town, role) if case.body else None, token=town.tokens[role])
+        found[role] = answer.status
+        if answer.status >= 400:
+            problem = answer.json
+            assert problem["status"] == answer.status
+            assert problem["code"]
+            assert problem["detail"]
+            assert problem["next_step"]
+        if answer.status == 401:
+            assert answer.headers["www-authenticate"] == "Bearer"
+    assert found == case.expected
+
+
+def test_lists_show_to_each_what_is_theirs(town: Town) -> None:
+    own, foreign = town.job("own"), town.job("foreign")
+
+    def names(path: str, role: str, key: str = "name") -> set[str]:
+        items = town.must("GET", path, token=town.tokens[role] or "")["items"]
+        return {item[key] for item in items}
+
+    for role in ("view", "admin"):
+        assert names("/v1/jobs?limit=500", role, "project") == {"own"}
+        assert {own} <= names("/v1/jobs?limit=500", role, "id")
+        assert foreign not in names("/v1/events?limit=500", role, "job")
+        assert "foreign" not in names("/v1/clusters?limit=500", role)
+        assert "foreign" not in names("/v1/agents?limit=500", role, "cluster")
+        assert "foreign" not in names("/v1/projects?limit=500", role)
+        assert names("/v1/tokens", role, "user") == {f"the-{role}"}
+    assert names("/v1/jobs", "stranger", "id") == set()
+    assert not {"own", "foreign"} & names("/v1/clusters?limit=500", "stranger")
+    assert names("/v1/grants", "stranger", "id") == set()
+    assert {"own", "foreign"} <= names("/v1/clusters?limit=500", "root")
+
+
+def test_ones_own_job_is_ones_own_to_cancel(town: Town) -> None:
+    token = town.tokens["submit"]
+    made = town.must("POST", "/v1/jobs", {"spec": SPEC, "project": "own"}, token=token)
+    cancelled = town.must("POST", f"/v1/jobs/{made['id']}/cancel", {"reason": "enough"}, token=token)
+    assert cancelled["state"] == "CANCELLED"
+
+
+def test_open_routes_need_no_token(town: Town) -> None:
+    for path in ("/healthz", "/readyz", "/v1/openapi.json"):
+        assert town.ask("GET", path).status == 200
