@@ -250,7 +250,7 @@ def test_followers_that_never_read_do_not_grow_the_server(watched: Stage) -> Non
     try:
         for line in lines:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            line.sendall(b"GET /v1/events/stream?after=0 HTTP/1.1\r\nHost: x\r\n\r\n")
+            line.sendall(b"GET /v1/events/stream?after=0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         before_kib = memory_kib(watched)
         watched.post("/v1/jobs/bulk", {"jobs": jobs})
         until(lambda: watched.get("/v1/events?after=0&limit=1")["items"], 10, "the API answers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import threading
@@ -123,7 +124,7 @@ def test_a_clock_that_is_off(tmp_path: Path) -> None:
     with served(version()) as url:
         code, found = examined(tmp_path, "--server", url, env=off_clock("-1h"))
     assert (code, found["clock"]["is_ok"]) == (1, False)
-    assert "36" in found["clock"]["detail"]
+    assert re.search(r"3[56]\d\d", found["clock"]["detail"])
     assert "behind" in found["clock"]["detail"]
     assert "NTP" in found["clock"]["advice"]
 
@@ -133,7 +134,7 @@ def test_before_the_first_join_all_may_be_well(tmp_path: Path) -> None:
         done = yard("agent", "doctor", "--server", url, "--backend", "local", env=isolated_env(tmp_path))
         assert done.returncode == 0, done.stdout
         assert "✔ server" in done.stdout
-        assert "– credential" in done.stdout
+        assert "- credential" in done.stdout
         code, found = examined(tmp_path, "--server", url, "--data", str(tmp_path), "--backend", "nonsense")
     assert (code, found["backend"]["is_ok"]) == (1, False)
     assert "Installed are" in found["backend"]["advice"] + found["backend"]["detail"]

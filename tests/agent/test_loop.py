@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import time
 from pathlib import Path
@@ -374,41 +372,3 @@ def test_job_of_an_unknown_form_fails_with_the_reason(peer: Peer, agent: Starter
     assert ended.seen is Seen.FAILED
     assert "cannot read the job" in ended.reason
     assert peer.wait_end(fine).seen is Seen.SUCCEEDED
-
-
-def test_full_disk_stops_new_work_and_space_brings_it_back(tmp_path: Path, peer: Peer, agent: Starter) -> None:
-    running = agent(peer.url, "--free-bytes-min", "0", tmpfs="4m")
-    peer.wait_parked(want=64)
-    going = runs_counted(tmp_path, "1")
-    peer.lease(going)
-    peer.wait_seen(going, Seen.RUNNING)
-    filler = Path(f"/proc/{running.pid}/root{tmp_path}/data/filler")  # the disk is the agent's alone
-    fill(filler)
-    blocked = runs_counted(tmp_path, "0.1", env={"PADDING": "x" * 120_000})
-    peer.lease(blocked)
-    running.wait_for(lambda: "leases-forgotten" in running.log, 10, "the lease cannot be written down")
-    until(lambda: peer.polls[-1].load and peer.polls[-1].load.trouble.startswith("disk full"), 10, "it says so")
-    assert peer.polls[-1].want == 0
-    assert peer.wait_end(going).seen is Seen.SUCCEEDED, "what runs goes on, and its end is told"
-    assert count(tmp_path, blocked) == 0
-    assert running.is_running
-    filler.unlink()
-    assert peer.wait_end(blocked).seen is Seen.SUCCEEDED, "it goes on by itself"
-    assert count(tmp_path, blocked) == 1
-
-
-def fill(path: Path) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
-    with contextlib.suppress(OSError):
-        while True:
-            os.write(fd, bytes(4096))
-    os.close(fd)
-
-
-def test_low_disk_is_told_and_no_work_is_asked_for(peer: Peer, agent: Starter) -> None:
-    running = agent(peer.url, "--free-bytes-min", str(2**62))
-    parked = peer.wait_parked()
-    assert parked.want == 0
-    assert parked.load is not None
-    assert parked.load.trouble.startswith("disk full: ")
-    assert running.is_running

@@ -10,7 +10,8 @@ import pytest
 
 from switchyard.agent.attempt import Attempt, Change, Said, Stage
 from switchyard.agent.clock import stamp
-from switchyard.agent.journal import Journal, examine
+from switchyard.agent.doctor import examine
+from switchyard.agent.journal import Journal
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Lease, Report
 from tests.agent.builders import a_lease

@@ -120,7 +120,7 @@ def test_cancel_by_selector_goes_round_by_round(yard: Callable[..., Done], peer:
     assert first == {"selector": selector, "reason": "enough"}
     assert second == {**first, "cursor": ID}
     assert yard("cancel", "--all", "--dry-run").out.startswith("Would cancel 9 jobs:\n")
-    assert peer.asked[-1].body == {"everything": True, "dry_run": True, "cursor": ID}
+    assert peer.asked[-1].body == {"selector": {}, "everything": True, "dry_run": True, "cursor": ID}
     assert yard("cancel", "--all", "--force", "-o", "name").out.split()[0] == f"{ID[:-1]}0"
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.cli.conftest import Done
@@ -130,51 +128,6 @@ def test_wait_has_one_time_for_all(yard: Callable[..., Done], peer: Peer) -> Non
     done = yard("wait", ID, ID, "--timeout", "1")
     assert (done.code, done.out) == (7, "")
     assert "Not all ended within 1 s." in done.err
-
-
-def chunks(*parts: tuple[int, bytes], size: int | None = None) -> Say:
-    found = [{"offset": offset, "data": base64.b64encode(data).decode()} for offset, data in parts]
-    end = parts[-1][0] + len(parts[-1][1]) if parts else 0
-    return Say({"job": ID, "stream": "stdout", "chunks": found, "size": end if size is None else size})
-
-
-def test_logs_are_the_very_bytes(peer: Peer, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    from switchyard.main import main
-
-    data = bytes(range(256))
-    peer.on("GET", "/v1/jobs/*/output", chunks((0, data)))
-    assert main(["logs", ID]) == 0
-    said = capfdbinary.readouterr()
-    assert (said.out, said.err) == (data, b"")
-    assert main(["logs", ID, "--stderr"]) == 0
-    assert [each.query["stream"] for each in peer.asked] == [["stdout"], ["stderr"]]
-
-
-def test_a_gap_in_the_logs_is_told_on_stderr(yard: Callable[..., Done], peer: Peer) -> None:
-    peer.on("GET", "/v1/jobs/*/output", chunks((0, b"begin\n"), (1000, b"end\n"), size=1010))
-    done = yard("logs", ID)
-    assert done.out == "begin\nend\n"
-    first, second = done.err.splitlines()
-    assert "994 bytes of stdout from offset 6" in first
-    assert "6 bytes of stdout from offset 1004" in second
-
-
-def test_logs_of_both_streams_and_of_a_job_still_running(yard: Callable[..., Done], peer: Peer) -> None:
-    peer.on("GET", "/v1/jobs/*/output", lambda asked: chunks((0, asked.query["stream"][0].encode())))
-    done = yard("logs", ID, "--stream", "both")
-    assert (done.out, done.err) == ("stdout", "stderr")
-    peer.on("GET", "/v1/jobs/*/output", chunks())
-    peer.on("GET", "/v1/jobs/*", Say(a_job()))
-    empty = yard("logs", ID)
-    assert (empty.code, empty.out) == (0, "")
-    assert "its output comes when it ends" in empty.err
-
-
-def test_logs_follow_until_the_end(yard: Callable[..., Done], peer: Peer) -> None:
-    peer.on("GET", "/v1/jobs/*", Say(a_job()))
-    peer.on("GET", "/v1/jobs/*/wait", Say(a_job()), Say(a_job(state="SUCCEEDED")))
-    peer.on("GET", "/v1/jobs/*/output", chunks(), chunks((0, b"one\n")), chunks((0, b"one\n"), (4, b"two\n")))
-    assert yard("logs", "-f", ID).out == "one\ntwo\n"
 
 
 def test_cancel_asks_for_each_and_may_wait(yard: Callable[..., Done], peer: Peer) -> None:

@@ -57,7 +57,7 @@ def test_on_a_terminal_output_is_harmless(peer: Peer, terminal: Callable[..., Te
     assert shown.shown == "a␛[2Jb\x1b[31mred\n�\x1b[0m"
 
 
-def test_into_a_pipe_every_byte_goes(peer: Peer, yard: Callable[..., Done], capfdbinary: Any) -> None:
+def test_into_a_pipe_every_byte_goes(peer: Peer, capfdbinary: Any) -> None:
     import sys
 
     from switchyard.main import main
@@ -103,6 +103,21 @@ def test_following_asks_from_where_it_is_and_shows_nothing_twice(peer: Peer, yar
     assert (done.code, done.out) == (0, "one\ntwo\nthree\n")
     assert [each.query.get("offset") for each in peer.asked] == [None, ["4"], ["4"], ["8"], ["8"]]
     assert all(each.query["wait_s"] for each in peer.asked)
+
+
+@pytest.mark.parametrize("follow", [(), ("-f",)])
+def test_both_streams_go_where_they_were_written(
+    peer: Peer, yard: Callable[..., Done], follow: tuple[str, ...]
+) -> None:
+    peer.on("GET", OUTPUT, lambda asked: part((0, asked.query["stream"][0].encode()), is_over=True, is_last=True))
+    done = yard("logs", *follow, ID, "--stream", "both")
+    assert (done.code, done.out, done.err) == (0, "stdout", "stderr")
+    assert yard("logs", *follow, ID, "--stderr").out == "stderr"
+
+
+def test_a_server_that_says_the_same_again_ends_it(peer: Peer, yard: Callable[..., Done]) -> None:
+    peer.on("GET", OUTPUT, part((0, b"one\n"), size=99, next=0))
+    assert yard("logs", ID).out == "one\n"
 
 
 def test_an_overlap_is_cut(peer: Peer, yard: Callable[..., Done]) -> None:

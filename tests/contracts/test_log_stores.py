@@ -78,7 +78,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..
     if request.param == "directory":
         yield lambda bytes_max=4 * MIB: Logs(DirectoryLogs(tmp_path / "logs", Window(bytes_max)), no_transaction)
         return
-    with contextmanager(prepared.a_url)(request.param, request, tmp_path) as url, closing(Database(url)) as database:
+    with closing(Database(prepared.a_url(request.param, request, tmp_path))) as database:
         yield lambda bytes_max=4 * MIB: Logs(DatabaseLogs(Window(bytes_max)), database.write)
 
 

@@ -81,7 +81,7 @@ class Follower:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         self._socket.settimeout(WAIT_S)
         self._socket.connect(("127.0.0.1", served.port))
-        lines = [f"GET /v1/events/stream{query} HTTP/1.1", "Host: here", *headers]
+        lines = [f"GET /v1/events/stream{query} HTTP/1.1", "Host: 127.0.0.1", *headers]
         self._socket.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
         self.text = ""
 

@@ -6,9 +6,9 @@ import pytest
 
 from switchyard.model.job import State
 from switchyard.model.lifecycle import Answer, Seen
-from switchyard.model.poll import Held, OutputChunk, Report
-from switchyard.service import jobs
-from switchyard.service.report import OUTPUT_BYTES_MAX
+from switchyard.model.log import OUTPUT_BYTES_MAX
+from switchyard.model.poll import CHUNK_BYTES_MAX, Held, OutputChunk, Report
+from switchyard.service import jobs, logs
 from switchyard.service.upkeep import route_waiting
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
@@ -152,7 +152,7 @@ def chunk(held: Held, offset: int, data: bytes, stream: str = "stdout") -> Outpu
 
 
 def read(rig: Rig, job_id: str, stream: str = "stdout") -> bytes:
-    return b"".join(part.data for part in jobs.job_output(rig.context, ADMIN, job_id, stream).chunks)
+    return b"".join(part.data for part in logs.job_output(rig.context, ADMIN, job_id, stream).chunks)
 
 
 def test_output_is_kept_once_and_in_order(rig: Rig, agent: RigAgent) -> None:
@@ -170,7 +170,7 @@ def test_output_is_kept_once_and_in_order(rig: Rig, agent: RigAgent) -> None:
     rig.committer.do(agent.write(output=[chunk(held, 6, b"ghi")]))
     assert read(rig, held.job) == b"abcdefghi"
     assert read(rig, held.job, "stderr") == b"err\xff\x00"
-    assert jobs.job_output(rig.context, ADMIN, held.job, "stdout").size == 9
+    assert logs.job_output(rig.context, ADMIN, held.job, "stdout").size == 9
 
 
 def test_output_of_others_and_of_old_attempts_is_not_kept(rig: Rig, agent: RigAgent) -> None:
@@ -189,9 +189,15 @@ def test_output_is_bounded(lite: Rig) -> None:
     agent = lite.cluster("alpha")
     lite.submit()
     held = agent.lease_one()
-    size = OUTPUT_BYTES_MAX // 2
-    for offset in (0, size, 2 * size, 10**9):
-        lite.committer.do(agent.write(output=[chunk(held, offset, b"a" * size)]))
-    assert jobs.job_output(lite.context, ADMIN, held.job, "stdout").size == OUTPUT_BYTES_MAX
+    half = OUTPUT_BYTES_MAX // 2
+    for offset in (0, half, 2 * half, 10**9):
+        for part in range(0, half, CHUNK_BYTES_MAX):
+            lite.committer.do(agent.write(output=[chunk(held, offset + part, b"a" * CHUNK_BYTES_MAX)]))
+    offset, kept = 0, 0
+    while (seen := logs.job_output(lite.context, ADMIN, held.job, "stdout", offset=offset)).chunks:
+        kept += sum(len(part.data) for part in seen.chunks)
+        offset = seen.next
+    assert offset == seen.size == 10**9 + half
+    assert kept <= OUTPUT_BYTES_MAX + CHUNK_BYTES_MAX
     lite.committer.do(agent.write(output=[chunk(held, 0, b"e", "stderr")]))
     assert read(lite, held.job, "stderr") == b"e", "each stream has a bound of its own"

@@ -172,7 +172,7 @@ def doctor_command(argv: list[str]) -> int:
         print(json.dumps([msgspec.to_builtins(each) for each in found], indent=2))
     else:
         for each in found:
-            mark = "–" if each.is_ok is None else "✔" if each.is_ok else "✘"  # noqa: RUF001
+            mark = "-" if each.is_ok is None else "✔" if each.is_ok else "✘"
             print(f"{mark} {each.check:<10}  {each.detail}")
             if each.advice:
                 print(f"{'':<14}{each.advice}")

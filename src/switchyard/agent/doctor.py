@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import sqlite3
 import ssl
 import tempfile
 import time
@@ -24,7 +25,6 @@ from switchyard.agent.backends.registry import load
 from switchyard.agent.client import Connection, Server, read_server
 from switchyard.agent.credential import Credential, Keys
 from switchyard.agent.discover import discover
-from switchyard.agent.journal import examine
 from switchyard.agent.loop import FREE_BYTES_MIN
 from switchyard.errors import YardError
 from switchyard.model.api import Version
@@ -211,6 +211,16 @@ def _folder(directory: Path) -> Iterator[Finding]:
         yield Finding("journal", False, f"{journal}: {trouble}", advice)
     else:
         yield Finding("journal", True, f"whole; {live} attempt{'' if live == 1 else 's'} not settled")
+
+
+def examine(path: Path) -> tuple[str, int]:
+    """What is wrong with a journal, if anything, and how many attempts are not settled. Reads only."""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=WAIT_S)) as db:
+            said = str(db.execute("PRAGMA quick_check(1)").fetchone()[0]).removeprefix("ok")
+            return said, int(db.execute("SELECT count(*) FROM attempts WHERE settled_s IS NULL").fetchone()[0])
+    except sqlite3.Error as exc:
+        return str(exc), 0
 
 
 def _backend(kind: str | None) -> Finding:

@@ -168,6 +168,12 @@ class Journal:
                     del self._attempts[attempt.key]
             self._write_when_possible(ops)
 
+    def say(self, key: Key, said: Said) -> None:
+        """Tell something of an attempt that goes on."""
+        with self._lock:
+            if key in self._attempts:
+                self._write_when_possible([self._enqueue(key, said, is_final=False)])
+
     def settle(self, answers: Iterable[tuple[Queued, Answer]]) -> None:
         """The server answered these: they need not be sent again."""
         with self._lock:
@@ -342,16 +348,6 @@ class Journal:
                 with contextlib.suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
             raise
-
-
-def examine(path: Path) -> tuple[str, int]:
-    """What is wrong with a journal, if anything, and how many attempts are not settled. Reads only."""
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_S)) as db:
-            said = str(db.execute("PRAGMA quick_check(1)").fetchone()[0]).removeprefix("ok")
-            return said, int(db.execute("SELECT count(*) FROM attempts WHERE settled_s IS NULL").fetchone()[0])
-    except sqlite3.Error as exc:
-        return str(exc), 0
 
 
 def _move_aside(path: Path) -> Path:

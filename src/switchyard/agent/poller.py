@@ -26,9 +26,10 @@ from dataclasses import dataclass
 import msgspec
 
 from switchyard.agent.answer import Heard, Unreadable, read_answer
-from switchyard.agent.attempt import Change
+from switchyard.agent.attempt import Change, Said, Stage
 from switchyard.agent.backends import Status
 from switchyard.agent.client import Connection
+from switchyard.agent.clock import stamp
 from switchyard.agent.journal import DiskTrouble, Journal
 from switchyard.agent.log import line
 from switchyard.agent.outbox import Letter, Outbox
@@ -37,11 +38,12 @@ from switchyard.errors import BadRequest, Busy, Resync, YardError
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.lifecycle import Seen
-from switchyard.model.poll import BATCH_MAX, Held, Poll, Room
+from switchyard.model.poll import BATCH_MAX, Held, Poll, Report, Room
 
 PATH = "/v1/agents/poll"
 PARK_S = 50.0  # under the minute after which many proxies cut a silent connection
 TROUBLE_MAX = 200  # characters
+SESSION_LEAP = 1000  # a restored server goes on a million sessions later, so that agents notice
 
 log = logging.getLogger(__name__)
 
@@ -189,6 +191,8 @@ class Poller:
         except YardError:
             self._is_cut = True
             raise
+        if heard.session - self._session > SESSION_LEAP:
+            self._say_what_runs()
         self._session, self._is_session_good, self._needs_sync = heard.session, True, False
         self._graph = None
         self._is_cut = False
@@ -197,6 +201,12 @@ class Poller:
         )
         self._take(heard)
         self._on_work()
+
+    def _say_what_runs(self) -> None:
+        """A server that was restored from a backup may have forgotten that these began; to others it is no news."""
+        for each in self._journal.attempts():
+            if each.stage is Stage.RUNNING:
+                self._journal.say(each.key, Said(Report(*each.key, Seen.RUNNING, native_id=each.native_id), stamp()))
 
     def _offer(self) -> Offer:
         load, room = self._runner.load(), self._runner.room()

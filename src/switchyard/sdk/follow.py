@@ -111,16 +111,19 @@ class Following(Calls):
                 if is_next:
                     return  # the job ended before the attempt that was to come
                 raise
-            job, number, offset, is_next = found.job, found.attempt, found.next, is_next and not found.chunks
+            # Never backwards, whatever the server says: nothing is given twice.
+            before = offset
+            offset = max(offset, found.next, *(chunk.offset + len(chunk.data) for chunk in found.chunks))
+            job, number, is_next = found.job, found.attempt, is_next and not found.chunks
             yield found
             if not follow:
-                if not found.chunks or offset >= found.size:
+                if offset == before or offset >= found.size:
                     return
             elif found.is_over:
                 if attempt is not None or found.is_last:
                     return
                 number, offset, is_next = number + 1, 0, True
-            elif not found.chunks:
+            elif offset == before:
                 time.sleep(max(0.0, STEP_S - (time.monotonic() - begun)))
 
     def output(

@@ -68,6 +68,11 @@ class JobHandle:
         """What the job wrote, as far as it was kept."""
         return b"".join(chunk.data for chunk in self._client.output(self.id, stream=stream).chunks)
 
+    def logs(self, stream: str = "stdout", *, task: int | None = None, attempt: int | None = None) -> Iterator[bytes]:
+        """What the job writes, as it comes, until it has ended."""
+        for part in self._client.logs(self.id, stream=stream, task=task, attempt=attempt):
+            yield from (chunk.data for chunk in part.chunks)
+
     def text(self, stream: str = "stdout") -> str:
         """The output as text; bytes that are no UTF-8 show as �."""
         return self.output(stream).decode(errors="replace")

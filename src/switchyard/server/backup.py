@@ -151,7 +151,7 @@ def _need_there(database: Database) -> None:
 
 def _run(program: str, options: list[str], database: Database, environment: Mapping[str, str], *rest: str) -> None:
     """One of PostgreSQL's own programs. The password goes by the environment: others can see a command line."""
-    url = database.url.set(drivername="postgresql", password=None)
+    url = database.url._replace(drivername="postgresql", password=None)
     env = dict(environment)
     if database.url.password:
         env["PGPASSWORD"] = str(database.url.password)

@@ -33,7 +33,7 @@ PART_BYTES = 32 * 1024  # handed to the socket at once: what a follower that doe
 PACE_S = 0.1  # between two looks of one follower: what comes in between is read together
 BEAT_S = 15.0  # a line when nothing happens: both sides learn that the other is gone
 SEND_S = 30.0  # a follower that took nothing for so long is cut off
-AGAIN_S = 2.0  # a look without a wake-up: one may have been lost
+AGAIN_S = 5.0  # a look without a wake-up: one may have been lost
 RETRY_MS = 1000  # what the client should wait before it comes back
 
 _encoder = msgspec.json.Encoder()
@@ -52,6 +52,21 @@ class _Cursor:
     project: str | None
 
 
+@dataclass
+class _Seen:
+    """Who follows, by which picture of the rules. Looked at again when that changed, and as a token may run out."""
+
+    actor: Actor
+    rights: object
+    checked_at: float = 0.0
+
+    async def look_again(self, yard: Yard, scope: Scope) -> None:
+        now, rights = asyncio.get_running_loop().time(), yard.context.snapshots.access
+        if rights is not self.rights or now - self.checked_at >= BEAT_S:
+            self.actor = await authenticate_user(yard, scope)
+            self.rights, self.checked_at = rights, now
+
+
 async def events(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
     """GET /v1/events/stream."""
     actor = await authenticate_user(yard, scope)
@@ -60,11 +75,12 @@ async def events(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None
     call = Call(yard, actor, {}, query, None, bearer(scope))
     if yard.streams >= STREAMS_MAX:
         raise Busy(f"{STREAMS_MAX} followers are connected to this server.")
+    rights = yard.context.snapshots.access
     cursor = await yard.in_thread(_begin, call, _last_id(scope))
     gone: asyncio.Task[object] = asyncio.ensure_future(until_gone(receive))
     yard.streams += 1
     try:
-        await _follow(yard, scope, send, cursor, gone)
+        await _follow(yard, scope, send, cursor, gone, who=_Seen(actor, rights))
     except Stalled:
         _cut_off(send)
     finally:
@@ -72,7 +88,9 @@ async def events(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None
         gone.cancel()
 
 
-async def _follow(yard: Yard, scope: Scope, send: Send, cursor: _Cursor, gone: asyncio.Task[object]) -> None:
+async def _follow(
+    yard: Yard, scope: Scope, send: Send, cursor: _Cursor, gone: asyncio.Task[object], *, who: _Seen
+) -> None:
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await _send(send, f"retry: {RETRY_MS}\nid: {cursor.after}\n\n".encode())
@@ -81,8 +99,8 @@ async def _follow(yard: Yard, scope: Scope, send: Send, cursor: _Cursor, gone: a
     while not gone.done() and not yard.hub.is_closing:
         news = yard.hub.news
         try:
-            actor = await authenticate_user(yard, scope)  # a token that was revoked meanwhile ends the stream
-            found, reached = await yard.in_thread(_look, yard, actor, cursor)
+            await who.look_again(yard, scope)  # a token that was revoked meanwhile ends the stream
+            found, reached = await yard.in_thread(_look, yard, who.actor, cursor)
         except YardError:
             break  # told when it comes back
         for part in _parts(found):
