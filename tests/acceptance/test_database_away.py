@@ -52,7 +52,7 @@ def test_a_database_that_goes_away_loses_nothing_and_kills_nothing(tmp_path: Pat
 
         own_postgres.pause()
         hung = aside.submit(submit, "true")
-        time.sleep(3)  # the hanging is the subject: most loops of the server meet it
+        time.sleep(2)  # the hanging is the subject: most loops of the server meet it
         assert not hung.done()
         own_postgres.resume()
         ids.append(hung.result(30))
@@ -62,7 +62,7 @@ def test_a_database_that_goes_away_loses_nothing_and_kills_nothing(tmp_path: Pat
         assert "Traceback" not in server.log
 
         own_postgres.pause()
-        time.sleep(1.5)  # until something waits for it
+        time.sleep(1)  # until something waits for it
         assert server.terminate(STOP_HUNG_S_MAX) == EXIT_OK, "a database that hangs keeps no server from ending"
         own_postgres.resume()
         server.start().wait_ready()

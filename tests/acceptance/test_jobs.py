@@ -109,6 +109,7 @@ def test_a_running_job_is_cancelled_only_when_it_and_its_children_are_gone(stage
     script = f"trap 'sleep 1; exit 0' TERM; sleep 60 & echo $$ $! > {pids}; wait; wait"
     job = stage.submit("sh", "-c", script, cluster="wide")
     family = processes_in(pids, 2)
+    stage.until_state(job, State.RUNNING)
     begun = time.monotonic()
     asked = stage.post(f"/v1/jobs/{job}/cancel", {"reason": "enough"})
     assert (asked["state"], asked["cancel_requested"]) == ("RUNNING", True)

@@ -60,11 +60,12 @@ def begin(stage: Stage, made: Silence) -> None:
     command, env = made.ledger.command(script), {"env": made.ledger.env}
     made.begun["filler"] = stage.submit(*command, spec={**env, "resources": {"cores": 32}})
     stage.until_state(made.begun["filler"], State.RUNNING)
-    made.begun["waits"] = stage.submit(*command, spec=env, cluster="frozen")
+    for job in ("waits", "cancelled"):
+        made.begun[job] = stage.submit(*command, spec=env, cluster="frozen")
     impatient = {**env, "on_lost": "requeue", "lost_after": 2, "resources": {"cores": 8}}
     stage.yard("cluster", "cordon", "dead", check=True)  # so that it begins at `frozen`
     made.begun["moves"] = stage.submit(*command, spec=impatient)
-    for job in ("waits", "moves"):
+    for job in ("waits", "cancelled", "moves"):
         assert stage.until_state(made.begun[job], State.RUNNING)["cluster"] == "frozen"
     stage.yard("cluster", "uncordon", "dead", check=True)
 
@@ -106,6 +107,8 @@ def test_a_job_that_asked_for_it_runs_elsewhere(stage: Stage, silence: Silence) 
 
 def test_what_had_begun_is_waited_for(stage: Stage, silence: Silence) -> None:
     assert [stage.job(silence.begun[job])["state"] for job in ("filler", "waits")] == ["RUNNING", "RUNNING"]
+    asked = stage.post(f"/v1/jobs/{silence.begun['cancelled']}/cancel", {})
+    assert (asked["state"], asked["cancel_requested"]) == ("RUNNING", True), "nobody there can confirm it"
 
 
 def test_a_frozen_agent_that_comes_back_stops_what_is_no_longer_its_own(stage: Stage, silence: Silence) -> None:
@@ -115,6 +118,7 @@ def test_a_frozen_agent_that_comes_back_stops_what_is_no_longer_its_own(stage: S
     until(lambda: stage.health("frozen") == "up", SOON_S, "the cluster is back")
     ended = f"event=ended job={moves}"
     silence.frozen.wait_for(lambda: ended in silence.frozen.log, SOON_S, "the old attempt is stopped")
+    assert stage.ended(silence.begun["cancelled"])["state"] == "CANCELLED"
     silence.gate.touch()
     told = stage.ended(waits)
     assert (told["state"], told["exit_code"], told["attempt"]) == ("FAILED", 3, 1)
@@ -128,5 +132,4 @@ def test_a_dead_agent_that_is_started_again_tells_how_its_job_ended(stage: Stage
     assert (told["state"], told["exit_code"], told["attempt"]) == ("FAILED", 3, 1)
     alone = stage.ended(silence.only_there)
     assert (alone["state"], alone["cluster"]) == ("SUCCEEDED", "dead")
-    runs = silence.ledger.runs()
-    assert runs == {silence.begun["filler"]: 1, silence.begun["waits"]: 1, silence.begun["moves"]: 2}
+    assert silence.ledger.runs() == {**dict.fromkeys(silence.begun.values(), 1), silence.begun["moves"]: 2}

@@ -56,7 +56,7 @@ def test_a_billion_laughs_are_refused_at_once() -> None:
     assert time.perf_counter() - began < 2
 
 
-@pytest.mark.parametrize("text", ["[" * 2_000, "[" * 2_000 + "]" * 2_000, "- " * 10_000 + "x", "{a: " * 10_000])
+@pytest.mark.parametrize("text", ["[" * 500, "[" * 500 + "]" * 500, "- " * 10_000 + "x", "{a: " * 10_000])
 def test_thousands_of_levels_are_refused(text: str) -> None:
     assert "deep" in refusal(text)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from switchyard.errors import AgentLives, Denied, Gone, NotFound, Unauthenticated
+from switchyard.errors import AgentLives, Denied, Gone, NoSuchCluster, NotFound, Unauthenticated
 from switchyard.model.access import On, Role
 from switchyard.model.cluster import ClusterChange, ClusterRequest, Health, InviteRequest
+from switchyard.model.job import ClusterToken
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Join
 from switchyard.service import clusters
 from switchyard.service.upkeep import judge_silent
-from tests.builders import a_graph
+from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig
 
 
@@ -114,6 +117,21 @@ def test_an_agent_that_joins_a_registered_name_takes_the_entry_over(lite: Rig) -
     lite.cluster("alpha", graph=a_graph())
     now = clusters.cluster_view(lite.context, lite.context.snapshots.world.by_name["alpha"])
     assert (now.id, now.labels, now.health, now.backend) == (made.id, {"a": "b"}, Health.UP, "fake")
+
+
+def test_a_cluster_deleted_at_this_moment_is_gone_not_a_defect(lite: Rig) -> None:
+    """The snapshots change one after the other: for an instant a cluster is in one and not in the other."""
+    lite.cluster("alpha")
+    lite.cluster("beta")
+    snapshots = lite.context.snapshots
+    member = snapshots.world.by_name["alpha"]
+    rows = {key: row for key, row in snapshots.fleet.rows.items() if key != member.id}
+    snapshots.fleet = replace(snapshots.fleet, rows=rows)
+    assert [cluster.name for cluster in clusters.cluster_list(lite.context, ADMIN)] == ["beta"]
+    with pytest.raises(NoSuchCluster):
+        clusters.cluster_view(lite.context, member)
+    with pytest.raises(Denied):
+        lite.submit(a_request(clusters=[ClusterToken("alpha", "submit_x")]))
 
 
 def test_a_version_that_no_table_can_show_is_kept_readable(rig: Rig) -> None:

@@ -117,7 +117,9 @@ class Snapshots:
         self._domains = domains
         self._now_us = now_us
         self.silent_after_us = silent_after_us
-        self._lock = threading.RLock()
+        self._refreshing = threading.Lock()
+        # Never held while the database is asked: the event loop takes it too, and would hang as long as that does.
+        self._lock = threading.Lock()
         self._world_number = 0
         self.seen: dict[str, int] = {}  # agent → when it was last seen, by us or (read from the store) by another
         self.loads: dict[str, Load] = {}
@@ -127,19 +129,18 @@ class Snapshots:
 
     def refresh(self, *, force: bool = False) -> bool:
         """Load what has a new version; true if the router's world changed."""
-        with self._lock, self._database.read() as tx:
+        with self._refreshing, self._database.read() as tx:
             versions = events.counters_read(tx)
             if force or versions.get("access", 0) != self.access.version:
                 self.access = self._load_access(tx, versions.get("access", 0))
             if force or versions.get("clusters", 0) != self.fleet.version:
                 self.fleet = _load_fleet(tx, versions.get("clusters", 0))
-            elsewhere = {
-                agent_id: seen_us
-                for agent_id, seen_us in cluster_store.agent_last_seen(tx).items()
-                if seen_us is not None and seen_us > self.seen.get(agent_id, 0)
-            }
+            elsewhere = set()
+            for agent_id, seen_us in cluster_store.agent_last_seen(tx).items():
+                if seen_us is not None and seen_us > self.seen.get(agent_id, 0):
+                    self.seen[agent_id] = seen_us
+                    elsewhere.add(agent_id)
             if elsewhere:
-                self.seen |= elsewhere
                 self._load_loads(tx, elsewhere)
             return self.reckon()
 
