@@ -127,7 +127,10 @@ def parser() -> argparse.ArgumentParser:
 
 def discover_command(argv: list[str]) -> int:
     made = argparse.ArgumentParser(
-        prog="yard agent discover", description="Print what this machine would register, in the form --graph reads."
+        prog="yard agent discover",
+        description="Print what this machine would register, in the form --graph reads.",
+        epilog="examples:\n  yard agent discover > graph.yaml\n  yard agent discover --graph graph.yaml",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("--graph", type=Path, metavar="FILE", help="read and check this file instead")
     made.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml")

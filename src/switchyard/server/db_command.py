@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, about in (("status", "Show the revision"), ("upgrade", "Migrate to the newest revision")):
-        _add_place(verbs.add_parser(name, help=about, description=f"{about}."))
+        _verb(verbs, name, about, f"examples:\n  yard db {name} --data ./yard")
     making = _verb(verbs, "backup", "Write all of the database to one file, while the server runs", BACKUP)
     making.add_argument("to", metavar="FILE|DIR", help="the file to write, or a folder to write one into")
     making.add_argument("--force", action="store_true", help="write over a file that is there")
