@@ -53,7 +53,9 @@ fast: test-install ## Run the tests that start no whole program
 test: test-install lint ## Install what is needed, check, and run every test but the slow ones
 	@$(PYTEST) --dist loadgroup
 
-bench: test-install ## Measure, and print the figures
+bench: test-install ## Measure, and write the figures into bench/RESULTS.md
+	@command -v wrk >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -q install -y wrk >/dev/null; } || \
+		{ echo "The load generator is missing: install the Debian package wrk."; exit 1; }
 	@$(BIN)/python -m bench
 
 soak: test-install ## Run the slow tests: minutes to hours of faults

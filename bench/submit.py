@@ -30,7 +30,8 @@ JOB = {"spec": SPEC, "name": "bench", "labels": {"run": "7", "team": "physics"}}
 MODES = {"durable": (), "left out": ("--bench", "no-commit"), "one by one": ("--bench", "one-by-one")}
 ABOUT = (
     f"wrk, one thread, {SLICES} slices of {SLICE_S} s each, interleaved; the median slice. *Durable*: 201 after the "
-    "commit reached the disk. *Left out*: the same server answers without the database. *One by one*: one commit per request."
+    "commit reached the disk. *Left out*: the same server answers without the database. *One by one*: one commit per "
+    "request."
 )
 
 

@@ -122,7 +122,9 @@ def lose(life: Life, reason: str, *, definite: bool, again: bool = False) -> Ste
     if life.on_lost is OnLost.WAIT and not definite:
         return None
     if life.cancel_requested:
-        return move(life, State.CANCELLED, "cancelled", f"lost while being cancelled: {reason}", is_leased=False)
+        # CANCELLED only where the cluster said that it is gone; silence is no such word.
+        to, event = (State.CANCELLED, "cancelled") if definite else (State.FAILED, "lost")
+        return move(life, to, event, f"lost while being cancelled: {reason}", is_leased=False)
     if again or life.on_lost is OnLost.REQUEUE:
         return move(life, State.PENDING, "requeued", reason, fence=life.next_fence, is_leased=False)
     return move(life, State.FAILED, "lost", reason, is_leased=False)

@@ -170,6 +170,8 @@ def change_of(
         change["started_us"] = at_us
     elif state in FINAL:
         change["ended_us"] = at_us
+        if state is State.CANCELLED and row.cancel_us is not None:
+            change["reason"] = row.reason or step.reason  # who asked for it, not only that it came
         change["exit_code"] = item.exit_code if item else None
         change["signal"] = item.signal if item else None
     elif state is State.PENDING:
