@@ -17,6 +17,7 @@ LISTS = {
     "/v1/jobs": ("id", True),
     "/v1/jobs?spec=true&label=walk=yes": ("id", True),
     "/v1/jobs/{job}/events": ("seq", False),
+    "/v1/jobs/{array}/tasks": ("index", False),
     "/v1/events": ("seq", False),
     "/v1/clusters": ("name", False),
     "/v1/clusters/{cluster}/invites": ("id", False),
@@ -31,7 +32,7 @@ LISTS = {
 
 def test_every_list_has_a_row() -> None:
     lists = {end.path for end in ENDPOINTS if any(query.name == "cursor" for query in end.query)}
-    assert lists == {path.split("?")[0] for path in LISTS}
+    assert lists == {path.split("?")[0].replace("{array}", "{job}") for path in LISTS}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def filled(town: Town) -> dict[str, str]:
         town.agent(cluster)
         town.invite("own")
     town.must("POST", f"/v1/jobs/{job}/cancel", {})
-    return {"job": job, "cluster": "own"}
+    return {"job": job, "cluster": "own", "array": town.job("own", array="0-9,20")}
 
 
 def walk(town: Town, path: str, limit: int) -> list[Any]:

@@ -12,7 +12,7 @@ from switchyard.model.cluster import ClusterChange, ClusterRequest, Health, Invi
 from switchyard.model.job import ClusterToken
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Join
-from switchyard.service import clusters
+from switchyard.service import agents, clusters
 from switchyard.service.upkeep import judge_silent
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig
@@ -137,7 +137,7 @@ def test_a_cluster_deleted_at_this_moment_is_gone_not_a_defect(lite: Rig) -> Non
 def test_a_version_that_no_table_can_show_is_kept_readable(rig: Rig) -> None:
     join = Join(cluster="alpha", name="a", journal="j", backend="fake", version="1.0\x00\n")
     clusters.join(rig.context, "", join, is_open=True)
-    (agent,) = clusters.agent_list(rig.context, ADMIN, None)
+    (agent,) = agents.agent_list(rig.context, ADMIN, None)
     assert agent.version.isprintable()
 
 
@@ -155,7 +155,7 @@ def test_invites_and_agents_are_the_cluster_administrators(lite: Rig) -> None:
         lambda: clusters.invite_list(lite.context, bob, "alpha", after="", limit=9),
         lambda: clusters.invite_revoke(lite.context, bob, token.info.id),
         lambda: clusters.submit_token(lite.context, bob, "alpha"),
-        lambda: clusters.agent_remove(lite.context, bob, agent.id),
+        lambda: agents.agent_remove(lite.context, bob, agent.id),
         lambda: clusters.cluster_delete(lite.context, bob, "alpha"),
         lambda: clusters.cluster_change(lite.context, bob, "alpha", ClusterChange(labels={})),
     ):
@@ -166,4 +166,4 @@ def test_invites_and_agents_are_the_cluster_administrators(lite: Rig) -> None:
     )
     with pytest.raises(NotFound):
         clusters.invite_revoke(lite.context, ADMIN, "nothing")
-    clusters.agent_remove(lite.context, ann, agent.id)
+    agents.agent_remove(lite.context, ann, agent.id)

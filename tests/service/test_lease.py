@@ -6,7 +6,7 @@ from switchyard.errors import Gone, Resync
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Held, Room
-from switchyard.service import clusters, jobs
+from switchyard.service import agents, clusters, jobs
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig
 
@@ -138,7 +138,7 @@ def test_two_syncs_in_one_batch_get_each_its_own_answer(rig: Rig) -> None:
 def test_a_removed_agent_is_gone(rig: Rig) -> None:
     agent = rig.cluster("alpha")
     ask, sync = agent.ask(), agent.sync_ask()
-    clusters.agent_remove(rig.context, ADMIN, agent.id)
+    agents.agent_remove(rig.context, ADMIN, agent.id)
     assert isinstance(rig.failure(ask), Gone)
     assert isinstance(rig.failure(sync), Gone)
 

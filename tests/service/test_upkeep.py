@@ -11,8 +11,8 @@ from switchyard.model.access import On, Role, UserChange
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.job import State
 from switchyard.model.lifecycle import Answer, Seen
-from switchyard.service import access, clusters, jobs, upkeep
-from switchyard.service.upkeep import Leadership, clean_keys, judge_silent, move_unleased, route_waiting
+from switchyard.service import access, agents, clusters, jobs, upkeep
+from switchyard.service.upkeep import Leadership, judge_silent, move_unleased, route_waiting
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 
@@ -267,7 +267,7 @@ def test_many_living_attempts_do_not_hide_a_silent_one(rig: Rig, monkeypatch) ->
 def test_a_removed_agent_is_silent_for_ever(rig: Rig) -> None:
     agent = rig.cluster("alpha")
     held = leased(rig, agent, "wait")
-    clusters.agent_remove(rig.context, ADMIN, agent.id)
+    agents.agent_remove(rig.context, ADMIN, agent.id)
     assert judge_silent(rig.context, rig.leader) == 1
     job = rig.job(held.job)
     assert (job.state, job.reason) == (State.FAILED, "its agent was removed")
@@ -342,7 +342,7 @@ def test_a_deposed_leader_changes_nothing(rig: Rig) -> None:
     other = Leadership("two")
     assert other.take(rig.context)
     before = [rig.row(job) for job in (held.job, stranded.id, waiting.id)]
-    for chore in (judge_silent, move_unleased, route_waiting, clean_keys):
+    for chore in (judge_silent, move_unleased, route_waiting):
         assert chore(rig.context, rig.leader) == 0
     assert [rig.row(job) for job in (held.job, stranded.id, waiting.id)] == before
     assert not rig.leader.take(rig.context)
@@ -355,14 +355,6 @@ def test_one_who_leaves_hands_over_at_once(rig: Rig) -> None:
     other = Leadership("two")
     assert other.take(rig.context)
     assert not rig.leader.take(rig.context)
-
-
-def test_keys_are_kept_for_a_week(rig: Rig) -> None:
-    rig.submit(key="k")
-    assert clean_keys(rig.context, rig.leader) == 0
-    rig.clock.wait(7 * 86_400 + 1)
-    rig.leader.take(rig.context)
-    assert clean_keys(rig.context, rig.leader) == 1
 
 
 def _meanwhile(monkeypatch: Any, module: Any, name: str, act: Any) -> None:
