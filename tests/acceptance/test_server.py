@@ -54,7 +54,7 @@ def program(folder: Path, *options: str, name: str = "server") -> Server:
     return Server([*YARD, "server", *options], folder, name=name, env=isolated_env(folder))
 
 
-def test_both_ports_answer_and_sigterm_ends_both(tmp_path: Path) -> None:
+def test_both_ports_answer_a_second_server_is_refused_and_sigterm_ends_both(tmp_path: Path) -> None:
     grpc_port = free_port()
     server = start_server(tmp_path, auth=True, extra=["--grpc", f"127.0.0.1:{grpc_port}"])
     with server:
@@ -66,14 +66,19 @@ def test_both_ports_answer_and_sigterm_ends_both(tmp_path: Path) -> None:
         asked = [sys.executable, "-c", GRPC_CHECK, f"127.0.0.1:{grpc_port}"]
         said = subprocess.run(asked, capture_output=True, text=True, timeout=START_S, check=False)
         assert said.stdout.strip() == "SERVING", said.stderr
+        data = str(tmp_path / "server-data")
+        second = yard("server", "--data", data, "--http", f"127.0.0.1:{free_port()}", env=isolated_env(tmp_path))
+        assert (second.returncode, f"Another server runs on {data}" in second.stderr) == (EXIT_CONFLICT, True)
+        assert is_ready(server.url), "the first goes on"
         assert stopped_in(server) < STOP_S_MAX
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", grpc_port), timeout=1)
 
 
-def test_sigterm_sends_parked_polls_and_waits_home_at_once(tmp_path: Path, database_url: str) -> None:
+def test_sigterm_sends_parked_polls_and_waits_home_at_once(tmp_path: Path, postgres: Postgres) -> None:
+    """On PostgreSQL, where a listener and a pool of connections must end, too."""
     with (
-        start_server(tmp_path, database=database_url) as server,
+        start_server(tmp_path, database=postgres.create_database()) as server,
         start_agent(tmp_path, server.url, "alpha", graph=graph(4)),
         ThreadPoolExecutor(4) as aside,
     ):
@@ -158,15 +163,6 @@ def test_no_auth_is_refused_beyond_loopback(tmp_path: Path) -> None:
     assert "--no-auth is for loopback only" in done.stderr
 
 
-def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
-    with start_server(tmp_path) as first:
-        data = first.argv[first.argv.index("--data") + 1]
-        second = yard("server", "--data", data, "--http", f"127.0.0.1:{free_port()}", env=isolated_env(tmp_path))
-        assert second.returncode == EXIT_CONFLICT
-        assert f"Another server runs on {data}" in second.stderr
-        assert is_ready(first.url), "the first goes on"
-
-
 @pytest.mark.parametrize("flag", ["--http", "--grpc"])
 def test_a_port_that_is_taken_is_said_plainly(tmp_path: Path, flag: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -181,33 +177,24 @@ def test_a_port_that_is_taken_is_said_plainly(tmp_path: Path, flag: str) -> None
     assert "yard_" not in done.stdout, "the administrator's token is not shown for a server that never was"
 
 
-def test_the_database_is_made_and_checked_by_hand_or_by_the_server(tmp_path: Path) -> None:
-    data = tmp_path / "server-data"
+def test_the_database_is_looked_after_by_hand_and_one_of_another_version_is_refused(tmp_path: Path) -> None:
+    data, env = tmp_path / "data", isolated_env(tmp_path)
 
-    def db(verb: str) -> str:
-        return yard("db", verb, "--data", str(data), env=isolated_env(tmp_path), check=True).stdout
+    def db(verb: str) -> subprocess.CompletedProcess[str]:
+        return yard("db", verb, "--data", str(data), env=env)
 
-    assert "none (empty)" in db("status")
-    assert "upgraded from empty" in db("upgrade")
-    with start_server(tmp_path) as server:
-        assert call("GET", f"{server.url}/v1/projects").json["items"][0]["name"] == "default"
-        assert "up to date" in db("status"), "looking is allowed while the server runs"
-
-
-def test_a_database_of_another_version_is_refused_with_advice(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    env = isolated_env(tmp_path)
-    yard("db", "upgrade", "--data", str(data), env=env, check=True)
+    assert "none (empty)" in db("status").stdout
+    assert "upgraded from empty" in db("upgrade").stdout
+    assert "up to date" in db("status").stdout
     with sqlite3.connect(data / "switchyard.db") as line:
         line.execute("UPDATE alembic_version SET version_num = '9999'")
     line.close()
     served = yard("server", "--data", str(data), "--http", f"127.0.0.1:{free_port()}", env=env)
-    assert served.returncode == EXIT_CONFLICT
-    assert "9999" in served.stderr
-    upgraded = yard("db", "upgrade", "--data", str(data), env=env)
-    assert upgraded.returncode == EXIT_CONFLICT
-    assert "newer" in upgraded.stderr
-    assert "Traceback" not in upgraded.stderr
+    for refused in (served, db("upgrade")):
+        assert refused.returncode == EXIT_CONFLICT
+        assert "revision 9999" in refused.stderr
+        assert "next: A newer version made it" in refused.stderr
+        assert "Traceback" not in refused.stderr
 
 
 def test_two_servers_starting_at_one_moment_on_an_empty_postgresql_both_come_up(

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from switchyard.errors import Internal, TooLarge, YardError
+from switchyard.errors import Internal, TooLarge, Unavailable, YardError
 from switchyard.model.api import Problem
 
 Scope = MutableMapping[str, Any]
@@ -96,7 +96,8 @@ async def guarded(scope: Scope, send: Send, work: Callable[[], Awaitable[None]])
             log.error("request failed", method=scope["method"], path=scope["path"], error=repr(exc), exc_info=exc)
         await send_problem(send, exc)
     except asyncio.CancelledError:
-        raise
+        # A stopping server gives up what is still open. Without an answer it would be a 500, which nobody tries again.
+        await send_problem(send, Unavailable("The server stops before this is done; it may still happen."))
     except Exception as exc:  # the door's last resort: the client gets a problem, the log the place
         log.error("defect", method=scope["method"], path=scope["path"], exc_info=exc)
         await send_problem(send, Internal())
