@@ -80,7 +80,7 @@ def build(settings: Settings) -> Yard:
         logs=logs,
     )
     submit = Submit(context)
-    bulk = Bulk(submit, lambda count: ids.many(count))
+    bulk = Bulk(submit, ids)
     # The order in which the parts of a batch are applied.
     appliers[OutputWrite] = partial(apply_output, logs=logs)
     appliers[ReportWrite] = partial(apply_reports, logs=logs)

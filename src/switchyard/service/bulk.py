@@ -14,6 +14,7 @@ from switchyard.model.api import BulkAnswer, BulkItem, BulkRequest, Created, Pro
 from switchyard.model.decode import JsonReader
 from switchyard.model.ids import make_id, read_id
 from switchyard.model.job import JobRequest
+from switchyard.service.clock import Ids
 from switchyard.service.committer import Batch
 from switchyard.service.newjob import JobInsert, insert, missing_jobs
 from switchyard.service.rights import Actor
@@ -50,13 +51,13 @@ class BulkAccepted:
 class Bulk:
     """The use case, on top of the single submit."""
 
-    def __init__(self, submit: Submit, new_ids: Any) -> None:
+    def __init__(self, submit: Submit, ids: Ids) -> None:
         self._submit = submit
-        self._new_ids = new_ids
+        self._ids = ids
 
     def decide(self, actor: Actor, request: BulkRequest, *, key: str | None, body: bytes) -> BulkInsert:
         """Decode and decide every job. All or none: the first mistakes refuse the request."""
-        ids: list[str] = self._new_ids(len(request.jobs))
+        ids = self._ids.many(len(request.jobs))
         writes: list[JobInsert] = []
         refused: dict[int, YardError] = {}
         parsed: dict[int, JobRequest] = {}

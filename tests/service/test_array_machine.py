@@ -1,0 +1,212 @@
+"""Any order of leases, reports, retries, cancels and losses of an array's tasks: each is always in one place."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+
+from switchyard.errors import Resync
+from switchyard.model.ids import make_id
+from switchyard.model.idset import IdSet
+from switchyard.model.job import State
+from switchyard.model.lifecycle import FINAL, Answer, Seen
+from switchyard.model.poll import Held, Report
+from switchyard.model.retry import Retry
+from switchyard.model.tasks import read_task
+from switchyard.service import jobs, steer
+from switchyard.service.arrays import ArrayJob
+from switchyard.service.upkeep import judge_silent_ranges, move_unleased, route_waiting
+from switchyard.service.waiting import release_due
+from switchyard.store import ranges
+from tests.builders import a_request
+from tests.service.rig import ADMIN, Clock, Rig, RigAgent
+from tests.service.test_machine import run
+from tests.services import Postgres
+from tests.store.prepared import emptied, migrated_file
+
+INDEXES = IdSet.parse("0-7,20,30-31")
+LOST_AFTER_S = 60
+TASKS = st.sampled_from(list(INDEXES))
+
+
+class ArrayMachine(RuleBasedStateMachine):
+    """One array, two clusters. `ok`: tasks that succeeded, once and for ever."""
+
+    url: str
+    folder: Path
+
+    attempts = Bundle("attempts")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock(1_700_000_000_000_000)
+        numbers = count(1)  # ids decide the draw: with random ones no example could be shown again
+        self.prepare()
+        self.rig = Rig(
+            self.url,
+            self.folder,
+            clock=self.clock,
+            ids=lambda: make_id(self.clock(), next(numbers) * 0x9E3779B97F4A7C15),
+        )
+        self.agents: list[RigAgent] = [self.rig.cluster(name) for name in ("alpha", "beta")]
+        request = a_request(
+            array=f"{INDEXES}%5", on_lost="requeue", lost_after=LOST_AFTER_S, retry=Retry(limit=1, backoff=10)
+        )
+        self.job = self.rig.submit(request).id
+        self.ok: set[int] = set()
+        self.fence = 0
+        self.end: Any = None
+
+    def prepare(self) -> None: ...
+
+    def teardown(self) -> None:
+        try:
+            self.finish()
+        finally:
+            self.rig.close()
+
+    @rule(target=attempts, who=st.integers(0, 1), want=st.integers(1, 4), is_answer_lost=st.booleans())
+    def lease(self, who: int, want: int, is_answer_lost: bool) -> Any:
+        agent = self.agents[who]
+        agent.seen()
+        try:
+            given = agent.lease(want)
+        except Resync:
+            given = agent.sync().leases
+        if is_answer_lost:
+            given = agent.sync().leases  # knows nothing: everything it holds comes again
+        found = [
+            (agent.id, lease.fence + index - lease.lo, index)
+            for lease in given
+            if lease.lo is not None and lease.hi is not None
+            for index in range(lease.lo, lease.hi + 1)
+        ]
+        assert len(found) == len(set(found))
+        return multiple(*found)
+
+    @rule(attempt=attempts, seen=st.sampled_from(Seen), is_twice=st.booleans())
+    def report(self, attempt: tuple[str, int, int], seen: Seen, is_twice: bool) -> None:
+        agent_id, fence, index = attempt
+        agent = next(agent for agent in self.agents if agent.id == agent_id)
+        said = [Report(self.job, fence, seen, exit_code=0 if seen is Seen.SUCCEEDED else 1)] * (2 if is_twice else 1)
+        answers = self.rig.committer.do(agent.write(*said)).answers
+        if is_twice:
+            assert answers[1] is not Answer.TAKEN
+        if seen is Seen.SUCCEEDED and answers[0] is Answer.TAKEN:
+            assert index not in self.ok, "a task succeeded twice"
+            self.ok.add(index)
+
+    @rule(attempt=attempts, seen=st.sampled_from(Seen))
+    def report_of_another(self, attempt: tuple[str, int, int], seen: Seen) -> None:
+        agent_id, fence, _ = attempt
+        other = next(agent for agent in self.agents if agent.id != agent_id)
+        before = self.rig.row(self.job)
+        assert other.report(Held(self.job, fence), seen) is Answer.STOP
+        assert self.rig.row(self.job) == before
+
+    @rule(index=TASKS)
+    def cancel_a_task(self, index: int) -> None:
+        steer.tasks_cancel(self.rig.context, ADMIN, self.job, IdSet.of([index]))
+
+    @rule(luck=st.integers(0, 9))
+    def cancel_all(self, luck: int) -> None:
+        if luck == 0:
+            jobs.job_cancel(self.rig.context, ADMIN, self.job, "enough")
+
+    @rule(seconds=st.sampled_from([1, 20, 100]))
+    def pass_time(self, seconds: int) -> None:
+        for _ in range(0, seconds, 10):
+            self.clock.wait(min(seconds, 10))
+            self.rig.leader.take(self.rig.context)
+        self.rig.context.snapshots.reckon()
+
+    @rule()
+    def upkeep(self) -> None:
+        context, leader = self.rig.context, self.rig.leader
+        leader.take(context)
+        release_due(context, leader)
+        move_unleased(context, leader)
+        judge_silent_ranges(context, leader)
+        route_waiting(context, leader)
+
+    @invariant()
+    def each_task_is_in_one_place(self) -> None:
+        row = self.rig.row(self.job)
+        assert row.fence >= self.fence, "the fence fell"
+        self.fence = row.fence
+        if self.end is not None:
+            assert row == self.end, "what is over has changed"
+            return
+        array = ArrayJob.of(row)
+        later = [index for _, text in array.later for index in IdSet.parse(text)]
+        live, done = self.in_ranges()
+        waiting = [*array.todo, *later]
+        if row.cancel_us is None:
+            assert sorted([*waiting, *live, *done]) == list(INDEXES)
+        assert (array.live, array.ok) == (len(live), len(self.ok))
+        assert array.live <= 5, "the bound after the percent sign"
+        if State(row.state) in FINAL:
+            assert not waiting
+            assert not live
+            self.end = row
+
+    def in_ranges(self) -> tuple[list[int], list[int]]:
+        """The tasks that are live, and those that have ended; a task that went back counts in neither."""
+        with self.rig.context.database.read() as tx:
+            rows = ranges.range_of_job(tx, self.job)
+        live, done = [], []
+        for each in rows:
+            for position in range(each.hi - each.lo + 1):
+                task = read_task(each.tasks, position)
+                if task.is_live:
+                    live.append(each.lo + position)
+                elif task.state is not None:
+                    done.append(each.lo + position)
+        assert len(live) == len(set(live)), "two live attempts of one task"
+        return live, done
+
+    def finish(self) -> None:
+        """The array has an end within reach."""
+        for _ in range(12):
+            self.pass_time(20)
+            for agent in self.agents:
+                agent.seen()
+            self.rig.context.snapshots.reckon()
+            self.upkeep()
+            for agent in self.agents:
+                given = agent.sync()
+                held = [*given.leases, *agent.lease(100)]
+                for lease in held:
+                    assert lease.lo is not None and lease.hi is not None  # noqa: PT018 - for the type checker
+                    for index in range(lease.lo, lease.hi + 1):
+                        fence = lease.fence + index - lease.lo
+                        if agent.report(Held(self.job, fence), Seen.SUCCEEDED, exit_code=0) is Answer.TAKEN:
+                            self.ok.add(index)
+            if State(self.rig.row(self.job).state) in FINAL:
+                break
+        assert State(self.rig.row(self.job).state) in FINAL
+        self.each_task_is_in_one_place()
+
+
+def test_any_order_of_a_tasks_events_on_sqlite(tmp_path: Path) -> None:
+    class OnSqlite(ArrayMachine):
+        def prepare(self) -> None:
+            self.folder = tmp_path
+            (tmp_path / "yard.db").write_bytes(migrated_file())
+            for rest in ("yard.db-wal", "yard.db-shm"):
+                (tmp_path / rest).unlink(missing_ok=True)
+            self.url = f"sqlite:///{tmp_path / 'yard.db'}"
+
+    run(OnSqlite, examples=10, steps=30)  # type: ignore[arg-type]
+
+
+def test_any_order_of_a_tasks_events_on_postgresql(postgres: Postgres, tmp_path: Path) -> None:
+    class OnPostgresql(ArrayMachine):
+        def prepare(self) -> None:
+            self.folder, self.url = tmp_path, emptied(postgres)
+
+    run(OnPostgresql, examples=4, steps=30)  # type: ignore[arg-type]
