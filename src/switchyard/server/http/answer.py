@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -97,7 +98,8 @@ async def guarded(scope: Scope, send: Send, work: Callable[[], Awaitable[None]])
         await send_problem(send, exc)
     except asyncio.CancelledError:
         # A stopping server gives up what is still open. Without an answer it would be a 500, which nobody tries again.
-        await send_problem(send, Unavailable("The server stops before this is done; it may still happen."))
+        with contextlib.suppress(RuntimeError):  # an answer that has begun, a stream, is only cut off
+            await send_problem(send, Unavailable("The server stops before this is done; it may still happen."))
     except Exception as exc:  # the door's last resort: the client gets a problem, the log the place
         log.error("defect", method=scope["method"], path=scope["path"], exc_info=exc)
         await send_problem(send, Internal())
