@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shlex
 import subprocess
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import YARD
+from switchyard.main import main as yard
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^ *(`{3,}|~{3,})(.*)$")
@@ -67,9 +69,11 @@ def _lines(text: str) -> Iterator[tuple[int, str | None, str]]:
 
 @lru_cache(maxsize=256)
 def help_of(*words: str) -> str | None:
-    """The help of a command; none: there is no such command."""
-    done = subprocess.run([*YARD, *words, "--help"], capture_output=True, text=True, timeout=60, check=False)
-    return done.stdout if done.returncode == 0 else None
+    """The help of a command; none: there is no such command. In this process: a hundred starts would take a minute."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+        code = yard([*words, "--help"])
+    return said.getvalue() if code == 0 else None
 
 
 def wrong_with(words: tuple[str, ...]) -> str:
