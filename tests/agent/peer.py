@@ -222,7 +222,10 @@ class Peer:
     def _report(self, report: Report) -> Answer:
         self.reports.append(report)
         key = (report.job, report.fence)
-        if self.stop_reports or (key not in self.held and report.seen not in ENDS):
+        if self.stop_reports:
+            self.held.pop(key, None)  # what is to be stopped is not handed out again
+            return Answer.STOP
+        if key not in self.held and report.seen not in ENDS:
             return Answer.STOP
         if report.seen in ENDS:
             self.held.pop(key, None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -146,15 +148,17 @@ def test_an_attempt_that_never_came_is_the_end(peer: Peer, yard: Callable[..., D
 
 
 def test_interrupted_it_says_how_to_go_on(peer: Peer, terminal: Callable[..., Terminal]) -> None:
-    import time
+    asked_again = threading.Event()
 
     def hold(_: Asked) -> Say:
+        asked_again.set()
         time.sleep(5)
         return part(next=4, size=4)
 
     peer.on("GET", OUTPUT, part((0, b"one\n")), hold)
     following = terminal("logs", "-f", ID, columns=200)
     following.until("one\n")
+    assert asked_again.wait(10)  # what was printed is behind it
     os.kill(following.process.pid, signal.SIGINT)
     assert following.end() == 130
     assert "--offset 4" in following.shown

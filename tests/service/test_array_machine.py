@@ -210,3 +210,17 @@ def test_any_order_of_a_tasks_events_on_postgresql(postgres: Postgres, tmp_path:
             self.folder, self.url = tmp_path, emptied(postgres)
 
     run(OnPostgresql, examples=4, steps=30)  # type: ignore[arg-type]
+
+
+def test_a_task_that_begins_to_run_while_it_is_cancelled_is_still_cancelled(tmp_path: Path) -> None:
+    (tmp_path / "yard.db").write_bytes(migrated_file())
+    rig = Rig(f"sqlite:///{tmp_path / 'yard.db'}", tmp_path)
+    try:
+        agent = rig.cluster("alpha")
+        job = rig.submit(a_request(array="0-3")).id
+        (lease,) = agent.lease(4)
+        steer.tasks_cancel(rig.context, ADMIN, job, IdSet.parse("2"))
+        assert agent.report(Held(job, lease.fence + 2), Seen.RUNNING) is Answer.TAKEN
+        assert agent.poll(0).cancels == [Held(job, lease.fence + 2)]
+    finally:
+        rig.close()

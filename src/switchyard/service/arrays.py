@@ -234,6 +234,8 @@ class Arrays:
             None if went_back else state,
             item.exit_code if state in FINAL or went_back else None,
             item.signal if state in FINAL or went_back else None,
+            # That its end was asked for stays until the end: the agent may not have heard of it yet.
+            is_cancelling=state not in FINAL and not went_back and read_task(found.tasks, position).is_cancelling,
         )
         found.tasks = write_task(found.tasks, position, after)
         found.is_changed = array.is_changed = True
