@@ -92,7 +92,7 @@ def _restore_sqlite(database: Database, file: Path, *, wait_s: int, force: bool)
                 raise Malformed(f"{file} is no database of ours.", next_step="Name a file of `yard db backup`.")
             backup.mark_restored(copy, base=now_us(), wait_us=wait_s * 1_000_000)
         backup.need_unused_sqlite(part)  # folds its WAL back: the one file that is moved must be all of it
-        aside = target.with_name(f"{target.name}.before-{_stamp()}") if is_there else None
+        aside = _free_name(f"{target}.before-{_stamp()}") if is_there else None
         if aside is not None:
             os.link(target, aside)
         part.replace(target)
@@ -193,6 +193,12 @@ def _head(file: Path) -> bytes:
 
 def _name(database: Database) -> str:
     return f"switchyard-{_stamp()}.{'db' if database.is_sqlite else 'dump'}"
+
+
+def _free_name(name: str) -> Path:
+    """Two restores within a second must not meet."""
+    numbered = (Path(name if number == 0 else f"{name}-{number}") for number in range(1000))
+    return next(path for path in numbered if not path.exists())
 
 
 def _stamp() -> str:
