@@ -107,10 +107,9 @@ def test_a_job_that_is_over_is_shown_once(watched: Stage, watch: Any) -> None:
     assert "SUCCEEDED" in shown.lines[0]
 
 
-@pytest.mark.slow  # under load a line may be late by more than it waits: to be looked at
 def test_a_label_and_a_project_narrow_it(watched: Stage, watch: Any) -> None:
     watched.post("/v1/projects", {"name": "physics"})
-    after = all_events(watched)[-1]
+    after = [0, *all_events(watched)][-1]  # of a server where nothing has happened yet: from the start
     jobs = {
         "both": watched.submit("true", labels={"run": "7"}, project="physics"),
         "label": watched.submit("true", labels={"run": "7"}),
