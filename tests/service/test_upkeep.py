@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.errors import Resync
+from switchyard.errors import Conflict, Resync
 from switchyard.model.access import On, Role, UserChange
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.job import State
@@ -150,7 +150,9 @@ def test_the_jobs_of_a_deleted_cluster_are_inherited_by_nobody(rig: Rig) -> None
     alpha = rig.cluster("alpha")
     running, waiting = rig.submit(a_request(priority=1)), rig.submit()
     held = alpha.lease_one()
-    clusters.cluster_delete(rig.context, ADMIN, "alpha")
+    with pytest.raises(Conflict, match="cluster alpha has 1 job that has not ended"):
+        clusters.cluster_delete(rig.context, ADMIN, "alpha")
+    clusters.cluster_delete(rig.context, ADMIN, "alpha", abandon=True)
     newer = rig.cluster("alpha")
     assert newer.lease() == []
     assert newer.sync((held.job, held.fence)).stops
@@ -267,7 +269,9 @@ def test_many_living_attempts_do_not_hide_a_silent_one(rig: Rig, monkeypatch) ->
 def test_a_removed_agent_is_silent_for_ever(rig: Rig) -> None:
     agent = rig.cluster("alpha")
     held = leased(rig, agent, "wait")
-    agents.agent_remove(rig.context, ADMIN, agent.id)
+    with pytest.raises(Conflict, match="has 1 job that has not ended"):
+        agents.agent_remove(rig.context, ADMIN, agent.id)
+    agents.agent_remove(rig.context, ADMIN, agent.id, abandon=True)
     assert judge_silent(rig.context, rig.leader) == 1
     job = rig.job(held.job)
     assert (job.state, job.reason) == (State.FAILED, "its agent was removed")

@@ -114,7 +114,7 @@ def _rm(args: Namespace) -> int:
         question = f"Remove agent {agent.name} of cluster {agent.cluster} ({agent.id})? Its credential ends."
         if not confirm(question, force=args.force):
             return 1
-        yard.delete_agent(agent.id)
+        yard.delete_agent(agent.id, abandon=args.abandon)
     print(f"Agent {agent.name} of cluster {agent.cluster} is removed.")
     return 0
 
@@ -135,6 +135,7 @@ def _pause_arguments(parser: Parser) -> None:
 def _rm_arguments(parser: Parser) -> None:
     _one(parser)
     add_force(parser)
+    parser.add_argument("--abandon", action="store_true", help="also while jobs run there: they end as FAILED")
 
 
 VERBS = (

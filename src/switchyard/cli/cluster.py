@@ -191,7 +191,7 @@ def _rm(args: Namespace) -> int:
     if not confirm(question, force=args.force):
         return 1
     with connect(args) as yard:
-        yard.delete_cluster(args.name)
+        yard.delete_cluster(args.name, abandon=args.abandon)
     print(f"Cluster {args.name} is removed.")
     return 0
 
@@ -261,6 +261,7 @@ def _edit_arguments(parser: Parser) -> None:
 def _rm_arguments(parser: Parser) -> None:
     _named(parser)
     add_force(parser)
+    parser.add_argument("--abandon", action="store_true", help="also while jobs run there: they end as FAILED")
 
 
 def _token_arguments(parser: Parser) -> None:

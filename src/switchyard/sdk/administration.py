@@ -69,8 +69,9 @@ class Administration(Calls):
         )
         return self._patch(at("clusters", name), Cluster, body=body)
 
-    def delete_cluster(self, name: str) -> None:
-        self._delete(at("clusters", name))
+    def delete_cluster(self, name: str, *, abandon: bool = False) -> None:
+        """End a registration. `abandon`: also while jobs run there; they end as FAILED."""
+        self._delete(at("clusters", name), query={"abandon": "true" if abandon else None})
 
     def invite(
         self,
@@ -113,9 +114,9 @@ class Administration(Calls):
         body = AgentChange(is_paused=paused, is_rotation_asked=rotate, reason=reason)
         return self._patch(at("agents", agent), Agent, body=body)
 
-    def delete_agent(self, agent: str) -> None:
-        """End this agent's registration. Its credential no longer holds."""
-        self._delete(at("agents", agent))
+    def delete_agent(self, agent: str, *, abandon: bool = False) -> None:
+        """End this agent's registration: its credential no longer holds. `abandon`: also while it has jobs."""
+        self._delete(at("agents", agent), query={"abandon": "true" if abandon else None})
 
     def users(self, *, limit: int | None = None) -> Iterator[User]:
         return self._walk(at("users"), Page[User], limit=limit)

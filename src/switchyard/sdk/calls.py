@@ -52,8 +52,8 @@ class Calls:
         request = Request("PATCH", path, msgspec.json.encode(body), repeatable=True)
         return self._answer(self._transport.send(request), kind)
 
-    def _delete(self, path: str) -> None:
-        self._transport.send(Request("DELETE", path))
+    def _delete(self, path: str, *, query: Query | None = None) -> None:
+        self._transport.send(Request("DELETE", path + _query(query)))
 
     def _walk(
         self,

@@ -11,7 +11,7 @@ from switchyard.model.access import Role
 from switchyard.model.cluster import Agent, AgentChange
 from switchyard.model.poll import Rotated
 from switchyard.route.world import Member
-from switchyard.service.clusters import visible
+from switchyard.service.clusters import refuse_while_held, visible
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import hash_secret, holds, make_credential
@@ -79,11 +79,12 @@ def _action(change: AgentChange) -> str:
     return "agent.pause" if change.is_paused else "agent.resume"
 
 
-def agent_remove(context: Context, actor: Actor, agent_id: str) -> None:
+def agent_remove(context: Context, actor: Actor, agent_id: str, *, abandon: bool = False) -> None:
     entry, member = _visible(context, actor, agent_id)
     actor.need_cluster(Role.ADMIN, member)
 
     def apply(batch: Batch) -> None:
+        refuse_while_held(batch, [agent_id], f"agent {entry.name}", abandon)
         clusters.agent_change(batch.tx, agent_id, {"deleted_us": batch.now_us})
         bump(batch, "clusters")
         batch.clusters.add(member.id)  # its parked poll comes back now, and is told

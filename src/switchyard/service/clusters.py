@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from switchyard.errors import AgentLives, Denied, Gone, NameTaken, NoSuchCluster, NotFound, Unauthenticated
+from switchyard.errors import AgentLives, Conflict, Denied, Gone, NameTaken, NoSuchCluster, NotFound, Unauthenticated
 from switchyard.model.access import On, Role, To
 from switchyard.model.cluster import (
     Cluster,
@@ -24,7 +26,7 @@ from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import holds, make_credential, split_credential
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import ClusterEntry
-from switchyard.store import access, clusters
+from switchyard.store import access, clusters, leases
 
 
 def visible(context: Context, actor: Actor, name: str) -> Member:
@@ -152,12 +154,13 @@ def cluster_change(context: Context, actor: Actor, name: str, change: ClusterCha
     return cluster_view(context, context.snapshots.world.by_id.get(member.id))
 
 
-def cluster_delete(context: Context, actor: Actor, name: str) -> None:
+def cluster_delete(context: Context, actor: Actor, name: str, *, abandon: bool = False) -> None:
     """The registration ends: its agents are gone, its grants too; a new one of the name inherits no jobs."""
     member = visible(context, actor, name)
     actor.need_cluster(Role.ADMIN, member)
 
     def apply(batch: Batch) -> None:
+        refuse_while_held(batch, context.snapshots.fleet.by_cluster.get(member.id, ()), f"cluster {name}", abandon)
         clusters.cluster_change(batch.tx, member.id, {"deleted_us": batch.now_us})
         clusters.agent_delete_of(batch.tx, member.id, at_us=batch.now_us)
         access.grant_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id)
@@ -167,6 +170,17 @@ def cluster_delete(context: Context, actor: Actor, name: str) -> None:
         audited(batch, context, actor.name, "cluster.delete", name, before=_gist(cluster_view(context, member)))
 
     context.committer.call(apply)
+
+
+def refuse_while_held(batch: Batch, agent_ids: Sequence[str], what: str, abandon: bool) -> None:
+    """What runs there would end as FAILED while its processes go on: only for who says so."""
+    held = 0 if abandon else leases.held_count(batch.tx, list(agent_ids))
+    if held:
+        raise Conflict(
+            f"The {what} has {held} job{'' if held == 1 else 's'} that {'has' if held == 1 else 'have'} not ended.",
+            next_step="Cordon it and wait, or cancel them; to give them up (they end as FAILED, their processes are "
+            "left alone): `--abandon`, or `abandon=true`.",
+        )
 
 
 def submit_token(context: Context, actor: Actor, name: str) -> SubmitToken:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from switchyard.store import dialect
 from switchyard.store.database import Tx
-from switchyard.store.schema import CANCELLING, HELD, READY, agents, jobs, specs
+from switchyard.store.schema import CANCELLING, HELD, LIVE, READY, agents, jobs, ranges, specs
 
 Row = sa.Row[*tuple[Any, ...]]
 
@@ -102,6 +102,13 @@ def held_by(tx: Tx, agent_id: str) -> list[Row]:
         .order_by(jobs.c.id)
     )
     return list(tx.execute(query))
+
+
+def held_count(tx: Tx, agent_ids: list[str]) -> int:
+    """How many live attempts these agents have, each task of an array's range counted as its range."""
+    of_jobs = sa.select(sa.func.count()).select_from(jobs).where(jobs.c.agent_id.in_(agent_ids), sa.text(HELD))
+    of_arrays = sa.select(sa.func.count()).select_from(ranges).where(ranges.c.agent_id.in_(agent_ids), sa.text(LIVE))
+    return int(tx.execute(of_jobs).scalar_one() + tx.execute(of_arrays).scalar_one())
 
 
 def held_cancels(tx: Tx, agent_ids: list[str]) -> dict[str, list[Row]]:

@@ -68,6 +68,7 @@ class Query:
 
 LIMIT = Query("limit", "integer", "items on a page")
 CURSOR = Query("cursor", "string", "the `next` of the page before")
+ABANDON = Query("abandon", "boolean", "also while jobs run there: they end as FAILED")
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/clusters", "Register a cluster", Cluster, handlers.cluster_create, ClusterRequest, 201),
     Endpoint("GET", "/v1/clusters/{cluster}", "One cluster", Cluster, handlers.cluster_get),
     Endpoint("PATCH", "/v1/clusters/{cluster}", "Change a cluster", Cluster, handlers.cluster_change, ClusterChange),
-    Endpoint("DELETE", "/v1/clusters/{cluster}", "End a registration", Deleted, handlers.cluster_delete),
+    Endpoint(
+        "DELETE", "/v1/clusters/{cluster}", "End a registration", Deleted, handlers.cluster_delete, query=(ABANDON,)
+    ),
     Endpoint(
         "POST",
         "/v1/clusters/{cluster}/invites",
@@ -228,7 +231,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("GET", "/v1/agents", "Agents", Page[Agent], handlers.agent_list, query=(Query("cluster"), LIMIT, CURSOR)),
     Endpoint("PATCH", "/v1/agents/{agent}", "Pause or resume an agent", Agent, handlers.agent_change, AgentChange),
-    Endpoint("DELETE", "/v1/agents/{agent}", "Remove an agent", Deleted, handlers.agent_remove),
+    Endpoint("DELETE", "/v1/agents/{agent}", "Remove an agent", Deleted, handlers.agent_remove, query=(ABANDON,)),
     Endpoint("GET", "/v1/agents/self", "The agent that asks", Agent, handlers.agent_self, who=AGENT),
     Endpoint("POST", "/v1/agents/rotate", "A new credential", Rotated, handlers.agent_rotate, status=201, who=AGENT),
     Endpoint("POST", "/v1/agents/join", "Join a cluster", Joined, handlers.join, Join, 201, JOINER),

@@ -135,7 +135,7 @@ def cluster_change(call: Call) -> Cluster:
 
 
 def cluster_delete(call: Call) -> Deleted:
-    clusters.cluster_delete(call.yard.context, call.actor, call.path["cluster"])
+    clusters.cluster_delete(call.yard.context, call.actor, call.path["cluster"], abandon=call.flag("abandon"))
     return Deleted(call.path["cluster"])
 
 
@@ -164,7 +164,7 @@ def agent_list(call: Call) -> Page[Agent]:
 
 
 def agent_remove(call: Call) -> Deleted:
-    agents.agent_remove(call.yard.context, call.actor, call.path["agent"])
+    agents.agent_remove(call.yard.context, call.actor, call.path["agent"], abandon=call.flag("abandon"))
     return Deleted(call.path["agent"])
 
 
