@@ -56,6 +56,11 @@ class YardError(Exception):
         super().__init__(self.detail)
 
     @property
+    def inner(self) -> str:
+        """The detail with what only an operator should read: where a database is, why it refused."""
+        return " ".join([self.detail, *getattr(self, "__notes__", [])])
+
+    @property
     def title(self) -> str:
         return (self.__doc__ or "").strip().split("\n")[0]
 

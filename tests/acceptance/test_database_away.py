@@ -43,12 +43,15 @@ def test_a_database_that_goes_away_loses_nothing_and_kills_nothing(tmp_path: Pat
         assert int(refused.headers["retry-after"]) >= 1
         assert call("GET", jobs).status == 503
         assert yard("ls", env=isolated_env(tmp_path, url=server.url)).returncode == EXIT_ERROR
+        assert "port" not in refused.json["detail"], "where the database is, is for the operator's log"
+        until(lambda: call("GET", f"{server.url}/readyz").status == 503, SOON_S, "a balancer is told")
         while time.monotonic() < away_until:  # the time away is the subject; the server must answer all along
             assert call("GET", f"{server.url}/healthz", timeout_s=2).status == 200
             assert not late.done()
             time.sleep(0.2)
         own_postgres.start()
         ids.append(late.result(30))
+        until(lambda: call("GET", f"{server.url}/readyz").status == 200, SOON_S, "it serves again")
 
         own_postgres.pause()
         hung = aside.submit(submit, "true")

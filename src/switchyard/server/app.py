@@ -145,7 +145,7 @@ async def serve(settings: Settings, yard: Yard) -> None:
     if grpc:
         grpc.start()
     serving = asyncio.ensure_future(server.serve())
-    yard.is_ready = True
+    yard.is_ready, yard.refreshed_at = True, loop.time()
     log.info("serving", url=settings.url, database=yard.context.database.url.get_backend_name())
     await asyncio.wait({serving, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     yard.is_ready = False

@@ -153,6 +153,6 @@ def start_logging() -> None:
 
 
 def _complain(error: YardError) -> None:
-    sys.stderr.write(f"error: {error.detail}\n")
+    sys.stderr.write(f"error: {error.inner}\n")
     if error.next_step:
         sys.stderr.write(f"next: {error.next_step}\n")

@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
             data.mkdir(parents=True, exist_ok=True, mode=0o700)
         sys.stdout.write(f"{_do(options, place)}\n")
     except YardError as exc:
-        sys.stderr.write(f"error: {exc.detail}\nnext: {exc.next_step}\n")
+        sys.stderr.write(f"error: {exc.inner}\nnext: {exc.next_step}\n")
         return exc.exit_code
     except OSError as exc:
         sys.stderr.write(f"error: {exc}\nnext: Check the folder given with --data.\n")

@@ -42,6 +42,7 @@ class Loops:
             ("sweep", pace.sweep_s, self._sweep),
             ("upkeep", pace.upkeep_s, self._upkeep),
             ("checkpoint", pace.checkpoint_s, self._checkpoint),
+            ("give up", 1.0, self._give_up),
         ):
             self._tasks.append(asyncio.create_task(self._repeat(name, every_s, once), name=name))
 
@@ -67,7 +68,7 @@ class Loops:
             try:
                 await once()
             except YardError as exc:
-                log.warning("loop", name=name, error=exc.detail)
+                log.warning("loop", name=name, error=exc.inner)
             except Exception as exc:
                 log.error("loop", name=name, exc_info=exc)
             await self._pause(name, every_s)
@@ -83,8 +84,13 @@ class Loops:
             return
 
     async def _refresh(self) -> None:
-        if await self._yard.in_thread(self._yard.context.snapshots.refresh):
+        changed = await self._yard.in_thread(self._yard.context.snapshots.refresh)
+        self._yard.refreshed_at = asyncio.get_running_loop().time()
+        if changed:
             self._yard.pending_kick.set()
+
+    async def _give_up(self) -> None:
+        self._yard.give_up_commits(asyncio.get_running_loop().time())
 
     async def _flush(self) -> None:
         for agent_id in self._yard.parked:

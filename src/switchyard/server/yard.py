@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from switchyard.errors import YardError
+from switchyard.errors import Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.server.hub import Hub
 from switchyard.server.settings import Settings
@@ -23,6 +24,8 @@ T = TypeVar("T")
 Told = list[tuple[Callable[[Any], None], Any]]
 log = structlog.get_logger()
 RECKON_S = 0.02
+COMMIT_S_MAX = 30.0  # an accepted change waits no longer for its commit
+READY_S = 5.0  # without an answer of the database for this long, a balancer should ask another replica
 ROUTED_BY = frozenset({"pending", "clusters", "access"})  # changes that may let a waiting job go
 
 
@@ -42,6 +45,8 @@ class Yard:
         self.tokens_used: dict[str, int] = {}
         self.unflushed: dict[str, tuple[int, str | None]] = {}
         self.is_ready = False
+        self.refreshed_at = 0.0  # on the loop's clock: when the database last answered
+        self._commits: deque[tuple[float, asyncio.Future[Any]]] = deque()  # oldest first
         self.looked_us = 0  # when a credential that was not found last made us look at the store
         self.next_look: asyncio.Task[None] | None = None  # the look that all who miss something now wait for
         self.pending_kick = asyncio.Event()
@@ -58,9 +63,32 @@ class Yard:
 
     def commit(self, write: Write) -> asyncio.Future[Any]:
         """Queue a write; the future holds its result once it is durable."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
         self.context.committer.put(write, partial(_resolve, future))
+        self._forget_settled()
+        self._commits.append((loop.time(), future))
         return future
+
+    def give_up_commits(self, now: float) -> None:
+        """Whoever waits for a database that hangs hears so in time: no queue of requests grows without end."""
+        self._forget_settled()
+        while self._commits and now - self._commits[0][0] > COMMIT_S_MAX:
+            _resolve(
+                self._commits.popleft()[1],
+                Unavailable(
+                    f"The database did not take the change within {COMMIT_S_MAX:.0f} s; it may still come about.",
+                    next_step="Send it again with the same Idempotency-Key: it is done once.",
+                ),
+            )
+
+    def _forget_settled(self) -> None:
+        while self._commits and self._commits[0][1].done():
+            self._commits.popleft()
+
+    def can_serve(self) -> bool:
+        """Started, not stopping, and the database answered a moment ago."""
+        return self.is_ready and asyncio.get_running_loop().time() - self.refreshed_at < READY_S
 
     def commit_later(self, write: Write, size: int) -> asyncio.Future[Any]:
         """The same for what lets others go first."""
@@ -107,7 +135,7 @@ class Yard:
         try:
             self.context.snapshots.refresh()
         except YardError as exc:
-            log.warning("snapshot not refreshed", error=str(exc))  # the loop tries again within a second
+            log.warning("snapshot not refreshed", error=exc.inner)  # the loop tries again within a second
         if self.loop is not None:
             self.loop.call_soon_threadsafe(self.pending_kick.set)
 

@@ -125,13 +125,20 @@ def translated() -> Iterator[None]:
     except (OperationalError, InterfaceError) as exc:
         if str(getattr(exc.orig, "sqlstate", None) or "").startswith("40"):
             raise  # a deadlock or a lost race: the same work may be tried again at once
-        raise Unavailable(f"The database does not answer: {_first_line(exc)}") from exc
+        raise _away("The database does not answer.", exc) from exc
     except DBAPIError as exc:
         if exc.connection_invalidated:
-            raise Unavailable(f"The database went away: {_first_line(exc)}") from exc
+            raise _away("The database went away.", exc) from exc
         raise
     except sa.exc.TimeoutError as exc:
         raise Unavailable("All connections to the database are busy.") from exc
+
+
+def _away(said: str, exc: DBAPIError) -> Unavailable:
+    """Where the database is, and why it does not answer, is for the operator's log and terminal, not for callers."""
+    error = Unavailable(said)
+    error.add_note(_first_line(exc))
+    return error
 
 
 def upgrade(database: Database, revision: str = "head") -> None:

@@ -50,7 +50,7 @@ class Door:
         elif method == "POST" and path == "/v1/agents/poll":
             await guarded(scope, send, lambda: hot.poll(self._yard, scope, receive, send))
         elif path in ("/healthz", "/readyz"):
-            is_ok = path == "/healthz" or self._yard.is_ready
+            is_ok = path == "/healthz" or self._yard.can_serve()
             await send_json(send, 200 if is_ok else 503, {"status": "ok" if is_ok else "not ready"})
         elif path == "/v1/openapi.json":
             await send_json(send, 200, self._openapi)
