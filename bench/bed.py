@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.programs import Server, call, start_server
 from tests.services import postgres_running
 
+ALIVE_S = 5.0
 DATABASES = ("sqlite", "postgresql")
 
 
@@ -36,4 +39,13 @@ def join(url: str, name: str, *, cores: int = 1_000_000) -> str:
     credential: str = joined.json["credential"]
     graph = {"groups": [{"count": 10, "cores": cores, "memory_bytes": 2**50}]}
     call("POST", f"{url}/v1/agents/poll", {"incarnation": "b", "inventory": [], "graph": graph}, token=credential)
+    threading.Thread(target=_keep_alive, args=(url, credential), daemon=True).start()
     return credential
+
+
+def _keep_alive(url: str, credential: str) -> None:
+    """A cluster that falls silent is down, and its jobs would wait: that is another measurement."""
+    with contextlib.suppress(OSError):  # the server has ended, and so has the measurement
+        while True:
+            call("POST", f"{url}/v1/agents/poll", {"incarnation": "b", "session": 1}, token=credential)
+            time.sleep(ALIVE_S)

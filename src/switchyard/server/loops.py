@@ -18,6 +18,8 @@ from switchyard.service.retention import Retention, Terms
 from switchyard.store import access, clusters, leases
 
 log = structlog.get_logger()
+# A job that another replica let wait, by a world it saw a moment late, is looked at after this at the latest.
+LOOK_S_MAX = 10.0
 CLEAN_S_MAX = 600.0  # between two clean-ups; terms that are shorter than days are looked at sooner
 
 
@@ -33,6 +35,8 @@ class Loops:
             Terms(*(wanted.kept_us(name) for name in ("jobs", "logs", "events", "audit"))),
         )
         self._clean_at = 0.0  # on the monotonic clock
+        self._looked: tuple[int, int] | None = None  # the versions of world and access at the last look at what waits
+        self._rest_until = self._look_at = 0.0
 
     def start(self) -> None:
         pace = self._yard.settings.pace
@@ -78,6 +82,8 @@ class Loops:
         if name != "upkeep":
             await asyncio.sleep(every_s)
             return
+        if self._yard.is_pending_new:  # it came while the last look was being rested from
+            every_s = min(every_s, max(0.01, self._rest_until - time.monotonic()))
         try:
             await asyncio.wait_for(self._yard.pending_kick.wait(), every_s)
         except TimeoutError:
@@ -133,11 +139,31 @@ class Loops:
         waiting.release_due(context, leadership)
         waiting.settle_after(context, leadership)
         waiting.expire(context, leadership)
-        routed = upkeep.route_waiting(context, leadership)
+        routed = self._route_now()
         if moved or lost or routed:
             log.info("upkeep", moved=moved, lost=lost, routed=routed)
         if time.monotonic() >= self._clean_at:
             self._clean_now()
+
+    def _route_now(self) -> int:
+        """Look at what waits when something may have changed for it, for at most a fifth of the time."""
+        yard, began = self._yard, time.monotonic()
+        snapshots = yard.context.snapshots
+        versions = (snapshots.world.version, snapshots.access.version)
+        is_due = began >= self._look_at or (
+            began >= self._rest_until and (yard.is_pending_new or versions != self._looked)
+        )
+        if not is_due:
+            return 0
+        yard.is_pending_new, self._looked = False, versions  # first: what comes from here on needs another look
+        try:
+            routed = upkeep.route_waiting(yard.context, self._leadership)
+        except YardError:
+            yard.is_pending_new = True
+            raise
+        took = time.monotonic() - began
+        self._rest_until, self._look_at = began + 5 * took, began + took + LOOK_S_MAX
+        return routed
 
     def _clean_now(self) -> None:
         is_left = self._retention.go(self._yard.context, self._leadership)

@@ -50,6 +50,7 @@ class Yard:
         self.looked_us = 0  # when a credential that was not found last made us look at the store
         self.next_look: asyncio.Task[None] | None = None  # the look that all who miss something now wait for
         self.pending_kick = asyncio.Event()
+        self.is_pending_new = True  # a job came to wait, or what some wait for may have come
         self._is_reckoning = False
         self._is_refreshing = False
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -121,6 +122,7 @@ class Yard:
         """Somebody committed something, here or in another replica. On the loop."""
         self.hub.wake(woken.clusters, woken.jobs)
         if not ROUTED_BY.isdisjoint(woken.versions):
+            self.is_pending_new = True
             self.pending_kick.set()
 
     def heard(self, woken: Woken) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from switchyard.match.demand import demand_of
+from switchyard.match.demand import Demand, demand_of
 from switchyard.model.cluster import Health
 from switchyard.model.job import JobSpec, State
 from switchyard.model.lifecycle import Life, Seen, Step, assign, lose, move, reject, unassign
@@ -24,7 +24,7 @@ from switchyard.service.arrays import Arrays
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.jobs import last_of
-from switchyard.service.newjob import decode_bounds, keep
+from switchyard.service.newjob import Kept, decode_bounds, keep
 from switchyard.service.report import again_at, change_of, life_of, record
 from switchyard.service.snapshots import owner_of
 from switchyard.store import clusters, events, jobs, leaders, leases, ranges
@@ -32,6 +32,7 @@ from switchyard.store import clusters, events, jobs, leaders, leases, ranges
 LEADER = "upkeep"
 TERM_US = 15_000_000  # a leader that says nothing for this long is replaced
 ROUND_MAX = 500  # jobs per transaction of a chore
+LOOK_MAX = 5000  # waiting jobs looked at in one query
 # Silence this long means that the control plane was away, not the agents: their clocks start anew.
 AMNESTY_US = 10_000_000
 LOST_AFTER_S = 3600  # where a job's on_lost acts and it does not say when
@@ -72,39 +73,57 @@ class Leadership:
 def route_waiting(context: Context, leadership: Leadership) -> int:
     """Take up every PENDING job again; how many left that state."""
     done, after = 0, ""
+    demands: dict[str, Demand] = {}  # by the spec's hash: thousands of jobs often have one spec
     while True:
         with context.database.read() as tx:
-            rows = jobs.job_waiting(tx, after=after, limit=ROUND_MAX)
+            rows = jobs.job_waiting(tx, after=after, limit=LOOK_MAX)
+            for row in rows:
+                if row.spec_hash not in demands:
+                    spec = msgspec.json.decode(jobs.spec_get(tx, row.spec_hash), type=JobSpec)
+                    demands[row.spec_hash] = demand_of(spec.resources)
         if not rows:
             return done
         after = rows[-1].id
-        done += _route_round(context, leadership, rows)
+        world = context.snapshots.world
+        moving = _moving(context, world, rows, demands)
+        for first in range(0, len(moving), ROUND_MAX):
+            done += _route_round(context, leadership, world, dict(moving[first : first + ROUND_MAX]))
 
 
-def _route_round(context: Context, leadership: Leadership, rows: list[jobs.Row]) -> int:
-    world, rulings = context.snapshots.world, dict[tuple[object, ...], Ruling]()
-    plans = {row.id: _decide(context, world, row, rulings) for row in rows}
-    moving = [
-        job_id
-        for job_id, (decided, _) in plans.items()
-        if decided.outcome != "hold" or decided.reason != next(row.reason for row in rows if row.id == job_id)
-    ]
-    if not moving:
-        return 0
+def _moving(
+    context: Context, world: World, rows: list[jobs.Row], demands: dict[str, Demand]
+) -> list[tuple[str, Ruling]]:
+    """The jobs for which something has changed, each with its ruling."""
+    rulings: dict[tuple[object, ...], Ruling] = {}
+    moving: list[tuple[str, Ruling]] = []
+    for row in rows:
+        key = (row.owner, row.spec_hash, row.bounds, row.avoid)
+        ruling = rulings.get(key)
+        if ruling is None:
+            ruling = rulings[key] = _rule(context, world, row, demands[row.spec_hash])
+        if ruling.outcome != "hold" or ruling.reason != row.reason:
+            moving.append((row.id, ruling))
+    return moving
+
+
+def _route_round(context: Context, leadership: Leadership, world: World, rulings: dict[str, Ruling]) -> int:
+    moving = list(rulings)
 
     def apply(batch: Batch) -> int:
         if not leadership.holds(batch):
             return 0
         locked = jobs.job_lock(batch.tx, moving)
         bodies: dict[str, str] = {}
+        kept_of: dict[int, Kept] = {}
         changes: dict[str, dict[str, Any]] = {}
         moved = 0
         for job_id, row in locked.items():
-            decided, ruling = plans[job_id]
-            kept = keep(ruling)
+            ruling = rulings[job_id]
+            decided = plan(ruling, seed=job_id)
             change = _change(batch, world, row, decided)
             if change is None:
                 continue
+            kept = kept_of.get(id(ruling)) or kept_of.setdefault(id(ruling), keep(ruling))
             bodies[kept.verdicts_hash] = kept.verdicts_body
             changes[job_id] = change | {"plan_hash": kept.verdicts_hash}
             moved += decided.outcome != "hold"
@@ -115,20 +134,12 @@ def _route_round(context: Context, leadership: Leadership, rows: list[jobs.Row])
     return context.committer.call(apply, locks=moving)
 
 
-def _decide(
-    context: Context, world: World, row: jobs.Row, rulings: dict[tuple[object, ...], Ruling]
-) -> tuple[Plan, Ruling]:
-    spec = msgspec.json.decode(row.spec, type=JobSpec)
+def _rule(context: Context, world: World, row: jobs.Row, demand: Demand) -> Ruling:
     named, by_token = decode_bounds(row.bounds)
-    demand = demand_of(spec.resources)
-    last = last_of(row)
-    key = (row.owner, demand, named, by_token, last)
-    if key not in rulings:
-        actor = owner_of(context.snapshots.access, row.owner)
-        granted = actor.granted_clusters(world) | by_token
-        hidden = actor.hidden_clusters(world) - by_token
-        rulings[key] = rule(Ask(demand, granted=granted, hidden=hidden, named=named, last=last), world)
-    return plan(rulings[key], seed=row.id), rulings[key]
+    actor = owner_of(context.snapshots.access, row.owner)
+    granted = actor.granted_clusters(world) | by_token
+    hidden = actor.hidden_clusters(world) - by_token
+    return rule(Ask(demand, granted=granted, hidden=hidden, named=named, last=last_of(row)), world)
 
 
 def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan) -> dict[str, Any] | None:

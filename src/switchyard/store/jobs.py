@@ -282,14 +282,9 @@ def job_change(tx: Tx, changes: dict[str, dict[str, Any]]) -> None:
 
 
 def job_waiting(tx: Tx, *, after: str, limit: int) -> list[Row]:
-    """PENDING jobs in arrival order, with their specs."""
-    query = (
-        sa.select(jobs, specs.c.body.label("spec"))
-        .join(specs, specs.c.hash == jobs.c.spec_hash)
-        .where(sa.text(WAITING), jobs.c.id > after)
-        .order_by(jobs.c.id)
-        .limit(limit)
-    )
+    """PENDING jobs in arrival order, with what the router asks about them."""
+    asked = (jobs.c.id, jobs.c.owner, jobs.c.bounds, jobs.c.avoid, jobs.c.reason, jobs.c.spec_hash)
+    query = sa.select(*asked).where(sa.text(WAITING), jobs.c.id > after).order_by(jobs.c.id).limit(limit)
     return list(tx.execute(query))
 
 
