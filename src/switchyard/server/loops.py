@@ -34,6 +34,7 @@ class Loops:
         self._retention = Retention(
             Terms(*(wanted.kept_us(name) for name in ("jobs", "logs", "events", "audit"))),
         )
+        self._flushed: dict[str, Load | None] = {}  # agent → the load that is written down
         self._clean_at = 0.0  # on the monotonic clock
         self._looked: tuple[int, int] | None = None  # the versions of world and access at the last look at what waits
         self._rest_until = self._look_at = 0.0
@@ -99,8 +100,7 @@ class Loops:
         self._yard.give_up_commits(asyncio.get_running_loop().time())
 
     async def _flush(self) -> None:
-        for agent_id in self._yard.parked:
-            self._yard.seen(agent_id, None)
+        self._yard.still_parked()
         if self._yard.unflushed or self._yard.tokens_used:
             await self._yard.in_thread(self._flush_now)
 
@@ -108,8 +108,8 @@ class Loops:
         yard = self._yard
         seen, yard.unflushed = yard.unflushed, {}
         used, yard.tokens_used = yard.tokens_used, {}
-        loads = yard.context.snapshots.loads
-        rows = {key: (at_us, _load(loads.get(key))) for key, (at_us, _) in seen.items()}
+        loads = {key: load for key in seen if (load := yard.context.snapshots.loads.get(key)) != self._flushed.get(key)}
+        rows = {key: (at_us, _load(loads.get(key))) for key, at_us in seen.items()}
 
         def apply(batch: Batch) -> None:
             clusters.agent_seen(batch.tx, rows)
@@ -117,6 +117,7 @@ class Loops:
 
         if rows or used:
             yard.context.committer.call(apply)
+            self._flushed |= loads
 
     async def _sweep(self) -> None:
         ready = await self._yard.in_thread(self._ready)

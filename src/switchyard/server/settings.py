@@ -32,7 +32,7 @@ class Pace:
     """How often the loops run."""
 
     refresh_s: float = 1.0  # versions and liveness: one small query
-    flush_s: float = 2.0  # who was seen
+    flush_s: float = 4.0  # who was seen; well within the time that makes an agent silent
     sweep_s: float = 5.0  # the fallback for a wake-up that got lost
     upkeep_s: float = 2.0
     checkpoint_s: float = 0.25  # SQLite's WAL

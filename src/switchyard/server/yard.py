@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -43,7 +43,7 @@ class Yard:
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
         self.streams = 0  # followers of events connected here
         self.tokens_used: dict[str, int] = {}
-        self.unflushed: dict[str, tuple[int, str | None]] = {}
+        self.unflushed: dict[str, int] = {}  # agent → when it was last seen
         self.is_ready = False
         self.refreshed_at = 0.0  # on the loop's clock: when the database last answered
         self._commits: deque[tuple[float, asyncio.Future[Any]]] = deque()  # oldest first
@@ -106,9 +106,19 @@ class Yard:
         """An agent spoke: it is alive, and this is how its cluster is."""
         if load is not None:
             self.context.snapshots.loads[agent_id] = load
+        self._seen([agent_id])
+
+    def still_parked(self) -> None:
+        """Whoever has a poll parked here is alive."""
+        self._seen(self.parked)
+
+    def _seen(self, agent_ids: Iterable[str]) -> None:
         now_us = self.context.now_us()
-        self.unflushed[agent_id] = (now_us, None)
-        if self.context.snapshots.mark_seen(agent_id, now_us) and not self._is_reckoning:
+        is_back = False
+        for agent_id in agent_ids:
+            self.unflushed[agent_id] = now_us
+            is_back |= self.context.snapshots.mark_seen(agent_id, now_us)
+        if is_back and not self._is_reckoning:
             # Not for each of a thousand agents that come back at once: what they bring is reckoned together.
             self._is_reckoning = True
             asyncio.get_running_loop().call_later(RECKON_S, self._reckon)

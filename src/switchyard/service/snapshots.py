@@ -121,6 +121,7 @@ class Snapshots:
         # Never held while the database is asked: the event loop takes it too, and would hang as long as that does.
         self._lock = threading.Lock()
         self._world_number = 0
+        self._has_read_seen = False
         self.seen: dict[str, int] = {}  # agent → when it was last seen, by us or (read from the store) by another
         self.loads: dict[str, Load] = {}
         self.access = Access(-1, {}, {}, (), Rules(domains, frozenset()))
@@ -136,10 +137,13 @@ class Snapshots:
             if force or versions.get("clusters", 0) != self.fleet.version:
                 self.fleet = _load_fleet(tx, versions.get("clusters", 0))
             elsewhere = set()
-            for agent_id, seen_us in cluster_store.agent_last_seen(tx).items():
+            # SQLite has one server, and what it wrote itself it need not read back each second.
+            is_read = self._database.is_sqlite and self._has_read_seen and not force
+            for agent_id, seen_us in () if is_read else cluster_store.agent_last_seen(tx).items():
                 if seen_us is not None and seen_us > self.seen.get(agent_id, 0):
                     self.seen[agent_id] = seen_us
                     elsewhere.add(agent_id)
+            self._has_read_seen = True
             if elsewhere:
                 self._load_loads(tx, elsewhere)
             return self.reckon()

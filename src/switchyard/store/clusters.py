@@ -12,6 +12,8 @@ from switchyard.store.schema import READY, agents, clusters, invites
 
 Row = sa.Row[*tuple[Any, ...]]
 
+IDS_MAX = 10_000  # ids in one statement: SQLite takes 32,766 parameters, PostgreSQL 65,535
+
 _ALIVE = clusters.c.deleted_us.is_(None)
 
 
@@ -114,13 +116,22 @@ def agent_sessions(tx: Tx, agent_ids: list[str]) -> dict[str, tuple[int, bool]]:
 
 def agent_seen(tx: Tx, seen: dict[str, tuple[int, str | None]]) -> None:
     """Flush when agents were last seen, and how they said they were; never backwards."""
-    rows = [{"the_id": key, "at_us": seen[key][0], "the_load": seen[key][1]} for key in sorted(seen)]
-    if not rows:
-        return
+    by_time: dict[int, list[str]] = {}
+    rows = []
+    for key in sorted(seen):
+        at_us, load = seen[key]
+        if load is None:
+            by_time.setdefault(at_us, []).append(key)
+        else:
+            rows.append({"the_id": key, "at_us": at_us, "the_load": load})
     newer = sa.or_(agents.c.seen_us.is_(None), agents.c.seen_us < sa.bindparam("at_us"))
-    statement = sa.update(agents).where(agents.c.id == sa.bindparam("the_id"), newer)
-    load = sa.func.coalesce(sa.bindparam("the_load", type_=sa.Text), agents.c.load)
-    tx.execute(statement.values(seen_us=sa.bindparam("at_us"), load=load), rows)
+    if rows:
+        one = sa.update(agents).where(agents.c.id == sa.bindparam("the_id"), newer)
+        tx.execute(one.values(seen_us=sa.bindparam("at_us"), load=sa.bindparam("the_load")), rows)
+    for at_us, keys in by_time.items():  # all that are parked are seen at the same moment: one statement
+        for first in range(0, len(keys), IDS_MAX):
+            some = sa.update(agents).where(agents.c.id.in_(keys[first : first + IDS_MAX]), newer)
+            tx.execute(some.values(seen_us=sa.bindparam("at_us")), {"at_us": at_us})
 
 
 def agent_last_seen(tx: Tx) -> dict[str, int | None]:
