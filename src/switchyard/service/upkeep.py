@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from switchyard.match.demand import demand_of
 from switchyard.model.cluster import Health
 from switchyard.model.job import JobSpec, State
 from switchyard.model.lifecycle import Life, Seen, Step, assign, lose, move, reject, unassign
@@ -23,6 +22,7 @@ from switchyard.route.world import World
 from switchyard.service.arrays import Arrays
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
+from switchyard.service.demands import demand_of_spec
 from switchyard.service.jobs import last_of
 from switchyard.service.newjob import decode_bounds, keep
 from switchyard.service.report import again_at, change_of, life_of, record
@@ -119,15 +119,17 @@ def _decide(
     context: Context, world: World, row: jobs.Row, rulings: dict[tuple[object, ...], Ruling]
 ) -> tuple[Plan, Ruling]:
     spec = msgspec.json.decode(row.spec, type=JobSpec)
-    named, by_token = decode_bounds(row.bounds)
-    demand = demand_of(spec.resources)
+    bounds = decode_bounds(row.bounds)
+    engine = bounds.engine or context.engines.default
+    demand = demand_of_spec(spec)
     last = last_of(row)
-    key = (row.owner, demand, named, by_token, last)
+    key = (row.owner, demand, bounds.named, bounds.by_token, engine, last)
     if key not in rulings:
         actor = owner_of(context.snapshots.access, row.owner)
-        granted = actor.granted_clusters(world) | by_token
-        hidden = actor.hidden_clusters(world) - by_token
-        rulings[key] = rule(Ask(demand, granted=granted, hidden=hidden, named=named, last=last), world)
+        granted = actor.granted_clusters(world) | bounds.by_token
+        hidden = actor.hidden_clusters(world) - bounds.by_token
+        ask = Ask(demand, granted=granted, hidden=hidden, named=bounds.named, last=last, engine=engine)
+        rulings[key] = rule(ask, world)
     return plan(rulings[key], seed=row.id), rulings[key]
 
 
