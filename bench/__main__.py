@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import agents, scale, start, submit
+from bench import agents, match, scale, start, submit
 from bench.table import Table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -24,6 +24,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
     "start": start.measure,
     "agents": agents.measure,
     "scale": scale.measure,
+    "match": match.measure,
 }
 
 
