@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import agents, crowd, scale, start, submit
+from bench import agents, crowd, match, scale, start, submit
 from bench.table import Table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -25,6 +25,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
     "agents": agents.measure,
     "crowd": crowd.measure,
     "scale": scale.measure,
+    "match": match.measure,
 }
 
 

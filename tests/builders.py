@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from switchyard.match.demand import Demand
+from switchyard.match.demand import Demand, Plain
+from switchyard.match.plain import demand_from
 from switchyard.model.cluster import Health
-from switchyard.model.graph import Graph, NodeGroup
+from switchyard.model.graph import Graph
+from switchyard.model.graph.read import compile_graph
 from switchyard.model.job import JobRequest, JobSpec, OnLost, Resources, State
 from switchyard.model.lifecycle import FINAL, Life
 from switchyard.route.route import Ask
@@ -61,14 +63,19 @@ def a_body(**fields: Any) -> dict[str, Any]:
     return {"spec": {"command": ["true"]}, **fields}
 
 
-def a_group(count: int = 1, *, cores: int = 4, gpus: int = 0, memory_gib: int = 8, storage_gib: int = 0) -> NodeGroup:
-    return NodeGroup(
-        count=count, cores=cores, gpus=gpus, memory_bytes=memory_gib * GIB, storage_bytes=storage_gib * GIB
-    )
+def a_group(count: int = 1, *, cores: int = 4, gpus: int = 0, memory_gib: int = 8, storage_gib: int = 0) -> Any:
+    """Equal nodes, in the short form."""
+    each = {"core": cores, "gpu": gpus, "memory": memory_gib * GIB, "storage": storage_gib * GIB}
+    return {"nodes": count, "each": each}
 
 
-def a_graph(*groups: NodeGroup, **fields: Any) -> Graph:
-    return Graph(groups=list(groups) or [a_group(**fields)])
+def a_graph(*groups: Any, **fields: Any) -> Graph:
+    return compile_graph(list(groups) or [a_group(**fields)], where="graph")
+
+
+def a_demand(**fields: Any) -> Demand:
+    """What a plain job needs: `tasks`, `nodes`, and per task `cores`, `gpus`, `memory_bytes`, `storage_bytes`."""
+    return demand_from(Plain(**fields))
 
 
 def a_member(name: str, **fields: Any) -> Member:
@@ -83,5 +90,5 @@ def a_world(*members: Member) -> World:
 
 def an_ask(world: World, **fields: Any) -> Ask:
     """What a small job asks, by somebody who may submit everywhere."""
-    defaults: dict[str, Any] = {"demand": Demand(), "granted": frozenset(member.id for member in world.members)}
+    defaults: dict[str, Any] = {"demand": a_demand(), "granted": frozenset(member.id for member in world.members)}
     return Ask(**(defaults | fields))

@@ -33,7 +33,7 @@ GROUPS: dict[str, list[tuple[str, str, str]]] = {
         ("priority", "switchyard.cli.priority", "Give jobs another priority"),
     ],
     "Clusters": [
-        ("cluster", "switchyard.cli.cluster", "List, invite, cordon, edit and remove clusters"),
+        ("cluster", "switchyard.cli.cluster", "List, invite, describe, cordon and remove clusters; ask what fits"),
         (
             "agent",
             "switchyard.agent.command",

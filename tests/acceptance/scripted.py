@@ -18,7 +18,9 @@ class ScriptedAgent:
         request = {"cluster": cluster, "name": name, "journal": f"journal-{name}", "backend": "local"}
         self._credential = stage.post("/v1/agents/join", request)["credential"]
         nodes = graph(cores)["each"]
-        self._graph = {"groups": [{"count": 1, "cores": nodes["core"], "memory_bytes": 2**33}]}
+        memory = {"type": "memory", "size": 2**33, "unit": "B"}
+        node = {"type": "node", "children": [[0, nodes["core"]], [1, 1]]}
+        self._graph = {"shapes": [{"type": "core"}, memory, node]}
         self._cores = cores
         self.session = 0
         self.sync()

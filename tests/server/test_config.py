@@ -43,7 +43,7 @@ resourcemanager:
   redis: {hostPaths: ["redis:6379"], hostKey: k, maxRetries: 1, primaryName: p}
   taskTypes: {spark: {default: 5}}
 rainbow: {registration_secret: chocolate, anonymous_match: true}
-match: {engine: builtin}
+match: {engine: walk, allowed: [walk]}
 selection: {name: weighted, options: {a: 1}}
 """
 
@@ -107,8 +107,8 @@ rainbow: {}
 
 
 def test_an_unknown_key_is_told_the_known_ones() -> None:
-    (found,) = mistakes("match: {engin: builtin}\n")
-    assert found == "match.engin: unknown key; known here: engine"
+    (found,) = mistakes("match: {engin: walk}\n")
+    assert found == "match.engin: unknown key; known here: engine, allowed"
 
 
 @pytest.mark.parametrize("text", ["[]", "7", "just words", "clusters: []", "queues: {}", "domains: 7", "rainbow: yes"])

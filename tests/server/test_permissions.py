@@ -2,89 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 import pytest
 
 from switchyard.server.http.endpoints import ENDPOINTS
-from tests.server.town import MEMBERS, ROLES, Town
+from tests.server.cases import (
+    ADMINS,
+    ADMINS_MAKE,
+    ALL,
+    ROOT,
+    ROOT_MAKES,
+    SEES,
+    SPEC,
+    UNSEEN,
+    UNSEEN_MAKES,
+    USERS,
+    Case,
+    agent_of,
+    at,
+    endless,
+    foreign,
+    fresh_cluster,
+    grant_id,
+    grant_on,
+    me,
+    my_token,
+    own,
+    send,
+)
+from tests.server.graph_cases import GRAPH_CASES
+from tests.server.town import ROLES, Town
 
 pytestmark = pytest.mark.xdist_group("permissions")
-Body = dict[str, Any] | None
-SPEC = {"command": ["true"]}
-
-
-@dataclass(frozen=True)
-class Case:
-    """One request. `path` and `body` are made anew for each role; `says` has a status per role, in their order."""
-
-    route: str
-    what: str
-    says: str
-    path: Callable[[Town, str], str] | None = None
-    body: Callable[[Town, str], Body] | None = None
-
-    @property
-    def expected(self) -> dict[str, int]:
-        return dict(zip(ROLES, map(int, self.says.split()), strict=True))
-
-
-def at(template: str, make: Callable[[Town], str]) -> Callable[[Town, str], str]:
-    return lambda town, _role: template.format(make(town))
-
-
-def own(what: str) -> Callable[[Town], str]:
-    return lambda town: getattr(town, what)("own")
-
-
-def foreign(what: str) -> Callable[[Town], str]:
-    return lambda town: getattr(town, what)("foreign")
-
-
-def fresh_cluster(group: str) -> Callable[[Town], str]:
-    return lambda town: town.cluster(f"group-{group}")
-
-
-def agent_of(cluster: str) -> Callable[[Town], str]:
-    return lambda town: town.agent(cluster)[0]
-
-
-def send(**fields: Any) -> Callable[[Town, str], Body]:
-    return lambda _town, _role: fields
-
-
-def grant_on(on: str, what: str) -> Callable[[Town, str], Body]:
-    return lambda _town, _role: {"role": "view", "to": "group", "subject": "nobodys", "on": on, "object": what}
-
-
-def grant_id(on: str, what: str) -> Callable[[Town, str], str]:
-    return lambda town, _role: f"/v1/grants/{town.grant(town.user()[0], 'view', on, what)}"
-
-
-def endless(query: str) -> Callable[[Town, str], str]:
-    return lambda _town, _role: f"/v1/events/stream?after=x&{query}"
-
-
-def me(town: Town, role: str) -> str:
-    return f"/v1/users/the-{role if role in MEMBERS else 'admin'}"
-
-
-def my_token(town: Town, role: str) -> str:
-    return f"/v1/tokens/{town.token_of(f'the-{role}' if role in MEMBERS else 'the-view')}"
-
-
-# roles:                          nobody bad agent stranger view submit operate admin root
-ALL = "200 200 200 200 200 200 200 200 200"
-USERS = "401 401 401 200 200 200 200 200 200"
-ROOT = "401 401 401 403 403 403 403 403 200"
-ROOT_MAKES = "401 401 401 403 403 403 403 403 201"
-SEES = "401 401 401 404 200 200 200 200 200"
-UNSEEN = "401 401 401 404 404 404 404 404 200"
-UNSEEN_MAKES = "401 401 401 404 404 404 404 404 201"
-ADMINS = "401 401 401 404 403 403 403 200 200"
-ADMINS_MAKE = "401 401 401 404 403 403 403 201 201"
 
 JOB_READS = {
     "/v1/jobs/{job}": "/v1/jobs/{}",
@@ -232,6 +180,7 @@ CASES = [
         UNSEEN_MAKES,
         lambda *_: "/v1/clusters/foreign/submit-token",
     ),
+    *GRAPH_CASES,
     Case("GET /v1/agents", "all one may see", USERS),
     Case("GET /v1/agents", "own", SEES, lambda *_: "/v1/agents?cluster=own"),
     Case("GET /v1/agents", "foreign", UNSEEN, lambda *_: "/v1/agents?cluster=foreign"),

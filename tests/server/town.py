@@ -11,7 +11,14 @@ from tests.programs import NODES, Answer, call
 
 ROLES = ("nobody", "bad", "agent", "stranger", "view", "submit", "operate", "admin", "root")
 MEMBERS = ("view", "submit", "operate", "admin")  # those with this role on the project and the cluster group `own`
-GRAPH = {"groups": [{"count": NODES["nodes"], "cores": 4, "memory_bytes": 2**33}]}
+GRAPH = {
+    "shapes": [
+        {"type": "core"},
+        {"type": "memory", "size": 2**33, "unit": "B"},
+        {"type": "node", "children": [[0, 4], [1, 1]]},
+        {"type": "cluster", "children": [[2, NODES["nodes"]]]},
+    ]
+}
 
 
 @dataclass

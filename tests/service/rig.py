@@ -22,7 +22,7 @@ from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Held, Join, Lease, OutputChunk, Report, Room
 from switchyard.server import app
 from switchyard.server.settings import Bounds, Settings
-from switchyard.service import access, clusters, jobs
+from switchyard.service import access, clusters, graphs, jobs
 from switchyard.service.clock import Ids, now_us
 from switchyard.service.committer import Call
 from switchyard.service.lease import Given, LeaseAsk, SyncAsk
@@ -101,7 +101,7 @@ class Rig:
         if is_private:
             clusters.cluster_create(self.context, ADMIN, ClusterRequest(name, is_private=True))
         agent = self.join(name)
-        clusters.graph_set(self.context, agent.id, graph or a_graph(count=2))
+        graphs.agent_graph(self.context, agent.id, graph or a_graph(count=2))
         agent.sync()
         return agent
 

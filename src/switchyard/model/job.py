@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, field
 
 from switchyard.model.idset import parse_array
+from switchyard.model.image import Needs
 from switchyard.model.names import LabelKey, LabelValue, Name, Title
 from switchyard.model.quantity import parse_amount, parse_bytes, parse_duration_s
 from switchyard.model.retry import Retry
@@ -111,6 +112,10 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     on_lost: OnLost = OnLost.WAIT
     lost_after: Duration | None = None
     retry: Retry = Retry()
+    # What the image needs of the system of the nodes that run it.
+    compatibility: Needs = []
+    # Needs that `resources` cannot say, as a jobspec says them: `version`, `resources`, and what bounds them.
+    demand: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not self.command[0]:
@@ -143,6 +148,7 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     after: Annotated[list[After], Meta(max_length=1000)] = []
     hold: bool = False
     expires_after: Duration | None = None  # not begun by then: it fails
+    match_engine: Name | None = None  # who answers whether it fits; none: the server's own choice
 
     def __post_init__(self) -> None:
         if self.array is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -51,6 +51,22 @@ class Calls:
         # A change says how things shall be, so saying it twice is as good as once.
         request = Request("PATCH", path, msgspec.json.encode(body), repeatable=True)
         return self._answer(self._transport.send(request), kind)
+
+    def _put(
+        self,
+        path: str,
+        kind: type[T],
+        *,
+        body: bytes,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        on_sent: Callable[[int], None] | None = None,
+    ) -> T:
+        request = Request("PUT", path, body, headers, repeatable=True, on_sent=on_sent)
+        return self._answer(self._transport.send(request, timeout_s=timeout_s), kind)
+
+    def _get_bytes(self, path: str, *, query: Query | None = None, timeout_s: float | None = None) -> bytes:
+        return self._transport.send(Request("GET", path + _query(query), repeatable=True), timeout_s=timeout_s)
 
     def _delete(self, path: str, *, query: Query | None = None) -> None:
         self._transport.send(Request("DELETE", path + _query(query)))

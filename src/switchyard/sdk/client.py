@@ -23,6 +23,7 @@ from switchyard.model.api import (
     Version,
 )
 from switchyard.model.ids import is_id
+from switchyard.model.image import Compatibility
 from switchyard.model.job import Job, JobRequest, JobSpec, Limits, OnLost, State, Task
 from switchyard.model.lifecycle import FINAL
 from switchyard.model.retry import Retry
@@ -31,6 +32,7 @@ from switchyard.sdk.administration import Administration
 from switchyard.sdk.calls import PAGE_SIZE, at
 from switchyard.sdk.config import resolve
 from switchyard.sdk.follow import Following
+from switchyard.sdk.graphs import Graphs
 from switchyard.sdk.handle import JobHandle
 from switchyard.sdk.many import BATCH, Made, OnProgress, submit_all
 from switchyard.sdk.transport import OnRetry, Transport
@@ -73,9 +75,11 @@ class JobFields(TypedDict, total=False):
     after: str | JobHandle | Sequence[str | JobHandle] | None
     hold: bool | None
     expires_after: int | str | None
+    compatibility: Sequence[Compatibility | Mapping[str, Any]] | None
+    match_engine: str | None
 
 
-class Client(Following, Administration):
+class Client(Following, Administration, Graphs):
     """Speaks to one server; may be shared by threads. What is not given comes from the environment and the user's file.
 
     >>> with Client() as yard:
@@ -165,9 +169,9 @@ class Client(Following, Administration):
         return self._request(job, fields, "the job")
 
     def _request(self, job: Base, fields: JobFields, where: str) -> JobRequest:
-        from switchyard.sdk.request import job_request
+        from switchyard.sdk.request import job_request, with_image_needs
 
-        return job_request(job, fields, clusters=self._clusters, where=where)
+        return with_image_needs(job_request(job, fields, clusters=self._clusters, where=where))
 
     def _resolved(self, request: JobRequest) -> JobRequest:
         """With the starts of ids in `after` made whole."""

@@ -31,6 +31,7 @@ from switchyard.service.bulk import Bulk, BulkInsert, unwritten_bulk
 from switchyard.service.clock import Ids, now_us
 from switchyard.service.committer import Apply, Call, Committer, apply_calls
 from switchyard.service.context import Context
+from switchyard.service.engines import Engines
 from switchyard.service.lease import LeaseAsk, SyncAsk, apply_leases, apply_syncs
 from switchyard.service.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.newjob import JobInsert
@@ -69,6 +70,8 @@ def build(settings: Settings) -> Yard:
     logs = _logs(settings)
     ids = Ids()
     _settle_restored(database, ids())
+    engines = Engines(settings.config.match.engine, tuple(settings.config.match.allowed))
+    engines.check()
     context = Context(
         database,
         committer,
@@ -78,6 +81,7 @@ def build(settings: Settings) -> Yard:
         list_budget=settings.bounds.list_budget,
         page_max=settings.bounds.page,
         logs=logs,
+        engines=engines,
     )
     submit = Submit(context)
     bulk = Bulk(submit, ids)
@@ -157,6 +161,7 @@ async def serve(settings: Settings, yard: Yard) -> None:
     has_answered = await loops.stop()
     if listener:
         listener.stop()
+    yard.context.compiler.close()
     yard.threads.shutdown(wait=False, cancel_futures=True)
     yard.context.committer.close(COMMIT_S if has_answered else 0)
     yard.context.database.close()

@@ -137,7 +137,10 @@ class Rainbow(Section, frozen=True):
 
 
 class MatchSection(Section, frozen=True):
-    engine: Name = "builtin"
+    """Who answers whether a job fits, and whom users may name instead (`--match-engine`)."""
+
+    engine: Name = "shapes"
+    allowed: list[Name] = msgspec.field(default_factory=lambda: ["shapes", "walk"])
 
 
 class Selection(Section, frozen=True):

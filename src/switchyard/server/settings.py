@@ -17,6 +17,9 @@ class Bounds:
     bulk_bytes: int = 64 * 2**20
     poll_bytes: int = 64 * 2**20  # reports, output and an inventory of 100,000
     other_bytes: int = 2**20  # users, grants, tokens: small things
+    graph_bytes: int = 256 * 2**20  # unpacked; a million vertices as JGF
+    graph_packed_bytes: int = 64 * 2**20  # held in memory while it is taken in
+    uploads: int = 4  # of graphs at once; above: 429
     page: int = 500
     page_default: int = 100
     list_budget: int = 5000  # rows looked at for one page: 0.7 ms at a million jobs

@@ -18,6 +18,7 @@ from switchyard.server.settings import Settings
 from switchyard.service.bulk import Bulk
 from switchyard.service.committer import Woken, Write
 from switchyard.service.context import Context
+from switchyard.service.fit import Fitting
 from switchyard.service.submit import Submit
 
 T = TypeVar("T")
@@ -37,11 +38,13 @@ class Yard:
         self.context = context
         self.submit = submit
         self.bulk = bulk
+        self.fit = Fitting(context)
         self.hub = Hub()
         self.threads = ThreadPoolExecutor(settings.bounds.threads, thread_name_prefix="use-case")
         self.parked: dict[str, int] = {}  # agent → polls parked here
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
         self.streams = 0  # followers of events connected here
+        self.uploads = 0  # graphs being taken in
         self.tokens_used: dict[str, int] = {}
         self.unflushed: dict[str, int] = {}  # agent → when it was last seen
         self.is_ready = False

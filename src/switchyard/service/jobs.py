@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import BadRequest, Denied, NoSuchJob
-from switchyard.match.demand import demand_of
 from switchyard.model.access import Role
 from switchyard.model.api import Event, Page
 from switchyard.model.ids import LENGTH, is_id
@@ -22,6 +21,7 @@ from switchyard.route.route import ALGORITHM, Ask, rule
 from switchyard.service.arrays import Arrays, cancel_tasks, tally_of
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
+from switchyard.service.demands import demand_of_spec
 from switchyard.service.newjob import decode_bounds, verdicts_from
 from switchyard.service.report import change_of, life_of, read_avoid, record
 from switchyard.service.rights import Actor
@@ -169,15 +169,17 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         earlier = jobs.attempt_list(tx, row.id)
         waits = jobs.dependency_list(tx, row.id)
     spec = msgspec.json.decode(row.spec, type=JobSpec)
-    named, by_token = decode_bounds(row.bounds)
+    bounds = decode_bounds(row.bounds)
+    engine = bounds.engine or context.engines.default
     # What the owner may, as the reader may see it: an administrator's grants are no reason why a user's job should run.
     owner = owner_of(context.snapshots.access, row.owner)
     ask = Ask(
-        demand_of(spec.resources),
-        granted=owner.granted_clusters(world) | by_token,
-        hidden=actor.hidden_clusters(world) - (by_token if row.owner == actor.name else frozenset()),
-        named=named,
+        demand_of_spec(spec),
+        granted=owner.granted_clusters(world) | bounds.by_token,
+        hidden=actor.hidden_clusters(world) - (bounds.by_token if row.owner == actor.name else frozenset()),
+        named=bounds.named,
         last=last_of(row),
+        engine=engine,
     )
     unseen = {member.name for member in world.members if member.id in ask.hidden}
     state = State(row.state)
@@ -185,7 +187,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
     if body is not None:
         outcome = "assign" if row.cluster else ("reject" if state is State.REJECTED else "hold")
         verdicts = [verdict for verdict in verdicts_from(body) if verdict.cluster not in unseen]
-        decided = Plan(row.cluster, verdicts, ALGORITHM, row.id, outcome, row.reason)
+        decided = Plan(row.cluster, verdicts, ALGORITHM, row.id, outcome, row.reason, engine)
     now = list(rule(ask, world).verdicts)
     stuck = state in (State.PENDING, State.REJECTED)
     return Explanation(

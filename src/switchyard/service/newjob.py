@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import UnknownName
-from switchyard.match.demand import demand_of
 from switchyard.model.access import Role
 from switchyard.model.api import Created
 from switchyard.model.idset import parse_array
@@ -22,6 +21,7 @@ from switchyard.model.verdict import Plan, Verdict
 from switchyard.policy.admit import Admitted
 from switchyard.route.route import Ruling
 from switchyard.service.committer import Batch
+from switchyard.service.demands import demand_of_spec
 from switchyard.service.rights import Actor
 from switchyard.store import jobs
 
@@ -72,7 +72,7 @@ def new_job(
     request = admitted.request
     spec_body = _SORTED.encode(request.spec).decode()
     life = life_after(decided.outcome)
-    demand = demand_of(request.spec.resources)
+    demand = demand_of_spec(request.spec)
     row = {
         "id": decided.seed,
         "name": request.name or _name_of(request.spec.command[0]),
@@ -209,16 +209,18 @@ def verdicts_from(body: str) -> list[Verdict]:
     return msgspec.json.decode(body, type=list[Verdict])
 
 
-class _Bounds(msgspec.Struct, omit_defaults=True):
-    named: list[str] | None = None
-    by_token: list[str] = []
+class Bounds(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What of a request bounds every later decision too: the clusters it names, those it has a submit token for, and
+    the match engine it asked for."""
+
+    named: frozenset[str] | None = None
+    by_token: frozenset[str] = frozenset()
+    engine: str | None = None
 
 
-def encode_bounds(named: frozenset[str] | None, by_token: frozenset[str]) -> str:
-    bounds = _Bounds(None if named is None else sorted(named), sorted(by_token))
-    return msgspec.json.encode(bounds).decode()
+def encode_bounds(bounds: Bounds) -> str:
+    return msgspec.json.encode(bounds, order="deterministic").decode()
 
 
-def decode_bounds(text: str) -> tuple[frozenset[str] | None, frozenset[str]]:
-    bounds = msgspec.json.decode(text, type=_Bounds)
-    return (None if bounds.named is None else frozenset(bounds.named)), frozenset(bounds.by_token)
+def decode_bounds(text: str) -> Bounds:
+    return msgspec.json.decode(text, type=Bounds)

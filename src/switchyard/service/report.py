@@ -16,6 +16,7 @@ from switchyard.model.retry import Cause, wait_before
 from switchyard.service.arrays import Arrays
 from switchyard.service.committer import Batch
 from switchyard.service.log_store import LogStore, keep_output
+from switchyard.service.newjob import decode_bounds
 from switchyard.store import clusters, jobs, ranges
 from switchyard.store.output import DatabaseLogs
 
@@ -114,7 +115,7 @@ def _adopt(current: _Current, agent_id: str, row: jobs.Row, item: Report) -> Non
 def adoption(batch: Batch, row: jobs.Row, agent_id: str, step: Step) -> dict[str, Any] | None:
     """The columns of a job that an agent turns out to have; none if it names other clusters than that agent's."""
     cluster_id = clusters.agent_cluster(batch.tx, agent_id)
-    named = msgspec.json.decode(row.bounds, type=dict[str, list[str] | None]).get("named")
+    named = decode_bounds(row.bounds).named
     if cluster_id is None or (named is not None and cluster_id not in named):
         return None
     if row.agent_id is not None:

@@ -102,6 +102,7 @@ class ClusterEntry:
     groups: tuple[str, ...]
     labels: dict[str, str]
     backend: str
+    graph_text: str | None
     graph: Graph | None
     submit_token_hash: str | None
     created_us: int
@@ -135,7 +136,7 @@ class Snapshots:
             if force or versions.get("access", 0) != self.access.version:
                 self.access = self._load_access(tx, versions.get("access", 0))
             if force or versions.get("clusters", 0) != self.fleet.version:
-                self.fleet = _load_fleet(tx, versions.get("clusters", 0))
+                self.fleet = _load_fleet(tx, versions.get("clusters", 0), before=self.fleet)
             elsewhere = set()
             # SQLite has one server, and what it wrote itself it need not read back each second.
             is_read = self._database.is_sqlite and self._has_read_seen and not force
@@ -167,12 +168,11 @@ class Snapshots:
         """Work out the router's world from the fleet and from who is alive; true if it changed."""
         with self._lock:
             fleet = self.fleet
-            members = [self._member(row, fleet) for row in fleet.rows.values()]
-            world = World.of(self._world_number + 1, members)
-            if world.members == self.world.members:
+            members = sorted((self._member(row, fleet) for row in fleet.rows.values()), key=lambda member: member.name)
+            if tuple(members) == self.world.members:
                 return False
             self._world_number += 1
-            self.world = world
+            self.world = World.of(self._world_number, members, after=self.world)
             return True
 
     def _member(self, row: ClusterEntry, fleet: Fleet) -> Member:
@@ -219,8 +219,8 @@ class Snapshots:
         return Access(version, users, tokens, grants, Rules(self._domains, projects))
 
 
-def _load_fleet(tx: Tx, version: int) -> Fleet:
-    rows = {row.id: _cluster_entry(row) for row in cluster_store.cluster_all(tx)}
+def _load_fleet(tx: Tx, version: int, *, before: Fleet) -> Fleet:
+    rows = {row.id: _cluster_entry(row, before.rows.get(row.id)) for row in cluster_store.cluster_all(tx)}
     agents = {
         row.id: AgentEntry(
             id=row.id,
@@ -244,7 +244,9 @@ def _load_fleet(tx: Tx, version: int) -> Fleet:
     return Fleet(version, rows, agents, by_cluster)
 
 
-def _cluster_entry(row: cluster_store.Row) -> ClusterEntry:
+def _cluster_entry(row: cluster_store.Row, before: ClusterEntry | None) -> ClusterEntry:
+    """A graph that did not change is not read again: it knows its digests and totals by now."""
+    is_same = before is not None and before.graph_text == row.graph
     return ClusterEntry(
         id=row.id,
         name=row.name,
@@ -254,7 +256,12 @@ def _cluster_entry(row: cluster_store.Row) -> ClusterEntry:
         groups=tuple(msgspec.json.decode(row.groups, type=list[str])),
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
         backend=row.backend,
-        graph=msgspec.json.decode(row.graph, type=Graph) if row.graph else None,
+        graph_text=row.graph,
+        graph=before.graph if is_same and before else _graph(row.graph),
         submit_token_hash=row.submit_token_hash,
         created_us=row.created_us,
     )
+
+
+def _graph(text: str | None) -> Graph | None:
+    return msgspec.json.decode(text, type=Graph) if text else None

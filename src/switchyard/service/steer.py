@@ -17,6 +17,7 @@ from switchyard.service.arrays import Arrays, cancel_tasks
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.jobs import job_view, may_act, visible_job
+from switchyard.service.newjob import decode_bounds
 from switchyard.service.report import Avoid, blocked, change_of, life_of, record
 from switchyard.service.rights import Actor
 from switchyard.service.submit import Accepted, Submit
@@ -163,6 +164,7 @@ def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest
         priority=row.priority,
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
         array=_tasks_again(row, rows, wanted.tasks),
+        match_engine=decode_bounds(row.bounds).engine,
     )
     return request, row.id, row.cluster_id if wanted.elsewhere else None
 

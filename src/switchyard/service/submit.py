@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from msgspec.structs import replace
+
 from switchyard.errors import Denied, KeyReused, UnknownName
-from switchyard.match.demand import demand_of
 from switchyard.model.access import Role
 from switchyard.model.api import Created
 from switchyard.model.job import JobRequest, JobSpec
@@ -17,7 +18,9 @@ from switchyard.route.route import Ask, plan, rule
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.credential import hash_secret, holds, split_credential
+from switchyard.service.demands import demand_of_spec
 from switchyard.service.newjob import (
+    Bounds,
     JobInsert,
     Kept,
     encode_bounds,
@@ -68,15 +71,15 @@ class Submit:
         """Admit and route, from memory alone. `last`: clusters that come last, each with the reason."""
         admitted = admit(request, self._context.snapshots.access.rules)
         actor.need_project(Role.SUBMIT, request.project)
-        named, by_token = named_clusters(self._context.snapshots, actor, request)
-        kept = self._rule(actor, request.spec, named, by_token, last)
+        bounds = self._bounds(actor, request)
+        kept = self._rule(actor, request.spec, bounds, last)
         job_id = job_id or self._context.new_id()
         return self._insert(
             actor,
             admitted,
             kept=kept,
             decided=plan(kept.ruling, seed=job_id),
-            bounds=encode_bounds(named, by_token),
+            bounds=encode_bounds(bounds),
             key=key,
             body=body,
         )
@@ -94,30 +97,32 @@ class Submit:
         """Decide and show, store nothing."""
         admit(request, self._context.snapshots.access.rules)
         actor.need_project(Role.SUBMIT, request.project)
-        named, by_token = named_clusters(self._context.snapshots, actor, request)
-        return plan(self._rule(actor, request.spec, named, by_token).ruling, seed=self._context.new_id())
+        bounds = self._bounds(actor, request)
+        decided = plan(self._rule(actor, request.spec, bounds).ruling, seed=self._context.new_id())
+        return replace(decided, engine=self._context.engines.choose(bounds.engine))
 
-    def _rule(
-        self,
-        actor: Actor,
-        spec: JobSpec,
-        named: frozenset[str] | None,
-        by_token: frozenset[str],
-        last: tuple[tuple[str, str], ...] = (),
-    ) -> Kept:
+    def _bounds(self, actor: Actor, request: JobRequest) -> Bounds:
+        if request.match_engine is not None:
+            self._context.engines.choose(request.match_engine)
+        named, by_token = named_clusters(self._context.snapshots, actor, request)
+        return Bounds(named, by_token, request.match_engine)
+
+    def _rule(self, actor: Actor, spec: JobSpec, bounds: Bounds, last: tuple[tuple[str, str], ...] = ()) -> Kept:
         world, access = self._context.snapshots.world, self._context.snapshots.access
         if self._rulings_of != (world.version, access.version) or len(self._rulings) > RULINGS_MAX:
             self._rulings, self._rulings_of = {}, (world.version, access.version)
-        demand = demand_of(spec.resources)
-        key = (actor.name, demand, named, by_token, last)
+        demand = demand_of_spec(spec)
+        engine = bounds.engine or self._context.engines.default
+        key = (actor.name, demand, bounds.named, bounds.by_token, engine, last)
         kept = self._rulings.get(key)
         if kept is None:
             ask = Ask(
                 demand,
-                granted=actor.granted_clusters(world) | by_token,
-                hidden=actor.hidden_clusters(world) - by_token,
-                named=named,
+                granted=actor.granted_clusters(world) | bounds.by_token,
+                hidden=actor.hidden_clusters(world) - bounds.by_token,
+                named=bounds.named,
                 last=last,
+                engine=engine,
             )
             kept = keep(rule(ask, world))
             self._rulings[key] = kept

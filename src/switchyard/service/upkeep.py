@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from switchyard.match.demand import Demand, demand_of
+from switchyard.match.demand import Demand
 from switchyard.model.cluster import Health
 from switchyard.model.job import JobSpec, State
 from switchyard.model.lifecycle import Life, Seen, Step, assign, lose, move, reject, unassign
@@ -23,6 +23,7 @@ from switchyard.route.world import World
 from switchyard.service.arrays import Arrays
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
+from switchyard.service.demands import demand_of_spec
 from switchyard.service.jobs import last_of
 from switchyard.service.newjob import Kept, decode_bounds, keep
 from switchyard.service.report import again_at, change_of, life_of, record
@@ -80,7 +81,7 @@ def route_waiting(context: Context, leadership: Leadership) -> int:
             for row in rows:
                 if row.spec_hash not in demands:
                     spec = msgspec.json.decode(jobs.spec_get(tx, row.spec_hash), type=JobSpec)
-                    demands[row.spec_hash] = demand_of(spec.resources)
+                    demands[row.spec_hash] = demand_of_spec(spec)
         if not rows:
             return done
         after = rows[-1].id
@@ -135,11 +136,17 @@ def _route_round(context: Context, leadership: Leadership, world: World, rulings
 
 
 def _rule(context: Context, world: World, row: jobs.Row, demand: Demand) -> Ruling:
-    named, by_token = decode_bounds(row.bounds)
+    bounds = decode_bounds(row.bounds)
     actor = owner_of(context.snapshots.access, row.owner)
-    granted = actor.granted_clusters(world) | by_token
-    hidden = actor.hidden_clusters(world) - by_token
-    return rule(Ask(demand, granted=granted, hidden=hidden, named=named, last=last_of(row)), world)
+    ask = Ask(
+        demand,
+        granted=actor.granted_clusters(world) | bounds.by_token,
+        hidden=actor.hidden_clusters(world) - bounds.by_token,
+        named=bounds.named,
+        last=last_of(row),
+        engine=bounds.engine or context.engines.default,
+    )
+    return rule(ask, world)
 
 
 def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan) -> dict[str, Any] | None:

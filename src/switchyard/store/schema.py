@@ -244,6 +244,20 @@ Index(
     postgresql_where=text(NOT_DELETED),
 )
 
+# What a cluster's graph is made from, as it was given, in gzip's form: the agent's own description (subsystem ''), an
+# operator's (`containment`), and every further subsystem. `clusters.graph` is compiled from them at each change.
+graph_sources = Table(
+    "graph_sources",
+    metadata,
+    Column("cluster_id", Text, primary_key=True),
+    Column("subsystem", Text, primary_key=True),
+    Column("hash", Text, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("bytes", BigInteger, nullable=False),  # unpacked
+    Column("actor", Text, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+)
+
 agents = Table(
     "agents",
     metadata,

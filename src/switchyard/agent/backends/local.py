@@ -53,6 +53,7 @@ class LocalBackend:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
+        self._graph = setting.graph
         self._jobs = setting.directory / "jobs"
         self._jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._program = _compiled(setting.directory)
@@ -67,16 +68,22 @@ class LocalBackend:
         self._recover()
 
     def describe(self) -> Graph:
-        return self._setting.graph
+        return self._graph
+
+    def look(self) -> bool:
+        if self._setting.look is None:
+            return False
+        before, self._graph = self._graph, self._setting.look()
+        return self._graph != before
 
     def state(self) -> Load:
         with self._lock:
             taken = total(live.need for live in self._live.values())
-            return load_of(self._setting.graph, taken, running=len(self._live), queued=0)
+            return load_of(self._graph, taken, running=len(self._live), queued=0)
 
     def quote(self, spec: JobSpec) -> Quote:
         need = need_of(spec)
-        if not need.fits(room_of(load_of(self._setting.graph, Need(), running=0, queued=0), less=Need())):
+        if not need.fits(room_of(load_of(self._graph, Need(), running=0, queued=0), less=Need())):
             return Quote(can=False, reason="it needs more than this machine has")
         return Quote(can=True, eta_s=0 if need.fits(room_of(self.state(), less=Need())) else None)
 

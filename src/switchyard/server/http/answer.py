@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -23,6 +24,14 @@ RETRY_AFTER_S = 1
 
 log = structlog.get_logger()
 _encoder = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An answer that is sent as it is."""
+
+    content: bytes
+    media: bytes = b"text/plain; charset=utf-8"  # as it was given: YAML or JSON
 
 
 class ClientGone(Exception):

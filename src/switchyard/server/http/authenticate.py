@@ -59,6 +59,11 @@ async def authenticate_user(yard: Yard, scope: Scope) -> Actor:
     raise Unauthenticated("This token does not hold: unknown, expired or revoked." if token else "No token was given.")
 
 
+def is_agents(scope: Scope) -> bool:
+    """Whether the credential is an agent's, by its form."""
+    return split_credential(bearer(scope), "agent") is not None
+
+
 async def authenticate_agent(yard: Yard, scope: Scope) -> AgentEntry:
     token = bearer(scope)
     parts = split_credential(token, "agent")

@@ -42,18 +42,22 @@ from switchyard.model.cluster import (
     Cluster,
     ClusterChange,
     ClusterRequest,
+    GraphInfo,
     Invite,
     InviteRequest,
     NewInvite,
     SubmitToken,
+    Subsystem,
 )
+from switchyard.model.graph import Graph
 from switchyard.model.job import Job, JobRequest, Task
 from switchyard.model.poll import Join, Joined, Poll, PollAnswer, Rotated
-from switchyard.model.verdict import Explanation, Plan
-from switchyard.server.http import handlers
+from switchyard.model.verdict import Explanation, FitAnswer, FitRequest, Plan
+from switchyard.server.http import graph_handlers, handlers
 from switchyard.server.http.call import Call
 
 OPEN, USER, AGENT, JOINER = "open", "user", "agent", "joiner"
+EITHER = "user or agent"
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class Endpoint:
     errors: tuple[str, ...] = field(default=())
     is_waiting: bool = False
     media: str = "application/json"
+    has_text: bool = False  # it may also answer with a text, as it was given
+    is_upload: bool = False  # the body is large: taken piece by piece, packed or not, and not decoded here
 
 
 _JOB_FILTERS = (
@@ -198,6 +204,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("GET", "/v1/clusters", "Clusters", Page[Cluster], handlers.cluster_list, query=(LIMIT, CURSOR)),
     Endpoint("POST", "/v1/clusters", "Register a cluster", Cluster, handlers.cluster_create, ClusterRequest, 201),
+    Endpoint(
+        "POST",
+        "/v1/clusters/fit",
+        "Whether a job would fit, on every cluster you may see; store nothing",
+        FitAnswer,
+        body=FitRequest,
+    ),
     Endpoint("GET", "/v1/clusters/{cluster}", "One cluster", Cluster, handlers.cluster_get),
     Endpoint("PATCH", "/v1/clusters/{cluster}", "Change a cluster", Cluster, handlers.cluster_change, ClusterChange),
     Endpoint(
@@ -228,6 +241,69 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         SubmitToken,
         handlers.submit_token,
         status=201,
+    ),
+    Endpoint(
+        "PUT",
+        "/v1/clusters/{cluster}/graph",
+        "Set what a cluster has: JGF, R or the short form, packed (gzip, deflate) or not; it goes before the agent's",
+        GraphInfo,
+        graph_handlers.graph_put,
+        dict[str, Any],
+        who=EITHER,
+        is_upload=True,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/clusters/{cluster}/graph",
+        "What a cluster has, compact; or as it was given",
+        Graph,
+        graph_handlers.graph_get,
+        who=EITHER,
+        query=(Query("form", about="compact (default) or source"),),
+        has_text=True,
+    ),
+    Endpoint(
+        "DELETE",
+        "/v1/clusters/{cluster}/graph",
+        "Remove the graph that was set: what the agent says holds again",
+        Deleted,
+        graph_handlers.graph_delete,
+        who=EITHER,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/clusters/{cluster}/subsystems",
+        "The subsystems of a cluster",
+        Page[Subsystem],
+        graph_handlers.subsystem_list,
+        who=EITHER,
+    ),
+    Endpoint(
+        "PUT",
+        "/v1/clusters/{cluster}/subsystems/{subsystem}",
+        "Set or replace a subsystem: a further graph on the vertices of the main one",
+        Subsystem,
+        graph_handlers.subsystem_put,
+        dict[str, Any],
+        who=EITHER,
+        is_upload=True,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/clusters/{cluster}/subsystems/{subsystem}",
+        "A subsystem, as it was given",
+        str,
+        graph_handlers.subsystem_get,
+        who=EITHER,
+        media="text/plain",
+    ),
+    Endpoint(
+        "DELETE",
+        "/v1/clusters/{cluster}/subsystems/{subsystem}",
+        "Remove a subsystem",
+        Deleted,
+        graph_handlers.subsystem_delete,
+        who=EITHER,
     ),
     Endpoint("GET", "/v1/agents", "Agents", Page[Agent], handlers.agent_list, query=(Query("cluster"), LIMIT, CURSOR)),
     Endpoint("PATCH", "/v1/agents/{agent}", "Pause or resume an agent", Agent, handlers.agent_change, AgentChange),

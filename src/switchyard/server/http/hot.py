@@ -1,4 +1,4 @@
-"""The two hottest routes, as plain ASGI: submit a job, and the agent's poll."""
+"""The hottest routes, as plain ASGI: submit a job, ask whether it fits, and the agent's poll."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from switchyard.model.job import JobRequest, State
 from switchyard.model.lifecycle import Answer
 from switchyard.model.names import KEY_PATTERN
 from switchyard.model.poll import OutputChunk, Poll, PollAnswer, Stop
-from switchyard.server.http.answer import Receive, Scope, Send, header, read_body, send_json
+from switchyard.model.verdict import FitRequest
+from switchyard.server.http.answer import JSON, Receive, Scope, Send, header, read_body, send_body, send_json
 from switchyard.server.http.authenticate import authenticate_agent, authenticate_user
 from switchyard.server.yard import Yard
 from switchyard.service.bulk import BulkAccepted, BulkInsert
-from switchyard.service.clusters import graph_set
+from switchyard.service.graphs import agent_graph
 from switchyard.service.lease import Given, LeaseAsk, SyncAsk
 from switchyard.service.log_store import OutputWrite
 from switchyard.service.logs import keep_outside
@@ -29,6 +30,7 @@ from switchyard.service.snapshots import AgentEntry
 from switchyard.service.submit import Accepted
 
 _job_request = JsonReader(JobRequest)
+_fit = JsonReader(FitRequest)
 _poll = JsonReader(Poll)
 _bulk_request = JsonReader(BulkRequest, is_checked_whole=False)
 _KEY_BYTES_MAX = 200
@@ -75,14 +77,18 @@ async def _decide(
 ) -> JobInsert:
     """A no is final, so it is never said from a snapshot that another replica may have outdated."""
     try:
-        write = yard.submit.decide(actor, request, key=key, body=body)
+        if request.spec.demand is None:
+            write = yard.submit.decide(actor, request, key=key, body=body)
+        else:
+            # A jobspec may take long to decide: shapes that compete for nodes are searched, cluster by cluster.
+            write = await yard.in_thread(yard.submit.decide, actor, request, key=key, body=body)
         if write.created.state != State.REJECTED.value:
             return write
     except (UnknownName, Denied):
         pass
     await yard.in_thread(yard.context.snapshots.refresh)
     actor = await authenticate_user(yard, scope)  # with the grants of now
-    return yard.submit.decide(actor, request, key=key, body=body)
+    return await yard.in_thread(yard.submit.decide, actor, request, key=key, body=body)
 
 
 def _idempotency_key(scope: Scope) -> str | None:
@@ -95,13 +101,26 @@ def _idempotency_key(scope: Scope) -> str | None:
     return text
 
 
+async def fit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
+    """POST /v1/clusters/fit: an answer that was given before, and still holds, is given again from the loop."""
+    actor = await authenticate_user(yard, scope)
+    if scope["query_string"]:
+        raise Malformed("This takes no parameters; everything is in the body.")
+    request: FitRequest = _fit.read(await read_body(scope, receive, yard.settings.bounds.job_bytes))
+    is_plain = request.job is not None and request.job.spec.demand is None  # a jobspec may take long even to be read
+    body = yard.fit.kept(actor, request) if is_plain else None
+    if body is None:
+        body = await yard.in_thread(yard.fit.answer, actor, request)
+    await send_body(send, 200, body, JSON)
+
+
 async def poll(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
     """POST /v1/agents/poll: reports up, leases down; parked until there is something."""
     agent = await authenticate_agent(yard, scope)
     message: Poll = _poll.read(await read_body(scope, receive, yard.settings.bounds.poll_bytes))
     yard.seen(agent.id, message.load)
     if message.graph is not None:
-        await yard.in_thread(graph_set, yard.context, agent.id, message.graph)
+        await yard.in_thread(agent_graph, yard.context, agent.id, message.graph)
     answers, stops = await _report(yard, agent, message)
     if message.inventory is not None:
         given: Given = await yard.commit(_sync_ask(yard, agent, message))

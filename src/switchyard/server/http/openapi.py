@@ -56,10 +56,12 @@ def _operation(endpoint: Endpoint, by_type: dict[str, Any]) -> dict[str, Any]:
 
 
 def _responses(endpoint: Endpoint, by_type: dict[str, Any]) -> dict[str, Any]:
-    good = {
+    good: dict[str, Any] = {
         "description": endpoint.summary,
         "content": {endpoint.media: {"schema": by_type[_key(endpoint.answer)]}},
     }
+    if endpoint.has_text:
+        good["content"] = {**good["content"], "text/plain": {"schema": {"type": "string"}}}
     problem = {
         "description": "What happened, and what to do next",
         "content": {"application/problem+json": {"schema": {"$ref": REF.format(name="Problem")}}},

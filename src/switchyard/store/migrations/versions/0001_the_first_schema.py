@@ -70,6 +70,17 @@ def upgrade() -> None:
         batch_op.create_index("ix_events_job", ["job_id", "seq"], unique=False)
 
     op.create_table(
+        "graph_sources",
+        sa.Column("cluster_id", sa.Text(), nullable=False),
+        sa.Column("subsystem", sa.Text(), nullable=False),
+        sa.Column("hash", sa.Text(), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("cluster_id", "subsystem", name=op.f("pk_graph_sources")),
+    )
+    op.create_table(
         "grants",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("role", sa.Text(), nullable=False),
@@ -420,6 +431,7 @@ def downgrade() -> None:
 
     op.drop_table("idempotency")
     op.drop_table("grants")
+    op.drop_table("graph_sources")
     with op.batch_alter_table("events", schema=None) as batch_op:
         batch_op.drop_index("ix_events_job")
 
