@@ -36,11 +36,12 @@ class Demand:
 @lru_cache(maxsize=4096)
 def demand_of(resources: Resources) -> Demand:
     """Cores stay exact in the job and are rounded up to whole ones only here."""
+    asked = resources.asked
     return Demand(
         tasks=resources.tasks,
         nodes=resources.nodes,
-        cores=ceil(parse_amount(resources.cores)),
-        gpus=resources.gpus,
-        memory_bytes=parse_bytes(resources.memory),
-        storage_bytes=parse_bytes(resources.ephemeral_storage),
+        cores=ceil(parse_amount(asked.cores)),
+        gpus=asked.gpus,
+        memory_bytes=parse_bytes(asked.memory),
+        storage_bytes=parse_bytes(asked.ephemeral_storage),
     )

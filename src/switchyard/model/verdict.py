@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from switchyard.model.attributes import JobPolicy
+
 
 class Say(StrEnum):
     """One cluster's answer for one job."""
@@ -44,3 +46,4 @@ class Explanation(Struct, frozen=True, omit_defaults=True):
     now: list[Verdict]
     hints: list[str]
     notes: list[str] = []
+    policy: JobPolicy | None = None  # the rules it was admitted under

@@ -23,6 +23,7 @@ T = TypeVar("T")
 Told = list[tuple[Callable[[Any], None], Any]]
 log = structlog.get_logger()
 RECKON_S = 0.02
+LOADED = frozenset({"access", "clusters", "policy"})  # what is kept in memory here
 ROUTED_BY = frozenset({"pending", "clusters", "access"})  # changes that may let a waiting job go
 
 
@@ -118,7 +119,7 @@ class Yard:
 
     def _after_commit(self, woken: Woken) -> None:
         """On the committer's thread, before the waiters are told: a caller sees its own change."""
-        if "access" in woken.versions or "clusters" in woken.versions:
+        if not LOADED.isdisjoint(woken.versions):
             self._refresh()
         if self.loop is not None and (woken.clusters or woken.jobs or woken.versions):
             self.loop.call_soon_threadsafe(self.woken, woken)

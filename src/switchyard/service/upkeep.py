@@ -18,13 +18,14 @@ from switchyard.model.lifecycle import Life, Seen, Step, assign, lose, move, rej
 from switchyard.model.poll import Report
 from switchyard.model.tasks import live_positions
 from switchyard.model.verdict import Plan
-from switchyard.route.route import Ask, Ruling, plan, rule
+from switchyard.route.route import Ruling, plan, rule
 from switchyard.route.world import World
 from switchyard.service.arrays import Arrays
+from switchyard.service.bounds import decode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.jobs import last_of
-from switchyard.service.newjob import decode_bounds, keep
+from switchyard.service.newjob import keep
 from switchyard.service.report import again_at, change_of, life_of, record
 from switchyard.service.snapshots import owner_of
 from switchyard.store import clusters, events, jobs, leaders, leases, ranges
@@ -119,15 +120,13 @@ def _decide(
     context: Context, world: World, row: jobs.Row, rulings: dict[tuple[object, ...], Ruling]
 ) -> tuple[Plan, Ruling]:
     spec = msgspec.json.decode(row.spec, type=JobSpec)
-    named, by_token = decode_bounds(row.bounds)
+    bounds = decode_bounds(row.bounds)
     demand = demand_of(spec.resources)
     last = last_of(row)
-    key = (row.owner, demand, named, by_token, last)
+    key = (row.owner, demand, bounds, last)
     if key not in rulings:
-        actor = owner_of(context.snapshots.access, row.owner)
-        granted = actor.granted_clusters(world) | by_token
-        hidden = actor.hidden_clusters(world) - by_token
-        rulings[key] = rule(Ask(demand, granted=granted, hidden=hidden, named=named, last=last), world)
+        owner = owner_of(context.snapshots.access, row.owner)
+        rulings[key] = rule(bounds.ask(demand, owner, world, last=last), world)
     return plan(rulings[key], seed=row.id), rulings[key]
 
 

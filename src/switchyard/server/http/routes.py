@@ -9,14 +9,17 @@ from starlette.routing import Route, Router
 
 from switchyard.errors import MethodNotAllowed, NotFound
 from switchyard.model.api import Output
+from switchyard.model.attributes import AttributeRow
 from switchyard.model.decode import JsonReader
 from switchyard.model.job import Job
 from switchyard.model.lifecycle import FINAL
+from switchyard.server.flyte.door import FlyteDoor
 from switchyard.server.http import hot, stream
-from switchyard.server.http.answer import Receive, Scope, Send, guarded, read_body, send_json, send_problem
+from switchyard.server.http.answer import Receive, Scope, Send, guarded, header, read_body, send_json, send_problem
 from switchyard.server.http.authenticate import authenticate_agent, authenticate_user, bearer, refuse_strangers
 from switchyard.server.http.call import Call, read_query
-from switchyard.server.http.endpoints import AGENT, ENDPOINTS, JOINER, USER, Endpoint, check_query
+from switchyard.server.http.endpoint import AGENT, JOINER, USER, Endpoint
+from switchyard.server.http.endpoints import ENDPOINTS, check_query
 from switchyard.server.http.openapi import document
 from switchyard.server.hub import first_of
 from switchyard.server.yard import Yard
@@ -40,6 +43,7 @@ class Door:
         routes = [Route(path, _Methods(yard, by_method)) for path, by_method in ordered]
         self._router = Router(routes=routes, default=_no_such_address, redirect_slashes=False)
         self._openapi = document()
+        self._flyte = FlyteDoor(yard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,6 +61,8 @@ class Door:
         elif not path.isprintable():
             # No name has such a character; `$` in a route's pattern would let a last newline through.
             await _no_such_address(scope, receive, send)
+        elif path.startswith("/api/v1/"):
+            await self._flyte(scope, receive, send)
         else:
             await guarded(scope, send, lambda: self._router(scope, receive, send))
 
@@ -100,13 +106,24 @@ class _Handler:
         bounds = yard.settings.bounds
         raw = await read_body(scope, receive, bounds.job_bytes if endpoint.path == "/v1/plan" else bounds.other_bytes)
         body = self._reader.read(raw or b"{}") if self._reader else None
-        call = Call(yard, actor, dict(scope["path_params"]), query, body, bearer(scope), agent)
+        call = Call(
+            yard,
+            actor,
+            dict(scope["path_params"]),
+            query,
+            body,
+            bearer(scope),
+            agent,
+            if_match=_text(header(scope, b"if-match")),
+            if_none_match=_text(header(scope, b"if-none-match")),
+        )
         assert endpoint.handler is not None
         if endpoint.is_waiting:
             result = await self._wait(call, receive)
         else:
             result = await yard.in_thread(endpoint.handler, call)
-        await send_json(send, endpoint.status, result)
+        extra = [(b"etag", f'"{result.etag}"'.encode())] if isinstance(result, AttributeRow) else []
+        await send_json(send, endpoint.status, result, *extra)
 
     async def _wait(self, call: Call, receive: Receive) -> Any:
         """Park until there is what was asked for, woken by whoever brings it; look again now and then all the same."""
@@ -132,6 +149,10 @@ class _Handler:
             return found
         finally:
             gone.cancel()
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")
 
 
 def _is_awaited(found: Job | Output) -> bool:
