@@ -41,8 +41,9 @@ def a_life(
 
 
 def a_spec(*command: str, **fields: Any) -> JobSpec:
-    """A job's spec; `nodes`, `tasks`, `cores`, `gpus` and `memory` go into its resources."""
-    asked = {name: fields.pop(name) for name in ("nodes", "tasks", "cores", "gpus", "memory") if name in fields}
+    """A job's spec; `nodes`, `tasks`, `cores`, `gpus`, `memory` and the like go into its resources."""
+    words = ("nodes", "tasks", "cores", "gpus", "memory", "ephemeral_storage", "limits")
+    asked = {name: fields.pop(name) for name in words if name in fields}
     if asked:
         fields["resources"] = Resources(**asked)
     if "on_lost" in fields:
@@ -54,6 +55,7 @@ def a_request(*command: str, **fields: Any) -> JobRequest:
     """A submit; the words of a request stay there, all others describe the spec."""
     own = ("name", "project", "domain", "priority", "labels", "cluster", "clusters")
     own += ("array", "after", "hold", "expires_after")
+    own += ("workflow", "launch_plan", "pool", "cluster_label", "tags", "quality_of_service")
     kept = {name: fields.pop(name) for name in own if name in fields}
     return JobRequest(spec=a_spec(*command, **fields), **kept)
 

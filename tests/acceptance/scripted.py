@@ -13,9 +13,11 @@ Lease = dict[str, Any]
 class ScriptedAgent:
     """Joins at once, with the graph of one node, and begins its first session."""
 
-    def __init__(self, stage: Stage, cluster: str, *, name: str = "scripted", cores: int = 8) -> None:
+    def __init__(
+        self, stage: Stage, cluster: str, *, name: str = "scripted", cores: int = 8, backend: str = "local"
+    ) -> None:
         self._stage = stage
-        request = {"cluster": cluster, "name": name, "journal": f"journal-{name}", "backend": "local"}
+        request = {"cluster": cluster, "name": name, "journal": f"journal-{name}", "backend": backend}
         self._credential = stage.post("/v1/agents/join", request)["credential"]
         nodes = graph(cores)["each"]
         memory = {"type": "memory", "size": 2**33, "unit": "B"}

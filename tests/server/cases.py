@@ -23,6 +23,7 @@ class Case:
     says: str
     path: Callable[[Town, str], str] | None = None
     body: Callable[[Town, str], Body] | None = None
+    headers: dict[str, str] | None = None
 
     @property
     def expected(self) -> dict[str, int]:

@@ -30,6 +30,7 @@ from tests.server.cases import (
     send,
 )
 from tests.server.graph_cases import GRAPH_CASES
+from tests.server.rows_rules import RULES
 from tests.server.town import ROLES, Town
 
 pytestmark = pytest.mark.xdist_group("permissions")
@@ -252,8 +253,32 @@ CASES = [
         UNSEEN,
         lambda town, _: f"/v1/grants/{town.grant(town.user()[0], 'view', 'platform', 'all')}",
     ),
-    Case("GET /v1/projects", "those one may see", USERS),
-    Case("POST /v1/projects", "new", ROOT_MAKES, body=lambda town, _: {"name": town.name("made")}),
+    *(Case(**row) for row in RULES),
+    # This server has no templates, which is what those who may hear.
+    Case(
+        "POST /v1/cluster-resources",
+        "own project",
+        "401 401 401 403 403 403 403 400 400",
+        body=send(project="own", domain="development"),
+    ),
+    Case(
+        "POST /v1/cluster-resources",
+        "foreign project",
+        "401 401 401 403 403 403 403 403 400",
+        body=send(project="foreign", domain="development"),
+    ),
+    Case(
+        "GET /v1/cluster-resources/changes",
+        "own project",
+        "401 401 401 403 403 403 403 400 400",
+        lambda *_: "/v1/cluster-resources/changes?project=own&domain=development",
+    ),
+    Case(
+        "GET /v1/cluster-resources/changes",
+        "foreign project",
+        "401 401 401 403 403 403 403 403 400",
+        lambda *_: "/v1/cluster-resources/changes?project=foreign&domain=development",
+    ),
     Case("GET /v1/audit", "all", ROOT),
 ]
 
@@ -273,7 +298,8 @@ def test_who_may(town: Town, case: Case) -> None:
     found: dict[str, int] = {}
     for role in ROLES:
         path = case.path(town, role) if case.path else route
-        answer = town.ask(method, path, case.body(town, role) if case.body else None, token=town.tokens[role])
+        body = case.body(town, role) if case.body else None
+        answer = town.ask(method, path, body, token=town.tokens[role], headers=case.headers)
         found[role] = answer.status
         if answer.status >= 400:
             problem = answer.json

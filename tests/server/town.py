@@ -84,6 +84,14 @@ class Town:
         body = {"role": role, "to": "user", "subject": user, "on": on, "object": what}
         return str(self.must("POST", "/v1/grants", body)["id"])
 
+    def rule(self, scope: str) -> None:
+        """Set the queue tags at a scope, whatever was there."""
+        path = f"/v1/attributes/execution-queue-attribute?{scope}"
+        seen = self.ask("GET", path, token=self.root)
+        headers = {"If-Match": seen.headers["etag"]} if seen.status == 200 else {"If-None-Match": "*"}
+        answer = self.ask("PUT", path, {"tags": ["default"]}, token=self.root, headers=headers)
+        assert answer.status == 200, answer.body
+
     def token_of(self, user: str) -> str:
         return str(self.must("POST", "/v1/tokens", {"user": user})["info"]["id"])
 

@@ -33,11 +33,11 @@ def spec_of(lease: Lease) -> JobSpec:
 
 def need_of(spec: JobSpec) -> Need:
     """Per task a part of a core counts as a whole one, as it does when clusters are matched."""
-    ask = spec.resources
+    ask, tasks = spec.resources.asked, spec.resources.tasks
     return Need(
-        cores=ceil(parse_amount(ask.cores)) * ask.tasks,
-        gpus=ask.gpus * ask.tasks,
-        memory_bytes=parse_bytes(ask.memory) * ask.tasks,
+        cores=ceil(parse_amount(ask.cores)) * tasks,
+        gpus=ask.gpus * tasks,
+        memory_bytes=parse_bytes(ask.memory) * tasks,
     )
 
 

@@ -56,6 +56,7 @@ TASKS_SHOWN = 10  # failed ones named at the end of a wait
 FIELDS = (
     *("name", "project", "domain", "priority", "cluster", "cwd", "image", "nodes", "tasks", "cores", "gpus", "memory"),
     *("ephemeral_storage", "time_limit", "on_lost", "lost_after", "array", "hold", "expires_after", "match_engine"),
+    *("workflow", "launch_plan", "pool", "cluster_label", "task_type"),
 )
 
 
@@ -91,6 +92,7 @@ def given_of(args: Namespace) -> dict[str, Any]:
     given["limits"] = {name.replace("-", "_"): number(value) for name, value in args.limit} or None
     given["command"] = _command(args.command) or None
     given["after"] = args.after or None
+    given["tags"] = args.tag or None
     given["retry"] = _retry(args) or None
     given["compatibility"] = None if args.compatibility is None else _read_needs(args.compatibility)
     return given
@@ -281,6 +283,12 @@ def _add_job(parser: Parser) -> None:
     )
     group.add_argument("--compatibility", metavar="FILE", help="what the image needs of a node: architecture, driver …")
     group.add_argument("--cluster", metavar="NAME", help="only this cluster")
+    group.add_argument("--workflow", metavar="NAME", help="the workflow it belongs to; rules may be set for one")
+    group.add_argument("--launch-plan", metavar="NAME", help="and its launch plan")
+    group.add_argument("--pool", metavar="NAME", help="only clusters of this pool")
+    group.add_argument("--cluster-label", metavar="NAME", help="only clusters with this label")
+    group.add_argument("--tag", action="append", metavar="NAME", help="of the queue to wait in; repeatable")
+    group.add_argument("--task-type", metavar="NAME", help="what plugin overrides go by")
 
 
 def _add_needs(parser: Parser) -> None:
@@ -319,7 +327,7 @@ def _add_when(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="CAUSE",
-        help="job, cluster or lost (default all); repeatable",
+        help="job, cluster or lost (default all three); repeatable",
     )
     group.add_argument("--retry-exit-codes", metavar="CODES", help="of the job's own failures only these: 1,75,100-120")
     group.add_argument("--backoff", metavar="T", help="before the first retry, then twice as long (default 10s)")

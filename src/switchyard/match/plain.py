@@ -13,13 +13,14 @@ from switchyard.model.quantity import ceil, parse_amount, parse_bytes
 @lru_cache(maxsize=4096)
 def demand_of(resources: Resources, requires: tuple[Requirement, ...] = ()) -> Demand:
     """Cores stay exact in the job and are rounded up to whole ones only here. `requires` is asked of each node."""
+    asked = resources.asked
     plain = Plain(
         tasks=resources.tasks,
         nodes=resources.nodes,
-        cores=ceil(parse_amount(resources.cores)),
-        gpus=resources.gpus,
-        memory_bytes=parse_bytes(resources.memory),
-        storage_bytes=parse_bytes(resources.ephemeral_storage),
+        cores=ceil(parse_amount(asked.cores)),
+        gpus=asked.gpus,
+        memory_bytes=parse_bytes(asked.memory),
+        storage_bytes=parse_bytes(asked.ephemeral_storage),
     )
     return demand_from(plain, requires)
 

@@ -50,6 +50,14 @@ def parse_amount(text: str | int | float) -> Fraction:
     return value
 
 
+def parse_kubernetes(text: str | int | float) -> Fraction:
+    """An exact amount in Kubernetes' own form, which has no B: 500m, 2, 450Mi, 1e3."""
+    value = parse_amount(text)
+    if isinstance(text, str) and text.endswith(("B", "K")):
+        raise ValueError(f"{text[:40]!r} is not a quantity of Kubernetes; write 500m, 2, 450Mi or 16Gi")
+    return value
+
+
 def parse_bytes(text: str | int | float) -> int:
     """Whole bytes, rounded up."""
     return ceil(parse_amount(text))

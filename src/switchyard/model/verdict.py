@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from switchyard.model.attributes import JobPolicy
 from switchyard.model.job import JobRequest
 from switchyard.model.names import Name
 
@@ -92,3 +93,4 @@ class Explanation(Struct, frozen=True, omit_defaults=True):
     now: list[Verdict]
     hints: list[str]
     notes: list[str] = []
+    policy: JobPolicy | None = None  # the rules it was admitted under

@@ -34,6 +34,13 @@ class Ask:
     named: frozenset[str] | None = None
     last: tuple[tuple[str, str], ...] = ()  # clusters that come last for this job, each with the reason
     engine: str = DEFAULT  # who answers whether it fits
+    # What policy or the request said; routing by the first three comes with pools, labels and queues.
+    pool: str | None = None
+    label: str | None = None
+    tags: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()  # one of these is to run it, the first that a cluster has
+    needs_backend: bool = False  # … and a cluster that has none of them is no place for it
+    is_interruptible: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,10 @@ def _judge(ask: Ask, member: Member, world: World) -> Verdict:
         return Verdict(member.name, Say.NO, "pin", "the request names other clusters")
     if member.id not in ask.granted:
         return Verdict(member.name, Say.NO, "grant", "you have no grant to submit here")
+    if member.is_interruptible and not ask.is_interruptible:
+        return Verdict(member.name, Say.NO, "interruptible", "its nodes may be taken away, and the job must not be")
+    if ask.needs_backend and member.backends and member.backends.isdisjoint(ask.backends):
+        return Verdict(member.name, Say.NO, "backend", f"has none of the backends {', '.join(ask.backends)}")
     if member.graph is None:
         return Verdict(member.name, Say.WAIT, "health", "down: its agent has not told what it has")
     found = world.index.verdict(ask.demand, member.graph, by=ask.engine)

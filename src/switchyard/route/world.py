@@ -23,6 +23,8 @@ class Member:
     weight: float = 1.0
     groups: tuple[str, ...] = ()
     is_private: bool = False
+    backends: frozenset[str] = frozenset()  # of its agents
+    is_interruptible: bool = False  # its nodes may be taken away: only for jobs that bear it
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,12 +40,14 @@ class Calls:
         path: str,
         kind: type[T],
         *,
+        query: Query | None = None,
         body: object = None,
         headers: Mapping[str, str] | None = None,
         repeatable: bool = False,
     ) -> T:
         encoded = None if body is None else msgspec.json.encode(body)
-        return self._answer(self._transport.send(Request("POST", path, encoded, headers, repeatable)), kind)
+        request = Request("POST", path + _query(query), encoded, headers, repeatable)
+        return self._answer(self._transport.send(request), kind)
 
     def _patch(self, path: str, kind: type[T], *, body: object) -> T:
         # A change says how things shall be, so saying it twice is as good as once.
@@ -53,6 +55,13 @@ class Calls:
         return self._answer(self._transport.send(request), kind)
 
     def _put(
+        self, path: str, kind: type[T], *, query: Query | None = None, body: object, headers: Mapping[str, str]
+    ) -> T:
+        # Not repeatable: the headers say what must be there before, and after the first time it is not.
+        request = Request("PUT", path + _query(query), msgspec.json.encode(body), headers)
+        return self._answer(self._transport.send(request), kind)
+
+    def _put_bytes(
         self,
         path: str,
         kind: type[T],
@@ -68,8 +77,8 @@ class Calls:
     def _get_bytes(self, path: str, *, query: Query | None = None, timeout_s: float | None = None) -> bytes:
         return self._transport.send(Request("GET", path + _query(query), repeatable=True), timeout_s=timeout_s)
 
-    def _delete(self, path: str, *, query: Query | None = None) -> None:
-        self._transport.send(Request("DELETE", path + _query(query)))
+    def _delete(self, path: str, *, query: Query | None = None, headers: Mapping[str, str] | None = None) -> None:
+        self._transport.send(Request("DELETE", path + _query(query), headers=headers))
 
     def _walk(
         self,

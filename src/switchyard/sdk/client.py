@@ -22,6 +22,7 @@ from switchyard.model.api import (
     RetryRequest,
     Version,
 )
+from switchyard.model.execution import ExecutionConfig, QualityOfService
 from switchyard.model.ids import is_id
 from switchyard.model.image import Compatibility
 from switchyard.model.job import Job, JobRequest, JobSpec, Limits, OnLost, State, Task
@@ -67,6 +68,14 @@ class JobFields(TypedDict, total=False):
     labels: Mapping[str, str] | None
     project: str | None
     domain: str | None
+    workflow: str | None
+    launch_plan: str | None
+    pool: str | None
+    cluster_label: str | None
+    tags: Sequence[str] | None
+    task_type: str | None
+    execution: ExecutionConfig | Mapping[str, Any] | None
+    quality_of_service: QualityOfService | Mapping[str, Any] | None
     on_lost: OnLost | str | None
     lost_after: int | str | None
     cluster: str | None
@@ -200,6 +209,8 @@ class Client(Following, Administration, Graphs):
         cluster: str | None = None,
         project: str | None = None,
         domain: str | None = None,
+        workflow: str | None = None,
+        launch_plan: str | None = None,
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
         ids: Sequence[str] = (),
@@ -218,6 +229,8 @@ class Client(Following, Administration, Graphs):
             "cluster": cluster,
             "project": project,
             "domain": domain,
+            "workflow": workflow,
+            "launch_plan": launch_plan,
             "owner": owner,
             "label": [f"{key}={value}" for key, value in (labels or {}).items()],
             "id": list(ids),

@@ -79,7 +79,7 @@ class Graphs(Calls):
     def _upload(self, path: str, kind: type[T], source: GraphSource, on_progress: OnProgress | None) -> T:
         said = on_progress or (lambda _done, _total: None)
         body = pack(source, on_progress=said)
-        return self._put(
+        return self._put_bytes(
             path,
             kind,
             body=body,

@@ -11,9 +11,19 @@ from msgspec import Meta, Struct
 
 from switchyard.errors import Malformed
 from switchyard.model.decode import load_yaml
+from switchyard.model.execution import (
+    PARALLEL_MAX,
+    AnnotationKey,
+    EnvName,
+    EnvValue,
+    LongText,
+    RawOutput,
+    SecurityContext,
+)
 from switchyard.model.log import OUTPUT_BYTES_MAX
-from switchyard.model.names import Name
+from switchyard.model.names import LabelKey, LabelValue, Name
 from switchyard.model.quantity import DURATION_S_MAX, parse_duration_s
+from switchyard.server.cluster_templates import ClusterResources, NamespaceMapping
 
 Weight = Annotated[float, Meta(ge=0)]
 Scalar = str | int | float
@@ -63,6 +73,7 @@ class Queue(Section, frozen=True):
     attributes: list[Name] = []
     limits: QueueLimits = QueueLimits()
     priority: int = 0
+    interruptible: bool = False  # what runs here may be preempted: only for jobs that bear it
     backend: dict[Name, str] = {}
 
 
@@ -87,14 +98,14 @@ class TaskResources(Section, frozen=True):
 
 
 class ExecutionConfig(Section, frozen=True):
-    max_parallelism: Annotated[int, Meta(ge=0)] | None = None
+    max_parallelism: Annotated[int, Meta(ge=0, le=PARALLEL_MAX)] | None = None  # 0: no bound
     interruptible: bool | None = None
     overwrite_cache: bool | None = None
-    raw_output_data_config: dict[str, Any] | None = None
-    security_context: dict[str, Any] | None = None
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-    envs: dict[str, str] | None = None
+    raw_output_data_config: RawOutput | None = None
+    security_context: SecurityContext | None = None
+    labels: dict[LabelKey, LabelValue] | None = None
+    annotations: dict[AnnotationKey, LongText] | None = None
+    envs: dict[EnvName, EnvValue] | None = None
 
 
 class TierValue(Section, frozen=True):
@@ -104,17 +115,6 @@ class TierValue(Section, frozen=True):
 class QualityOfService(Section, frozen=True):
     tierExecutionValues: dict[Name, TierValue] = {}
     defaultTiers: dict[Name, Name] = {}
-
-
-class ClusterResources(Section, frozen=True):
-    templatePath: str = ""
-    templateData: dict[str, Any] = {}
-    customData: dict[str, Any] = {}
-    refreshInterval: Scalar = "1m"
-
-
-class NamespaceMapping(Section, frozen=True):
-    template: str = "{{ project }}-{{ domain }}"
 
 
 class RedisConfig(Section, frozen=True):
@@ -200,8 +200,12 @@ class Config(Section, frozen=True):
     retention: Retention = Retention()
 
     @property
+    def all_domains(self) -> list[Domain]:
+        return [Domain(domain) if isinstance(domain, str) else domain for domain in self.domains]
+
+    @property
     def domain_names(self) -> frozenset[str]:
-        return frozenset(domain if isinstance(domain, str) else domain.id for domain in self.domains)
+        return frozenset(domain.id for domain in self.all_domains)
 
 
 def read_config(text: str, *, where: str) -> Config:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from switchyard.server.config import Config
+from switchyard.service.cluster_resources import Templates
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Settings:
     is_open: bool = False  # --no-auth
     bench: str = ""  # for the benchmark alone: no-commit or one-by-one
     config: Config = field(default_factory=Config)
+    templates: Templates = field(default_factory=Templates)  # of cluster resources
     bounds: Bounds = Bounds()
     pace: Pace = Pace()
 

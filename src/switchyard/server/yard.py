@@ -27,6 +27,7 @@ log = structlog.get_logger()
 RECKON_S = 0.02
 COMMIT_S_MAX = 30.0  # an accepted change waits no longer for its commit
 READY_S = 5.0  # without an answer of the database for this long, a balancer should ask another replica
+LOADED = frozenset({"access", "clusters", "policy"})  # what is kept in memory here
 ROUTED_BY = frozenset({"pending", "clusters", "access"})  # changes that may let a waiting job go
 
 
@@ -161,7 +162,7 @@ class Yard:
 
     def _after_commit(self, woken: Woken) -> None:
         """On the committer's thread, before the waiters are told: a caller sees its own change."""
-        if "access" in woken.versions or "clusters" in woken.versions:
+        if not LOADED.isdisjoint(woken.versions):
             self._refresh()
         if self.loop is not None and (woken.clusters or woken.jobs or woken.versions):
             self.loop.call_soon_threadsafe(self.woken, woken)

@@ -1,4 +1,4 @@
-"""What is kept in memory: clusters and access, as immutable snapshots keyed by version. A change makes a new one."""
+"""What is kept in memory: clusters, access and policy, as immutable snapshots by version. A change makes a new one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import msgspec
+import structlog
 
+from switchyard.errors import YardError
 from switchyard.model.access import Grant, On, Role, To
 from switchyard.model.cluster import Health, Load
 from switchyard.model.graph import Graph
-from switchyard.policy.admit import Rules
+from switchyard.policy.admit import ProjectEntry
+from switchyard.policy.resolve import Policy, RuleRow
 from switchyard.route.world import Member, World
 from switchyard.service.rights import Actor, Rights, local_admin, rights_of
 from switchyard.store import access as access_store
+from switchyard.store import attributes as attribute_store
 from switchyard.store import clusters as cluster_store
 from switchyard.store import events
 from switchyard.store.database import Database, Tx
+
+log = structlog.get_logger()
+INTERRUPTIBLE = "interruptible"  # the label of a cluster whose nodes may be taken away
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ class Access:
     users: dict[str, tuple[str, tuple[str, ...], bool]]  # id → name, groups, enabled
     tokens: dict[str, TokenEntry]
     grants: tuple[Grant, ...]
-    rules: Rules
+    projects: dict[str, ProjectEntry] = field(default_factory=dict)
     actors: dict[str, Actor] = field(default_factory=dict)
 
     def actor(self, user_id: str) -> Actor | None:
@@ -111,11 +118,8 @@ class ClusterEntry:
 class Snapshots:
     """The current snapshots. Reading one is a plain attribute; `refresh` is called after commits and each second."""
 
-    def __init__(
-        self, database: Database, *, domains: frozenset[str], now_us: Callable[[], int], silent_after_us: int
-    ) -> None:
+    def __init__(self, database: Database, *, policy: Policy, now_us: Callable[[], int], silent_after_us: int) -> None:
         self._database = database
-        self._domains = domains
         self._now_us = now_us
         self.silent_after_us = silent_after_us
         self._refreshing = threading.Lock()
@@ -125,7 +129,8 @@ class Snapshots:
         self._has_read_seen = False
         self.seen: dict[str, int] = {}  # agent → when it was last seen, by us or (read from the store) by another
         self.loads: dict[str, Load] = {}
-        self.access = Access(-1, {}, {}, (), Rules(domains, frozenset()))
+        self.access = Access(-1, {}, {}, ())
+        self.policy = policy  # the config alone, until the first refresh
         self.fleet = Fleet(-1, {}, {}, {})
         self.world = World.of(0, [])
 
@@ -135,6 +140,8 @@ class Snapshots:
             versions = events.counters_read(tx)
             if force or versions.get("access", 0) != self.access.version:
                 self.access = self._load_access(tx, versions.get("access", 0))
+            if versions.get("policy", 0) != self.policy.version:
+                self.policy = _next_policy(tx, self.policy, versions.get("policy", 0))
             if force or versions.get("clusters", 0) != self.fleet.version:
                 self.fleet = _load_fleet(tx, versions.get("clusters", 0), before=self.fleet)
             elsewhere = set()
@@ -185,6 +192,8 @@ class Snapshots:
             graph=row.graph,
             groups=row.groups,
             is_private=row.is_private,
+            backends=frozenset(fleet.agents[agent].backend for agent in fleet.by_cluster.get(row.id, ())),
+            is_interruptible=row.labels.get(INTERRUPTIBLE) == "true",
         )
 
     def _health(self, row: ClusterEntry, fleet: Fleet) -> tuple[Health, str]:
@@ -215,8 +224,28 @@ class Snapshots:
             Grant(row.id, Role(row.role), To(row.to_kind), row.subject, On(row.on_kind), row.object, row.created_us)
             for row in access_store.grant_all(tx)
         )
-        projects = frozenset(row.name for row in access_store.project_all(tx))
-        return Access(version, users, tokens, grants, Rules(self._domains, projects))
+        projects = {
+            row.name: ProjectEntry(msgspec.json.decode(row.labels, type=dict[str, str]), row.archived_us is not None)
+            for row in access_store.project_all(tx)
+        }
+        return Access(version, users, tokens, grants, projects)
+
+
+def _next_policy(tx: Tx, policy: Policy, version: int) -> Policy:
+    """The rows that changed since, on top of those we have. A restored database has a lower version: all anew."""
+    if version < policy.version:
+        policy = Policy(-1, kinds=policy.kinds, platform=policy.platform)
+    return policy.changed(version, (_rule_row(policy, row) for row in attribute_store.row_since(tx, policy.version)))
+
+
+def _rule_row(policy: Policy, row: attribute_store.Row) -> RuleRow:
+    kind = policy.kinds.by_name.get(row.kind)
+    value = None
+    try:
+        value = None if kind is None or row.value is None else kind.read(msgspec.json.decode(row.value))
+    except YardError as exc:  # written by another version of the kind's package; the other rules must hold all the same
+        log.error("attribute not understood", kind=row.kind, row=row.id, error=exc.detail)
+    return RuleRow(row.id, row.kind, (row.domain, row.project, row.workflow, row.launch_plan), value)
 
 
 def _load_fleet(tx: Tx, version: int, *, before: Fleet) -> Fleet:

@@ -14,16 +14,15 @@ from switchyard.model.api import Created
 from switchyard.model.job import JobRequest, JobSpec
 from switchyard.model.verdict import Plan
 from switchyard.policy.admit import Admitted, admit
-from switchyard.route.route import Ask, plan, rule
+from switchyard.route.route import plan, rule
+from switchyard.service.bounds import Bounds, bounds_of, encode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.credential import hash_secret, holds, split_credential
 from switchyard.service.demands import demand_of_spec
 from switchyard.service.newjob import (
-    Bounds,
     JobInsert,
     Kept,
-    encode_bounds,
     held_back,
     insert,
     keep,
@@ -69,10 +68,8 @@ class Submit:
         last: tuple[tuple[str, str], ...] = (),
     ) -> JobInsert:
         """Admit and route, from memory alone. `last`: clusters that come last, each with the reason."""
-        admitted = admit(request, self._context.snapshots.access.rules)
-        actor.need_project(Role.SUBMIT, request.project)
-        bounds = self._bounds(actor, request)
-        kept = self._rule(actor, request.spec, bounds, last)
+        admitted, bounds = self._admit(actor, request)
+        kept = self._rule(actor, admitted.request.spec, bounds, last)
         job_id = job_id or self._context.new_id()
         return self._insert(
             actor,
@@ -95,17 +92,20 @@ class Submit:
 
     def plan(self, actor: Actor, request: JobRequest) -> Plan:
         """Decide and show, store nothing."""
-        admit(request, self._context.snapshots.access.rules)
-        actor.need_project(Role.SUBMIT, request.project)
-        bounds = self._bounds(actor, request)
-        decided = plan(self._rule(actor, request.spec, bounds).ruling, seed=self._context.new_id())
+        admitted, bounds = self._admit(actor, request)
+        decided = plan(self._rule(actor, admitted.request.spec, bounds).ruling, seed=self._context.new_id())
         return replace(decided, engine=self._context.engines.choose(bounds.engine))
 
-    def _bounds(self, actor: Actor, request: JobRequest) -> Bounds:
+    def _admit(self, actor: Actor, request: JobRequest) -> tuple[Admitted, Bounds]:
+        """The right to submit comes first: what the rules of a project are is no business of a stranger."""
+        snapshots = self._context.snapshots
+        if request.project in snapshots.access.projects:
+            actor.need_project(Role.SUBMIT, request.project)
+        admitted = admit(request, snapshots.policy, snapshots.access.projects)
         if request.match_engine is not None:
             self._context.engines.choose(request.match_engine)
-        named, by_token = named_clusters(self._context.snapshots, actor, request)
-        return Bounds(named, by_token, request.match_engine)
+        named, by_token = named_clusters(snapshots, actor, request)
+        return admitted, bounds_of(named, by_token, admitted.draft, request.match_engine)
 
     def _rule(self, actor: Actor, spec: JobSpec, bounds: Bounds, last: tuple[tuple[str, str], ...] = ()) -> Kept:
         world, access = self._context.snapshots.world, self._context.snapshots.access
@@ -113,18 +113,10 @@ class Submit:
             self._rulings, self._rulings_of = {}, (world.version, access.version)
         demand = demand_of_spec(spec)
         engine = bounds.engine or self._context.engines.default
-        key = (actor.name, demand, bounds.named, bounds.by_token, engine, last)
+        key = (actor.name, demand, bounds, last)
         kept = self._rulings.get(key)
         if kept is None:
-            ask = Ask(
-                demand,
-                granted=actor.granted_clusters(world) | bounds.by_token,
-                hidden=actor.hidden_clusters(world) - bounds.by_token,
-                named=bounds.named,
-                last=last,
-                engine=engine,
-            )
-            kept = keep(rule(ask, world))
+            kept = keep(rule(bounds.ask(demand, actor, world, engine=engine, last=last), world))
             self._rulings[key] = kept
         return kept
 
@@ -180,7 +172,12 @@ class Submit:
         jobs.spec_put(batch.tx, new, at_us=batch.now_us)
         new = {key: body for key, body in verdicts.items() if key not in self._known}
         jobs.verdicts_put(batch.tx, new, at_us=batch.now_us)
-        batch.settled.append(lambda: self._known.update(specs, verdicts))  # only what is durable counts as known
+        policies = {write.policy.hash: write.policy.body for write in writes}
+        new = {key: body for key, body in policies.items() if key not in self._known}
+        jobs.policy_put(batch.tx, new, at_us=batch.now_us)
+        batch.settled.append(
+            lambda: self._known.update(specs, verdicts, policies)
+        )  # only what is durable counts as known
 
     def _claim(self, batch: Batch, writes: list[JobInsert]) -> dict[tuple[str, str], jobs.Row]:
         if not writes:

@@ -18,14 +18,15 @@ from switchyard.model.lifecycle import Life, Seen, Step, assign, lose, move, rej
 from switchyard.model.poll import Report
 from switchyard.model.tasks import live_positions
 from switchyard.model.verdict import Plan
-from switchyard.route.route import Ask, Ruling, plan, rule
+from switchyard.route.route import Ruling, plan, rule
 from switchyard.route.world import World
 from switchyard.service.arrays import Arrays
+from switchyard.service.bounds import decode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.demands import demand_of_spec
 from switchyard.service.jobs import last_of
-from switchyard.service.newjob import Kept, decode_bounds, keep
+from switchyard.service.newjob import Kept, keep
 from switchyard.service.report import again_at, change_of, life_of, record
 from switchyard.service.snapshots import owner_of
 from switchyard.store import clusters, events, jobs, leaders, leases, ranges
@@ -137,16 +138,9 @@ def _route_round(context: Context, leadership: Leadership, world: World, rulings
 
 def _rule(context: Context, world: World, row: jobs.Row, demand: Demand) -> Ruling:
     bounds = decode_bounds(row.bounds)
-    actor = owner_of(context.snapshots.access, row.owner)
-    ask = Ask(
-        demand,
-        granted=actor.granted_clusters(world) | bounds.by_token,
-        hidden=actor.hidden_clusters(world) - bounds.by_token,
-        named=bounds.named,
-        last=last_of(row),
-        engine=bounds.engine or context.engines.default,
-    )
-    return rule(ask, world)
+    owner = owner_of(context.snapshots.access, row.owner)
+    engine = bounds.engine or context.engines.default
+    return rule(bounds.ask(demand, owner, world, engine=engine, last=last_of(row)), world)
 
 
 def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan) -> dict[str, Any] | None:

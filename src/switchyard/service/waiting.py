@@ -12,7 +12,7 @@ from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.report import blocked, change_of, life_of, record
 from switchyard.service.upkeep import ROUND_MAX, Leadership
-from switchyard.store import jobs
+from switchyard.store import crowds, jobs
 
 
 def release_due(context: Context, leadership: Leadership) -> int:
@@ -115,6 +115,51 @@ def expire(context: Context, leadership: Leadership) -> int:
         return len(changes)
 
     return context.committer.call(apply, locks=late)
+
+
+def report_late(context: Context, leadership: Leadership) -> int:
+    """Jobs whose queueing budget is spent and that have not begun: said once, and shown from then on."""
+    with context.database.read() as tx:
+        due = jobs.job_late(tx, now_us=context.now_us(), limit=ROUND_MAX)
+    if not due:
+        return 0
+
+    def apply(batch: Batch) -> int:
+        if not leadership.holds(batch):
+            return 0
+        changes: dict[str, dict[str, Any]] = {}
+        for job_id, row in jobs.job_lock(batch.tx, due).items():
+            if row.late_from_us is None or row.late_from_us > batch.now_us:
+                continue
+            changes[job_id] = {"late_from_us": None}
+            if State(row.state) not in (State.PENDING, State.ASSIGNED) or row.agent_id is not None:
+                continue  # it began in time, or is over
+            budget_s = (row.late_from_us - row.created_us) // 1_000_000
+            changes[job_id]["late_us"] = batch.now_us
+            record(batch, row, Step(life_of(row), "late", f"it waits for longer than its budget of {budget_s} s"))
+        jobs.job_change(batch.tx, changes)
+        return len(changes)
+
+    return context.committer.call(apply, locks=due)
+
+
+def let_crowds_go(context: Context, leadership: Leadership) -> int:
+    """Jobs parked for a full crowd that is full no more: two servers may have parked and freed at the same moment."""
+    with context.database.read() as tx:
+        parked = crowds.crowds_parked(tx, ROUND_MAX)
+        live = crowds.crowd_live(tx, sorted(parked)) if parked else {}
+    spare = {crowd: most - live[crowd] for crowd, most in parked.items() if most > live[crowd]}
+    if not spare:
+        return 0
+
+    def apply(batch: Batch) -> int:
+        if not leadership.holds(batch):
+            return 0
+        for crowd in sorted(spare):
+            batch.clusters |= crowds.crowd_release(batch.tx, crowd, spare[crowd])
+        return len(spare)
+
+    return context.committer.call(apply)
 
 
 def _end(batch: Batch, row: jobs.Row, to: State, reason: str) -> dict[str, Any]:

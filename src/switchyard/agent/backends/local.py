@@ -19,6 +19,7 @@ from typing import ClassVar
 
 from switchyard.agent.backends import Piece, Quote, Setting, Status, marker, supervisor
 from switchyard.agent.backends.jobdir import NEVER, Claim, Exit, JobDir
+from switchyard.agent.environment import variables
 from switchyard.agent.need import Need, load_of, need_of, room_of, spec_of, total
 from switchyard.errors import Unavailable
 from switchyard.model.cluster import Load
@@ -290,29 +291,14 @@ def start_words(lease: Lease, path: Path, setting: Setting) -> list[bytes]:
     ask = spec.resources
     if ask.time_limit is not None:
         words.append(f"limit_s={parse_duration_s(ask.time_limit)}")
-    memory = ask.memory if ask.limits.memory is None else ask.limits.memory
+    memory = ask.asked.memory if ask.limits.memory is None else ask.limits.memory
     words.append(f"data_bytes={parse_bytes(memory) * ask.tasks}")
     return [os.fsencode(word) for word in words]
 
 
 def environment(lease: Lease, setting: Setting) -> dict[str, str]:
-    spec = spec_of(lease)
     inherited = {key: setting.environment[key] for key in INHERITED if key in setting.environment}
-    own = {
-        "SWITCHYARD_JOB_ID": lease.job,
-        "SWITCHYARD_ATTEMPT": str(lease.attempt),
-        "SWITCHYARD_FENCE": str(lease.fence),
-        "SWITCHYARD_CLUSTER": lease.cluster or setting.cluster,
-        "SWITCHYARD_TASKS": str(spec.resources.tasks),
-        "SWITCHYARD_CORES": str(spec.resources.cores),
-        "SWITCHYARD_PROJECT": lease.project,
-        "SWITCHYARD_DOMAIN": lease.domain,
-    }
-    if lease.lo is not None:
-        own["SWITCHYARD_ARRAY_INDEX"] = str(lease.lo)
-    if spec.image is not None:
-        own["SWITCHYARD_IMAGE"] = spec.image  # told, not obeyed: this backend runs on the host
-    return {"PATH": PATH_DEFAULT, **inherited, **spec.env, **own}
+    return {"PATH": PATH_DEFAULT, **inherited, **variables(lease, setting.cluster)}
 
 
 def show_duration(seconds: int) -> str:

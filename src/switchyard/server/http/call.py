@@ -28,6 +28,8 @@ class Call:
     body: Any = None
     token: str = ""
     agent: AgentEntry | None = None  # who calls, where that is an agent
+    if_match: str | None = None
+    if_none_match: str | None = None
 
     @property
     def caller(self) -> Caller:

@@ -7,7 +7,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from switchyard.errors import BadRequest, Denied, Gone, Malformed, PolicyRefused, UnknownName
+from switchyard.errors import BadRequest, Denied, Gone, Malformed, PolicyRefused
 from switchyard.model.api import BulkRequest
 from switchyard.model.decode import JsonReader
 from switchyard.model.job import JobRequest, State
@@ -84,7 +84,7 @@ async def _decide(
             write = await yard.in_thread(yard.submit.decide, actor, request, key=key, body=body)
         if write.created.state != State.REJECTED.value:
             return write
-    except (UnknownName, Denied):
+    except (BadRequest, Denied, PolicyRefused):
         pass
     await yard.in_thread(yard.context.snapshots.refresh)
     actor = await authenticate_user(yard, scope)  # with the grants of now
@@ -193,7 +193,17 @@ async def _lease(yard: Yard, agent: AgentEntry, message: Poll, wait_s: float, re
     gone: asyncio.Task[object] | None = None
     cluster = _cluster_name(yard, agent)
     cancelling = frozenset((held.job, held.fence) for held in message.cancelling)
-    ask = LeaseAsk(agent.id, agent.cluster_id, cluster, message.session, message.want, message.room, cancelling)
+    ask = LeaseAsk(
+        agent.id,
+        agent.cluster_id,
+        cluster,
+        message.session,
+        message.want,
+        message.room,
+        cancelling,
+        agent.backend,
+        _backends(yard, agent),
+    )
     given = Given(message.session, [], [], [])
     try:
         while not yard.hub.is_closing and not (gone is not None and gone.done()):
@@ -213,6 +223,12 @@ async def _lease(yard: Yard, agent: AgentEntry, message: Poll, wait_s: float, re
         if gone is not None:
             gone.cancel()
     return given
+
+
+def _backends(yard: Yard, agent: AgentEntry) -> frozenset[str]:
+    """What the agents of its cluster run jobs with."""
+    member = yard.context.snapshots.world.by_id.get(agent.cluster_id)
+    return frozenset() if member is None else member.backends
 
 
 def _is_rotation_asked(yard: Yard, agent: AgentEntry) -> bool:

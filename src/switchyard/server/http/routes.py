@@ -9,9 +9,11 @@ from starlette.routing import Route, Router
 
 from switchyard.errors import MethodNotAllowed, NotFound
 from switchyard.model.api import Output
+from switchyard.model.attributes import AttributeRow
 from switchyard.model.decode import JsonReader
 from switchyard.model.job import Job
 from switchyard.model.lifecycle import FINAL
+from switchyard.server.flyte.door import FlyteDoor
 from switchyard.server.http import hot, stream
 from switchyard.server.http.answer import (
     Body,
@@ -19,6 +21,7 @@ from switchyard.server.http.answer import (
     Scope,
     Send,
     guarded,
+    header,
     read_body,
     send_body,
     send_json,
@@ -32,7 +35,8 @@ from switchyard.server.http.authenticate import (
     refuse_strangers,
 )
 from switchyard.server.http.call import Call, read_query
-from switchyard.server.http.endpoints import AGENT, EITHER, ENDPOINTS, JOINER, USER, Endpoint, check_query
+from switchyard.server.http.endpoint import AGENT, EITHER, JOINER, USER, Endpoint
+from switchyard.server.http.endpoints import ENDPOINTS, check_query
 from switchyard.server.http.openapi import document
 from switchyard.server.http.upload import read_upload
 from switchyard.server.hub import first_of
@@ -57,6 +61,7 @@ class Door:
         routes = [Route(path, _Methods(yard, by_method)) for path, by_method in ordered]
         self._router = Router(routes=routes, default=_no_such_address, redirect_slashes=False)
         self._openapi = document()
+        self._flyte = FlyteDoor(yard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -74,6 +79,8 @@ class Door:
         elif not path.isprintable():
             # No name has such a character; `$` in a route's pattern would let a last newline through.
             await _no_such_address(scope, receive, send)
+        elif path.startswith("/api/v1/"):
+            await self._flyte(scope, receive, send)
         else:
             await guarded(scope, send, lambda: self._router(scope, receive, send))
 
@@ -120,7 +127,17 @@ class _Handler:
             body = await read_upload(yard, scope, receive)
         else:
             body = await self._read(scope, receive)
-        call = Call(yard, actor, dict(scope["path_params"]), query, body, bearer(scope), agent)
+        call = Call(
+            yard,
+            actor,
+            dict(scope["path_params"]),
+            query,
+            body,
+            bearer(scope),
+            agent,
+            if_match=_text(header(scope, b"if-match")),
+            if_none_match=_text(header(scope, b"if-none-match")),
+        )
         assert endpoint.handler is not None
         if endpoint.is_waiting:
             result = await self._wait(call, receive)
@@ -129,7 +146,8 @@ class _Handler:
         if isinstance(result, Body):
             await send_body(send, endpoint.status, result.content, (b"content-type", result.media))
         else:
-            await send_json(send, endpoint.status, result)
+            extra = [(b"etag", f'"{result.etag}"'.encode())] if isinstance(result, AttributeRow) else []
+            await send_json(send, endpoint.status, result, *extra)
 
     async def _read(self, scope: Scope, receive: Receive) -> Any:
         bounds = self._yard.settings.bounds
@@ -162,6 +180,10 @@ class _Handler:
             return found
         finally:
             gone.cancel()
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")
 
 
 def _is_awaited(found: Job | Output) -> bool:
