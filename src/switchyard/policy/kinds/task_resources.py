@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from switchyard.model.job import Limits, Resources
+from switchyard.model.job import COUNT_MAX, Limits, Resources
 from switchyard.model.quantity import parse_amount, parse_kubernetes
 from switchyard.policy.draft import Draft, Entry, Own
 from switchyard.policy.kinds.kind import Kind, Merge
@@ -19,6 +18,10 @@ from switchyard.policy.platform import Platform
 Quantity = Annotated[str, Meta(max_length=40)] | Annotated[int, Meta(ge=0, le=2**63 - 1)] | Annotated[float, Meta(ge=0)]
 # The attribute's word and the job's. `storage` is kept for Flyte's clients; nothing reads it, as in Flyte.
 JOB_FIELDS = {"cpu": "cores", "gpu": "gpus", "memory": "memory", "ephemeral_storage": "ephemeral_storage"}
+
+
+def _is_unset(value: str | int | float | None) -> bool:
+    return value is None or value == ""  # an empty text is how protobuf says it
 
 
 class ResourceSet(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -33,8 +36,11 @@ class ResourceSet(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if value is not None and (amount := parse_kubernetes(value)) and name == "gpu" and amount.denominator != 1:
-                raise ValueError(f"gpu is a whole number, not {value}")
+            if _is_unset(value):
+                continue
+            amount = parse_kubernetes(value)
+            if name == "gpu" and (amount.denominator != 1 or amount > COUNT_MAX):
+                raise ValueError(f"gpu is a whole number up to {COUNT_MAX}, not {value}")
 
 
 NOTHING = ResourceSet()  # the very object: msgspec omits a default only where it is the same one
@@ -45,9 +51,14 @@ class TaskResourcesValue(Struct, frozen=True, forbid_unknown_fields=True, omit_d
     limits: ResourceSet = NOTHING
 
     def __post_init__(self) -> None:
+        cpu = self.defaults.cpu
+        if cpu is not None and not _is_unset(cpu) and not parse_amount(cpu):
+            raise ValueError("defaults.cpu must be more than zero")
         for name in ResourceSet.__struct_fields__:
             default, limit = getattr(self.defaults, name), getattr(self.limits, name)
-            if default is not None and limit is not None and parse_amount(default) > parse_amount(limit):
+            if _is_unset(default) or _is_unset(limit):
+                continue
+            if parse_amount(default) > parse_amount(limit):
                 raise ValueError(f"defaults.{name} ({default}) is above its own limit ({limit})")
 
 
@@ -140,6 +151,4 @@ def _as_text(found: ResourceSet) -> ResourceSet:
 
 
 def _text(value: str | int | float | None) -> str | None:
-    if value is None or isinstance(value, str):
-        return value or None  # an empty text is how protobuf says "not set"
-    return str(value) if isinstance(value, int) else f"{Fraction(str(value)).limit_denominator(10**9).__float__():g}"
+    return None if _is_unset(value) else str(value)
