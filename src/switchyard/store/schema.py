@@ -16,9 +16,11 @@ from sqlalchemy import (
 )
 
 from switchyard.store.metadata import metadata
+from switchyard.store.schema_clusters import agents, clusters, graph_sources, invites
 from switchyard.store.schema_rules import attributes, policies, projects
 
-__all__ = ["attributes", "metadata", "policies", "projects"]  # defined elsewhere, and part of the schema
+# Defined elsewhere, and part of the schema.
+__all__ = ["agents", "attributes", "clusters", "graph_sources", "invites", "metadata", "policies", "projects"]
 
 # SQLite uses a partial index only where the query says the same words, so these texts are shared with the queries.
 READY = "is_ready"
@@ -31,7 +33,6 @@ LATE = "late_from_us IS NOT NULL"
 CROWDED = "crowd IS NOT NULL AND ended_us IS NULL"
 PARKED = "crowd IS NOT NULL AND NOT is_ready AND agent_id IS NULL AND state IN ('ASSIGNED', 'RUNNING')"
 LIVE = "is_live"
-NOT_DELETED = "deleted_us IS NULL"
 
 # Shared by many jobs. No foreign key holds them: without an index on the jobs' side removing one would read every job,
 # and that index costs each insert a sixth. `used_us` says when one was last put, and what was put lately stays.
@@ -242,89 +243,6 @@ idempotency = Table(
     Column("created_us", BigInteger, nullable=False),
 )
 Index("ix_idempotency_created", idempotency.c.created_us)
-
-clusters = Table(
-    "clusters",
-    metadata,
-    Column("id", Text, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("is_private", Boolean, nullable=False),
-    Column("is_cordoned", Boolean, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("groups", Text, nullable=False),
-    Column("labels", Text, nullable=False),
-    Column("backend", Text, nullable=False),
-    Column("graph", Text, nullable=True),
-    Column("submit_token_hash", Text, nullable=True),
-    Column("created_us", BigInteger, nullable=False),
-    Column("deleted_us", BigInteger, nullable=True),
-)
-Index(
-    "uq_clusters_name",
-    clusters.c.name,
-    unique=True,
-    sqlite_where=text(NOT_DELETED),
-    postgresql_where=text(NOT_DELETED),
-)
-
-# What a cluster's graph is made from, as it was given, in gzip's form: the agent's own description (subsystem ''), an
-# operator's (`containment`), and every further subsystem. `clusters.graph` is compiled from them at each change.
-graph_sources = Table(
-    "graph_sources",
-    metadata,
-    Column("cluster_id", Text, primary_key=True),
-    Column("subsystem", Text, primary_key=True),
-    Column("hash", Text, nullable=False),
-    Column("body", LargeBinary, nullable=False),
-    Column("bytes", BigInteger, nullable=False),  # unpacked
-    Column("actor", Text, nullable=False),
-    Column("at_us", BigInteger, nullable=False),
-)
-
-agents = Table(
-    "agents",
-    metadata,
-    Column("id", Text, primary_key=True),
-    Column("cluster_id", Text, ForeignKey("clusters.id"), nullable=False),
-    Column("name", Text, nullable=False),
-    Column("journal", Text, nullable=False),
-    Column("credential_hash", Text, nullable=False),
-    # A rotation: the next credential, until it is first used or its time is over; and whether one was asked for.
-    Column("next_hash", Text, nullable=True),
-    Column("next_until_us", BigInteger, nullable=True),
-    Column("is_rotation_asked", Boolean, nullable=False, default=False),
-    Column("is_paused", Boolean, nullable=False, default=False),
-    Column("reason", Text, nullable=False, default=""),  # why it is paused
-    Column("session", BigInteger, nullable=False),
-    Column("incarnation", Text, nullable=False),
-    Column("backend", Text, nullable=False),
-    Column("version", Text, nullable=False),
-    Column("load", Text, nullable=True),
-    Column("created_us", BigInteger, nullable=False),
-    Column("seen_us", BigInteger, nullable=True),
-    Column("deleted_us", BigInteger, nullable=True),
-)
-Index(
-    "uq_agents_name",
-    agents.c.cluster_id,
-    agents.c.name,
-    unique=True,
-    sqlite_where=text(NOT_DELETED),
-    postgresql_where=text(NOT_DELETED),
-)
-
-invites = Table(
-    "invites",
-    metadata,
-    Column("id", Text, primary_key=True),
-    Column("cluster_id", Text, ForeignKey("clusters.id"), nullable=False),
-    Column("token_hash", Text, nullable=False),
-    Column("is_reusable", Boolean, nullable=False),
-    Column("expires_us", BigInteger, nullable=False),
-    Column("uses", Integer, nullable=False),
-    Column("created_us", BigInteger, nullable=False),
-    Column("revoked_us", BigInteger, nullable=True),
-)
 
 # The last rendering of a project's and domain's cluster resources, whole.
 renders = Table(
