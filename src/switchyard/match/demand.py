@@ -68,6 +68,13 @@ class Plain:
     storage_bytes: int = 0
 
 
+@dataclass(slots=True)
+class Search:
+    """How much searching a demand may still cost, over all clusters: a hard one must not hold the server up."""
+
+    steps_left: int = 200_000  # about a second
+
+
 @dataclass(frozen=True, eq=False)
 class Demand:
     """All needs of a job. `is_together`: at the same time; else each on its own. No needs: it fits everywhere.
@@ -93,6 +100,11 @@ class Demand:
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+    @cached_property
+    def search(self) -> Search:
+        """What is left to spend on it."""
+        return Search()
 
     @property
     def is_by_name(self) -> bool:

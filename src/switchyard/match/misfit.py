@@ -18,6 +18,7 @@ from switchyard.model.graph import Graph
 from switchyard.model.quantity import show_bytes
 
 VALUES_SHOWN = 3
+TEXT_CHARS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def explain_spread(need: Need, nodes: int, holds: dict[int, int], best: int, *, 
 
 
 def explain_constraint(constraint: Constraint, graph: Graph) -> Misfit:
-    return Misfit("node", f"no node of {graph.nodes} meets the constraint {constraint}", 1)
+    return Misfit("node", f"no node of {graph.nodes} meets the constraint {str(constraint)[:TEXT_CHARS_MAX]}", 1)
 
 
 def _levels(needs: tuple[Need, ...], forest: Forest) -> Iterator[Level]:
