@@ -12,7 +12,7 @@ import structlog
 
 from switchyard.errors import EXIT_USAGE, Malformed, YardError
 from switchyard.server.cluster_templates import templates_of
-from switchyard.server.config import Config, read_config
+from switchyard.server.config import Config, read_config, sound_sections
 from switchyard.server.platform import read_platform
 from switchyard.server.settings import Settings, is_loopback, parse_address
 from switchyard.service.cluster_resources import Templates
@@ -128,19 +128,22 @@ def _file(text: str | None, flag: str, mistakes: list[str]) -> Path | None:
     return path
 
 
-def _config(text: str | None, mistakes: list[str]) -> Config:
-    path = _file(text, "--config", mistakes)
+def _config(file: str | None, mistakes: list[str]) -> Config:
+    path = _file(file, "--config", mistakes)
     if path is None or not path.is_file():
         return Config()
     try:
-        config = read_config(path.read_text(), where=str(path))
-        mistakes += [f"{path}: {mistake}" for mistake in read_platform(config)[1]]
-        return config
-    except YardError as exc:
-        mistakes.append(exc.detail)
+        text = path.read_text()
     except (OSError, UnicodeDecodeError) as exc:
         mistakes.append(f"--config: {exc}")
-    return Config()
+        return Config()
+    try:
+        config = read_config(text, where=str(path))
+    except YardError as exc:
+        mistakes.append(exc.detail)
+        config = sound_sections(text)
+    mistakes += [f"{path}: {mistake}" for mistake in read_platform(config)[1]]
+    return config
 
 
 def _templates(config: Config, file: str | None, mistakes: list[str]) -> Templates:

@@ -54,7 +54,6 @@ def cluster_view(context: Context, member: Member | None) -> Cluster:
 def _view(context: Context, member: Member, row: ClusterEntry) -> Cluster:
     agents = context.snapshots.fleet.by_cluster.get(member.id, ())
     seen = [context.snapshots.seen[agent] for agent in agents if agent in context.snapshots.seen]
-    loads = [context.snapshots.loads[agent] for agent in agents if agent in context.snapshots.loads]
     return Cluster(
         id=member.id,
         name=member.name,
@@ -65,7 +64,7 @@ def _view(context: Context, member: Member, row: ClusterEntry) -> Cluster:
         labels=row.labels,
         backend=row.backend,
         totals=member.graph.totals if member.graph else {},
-        load=loads[0] if loads else None,
+        load=context.snapshots.load_of(member.id),
         created_us=row.created_us,
         seen_us=max(seen, default=None),
     )

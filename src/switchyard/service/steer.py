@@ -170,7 +170,7 @@ def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest
         array=_tasks_again(row, rows, wanted.tasks),
         match_engine=decode_bounds(row.bounds).engine,
     )
-    asked = request if policy is None else as_asked(request, policy)
+    asked = request if policy is None else as_asked(request, policy, context.snapshots.policy.kinds)
     return asked, row.id, row.cluster_id if wanted.elsewhere else None
 
 

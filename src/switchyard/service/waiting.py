@@ -156,7 +156,7 @@ def let_crowds_go(context: Context, leadership: Leadership) -> int:
         if not leadership.holds(batch):
             return 0
         for crowd in sorted(spare):
-            batch.clusters |= crowds.crowd_release(batch.tx, crowd, spare[crowd])
+            batch.clusters |= crowds.crowd_release(batch.tx, crowd, spare[crowd], live=live[crowd])
         return len(spare)
 
     return context.committer.call(apply)
