@@ -9,7 +9,7 @@ from typing import Protocol
 from switchyard.match.cutting import allowed
 from switchyard.match.demand import Demand, Kind, Need, each_need
 from switchyard.match.engine import STEPS_MAX, TOO_COMPLEX, Match, Misfit
-from switchyard.match.misfit import explain, explain_constraint, explain_spread
+from switchyard.match.misfit import explain, explain_constraint, explain_spread, short_in_all
 from switchyard.match.question import UNBOUNDED, Budget, Question, TooComplex, Vector
 from switchyard.match.tree import Forest, forest_of
 from switchyard.model.graph import Graph
@@ -80,7 +80,10 @@ class _Asked:
         """All of them at the same time."""
         question = self.engine.question(needs, self.forest, is_capped=False)
         if question.is_competing:
-            is_met = self._search(self.engine.question(needs, self.forest, is_capped=True))
+            # What the whole cluster has too little of needs no search, which might end undecided.
+            is_met = short_in_all(needs, self.forest) is None and self._search(
+                self.engine.question(needs, self.forest, is_capped=True)
+            )
             slots = self._slots(needs) if self.is_explained else None
         else:
             (vector,) = self.engine.ways(question, self.forest, Budget())

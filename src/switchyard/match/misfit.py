@@ -42,12 +42,28 @@ def explain(needs: tuple[Need, ...], forest: Forest, *, word: str) -> Misfit:
         for judge in (_too_little, _too_few_that_meet, _too_few_holders):
             if found := judge(level, forest, word):
                 return found
+    if short := short_in_all(needs, forest):
+        return short
     inner = max((need for need, _ in each_need(needs)), key=lambda need: len(need.holds))
     place = "node" if inner.kind is Kind.SLOT else inner.type
     if len(needs) > 1:
         return Misfit(place, "every need fits by itself, but not all of them at the same time")
     what = ", ".join(map(_amount, inner.holds)) or _amount(inner)
     return Misfit(place, f"no single {place} has all that one {_name(inner, word)} needs: {what}")
+
+
+def short_in_all(needs: tuple[Need, ...], forest: Forest) -> Misfit | None:
+    """Needs that must be met together ask for more of a type than the whole cluster has."""
+    asked: dict[tuple[str, str], int] = {}
+    for need, count in each_need(needs):
+        if need.kind is Kind.VERTEX:
+            asked[need.type, need.unit] = asked.get((need.type, need.unit), 0) + count
+    for (kind, unit), total in asked.items():
+        alike = Need(kind, total, unit)
+        best = _has(forest.root, alike)
+        if best < total:
+            return Misfit(kind, f"needs {_amount(alike)} in all; the cluster has {_shown(best, alike)}", total, best)
+    return None
 
 
 def explain_spread(need: Need, nodes: int, holds: dict[int, int], best: int, *, word: str) -> Misfit:
