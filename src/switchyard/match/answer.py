@@ -8,8 +8,8 @@ from typing import Protocol
 
 from switchyard.match.cutting import allowed
 from switchyard.match.demand import Demand, Kind, Need, each_need
-from switchyard.match.engine import STEPS_MAX, TOO_COMPLEX, Match, Misfit
 from switchyard.match.misfit import explain, explain_constraint, explain_spread, short_in_all
+from switchyard.match.outcome import STEPS_MAX, TOO_COMPLEX, Match, Misfit
 from switchyard.match.question import UNBOUNDED, Budget, Question, TooComplex, Vector
 from switchyard.match.tree import Forest, forest_of
 from switchyard.model.graph import Graph

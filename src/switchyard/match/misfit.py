@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from switchyard.match.constraint import Constraint
 from switchyard.match.demand import Kind, Need, each_need
-from switchyard.match.engine import Misfit
+from switchyard.match.outcome import Misfit
 from switchyard.match.requirement import Requirement
 from switchyard.match.tree import Forest, Tree
 from switchyard.model.graph import Graph

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from switchyard.match.demand import Kind, Need, each_need
-from switchyard.match.engine import STEPS_MAX
+from switchyard.match.outcome import STEPS_MAX
 from switchyard.match.requirement import Requirement
 from switchyard.match.tree import Tree
 

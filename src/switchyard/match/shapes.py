@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from switchyard.match.answer import answer
 from switchyard.match.demand import Demand, Kind, Need
-from switchyard.match.engine import Match, Misfit
+from switchyard.match.outcome import Match, Misfit
 from switchyard.match.question import Budget, Memo, Question, Vector, compile_needs
 from switchyard.match.tree import Forest, Tree, forest_of
 from switchyard.model.graph import Graph

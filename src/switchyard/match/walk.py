@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from switchyard.match.answer import answer
 from switchyard.match.demand import Demand, Need
-from switchyard.match.engine import Match, Misfit
+from switchyard.match.outcome import Match, Misfit
 from switchyard.match.question import Budget, Question, TooComplex, Vector, compile_needs
 from switchyard.match.tree import Forest, Tree
 from switchyard.model.graph import Graph

@@ -299,4 +299,9 @@ def _cluster_entry(row: cluster_store.Row, before: ClusterEntry | None) -> Clust
 
 
 def _graph(text: str | None) -> Graph | None:
-    return msgspec.json.decode(text, type=Graph) if text else None
+    """A graph that cannot be read, written by another version, is one cluster's trouble and nobody else's."""
+    try:
+        return msgspec.json.decode(text, type=Graph) if text else None
+    except msgspec.ValidationError as exc:
+        log.error("graph not understood", error=str(exc)[:300])
+        return None
