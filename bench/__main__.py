@@ -15,16 +15,18 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import agents, crowd, scale, start, submit
+from bench import agents, crowd, match, policy, scale, start, submit
 from bench.table import Table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
     "submit": submit.measure,
+    "policy": policy.measure,
     "start": start.measure,
     "agents": agents.measure,
     "crowd": crowd.measure,
     "scale": scale.measure,
+    "match": match.measure,
 }
 
 

@@ -18,6 +18,9 @@ WAITING = 50
 JOBS = 5000
 IDLE = 5000
 IDLE_S = 20
+GRAPH = {
+    "shapes": [{"type": "core"}, {"type": "node", "children": [[0, 10_000]]}, {"type": "x", "children": [[1, 10]]}]
+}
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -54,7 +57,7 @@ class Agent:
 
     async def open(self) -> None:
         self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
-        answer = await self.poll(inventory=[], graph={"groups": [{"count": 10, "cores": 10_000}]})
+        answer = await self.poll(inventory=[], graph=GRAPH)
         self._session = answer["session"]
 
     async def poll(self, **message: object) -> dict[str, object]:

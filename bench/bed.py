@@ -8,8 +8,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 from tests.programs import Server, call, start_server
 from tests.services import postgres_running
+
+from switchyard.model.graph import Graph
+from switchyard.model.graph.read import compile_graph
 
 ALIVE_S = 5.0
 DATABASES = ("sqlite", "postgresql")
@@ -31,14 +35,15 @@ def server(folder: Path, url: str | None, *extra: str) -> Iterator[Server]:
         yield running
 
 
-def join(url: str, name: str, *, cores: int = 1_000_000) -> str:
+def join(url: str, name: str, *, cores: int = 1_000_000, graph: Graph | None = None) -> str:
     """A cluster that is up, without an agent's process: its credential."""
     joined = call(
         "POST", f"{url}/v1/agents/join", {"cluster": name, "name": "bench", "journal": name, "backend": "fake"}
     )
     credential: str = joined.json["credential"]
-    graph = {"groups": [{"count": 10, "cores": cores, "memory_bytes": 2**50}]}
-    call("POST", f"{url}/v1/agents/poll", {"incarnation": "b", "inventory": [], "graph": graph}, token=credential)
+    has = graph or compile_graph({"nodes": 10, "each": {"core": cores, "memory": 2**50}}, where="bench")
+    told = {"incarnation": "b", "inventory": [], "graph": msgspec.to_builtins(has)}
+    call("POST", f"{url}/v1/agents/poll", told, token=credential)
     threading.Thread(target=_keep_alive, args=(url, credential), daemon=True).start()
     return credential
 

@@ -195,6 +195,8 @@ def _kind(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return " or ".join(f"`{value}`" for value in schema["enum"])
     kind = schema.get("type", "anything")
+    if "prefixItems" in schema:
+        return f"list of {', then '.join(_kind(each) for each in schema['prefixItems'])}"
     if kind == "array":
         return f"list of {_kind(schema.get('items', {}))}"
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):

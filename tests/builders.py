@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from switchyard.match.demand import Demand
+from switchyard.match.demand import Demand, Plain
+from switchyard.match.plain import demand_from
 from switchyard.model.cluster import Health
-from switchyard.model.graph import Graph, NodeGroup
+from switchyard.model.graph import Graph
+from switchyard.model.graph.read import compile_graph
 from switchyard.model.job import JobRequest, JobSpec, OnLost, Resources, State
 from switchyard.model.lifecycle import FINAL, Life
 from switchyard.route.route import Ask
@@ -39,8 +41,9 @@ def a_life(
 
 
 def a_spec(*command: str, **fields: Any) -> JobSpec:
-    """A job's spec; `nodes`, `tasks`, `cores`, `gpus` and `memory` go into its resources."""
-    asked = {name: fields.pop(name) for name in ("nodes", "tasks", "cores", "gpus", "memory") if name in fields}
+    """A job's spec; `nodes`, `tasks`, `cores`, `gpus`, `memory` and the like go into its resources."""
+    words = ("nodes", "tasks", "cores", "gpus", "memory", "ephemeral_storage", "limits")
+    asked = {name: fields.pop(name) for name in words if name in fields}
     if asked:
         fields["resources"] = Resources(**asked)
     if "on_lost" in fields:
@@ -52,6 +55,7 @@ def a_request(*command: str, **fields: Any) -> JobRequest:
     """A submit; the words of a request stay there, all others describe the spec."""
     own = ("name", "project", "domain", "priority", "labels", "cluster", "clusters")
     own += ("array", "after", "hold", "expires_after")
+    own += ("workflow", "launch_plan", "pool", "cluster_label", "tags", "quality_of_service")
     kept = {name: fields.pop(name) for name in own if name in fields}
     return JobRequest(spec=a_spec(*command, **fields), **kept)
 
@@ -61,14 +65,19 @@ def a_body(**fields: Any) -> dict[str, Any]:
     return {"spec": {"command": ["true"]}, **fields}
 
 
-def a_group(count: int = 1, *, cores: int = 4, gpus: int = 0, memory_gib: int = 8, storage_gib: int = 0) -> NodeGroup:
-    return NodeGroup(
-        count=count, cores=cores, gpus=gpus, memory_bytes=memory_gib * GIB, storage_bytes=storage_gib * GIB
-    )
+def a_group(count: int = 1, *, cores: int = 4, gpus: int = 0, memory_gib: int = 8, storage_gib: int = 0) -> Any:
+    """Equal nodes, in the short form."""
+    each = {"core": cores, "gpu": gpus, "memory": memory_gib * GIB, "storage": storage_gib * GIB}
+    return {"nodes": count, "each": each}
 
 
-def a_graph(*groups: NodeGroup, **fields: Any) -> Graph:
-    return Graph(groups=list(groups) or [a_group(**fields)])
+def a_graph(*groups: Any, **fields: Any) -> Graph:
+    return compile_graph(list(groups) or [a_group(**fields)], where="graph")
+
+
+def a_demand(**fields: Any) -> Demand:
+    """What a plain job needs: `tasks`, `nodes`, and per task `cores`, `gpus`, `memory_bytes`, `storage_bytes`."""
+    return demand_from(Plain(**fields))
 
 
 def a_member(name: str, **fields: Any) -> Member:
@@ -83,5 +92,5 @@ def a_world(*members: Member) -> World:
 
 def an_ask(world: World, **fields: Any) -> Ask:
     """What a small job asks, by somebody who may submit everywhere."""
-    defaults: dict[str, Any] = {"demand": Demand(), "granted": frozenset(member.id for member in world.members)}
+    defaults: dict[str, Any] = {"demand": a_demand(), "granted": frozenset(member.id for member in world.members)}
     return Ask(**(defaults | fields))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from switchyard.model.job import Limits as Limits
     from switchyard.model.job import Resources as Resources
     from switchyard.model.job import State as State
+    from switchyard.model.scope import Scope as Scope
     from switchyard.sdk.client import Client as Client
     from switchyard.sdk.completed import as_completed as as_completed
     from switchyard.sdk.executor import Executor as Executor
@@ -40,6 +41,7 @@ __all__ = [
     "NotFound",
     "PolicyRefused",
     "Resources",
+    "Scope",
     "State",
     "TimedOut",
     "Unauthenticated",
@@ -54,6 +56,7 @@ _HOMES = {
     "switchyard.sdk.executor": ("Executor",),
     "switchyard.sdk.handle": ("JobHandle",),
     "switchyard.model.job": ("Job", "JobRequest", "JobSpec", "Limits", "Resources", "State"),
+    "switchyard.model.scope": ("Scope",),
 }
 
 

@@ -4,18 +4,21 @@
     ├── BadRequest               bad-request      400   INVALID_ARGUMENT     2
     │   ├── Malformed            malformed        400
     │   ├── TooLarge             too-large        413   RESOURCE_EXHAUSTED
-    │   └── UnknownName          unknown-name     400
+    │   ├── UnknownName          unknown-name     400
+    │   └── ConditionMissing     condition-…      428   FAILED_PRECONDITION
     ├── Unauthenticated          unauthenticated  401   UNAUTHENTICATED      4
     ├── Denied                   denied           403   PERMISSION_DENIED    4
     ├── NotFound                 not-found        404   NOT_FOUND            3
     │   ├── NoSuchJob            no-such-job
-    │   └── NoSuchCluster …      no-such-cluster
+    │   ├── NoSuchCluster …      no-such-cluster
+    │   └── NoSuchAttribute      no-such-attribute
     ├── MethodNotAllowed         method-not-…     405   UNIMPLEMENTED        1
     ├── Conflict                 conflict         409   ALREADY_EXISTS       6
     │   ├── NameTaken            name-taken
     │   ├── KeyReused            key-reused
     │   ├── AgentLives           agent-lives
-    │   └── Resync               resync
+    │   ├── Resync               resync
+    │   └── Outdated             outdated         412   ABORTED
     ├── Gone                     gone             410   FAILED_PRECONDITION  6
     ├── PolicyRefused            policy-refused   422   FAILED_PRECONDITION  5
     ├── Busy (transient)         busy             429   RESOURCE_EXHAUSTED   1
@@ -87,6 +90,15 @@ class UnknownName(BadRequest):
     code = "unknown-name"
 
 
+class ConditionMissing(BadRequest):
+    """A write of this must say what it has seen."""
+
+    code = "condition-missing"
+    status = 428
+    grpc = "FAILED_PRECONDITION"
+    default_next = "Send If-Match with the ETag you read, or If-None-Match: * for a first write."
+
+
 class TooLarge(BadRequest):
     """The body is over the bound."""
 
@@ -140,6 +152,13 @@ class NoSuchCluster(NotFound):
     default_next = "`yard cluster ls` lists the clusters you may see."
 
 
+class NoSuchAttribute(NotFound):
+    """There is no such attribute exactly here."""
+
+    code = "no-such-attribute"
+    default_next = "`yard explain-policy` shows what holds here and which level gave it."
+
+
 class Conflict(YardError):
     """The request conflicts with what is there."""
 
@@ -176,6 +195,15 @@ class Resync(Conflict):
 
     code = "resync"
     default_next = "Poll again with the whole inventory."
+
+
+class Outdated(Conflict):
+    """It was changed since you read it."""
+
+    code = "outdated"
+    status = 412
+    grpc = "ABORTED"
+    default_next = "Read it again, then decide."
 
 
 class MethodNotAllowed(YardError):

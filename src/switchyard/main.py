@@ -33,11 +33,23 @@ GROUPS: dict[str, list[tuple[str, str, str]]] = {
         ("priority", "switchyard.cli.priority", "Give jobs another priority"),
     ],
     "Clusters": [
-        ("cluster", "switchyard.cli.cluster", "List, invite, cordon, edit and remove clusters"),
+        ("cluster", "switchyard.cli.cluster", "List, invite, describe, cordon and remove clusters; ask what fits"),
         (
             "agent",
             "switchyard.agent.command",
             "Run an agent beside a cluster; also: ls, show, pause, resume, rotate, rm, doctor",
+        ),
+    ],
+    "Rules": [
+        ("get", "switchyard.cli.attributes_get", "Show an attribute that is set at a scope, or all of a kind"),
+        ("update", "switchyard.cli.attributes_update", "Set an attribute at a scope, from a file"),
+        ("delete", "switchyard.cli.attributes_delete", "Remove an attribute that is set at a scope"),
+        ("history", "switchyard.cli.attributes_history", "Show who changed an attribute, when, from what to what"),
+        ("explain-policy", "switchyard.cli.policy", "Show every rule that holds somewhere, and the level that gave it"),
+        (
+            "cluster-resources",
+            "switchyard.cli.cluster_resources",
+            "Fill the templates of a project's namespace, or show what would change",
         ),
     ],
     "Access": [
@@ -47,7 +59,7 @@ GROUPS: dict[str, list[tuple[str, str, str]]] = {
         ("user", "switchyard.cli.user", "Add, list, edit and remove users"),
         ("token", "switchyard.cli.token", "Create, list and revoke tokens"),
         ("grant", "switchyard.cli.grant", "Say who may view, submit, operate or administer what"),
-        ("project", "switchyard.cli.project", "List and create projects"),
+        ("project", "switchyard.cli.project", "List, create, change and archive projects"),
         ("audit", "switchyard.cli.audit", "Show who changed what"),
     ],
     "Server": [
@@ -148,7 +160,7 @@ def _unknown(name: str, known: list[str]) -> BadRequest:
 def _help() -> str:
     lines = ["usage: yard COMMAND [OPTIONS]", "", "One place to submit jobs to many clusters.", ""]
     for group, commands in GROUPS.items():
-        lines += [group, *(f"  {command:<10} {summary}" for command, _, summary in commands), ""]
+        lines += [group, *(f"  {command:<17} {summary}" for command, _, summary in commands), ""]
     return "\n".join(lines) + "\n" + FOOT
 
 

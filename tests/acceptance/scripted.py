@@ -13,12 +13,16 @@ Lease = dict[str, Any]
 class ScriptedAgent:
     """Joins at once, with the graph of one node, and begins its first session."""
 
-    def __init__(self, stage: Stage, cluster: str, *, name: str = "scripted", cores: int = 8) -> None:
+    def __init__(
+        self, stage: Stage, cluster: str, *, name: str = "scripted", cores: int = 8, backend: str = "local"
+    ) -> None:
         self._stage = stage
-        request = {"cluster": cluster, "name": name, "journal": f"journal-{name}", "backend": "local"}
+        request = {"cluster": cluster, "name": name, "journal": f"journal-{name}", "backend": backend}
         self._credential = stage.post("/v1/agents/join", request)["credential"]
         nodes = graph(cores)["each"]
-        self._graph = {"groups": [{"count": 1, "cores": nodes["core"], "memory_bytes": 2**33}]}
+        memory = {"type": "memory", "size": 2**33, "unit": "B"}
+        node = {"type": "node", "children": [[0, nodes["core"]], [1, 1]]}
+        self._graph = {"shapes": [{"type": "core"}, memory, node]}
         self._cores = cores
         self.session = 0
         self.sync()

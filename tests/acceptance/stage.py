@@ -140,9 +140,11 @@ class Stage:
 
 
 @contextmanager
-def staged(folder: Path, *, auth: bool = False, extra: Sequence[str] = ()) -> Iterator[Stage]:
+def staged(
+    folder: Path, *, auth: bool = False, extra: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> Iterator[Stage]:
     """A running server of its own; at the end nothing of it is left, jobs neither."""
-    server = start_server(folder, auth=auth, extra=extra)
+    server = start_server(folder, auth=auth, extra=extra, env=env)
     try:
         yield Stage(folder, server, Secret(server.admin_token) if auth else None)
     finally:

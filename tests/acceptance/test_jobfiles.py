@@ -81,7 +81,7 @@ def test_the_sdk_takes_one(client: Client) -> None:
             SMALL | {"resources": [{"type": "node", "count": 1, "exclusive": True, "with": []}]},
             "resources[0].exclusive",
         ),
-        (SMALL | {"attributes": {"system": {"constraints": {"properties": ["amd"]}}}}, "attributes.system.constraints"),
+        (SMALL | {"attributes": {"system": {"dependencies": [{"scheme": "after"}]}}}, "attributes.system.dependencies"),
         (SMALL | {"tasks": []}, "tasks: expected a list"),
     ],
 )
@@ -94,6 +94,13 @@ def test_what_cannot_be_kept_is_refused_and_nothing_is_submitted(
     assert done.returncode == EXIT_USAGE
     assert f"{file}: {says}" in done.stderr
     assert len(stage.walk("/v1/jobs", limit=500)) == before
+
+
+def test_constraints_are_kept(stage: Stage, tmp_path: Path) -> None:
+    form = SMALL | {"attributes": {"system": {"constraints": {"properties": ["amd"]}}}}
+    done = stage.yard("submit", "--plan", "-f", written(tmp_path, form))
+    assert done.returncode == EXIT_REJECTED
+    assert "meets the constraint properties amd" in done.stdout
 
 
 def test_the_api_itself_takes_the_plain_form_only(stage: Stage) -> None:

@@ -208,11 +208,11 @@ def test_the_higher_priority_is_leased_first_when_the_cluster_is_full(stage: Sta
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        (("-c", "5"), "largest node has 4"),
-        (("-n", "9"), "asks 9 tasks"),
-        (("-N", "3", "-n", "3"), "asks 3 nodes"),
-        (("-m", "9GiB"), "largest node has 8GiB"),
-        (("-g", "1"), "gpus"),
+        (("-c", "5"), "best node has 4"),
+        (("-n", "9"), "needs 9 tasks"),
+        (("-N", "3", "-n", "3"), "needs 3 nodes"),
+        (("-m", "9GiB"), "best node has 8GiB"),
+        (("-g", "1"), "gpu"),
     ],
 )
 def test_what_no_cluster_could_ever_run_is_rejected_with_every_reason(

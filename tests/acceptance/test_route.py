@@ -39,7 +39,7 @@ def test_a_plan_decides_as_a_submit_would_and_stores_nothing(stage: Stage) -> No
     assert "Nothing was submitted" in shown
     too_big = stage.yard("submit", "--plan", "-c", "5", "--", "true")
     assert too_big.returncode == EXIT_REJECTED
-    assert too_big.stdout.count("asks 5 cores per task, largest node has 4") >= 3
+    assert too_big.stdout.count("needs 5 core per task; best node has 4") >= 3
     assert (stage.walk("/v1/jobs", limit=500), stage.walk("/v1/events", limit=500)) == before
 
 
@@ -47,7 +47,9 @@ def test_explain_shows_every_verdict_and_what_would_help(stage: Stage) -> None:
     rejected = stage.submitted("true", spec={"resources": {"cores": 6}})
     assert rejected["state"] == "REJECTED"
     explained = stage.read("explain", rejected["id"])
-    assert verdicts(explained, "plan") == dict.fromkeys("abc", ("no", "asks 6 cores per task, largest node has 4"))
+    assert verdicts(explained, "plan") == dict.fromkeys(
+        "abc", ("no", "needs 6 core per task; best node has 4; 1 node has at least 4")
+    )
     assert any("cores 6 → 4" in hint for hint in explained["hints"]), explained["hints"]
     pinned = stage.submit("true", cluster="b")
     ended = stage.ended(pinned)

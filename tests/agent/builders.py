@@ -11,7 +11,8 @@ from typing import Any
 
 from switchyard.agent.backends import ENDS, Backend, Setting, Status
 from switchyard.agent.backends.local import LocalBackend
-from switchyard.model.graph import Graph, NodeGroup
+from switchyard.model.graph import Graph
+from switchyard.model.graph.read import compile_graph
 from switchyard.model.ids import make_id
 from switchyard.model.job import JobSpec, Resources
 from switchyard.model.poll import Lease
@@ -40,7 +41,8 @@ def a_lease(*command: str, job: str | None = None, fence: int = 1, attempt: int 
 
 
 def a_graph(cores: int = 4, memory_bytes: int = 2**33, gpus: int = 0) -> Graph:
-    return Graph(groups=[NodeGroup(count=1, cores=cores, memory_bytes=memory_bytes, gpus=gpus)])
+    each = {"core": cores, "memory": memory_bytes, "gpu": gpus}
+    return compile_graph({"nodes": 1, "each": each}, where="graph")
 
 
 def a_setting(directory: Path, graph: Graph | None = None) -> Setting:

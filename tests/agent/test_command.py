@@ -117,9 +117,10 @@ def test_discover_prints_what_graph_reads(tmp_path: Path) -> None:
     env = isolated_env(tmp_path)
     found = yard("agent", "discover", env=env, check=True).stdout
     (tmp_path / "graph.yaml").write_text(found)
-    again = yard("agent", "discover", "--graph", str(tmp_path / "graph.yaml"), env=env, check=True).stdout
-    assert again == found
+    words = ["agent", "discover", "--graph", str(tmp_path / "graph.yaml"), "-o", "json"]
+    read = json.loads(yard(*words, env=env, check=True).stdout)
     plain = json.loads(yard("agent", "discover", "-o", "json", env=env, check=True).stdout)
+    assert (read["nodes"], read["totals"]["core"]) == (plain["nodes"], plain["each"]["core"])
     assert plain["each"]["core"] == len(os.sched_getaffinity(0)) or plain["each"]["core"] >= 1
 
 

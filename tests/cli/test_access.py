@@ -21,7 +21,7 @@ CLUSTER: dict[str, Any] = {
     "name": "alpha",
     "health": "up",
     "backend": "local",
-    "graph": {"groups": [{"count": 2, "cores": 4, "gpus": 1, "memory_bytes": 8 << 30}]},
+    "totals": {"core": 8, "gpu": 2, "memory": 16 << 30, "node": 2},
     "load": {"free_cores": 3, "running": 5},
     "labels": {"site": "north", "old": "x"},
 }

@@ -86,7 +86,7 @@ def test_show_says_all_of_it(yard: Callable[..., Done], peer: Peer) -> None:
         "alice",
     ):
         assert text in out
-    assert json.loads(yard("show", ID, "-o", "json").out)["spec"]["resources"]["gpus"] == 0
+    assert json.loads(yard("show", ID, "-o", "json").out)["spec"]["resources"]["memory"] == "8GiB"
     assert len(json.loads(yard("show", ID, ID, "-o", "json").out)) == 2
 
 

@@ -16,8 +16,10 @@ from tests.cli.conftest import Done
 from tests.sdk.peer import Peer, Say, a_job, problem
 
 OURS = [command for commands in GROUPS.values() for command, path, _ in commands if path.startswith("switchyard.cli")]
-NOUNS = ["cluster", "user", "token", "grant", "project"]
-VERBS = [(noun, verb.name) for noun in NOUNS for verb in import_module(f"switchyard.cli.{noun}").VERBS]
+NOUNS = ["cluster", "user", "token", "grant", "project", "cluster-resources"]
+VERBS = [
+    (noun, verb.name) for noun in NOUNS for verb in import_module(f"switchyard.cli.{noun.replace('-', '_')}").VERBS
+]
 
 MODULES = """
 import sys
@@ -40,7 +42,7 @@ def test_help_lists_every_command_in_groups(yard: Callable[..., Done]) -> None:
     for group, commands in GROUPS.items():
         assert f"\n{group}\n" in done.out
         for command, _, summary in commands:
-            assert f"  {command:<10} {summary}\n" in done.out
+            assert f"  {command:<17} {summary}\n" in done.out
     assert all(len(line) <= 120 for line in done.out.splitlines())
     assert yard().code == 2
     assert yard("help", "ls").out == yard("ls", "--help").out

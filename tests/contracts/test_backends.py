@@ -53,6 +53,11 @@ def test_describes_its_graph(backend: Backend) -> None:
     assert backend.describe().cores == 4
 
 
+def test_looks_again_where_it_can_and_says_whether_something_changed(backend: Backend) -> None:
+    assert backend.look() is False
+    assert backend.describe().cores == 4
+
+
 def test_success_has_exit_code_zero(backend: Backend) -> None:
     ended = end_of(backend, backend.submit(exits(0)))
     assert (ended.seen, ended.exit_code, ended.signal) == (Seen.SUCCEEDED, 0, None)

@@ -358,7 +358,7 @@ def test_output_is_taken_only_from_the_agent_that_leased_the_attempt(store: Data
 
 def test_a_project_is_made_once(store: Database) -> None:
     with store.write() as tx:
-        row = {"name": "web", "description": "", "created_us": NOW_US}
+        row = {"name": "web", "title": "", "description": "", "labels": "{}", "created_us": NOW_US}
         assert [access.project_put(tx, row) for _ in range(2)] == [True, False]
 
 

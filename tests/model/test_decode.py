@@ -149,5 +149,5 @@ def test_numbers_beyond_the_bounds_are_refused() -> None:
 
 
 def test_a_plain_value_is_checked_with_where_it_came_from() -> None:
-    with pytest.raises(Malformed, match=r"graph\.yaml: .*at `groups`"):
-        convert({"groups": []}, Graph, where="graph.yaml")
+    with pytest.raises(Malformed, match=r"graph\.yaml: .*at `shapes`"):
+        convert({"shapes": []}, Graph, where="graph.yaml")

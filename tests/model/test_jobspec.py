@@ -109,6 +109,92 @@ def test_the_sdk_takes_it_where_it_takes_a_mapping_and_fields_are_laid_over_it()
 
 
 @pytest.mark.parametrize(
+    ("form", "plain"),
+    [
+        (changed("resources", to=[SLOT, {**SLOT, "label": "t"}]), {"tasks": 20, "cores": 2}),
+        (changed("resources", to=[{"type": "rack", "count": 2, "with": [SLOT]}]), {"tasks": 20, "cores": 2}),
+        (changed("resources", 0, "count", to={"min": 3, "max": 4}), {"tasks": 3, "cores": 2}),
+        (changed("resources", 0, "count", to="2,4,8"), {"tasks": 2, "cores": 2}),
+        (changed("resources", 0, "with", to=[{"type": "gpu", "count": 1}]), {"tasks": 10, "cores": 1, "gpus": 1}),
+        (
+            changed(
+                "resources", 0, "with", to=[{"type": "core", "count": 1}, {"type": "memory", "count": 4, "unit": "GiB"}]
+            ),
+            {"tasks": 10, "cores": 1, "memory": 4 * 2**30},
+        ),
+        (changed("resources", 0, "with", 0, "with", to=[{"type": "pu", "count": 2}]), {"tasks": 10, "cores": 2}),
+        (changed("tasks", 0, "count", to={"per_slot": 2}), {"tasks": 10, "cores": 2}),
+        (changed("tasks", 0, "count", to={"total": 11}), {"tasks": 10, "cores": 2}),
+    ],
+)
+def test_canonical_form_is_kept_as_the_demand(form: dict[str, Any], plain: dict[str, Any]) -> None:
+    found = from_jobspec(form).plain
+    demand = found.pop("demand")
+    assert found == {"command": ["app"], **plain}
+    assert demand["resources"] == form["resources"]
+    assert "command" not in demand["tasks"][0]
+
+
+def test_constraints_are_part_of_the_demand() -> None:
+    form = changed("attributes", "system", "constraints", to={"properties": ["amd"]})
+    assert from_jobspec(form).plain["demand"]["attributes"] == {"system": {"constraints": {"properties": ["amd"]}}}
+
+
+RAINBOW: dict[str, Any] = {
+    "version": 1,
+    "name": "lammps",
+    "resources": {
+        "lmp": {
+            "type": "node",
+            "replicas": 2,
+            "with": [{"type": "core", "count": 4, "requires": [{"name": "io", "field": "type", "match": "shm"}]}],
+        },
+        "unused": {"type": "node", "count": 7},
+    },
+    "tasks": [{"command": "lmp", "resources": "lmp"}],
+}
+
+
+def test_rainbows_dictionary_is_kept_as_the_demand() -> None:
+    found = from_jobspec(RAINBOW).plain
+    demand = found.pop("demand")
+    assert found == {"command": ["lmp"], "name": "lammps", "tasks": 9, "cores": 1}
+    assert demand == {**{k: RAINBOW[k] for k in ("version", "resources")}, "tasks": [{"resources": "lmp"}]}
+    scheduled = copy.deepcopy(RAINBOW)
+    scheduled["resources"]["lmp"]["schedule"] = True
+    assert from_jobspec(scheduled).plain["tasks"] == 2
+    assert from_jobspec({**RAINBOW, "resources": {}}).plain["demand"]["resources"] == {}, "it fits everywhere"
+
+
+def deep(levels: int) -> dict[str, Any]:
+    vertex: dict[str, Any] = {"type": "core", "count": 1}
+    for _ in range(levels):
+        vertex = {"type": "rack", "count": 1, "with": [vertex]}
+    return vertex
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ({**RAINBOW, "resources": {"a": 7}}, "resources.a: expected fields"),
+        ({**RAINBOW, "resources": {"a": {"type": 7}}}, "resources.a.type: expected a text"),
+        ({**RAINBOW, "resources": {"a": {"type": "core", "count": "x"}}}, "resources.a.count: expected a whole"),
+        ({**RAINBOW, "resources": {"a": {"type": "core", "count": 10**9}}}, "resources.a.count: expected a whole"),
+        ({**RAINBOW, "resources": {"a": deep(1000)}}, "resources.a.with[0]"),
+        ({**RAINBOW, "tasks": []}, "tasks: expected a list"),
+        ({**RAINBOW, "tasks": [{"command": 7}]}, "tasks[0].command: expected a list"),
+        ({**RAINBOW, "tasks": [{"command": ["a"]}] * 2}, "tasks: a job runs one command"),
+        ({**RAINBOW, "other": 1}, "other: not known here"),
+        (changed("resources", to=[deep(1000)]), "resources[0]"),
+    ],
+)
+def test_what_is_no_demand_is_refused_by_its_place(form: dict[str, Any], says: str) -> None:
+    with pytest.raises(Malformed) as raised:
+        from_jobspec(form, where="job.json")
+    assert raised.value.detail.startswith(f"job.json: {says}"), raised.value.detail
+
+
+@pytest.mark.parametrize(
     ("form", "is_one"),
     [
         (SMALL, True),
@@ -133,28 +219,12 @@ def test_which_files_are_meant_as_a_jobspec(form: object, is_one: bool) -> None:
         (changed("extra", to=1), "extra: not known here"),
         (changed("resources", to=...), "resources: expected a list with entries, not nothing"),
         (changed("resources", to=[]), "resources: expected a list with entries"),
-        (changed("resources", to=[SLOT, SLOT]), "resources: expected exactly one entry, not 2"),
         (changed("resources", 0, to="slot"), "resources[0]: expected fields, not 'slot'"),
         (changed("resources", 0, "type", to="rack"), "resources[0].type: expected a slot here, not 'rack'"),
-        (changed("resources", 0, "count", to={"min": 1, "max": 4}), "resources[0].count: expected a whole number"),
         (changed("resources", 0, "count", to=0), "resources[0].count: expected a whole number"),
         (changed("resources", 0, "count", to=True), "resources[0].count: expected a whole number"),
         (changed("resources", 0, "count", to=10**9), "resources[0].count: expected a whole number from 1 to 10000000"),
         (changed("resources", 0, "label", to=...), "resources[0].label: a slot has a label"),
-        (changed("resources", 0, "unit", to="GB"), "resources[0].unit: not known here"),
-        (changed("resources", 0, "with", to=[{"type": "gpu", "count": 1}]), "resources[0].with: a slot needs at least"),
-        (
-            changed("resources", 0, "with", to=[{"type": "core", "count": 1}, {"type": "memory", "count": 4}]),
-            "resources[0].with[1].type: a slot holds one count of core and one of gpu, not 'memory'",
-        ),
-        (
-            changed("resources", 0, "with", to=[{"type": "core", "count": 1}, {"type": "core", "count": 4}]),
-            "resources[0].with[1].type: a slot holds one count of core",
-        ),
-        (
-            changed("resources", 0, "with", 0, "with", to=[{"type": "pu", "count": 2}]),
-            "resources[0].with[0].with: not known here",
-        ),
         (
             changed("resources", to=[{"type": "node", "count": 1, "exclusive": True, "with": [SLOT]}]),
             "resources[0].exclusive: whole nodes",
@@ -166,11 +236,8 @@ def test_which_files_are_meant_as_a_jobspec(form: object, is_one: bool) -> None:
         (changed("tasks", to=...), "tasks: expected a list with entries"),
         (changed("tasks", to=[SMALL["tasks"][0]] * 2), "tasks: expected exactly one entry, not 2"),
         (changed("tasks", 0, "slot", to="other"), "tasks[0].slot: there is no slot 'other', only 's'"),
-        (changed("tasks", 0, "count", to={"per_slot": 2}), "tasks[0].count.per_slot: one task per slot"),
         (changed("tasks", 0, "count", to={"per_slot": 1, "total": 1}), "tasks[0].count: give either"),
         (changed("tasks", 0, "count", to={}), "tasks[0].count: give either"),
-        (changed("tasks", 0, "count", to={"per_resource": 1}), "tasks[0].count.per_resource: not known here"),
-        (changed("tasks", 0, "count", to={"total": 11}), "tasks[0].count.total: 11 tasks, with 10 slots"),
         (changed("tasks", 0, "distribution", to="cyclic"), "tasks[0].distribution: not known here"),
         (changed("tasks", 0, "command", to=[]), "tasks[0].command: expected a list with entries"),
         (changed("tasks", 0, "command", to=["a", 1]), "tasks[0].command[1]: expected a text, not 1"),
@@ -182,10 +249,6 @@ def test_which_files_are_meant_as_a_jobspec(form: object, is_one: bool) -> None:
         (
             changed("attributes", "system", "environment", to={"A": 1}),
             "attributes.system.environment.A: expected a text",
-        ),
-        (
-            changed("attributes", "system", "constraints", to={"properties": ["amd"]}),
-            "attributes.system.constraints: it bounds where or when",
         ),
         (
             changed("attributes", "system", "dependencies", to=[{"scheme": "after"}]),

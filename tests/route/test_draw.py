@@ -6,15 +6,42 @@ import subprocess
 import sys
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.model.ids import make_id
 from switchyard.route.select import weighted
-from switchyard.route.select.weighted import LOOP_MAX, MASK, draw
+from switchyard.route.select.weighted import LOOP_MAX, MASK, best_of, choose, draw
 
 IDS = [make_id(1_700_000_000_000_000 + 137 * n, n * 0x9E3779B97F4A7C15) for n in range(100_000)]
+
+
+def groups_of(names, weights):
+    """Candidates as the index gives them."""
+    found = {}
+    for number, (name, weight) in enumerate(zip(names, weights, strict=True)):
+        found.setdefault(float(weight), []).append((weighted.hash_text(name), number))
+    return [
+        (weight, np.array([key for key, _ in members], dtype=np.uint64), np.array([number for _, number in members]))
+        for weight, members in found.items()
+    ]
+
+
+def by_arrays(seed, names, weights):
+    return choose(seed, groups_of(names, weights))
+
+
+def test_the_next_best_is_who_would_win_without_the_winner() -> None:
+    names = [f"cluster-{index}" for index in range(30)]
+    weights = [index % 3 for index in range(30)]
+    for seed in IDS[:200]:
+        first = choose(seed, groups_of(names, weights))
+        second = choose(seed, groups_of(names, weights), lambda number, first=first: number != first)
+        without = [0 if index == first else weight for index, weight in enumerate(weights)]
+        assert second == draw(seed, names, without)
+    assert choose(IDS[0], groups_of(names, weights), lambda _: False) is None
 
 
 @pytest.mark.parametrize("weights", [(1, 2, 6), (0.5, 0, 1.5), (99, 1)])
@@ -76,9 +103,8 @@ def test_the_loop_and_the_arrays_give_the_same_winner(seed: str, names: list[str
     weights = data.draw(st.lists(weight, min_size=len(names), max_size=len(names)))
     if not any(weights):
         weights[0] = 1.0
-    key = weighted.hash_text(seed)
-    by_loop = weighted._draw_by_loop(key, names, weights)
-    assert by_loop == weighted._draw_by_array(key, names, weights) == draw(seed, names, weights)
+    by_loop = weighted._draw_by_loop(weighted.hash_text(seed), names, weights)
+    assert by_loop == by_arrays(seed, names, weights) == draw(seed, names, weights)
     assert weights[by_loop] > 0
 
 
@@ -87,8 +113,8 @@ def test_nothing_changes_where_the_loop_gives_way_to_the_arrays(count: int) -> N
     names = [f"cluster-{index}" for index in range(count)]
     weights = [1.0 + index % 4 for index in range(count)]
     for seed in IDS[:500]:
-        key = weighted.hash_text(seed)
-        assert weighted._draw_by_loop(key, names, weights) == weighted._draw_by_array(key, names, weights)
+        by_loop = weighted._draw_by_loop(weighted.hash_text(seed), names, weights)
+        assert by_loop == by_arrays(seed, names, weights)
 
 
 @pytest.mark.parametrize("pair", [(MASK, MASK - 1), (MASK - 1, MASK - 2), (MASK - 5, MASK - 3), (2**60, 2**60 + 1)])
@@ -97,10 +123,8 @@ def test_hashes_too_near_for_a_float_still_have_one_winner(pair: tuple[int, int]
     names = ["a", "b"]
     keys = dict(zip(names, map(_unmix, pair), strict=True))
     monkeypatch.setattr(weighted, "hash_text", keys.__getitem__)
-    weighted._arrays.cache_clear()
     want = pair.index(max(pair))
-    assert weighted._draw_by_loop(0, names, [1, 1]) == weighted._draw_by_array(0, names, [1, 1]) == want
-    weighted._arrays.cache_clear()
+    assert weighted._draw_by_loop(0, names, [1, 1]) == best_of(0, groups_of(names, [1, 1])) == want
 
 
 def _unmix(value: int) -> int:

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.match.demand import Demand
 from switchyard.model.cluster import Health
 from switchyard.model.verdict import Say, Verdict
 from switchyard.route.explain import hints
 from switchyard.route.route import plan, route, rule
-from tests.builders import a_graph, a_member, a_world, an_ask
+from tests.builders import a_demand, a_graph, a_member, a_world, an_ask
 
-BIG = Demand(cores=99)
+BIG = a_demand(cores=99)
 
 
 def verdict_of(name: str, world, **ask) -> Verdict:
@@ -89,7 +88,7 @@ def test_a_hidden_cluster_has_no_verdict_and_no_mention() -> None:
 def test_a_reason_names_the_first_few_clusters_and_counts_the_rest() -> None:
     world = a_world(*(a_member(f"c{index}") for index in range(9)))
     found = route(an_ask(world, demand=BIG), world, seed="job")
-    assert found.reason.startswith("no cluster could ever run it: c0: asks 99 cores per task")
+    assert found.reason.startswith("no cluster could ever run it: c0: needs 99 core per task")
     assert found.reason.endswith("and 4 more")
     assert len(found.verdicts) == 9
 
@@ -109,7 +108,7 @@ def test_only_a_cluster_that_may_and_can_is_ever_chosen(facts, seed) -> None:
     world = a_world(*members)
     granted = frozenset(f"id-c{index}" for index, fact in enumerate(facts) if fact[2])
     hidden = frozenset(f"id-c{index}" for index, fact in enumerate(facts) if fact[3])
-    ask = an_ask(world, granted=granted, hidden=hidden, demand=Demand(cores=4))
+    ask = an_ask(world, granted=granted, hidden=hidden, demand=a_demand(cores=4))
     found = route(ask, world, seed=seed)
     able = [m for m in members if m.id in granted - hidden and m.health is UP and m.graph.cores == 8]
     assert (found.outcome == "assign") == bool(able)
@@ -128,11 +127,11 @@ def test_only_a_cluster_that_may_and_can_is_ever_chosen(facts, seed) -> None:
         (a_member("a"), {"granted": frozenset()}, "a grant to submit to a"),
         (a_member("a", health=CORDONED), {}, "yard cluster uncordon a"),
         (a_member("a", health=DOWN), {}, "bring the agent of a back"),
-        (a_member("a"), {"demand": Demand(cores=9)}, "cores 9 → 4 (a)"),
-        (a_member("a", graph=a_graph(gpus=2)), {"demand": Demand(gpus=3)}, "gpus 3 → 2 (a)"),
-        (a_member("a"), {"demand": Demand(memory_bytes=2**40)}, "memory 1TiB → 8GiB (a)"),
-        (a_member("a"), {"demand": Demand(tasks=4, nodes=2)}, "no fixed number of nodes (a)"),
-        (a_member("a"), {"demand": Demand(tasks=9)}, "tasks 9 → 4 (a)"),
+        (a_member("a"), {"demand": a_demand(cores=9)}, "cores 9 → 4 (a)"),
+        (a_member("a", graph=a_graph(gpus=2)), {"demand": a_demand(gpus=3)}, "gpus 3 → 2 (a)"),
+        (a_member("a"), {"demand": a_demand(memory_bytes=2**40)}, "memory 1TiB → 8GiB (a)"),
+        (a_member("a"), {"demand": a_demand(tasks=4, nodes=2)}, "no fixed number of nodes (a)"),
+        (a_member("a"), {"demand": a_demand(tasks=9)}, "tasks 9 → 4 (a)"),
     ],
 )
 def test_a_hint_names_a_change_that_helps(member, ask, says) -> None:
@@ -144,4 +143,4 @@ def test_there_are_few_hints_and_none_that_would_not_help() -> None:
     world = a_world(*(a_member(f"c{index}", health=DOWN) for index in range(20)))
     assert len(hints(an_ask(world), world)) == 5
     lone = a_world(a_member("a"))
-    assert hints(an_ask(lone, demand=Demand(cores=9, gpus=9)), lone) == []
+    assert hints(an_ask(lone, demand=a_demand(cores=9, gpus=9)), lone) == []

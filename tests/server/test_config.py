@@ -43,7 +43,7 @@ resourcemanager:
   redis: {hostPaths: ["redis:6379"], hostKey: k, maxRetries: 1, primaryName: p}
   taskTypes: {spark: {default: 5}}
 rainbow: {registration_secret: chocolate, anonymous_match: true}
-match: {engine: builtin}
+match: {engine: walk, allowed: [walk]}
 selection: {name: weighted, options: {a: 1}}
 """
 
@@ -107,8 +107,8 @@ rainbow: {}
 
 
 def test_an_unknown_key_is_told_the_known_ones() -> None:
-    (found,) = mistakes("match: {engin: builtin}\n")
-    assert found == "match.engin: unknown key; known here: engine"
+    (found,) = mistakes("match: {engin: walk}\n")
+    assert found == "match.engin: unknown key; known here: engine, allowed"
 
 
 @pytest.mark.parametrize("text", ["[]", "7", "just words", "clusters: []", "queues: {}", "domains: 7", "rainbow: yes"])
@@ -147,14 +147,23 @@ def complaint(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 def test_all_mistakes_of_the_settings_are_listed_at_once(capsys, tmp_path: Path) -> None:
     config = tmp_path / "yard.yaml"
-    config.write_text("colour: red\nmatch: {engin: x}\n", encoding="utf-8")
+    config.write_text("colour: red\nmatch: {engin: x}\nqueues: [{name: a}, {name: a}]\n", encoding="utf-8")
     said = complaint(
         capsys,
         *("--http", "0.0.0.0:99999", "--grpc", "nowhere", "--no-auth", "--tls-cert", str(tmp_path / "missing.pem")),
         *("--config", str(config), "--database", "mysql://x", "--data", str(tmp_path)),
     )
-    for part in ("--http", "--grpc", "--tls-cert: cannot read", "go together", "colour", "engin", "--database"):
+    options = ("--http", "--grpc", "--tls-cert: cannot read", "go together", "--database")
+    for part in (*options, "colour", "engin", "'a' is given twice"):
         assert part in said, part
+
+
+def test_a_name_of_a_section_with_mistakes_is_not_called_unknown(capsys, tmp_path: Path) -> None:
+    config = tmp_path / "yard.yaml"
+    config.write_text("domains: [{id: moon, hue: 1}]\nclusters: {clusterPoolAssignments: {moon: {pool: p}}}\n")
+    said = complaint(capsys, "--config", str(config), "--data", str(tmp_path))
+    assert "domains[0]" in said
+    assert "no such domain" not in said
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,10 @@ LISTS = {
     "/v1/tokens": ("id", False),
     "/v1/grants": ("id", False),
     "/v1/projects": ("name", False),
+    "/v1/domains": ("id", False),
+    "/v1/attribute-kinds": ("number", False),
+    "/v1/attributes/{kind}/list?level=workflow": ("id", False),
+    "/v1/attributes/{kind}/history?project=own": ("id", True),
     "/v1/audit": ("id", True),
 }
 
@@ -47,8 +51,11 @@ def filled(town: Town) -> dict[str, str]:
         cluster = town.cluster("paged")
         town.agent(cluster)
         town.invite("own")
+        town.rule(f"project=own&domain=development&workflow={town.name('flow')}")
+        town.rule("project=own")
     town.must("POST", f"/v1/jobs/{job}/cancel", {})
-    return {"job": job, "cluster": "own", "array": town.job("own", array="0-9,20")}
+    array = town.job("own", array="0-9,20")
+    return {"job": job, "cluster": "own", "array": array, "kind": "execution-queue-attribute"}
 
 
 def walk(town: Town, path: str, limit: int) -> list[Any]:
@@ -69,7 +76,7 @@ def test_a_walk_sees_each_item_once_and_in_order(town: Town, filled: dict[str, s
     key, is_newest_first = LISTS[path]
     path = path.format(**filled)
     whole = [item[key] for item in walk(town, path, 500)]
-    assert len(whole) >= (2 if "events" in path and "jobs" in path else COUNT)
+    assert len(whole) >= (2 if "domains" in path or ("events" in path and "jobs" in path) else COUNT)
     assert whole == sorted(set(whole), reverse=is_newest_first)
     for limit in (1, 3, len(whole), len(whole) + 1) if len(whole) < 60 else (7, len(whole)):
         assert [item[key] for item in walk(town, path, min(limit, 500))] == whole

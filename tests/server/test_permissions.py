@@ -2,89 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 import pytest
 
 from switchyard.server.http.endpoints import ENDPOINTS
-from tests.server.town import MEMBERS, ROLES, Town
+from tests.server.cases import (
+    ADMINS,
+    ADMINS_MAKE,
+    ALL,
+    ROOT,
+    ROOT_MAKES,
+    SEES,
+    SPEC,
+    UNSEEN,
+    UNSEEN_MAKES,
+    USERS,
+    Case,
+    agent_of,
+    at,
+    endless,
+    foreign,
+    fresh_cluster,
+    grant_id,
+    grant_on,
+    me,
+    my_token,
+    own,
+    send,
+)
+from tests.server.graph_cases import GRAPH_CASES
+from tests.server.rows_rules import RULES
+from tests.server.town import ROLES, Town
 
 pytestmark = pytest.mark.xdist_group("permissions")
-Body = dict[str, Any] | None
-SPEC = {"command": ["true"]}
-
-
-@dataclass(frozen=True)
-class Case:
-    """One request. `path` and `body` are made anew for each role; `says` has a status per role, in their order."""
-
-    route: str
-    what: str
-    says: str
-    path: Callable[[Town, str], str] | None = None
-    body: Callable[[Town, str], Body] | None = None
-
-    @property
-    def expected(self) -> dict[str, int]:
-        return dict(zip(ROLES, map(int, self.says.split()), strict=True))
-
-
-def at(template: str, make: Callable[[Town], str]) -> Callable[[Town, str], str]:
-    return lambda town, _role: template.format(make(town))
-
-
-def own(what: str) -> Callable[[Town], str]:
-    return lambda town: getattr(town, what)("own")
-
-
-def foreign(what: str) -> Callable[[Town], str]:
-    return lambda town: getattr(town, what)("foreign")
-
-
-def fresh_cluster(group: str) -> Callable[[Town], str]:
-    return lambda town: town.cluster(f"group-{group}")
-
-
-def agent_of(cluster: str) -> Callable[[Town], str]:
-    return lambda town: town.agent(cluster)[0]
-
-
-def send(**fields: Any) -> Callable[[Town, str], Body]:
-    return lambda _town, _role: fields
-
-
-def grant_on(on: str, what: str) -> Callable[[Town, str], Body]:
-    return lambda _town, _role: {"role": "view", "to": "group", "subject": "nobodys", "on": on, "object": what}
-
-
-def grant_id(on: str, what: str) -> Callable[[Town, str], str]:
-    return lambda town, _role: f"/v1/grants/{town.grant(town.user()[0], 'view', on, what)}"
-
-
-def endless(query: str) -> Callable[[Town, str], str]:
-    return lambda _town, _role: f"/v1/events/stream?after=x&{query}"
-
-
-def me(town: Town, role: str) -> str:
-    return f"/v1/users/the-{role if role in MEMBERS else 'admin'}"
-
-
-def my_token(town: Town, role: str) -> str:
-    return f"/v1/tokens/{town.token_of(f'the-{role}' if role in MEMBERS else 'the-view')}"
-
-
-# roles:                          nobody bad agent stranger view submit operate admin root
-ALL = "200 200 200 200 200 200 200 200 200"
-USERS = "401 401 401 200 200 200 200 200 200"
-ROOT = "401 401 401 403 403 403 403 403 200"
-ROOT_MAKES = "401 401 401 403 403 403 403 403 201"
-SEES = "401 401 401 404 200 200 200 200 200"
-UNSEEN = "401 401 401 404 404 404 404 404 200"
-UNSEEN_MAKES = "401 401 401 404 404 404 404 404 201"
-ADMINS = "401 401 401 404 403 403 403 200 200"
-ADMINS_MAKE = "401 401 401 404 403 403 403 201 201"
 
 JOB_READS = {
     "/v1/jobs/{job}": "/v1/jobs/{}",
@@ -232,6 +181,7 @@ CASES = [
         UNSEEN_MAKES,
         lambda *_: "/v1/clusters/foreign/submit-token",
     ),
+    *GRAPH_CASES,
     Case("GET /v1/agents", "all one may see", USERS),
     Case("GET /v1/agents", "own", SEES, lambda *_: "/v1/agents?cluster=own"),
     Case("GET /v1/agents", "foreign", UNSEEN, lambda *_: "/v1/agents?cluster=foreign"),
@@ -303,8 +253,32 @@ CASES = [
         UNSEEN,
         lambda town, _: f"/v1/grants/{town.grant(town.user()[0], 'view', 'platform', 'all')}",
     ),
-    Case("GET /v1/projects", "those one may see", USERS),
-    Case("POST /v1/projects", "new", ROOT_MAKES, body=lambda town, _: {"name": town.name("made")}),
+    *(Case(**row) for row in RULES),
+    # This server has no templates, which is what those who may hear.
+    Case(
+        "POST /v1/cluster-resources",
+        "own project",
+        "401 401 401 403 403 403 403 400 400",
+        body=send(project="own", domain="development"),
+    ),
+    Case(
+        "POST /v1/cluster-resources",
+        "foreign project",
+        "401 401 401 403 403 403 403 403 400",
+        body=send(project="foreign", domain="development"),
+    ),
+    Case(
+        "GET /v1/cluster-resources/changes",
+        "own project",
+        "401 401 401 403 403 403 403 400 400",
+        lambda *_: "/v1/cluster-resources/changes?project=own&domain=development",
+    ),
+    Case(
+        "GET /v1/cluster-resources/changes",
+        "foreign project",
+        "401 401 401 403 403 403 403 403 400",
+        lambda *_: "/v1/cluster-resources/changes?project=foreign&domain=development",
+    ),
     Case("GET /v1/audit", "all", ROOT),
 ]
 
@@ -324,7 +298,8 @@ def test_who_may(town: Town, case: Case) -> None:
     found: dict[str, int] = {}
     for role in ROLES:
         path = case.path(town, role) if case.path else route
-        answer = town.ask(method, path, case.body(town, role) if case.body else None, token=town.tokens[role])
+        body = case.body(town, role) if case.body else None
+        answer = town.ask(method, path, body, token=town.tokens[role], headers=case.headers)
         found[role] = answer.status
         if answer.status >= 400:
             problem = answer.json

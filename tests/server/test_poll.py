@@ -105,7 +105,7 @@ BAD_POLLS = [
     {"output": [{"job": "0" * 26, "fence": 1, "stream": "stdout", "offset": -1, "data": ""}]},
     {"output": [{"job": "0" * 26, "fence": 1, "stream": "stdout", "offset": 0, "data": "?"}]},
     {"graph": {"groups": []}},
-    {"graph": {"groups": [{"count": 10**12}]}},
+    {"graph": {"shapes": [{"type": "core"}, {"type": "node", "children": [[0, 10**12]]}]}},
     {"load": {"trouble": "a\nb"}},
 ]
 

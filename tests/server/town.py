@@ -11,7 +11,14 @@ from tests.programs import NODES, Answer, call
 
 ROLES = ("nobody", "bad", "agent", "stranger", "view", "submit", "operate", "admin", "root")
 MEMBERS = ("view", "submit", "operate", "admin")  # those with this role on the project and the cluster group `own`
-GRAPH = {"groups": [{"count": NODES["nodes"], "cores": 4, "memory_bytes": 2**33}]}
+GRAPH = {
+    "shapes": [
+        {"type": "core"},
+        {"type": "memory", "size": 2**33, "unit": "B"},
+        {"type": "node", "children": [[0, 4], [1, 1]]},
+        {"type": "cluster", "children": [[2, NODES["nodes"]]]},
+    ]
+}
 
 
 @dataclass
@@ -76,6 +83,14 @@ class Town:
     def grant(self, user: str, role: str, on: str, what: str) -> str:
         body = {"role": role, "to": "user", "subject": user, "on": on, "object": what}
         return str(self.must("POST", "/v1/grants", body)["id"])
+
+    def rule(self, scope: str) -> None:
+        """Set the queue tags at a scope, whatever was there."""
+        path = f"/v1/attributes/execution-queue-attribute?{scope}"
+        seen = self.ask("GET", path, token=self.root)
+        headers = {"If-Match": seen.headers["etag"]} if seen.status == 200 else {"If-None-Match": "*"}
+        answer = self.ask("PUT", path, {"tags": ["default"]}, token=self.root, headers=headers)
+        assert answer.status == 200, answer.body
 
     def token_of(self, user: str) -> str:
         return str(self.must("POST", "/v1/tokens", {"user": user})["info"]["id"])

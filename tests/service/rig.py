@@ -21,8 +21,9 @@ from switchyard.model.job import Job, JobRequest
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Held, Join, Lease, OutputChunk, Report, Room
 from switchyard.server import app
+from switchyard.server.config import Config
 from switchyard.server.settings import Bounds, Settings
-from switchyard.service import access, clusters, jobs
+from switchyard.service import access, clusters, graphs, jobs, projects
 from switchyard.service.clock import Ids, now_us
 from switchyard.service.committer import Call
 from switchyard.service.lease import Given, LeaseAsk, SyncAsk
@@ -54,10 +55,17 @@ class Rig:
     """One server's insides. Closed, it leaves the database as a stopped server does."""
 
     def __init__(
-        self, url: str, folder: Path, *, clock: Clock | None = None, ids: Callable[[], str] | None = None, **bounds: int
+        self,
+        url: str,
+        folder: Path,
+        *,
+        clock: Clock | None = None,
+        ids: Callable[[], str] | None = None,
+        config: Config | None = None,
+        **bounds: int,
     ) -> None:
         self.clock = clock or Clock()
-        settings = Settings(folder, ("127.0.0.1", 1), url, bounds=Bounds(**bounds))
+        settings = Settings(folder, ("127.0.0.1", 1), url, config=config or Config(), bounds=Bounds(**bounds))
         with patch.object(app, "now_us", self.clock), patch.object(app, "Ids", lambda: ids or Ids()):
             self.yard = app.build(settings)
         self.context, self.submits = self.yard.context, self.yard.submit
@@ -92,7 +100,7 @@ class Rig:
         return access.grant_create(self.context, ADMIN, GrantRequest(role, to, on, name, what)).id
 
     def project(self, name: str) -> str:
-        return access.project_create(self.context, ADMIN, ProjectRequest(name)).name
+        return projects.project_create(self.context, ADMIN, ProjectRequest(name)).name
 
     # --- clusters
 
@@ -101,12 +109,14 @@ class Rig:
         if is_private:
             clusters.cluster_create(self.context, ADMIN, ClusterRequest(name, is_private=True))
         agent = self.join(name)
-        clusters.graph_set(self.context, agent.id, graph or a_graph(count=2))
+        graphs.agent_graph(self.context, agent.id, graph or a_graph(count=2))
         agent.sync()
         return agent
 
-    def join(self, cluster: str, name: str = "agent", *, journal: str = "j1", token: str = "") -> RigAgent:
-        asked = Join(cluster=cluster, name=name, journal=journal, backend="fake")
+    def join(
+        self, cluster: str, name: str = "agent", *, journal: str = "j1", token: str = "", backend: str = "fake"
+    ) -> RigAgent:
+        asked = Join(cluster=cluster, name=name, journal=journal, backend=backend)
         joined = clusters.join(self.context, token, asked, is_open=not token)
         return RigAgent(self, joined.agent, cluster)
 
@@ -196,7 +206,18 @@ class RigAgent:
         return SyncAsk(self.id, self.cluster, "i1", frozenset(held))
 
     def ask(self, want: int = 10, room: Room | None = None, cancelling: Iterable[tuple[str, int]] = ()) -> LeaseAsk:
-        return LeaseAsk(self.id, self.cluster_id, self.cluster, self.session, want, room, frozenset(cancelling))
+        snapshots = self.rig.context.snapshots
+        return LeaseAsk(
+            self.id,
+            self.cluster_id,
+            self.cluster,
+            self.session,
+            want,
+            room,
+            frozenset(cancelling),
+            snapshots.fleet.agents[self.id].backend,
+            snapshots.world.by_id[self.cluster_id].backends,
+        )
 
     def poll(self, want: int = 10, room: Room | None = None) -> Given:
         given: Given = self.rig.committer.do(self.ask(want, room))

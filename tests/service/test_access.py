@@ -21,7 +21,7 @@ from switchyard.model.access import (
 from switchyard.model.api import ProjectRequest
 from switchyard.model.cluster import ClusterChange, ClusterRequest
 from switchyard.route.world import Member
-from switchyard.service import access, clusters
+from switchyard.service import access, clusters, projects
 from switchyard.service.rights import Actor, Rights, rights_of
 from switchyard.service.snapshots import owner_of
 from tests.builders import a_member, a_request
@@ -87,7 +87,7 @@ ADMIN_ONLY = {
     "change a user": lambda rig, actor: access.user_change(rig.context, actor, "zoe", UserChange(full_name="Z")),
     "delete a user": lambda rig, actor: access.user_delete(rig.context, actor, "zoe"),
     "another's token": lambda rig, actor: access.token_create(rig.context, actor, TokenRequest(user="zoe")),
-    "make a project": lambda rig, actor: access.project_create(rig.context, actor, ProjectRequest("new")),
+    "make a project": lambda rig, actor: projects.project_create(rig.context, actor, ProjectRequest("new")),
     "make a cluster": lambda rig, actor: clusters.cluster_create(rig.context, actor, ClusterRequest("new")),
     "audit": lambda rig, actor: access.audit_list(rig.context, actor, before=None, limit=9),
     "grant on the platform": lambda rig, actor: access.grant_create(
@@ -121,7 +121,7 @@ def test_a_name_is_taken_once(rig: Rig) -> None:
         rig.project("web")
     with pytest.raises(NameTaken):
         clusters.cluster_create(rig.context, ADMIN, ClusterRequest("alpha"))
-    assert [project.name for project in access.project_list(rig.context, ADMIN)] == ["default", "web"]
+    assert [project.name for project in projects.project_list(rig.context, ADMIN)] == ["default", "web"]
 
 
 def test_a_user_who_goes_takes_tokens_and_grants_along(rig: Rig) -> None:

@@ -159,7 +159,7 @@ def test_events_and_the_audit_go_by_their_own_terms(rig: Rig) -> None:
     before = rows(rig, schema.audit)
     rig.clock.wait(40 * DAY_S)
     rig.leader.take(rig.context)
-    access.project_create(rig.context, ADMIN, access.ProjectRequest("young"))
+    rig.project("young")
     clean(rig, Terms(events_us=30 * DAY_US, audit_us=365 * DAY_US))
     assert (rig.job(job).state, rig.kinds(job)) == (State.SUCCEEDED, ["accepted"])
     assert rows(rig, schema.audit) == before + 1

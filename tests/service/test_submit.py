@@ -49,7 +49,7 @@ def test_a_job_that_no_cluster_could_ever_run_is_stored_as_rejected(rig: Rig) ->
     rig.cluster("alpha")
     made = rig.submit(a_request(cores=99))
     assert made.state == "REJECTED"
-    assert "alpha: asks 99 cores per task" in made.reason
+    assert "alpha: needs 99 core per task" in made.reason
     job = rig.job(made.id)
     assert job.state is State.REJECTED
     assert job.ended_us == job.created_us

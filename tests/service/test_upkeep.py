@@ -11,7 +11,7 @@ from switchyard.model.access import On, Role, UserChange
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.job import State
 from switchyard.model.lifecycle import Answer, Seen
-from switchyard.service import access, agents, clusters, jobs, upkeep
+from switchyard.service import access, agents, clusters, graphs, jobs, upkeep
 from switchyard.service.upkeep import Leadership, judge_silent, move_unleased, route_waiting
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
@@ -37,7 +37,7 @@ def test_a_waiting_job_is_taken_up_when_a_cluster_comes_up(rig: Rig) -> None:
     made = rig.submit(a_request("a"))
     assert made.state == "PENDING"
     assert route_waiting(rig.context, rig.leader) == 0
-    clusters.graph_set(rig.context, agent.id, a_graph())
+    graphs.agent_graph(rig.context, agent.id, a_graph())
     agent.sync()
     assert route_waiting(rig.context, rig.leader) == 1
     job = rig.job(made.id)
@@ -52,12 +52,12 @@ def test_a_waiting_job_is_taken_up_when_a_cluster_comes_up(rig: Rig) -> None:
 def test_a_waiting_job_that_turns_out_to_fit_nowhere_is_rejected(rig: Rig) -> None:
     agent = rig.join("alpha")
     made = rig.submit(a_request(cores=99))
-    clusters.graph_set(rig.context, agent.id, a_graph())
+    graphs.agent_graph(rig.context, agent.id, a_graph())
     agent.sync()
     assert route_waiting(rig.context, rig.leader) == 1
     job = rig.job(made.id)
     assert (job.state, job.ended_us) == (State.REJECTED, rig.clock())
-    assert "asks 99 cores" in job.reason
+    assert "needs 99 core" in job.reason
 
 
 def test_a_waiting_job_keeps_the_reason_of_now_and_gets_no_event_for_it(lite: Rig) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from switchyard.store import clusters, events, jobs, leases
+from switchyard.store import clusters, crowds, events, jobs, leases
 from switchyard.store.database import Database, Tx
 from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put_jobs
 
@@ -31,6 +31,10 @@ HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
         lambda tx: events.event_list(tx, job_id=None, projects=None, after=5, limit=9),
         "ix_jobs_seq",
     ),
+    "how many of a crowd run": (lambda tx: crowds.crowd_live(tx, ["p/d/w", "p/d/x"]), "ix_jobs_crowd"),
+    "the next of a crowd": (lambda tx: crowds.crowd_release(tx, "p/d/w", 3), "ix_jobs_parked"),
+    "crowds with somebody parked": (lambda tx: crowds.crowds_parked(tx, 9), "ix_jobs_parked"),
+    "late": (lambda tx: jobs.job_late(tx, now_us=NOW_US, limit=9), "ix_jobs_late"),
     "old keys": (lambda tx: jobs.key_clean(tx, before_us=NOW_US, limit=9), "ix_idempotency_created"),
 }
 

@@ -14,6 +14,7 @@ import socket
 import ssl
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,7 +25,7 @@ from switchyard.agent.backends.registry import kinds, load
 from switchyard.agent.chooser import load_chooser
 from switchyard.agent.client import Connection, Server, read_server
 from switchyard.agent.credential import Credential, Keys
-from switchyard.agent.discover import discover, graph_to_plain, read_graph
+from switchyard.agent.discover import describe, describe_system, discover, read_graph
 from switchyard.agent.journal import Journal
 from switchyard.agent.log import line, set_up
 from switchyard.agent.loop import FREE_BYTES_MIN, Limits, Loop
@@ -67,6 +68,13 @@ environment: YARD_URL (default of --server), YARD_JOIN_TOKEN (default of --token
 exit codes:  0 ended by a signal, 1 unreachable or broken, 2 wrong use, 4 refused, 6 removed, or the name is taken
 """
 
+DISCOVER_EXAMPLES = """\
+examples:
+  yard agent discover > graph.yaml         the machine: sockets, cores, memory, gpus, storage
+  yard agent discover --per-node           its system: architecture, kernel, C library, driver, MPI, container runtime
+  yard agent discover --graph graph.yaml   is this file right, and what does it say?
+"""
+
 DOCTOR_EXAMPLES = """\
 examples:
   yard agent doctor --server https://yard.example --backend local     before the first join
@@ -105,7 +113,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--cluster", required=True, metavar="NAME", help="the cluster to join")
     made.add_argument("--backend", required=True, metavar="KIND", help=f"what runs the jobs: {', '.join(kinds())}")
     made.add_argument("--token", metavar="JOIN", help="the join token, needed once")
-    made.add_argument("--graph", type=Path, metavar="FILE", help="what the cluster has (YAML or JSON); else discovered")
+    made.add_argument(
+        "--graph", type=Path, metavar="FILE", help="what the cluster has: JGF, R or the short form; else found out"
+    )
     made.add_argument(
         "--data", type=Path, metavar="DIR", help="state (default: ~/.local/share/switchyard/agents/CLUSTER)"
     )
@@ -121,6 +131,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--rotate-after", default="30d", metavar="T", help="get a new credential this often (default: 30d)"
     )
+    made.add_argument(
+        "--look-every", default="5m", metavar="T", help="look so often what the machine has (default: 5m)"
+    )
     made.add_argument("-v", "--verbose", action="store_true", help="log every step")
     return made
 
@@ -129,13 +142,21 @@ def discover_command(argv: list[str]) -> int:
     made = argparse.ArgumentParser(
         prog="yard agent discover",
         description="Print what this machine would register, in the form --graph reads.",
-        epilog="examples:\n  yard agent discover > graph.yaml\n  yard agent discover --graph graph.yaml",
+        epilog=DISCOVER_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--graph", type=Path, metavar="FILE", help="read and check this file instead")
+    what = made.add_mutually_exclusive_group()
+    what.add_argument("--graph", type=Path, metavar="FILE", help="read and check this file, and print what it has")
+    what.add_argument("--per-node", action="store_true", help="print what the system of each node is, as a subsystem")
     made.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml")
     given = made.parse_args(argv)
-    plain = graph_to_plain(read_graph(given.graph) if given.graph else discover(Path.cwd()))
+    if given.graph:
+        graph = read_graph(given.graph)
+        plain = {"nodes": graph.nodes, "totals": graph.totals, "shapes": len(graph.shapes)}
+    elif given.per_node:
+        plain = describe_system()
+    else:
+        plain = describe(Path.cwd())
     if given.output == "json":
         print(json.dumps(plain, indent=2))
     else:
@@ -199,13 +220,18 @@ def run(given: argparse.Namespace) -> int:
     chooser = load_chooser(given.chooser)
     directory = (given.data or _folder_of(given.cluster)).absolute()
     with closing(credentials.claim_folder(directory)):
-        graph = read_graph(given.graph) if given.graph else discover(directory)
+        described = read_graph(given.graph) if given.graph else None
         kept = _kept(directory, given.cluster)
         with closing(Journal(directory / "journal.db", journal_id=kept.journal if kept else None)) as journal:
             member = kept or _join(given, servers, journal.id, directory)
+            # Only now: to be refused must not take as long as a driver that does not answer.
+            graph = described or discover(directory)
             keys = Keys(directory, member)
             environment = {key: os.environ[key] for key in PASSED_ON if key in os.environ}
-            setting = Setting(cluster=given.cluster, directory=directory, graph=graph, environment=environment)
+            look = None if described else partial(discover, directory)
+            setting = Setting(
+                cluster=given.cluster, directory=directory, graph=graph, look=look, environment=environment
+            )
             with closing(make_backend(setting)) as backend:
                 loop = Loop(
                     journal,
@@ -216,6 +242,7 @@ def run(given: argparse.Namespace) -> int:
                         jobs_max=given.jobs_max,
                         free_bytes_min=given.free_bytes_min,
                         rotate_after_s=parse_duration_s(given.rotate_after),
+                        look_every_s=parse_duration_s(given.look_every),
                     ),
                     chooser=chooser,
                     keys=keys,
@@ -295,10 +322,11 @@ def _check(given: argparse.Namespace) -> None:
         for what, name in (("cluster", given.cluster), ("name", given.name))
         if name is not None and not is_name(name)
     ]
-    try:
-        parse_duration_s(given.rotate_after)
-    except ValueError as exc:
-        wrong.append(f"--rotate-after: {exc}")
+    for option in ("rotate_after", "look_every"):
+        try:
+            parse_duration_s(getattr(given, option))
+        except ValueError as exc:
+            wrong.append(f"--{option.replace('_', '-')}: {exc}")
     if not 1 <= given.jobs_max <= BATCH_MAX:
         wrong.append(f"--jobs-max must be from 1 to {BATCH_MAX}")
     if wrong:

@@ -1,4 +1,8 @@
-"""What this machine has: cores, memory, gpus and storage that a process here may really use. Reads, never writes."""
+"""What this machine has: sockets, cores, memory, gpus, storage that a process here may really use. Never writes.
+
+The machine is described in the short form that `--graph` reads; what its system is (`discover_system`) becomes the
+subsystem `system` of its one node.
+"""
 
 from __future__ import annotations
 
@@ -6,64 +10,82 @@ import os
 import platform
 import re
 import shutil
-import subprocess
+import socket
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from switchyard.agent.discover_system import ask, system_facts
 from switchyard.errors import NotFound, Unavailable
-from switchyard.model.decode import load_yaml
-from switchyard.model.graph import Graph, NodeGroup, graph_from_plain
+from switchyard.model.graph import Graph
+from switchyard.model.graph.read import compile_graph
+from switchyard.model.image import SUBSYSTEM
 from switchyard.model.quantity import show_bytes
 
 GPU_DEVICE = re.compile(r"nvidia[0-9]+\Z")
-SMI_S = 5.0  # nvidia-smi takes a second or two; a broken driver can block it for ever
 CGROUP_DEPTH_MAX = 64
 NO_LIMIT_BYTES = 2**60  # cgroup v1 writes "no limit" as a number near 2^63
+FILE_BYTES_MAX = 256 * 2**20  # as the server takes
+
+Plain = dict[str, Any]
 
 
 def discover(storage: Path, *, root: Path = Path("/")) -> Graph:
     """This machine as a graph of one node; cgroup limits and the CPU affinity count as the machine's size."""
-    node = NodeGroup(
-        count=1,
-        cores=_cores(root),
-        gpus=_gpus(root),
-        memory_bytes=_memory_bytes(root),
-        storage_bytes=shutil.disk_usage(storage).total,
-        properties={"arch": platform.machine(), "os": platform.system().lower()},
-    )
-    return Graph(groups=[node])
+    machine = describe(storage, root=root)
+    return compile_graph(machine, {SUBSYSTEM: describe_system(root=root)}, where="this machine")
+
+
+def describe(storage: Path, *, root: Path = Path("/")) -> Plain:
+    """This machine in the short form."""
+    cores = _cores(root)
+    each = {
+        "socket": _sockets(root, cores),
+        "core": cores,
+        "gpu": _gpus(root),
+        "memory": _exact(_memory_bytes(root)),
+        "storage": _exact(shutil.disk_usage(storage).total),
+    }
+    properties = {"arch": platform.machine(), "os": platform.system().lower()}
+    return {"nodes": 1, "each": each, "properties": properties, "hosts": host_name()}
+
+
+def describe_system(*, root: Path = Path("/")) -> Plain:
+    """The system of each node, here of one, in the form that a subsystem is set in."""
+    return {"attach": {host_name(): [{"type": SUBSYSTEM, **system_facts(root)}]}}
+
+
+def host_name() -> str:
+    """Without what has a meaning in a list of hosts."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:255] or "localhost"
 
 
 def read_graph(path: Path) -> Graph:
-    """The operator's own description, in YAML or JSON."""
+    """The operator's own description, in any form that the server takes."""
     try:
-        text = path.read_bytes()
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise Unavailable(f"The graph file {path} has over {FILE_BYTES_MAX} bytes.")
+        content = path.read_bytes()
     except FileNotFoundError as exc:
         raise NotFound(f"There is no graph file {path}.", next_step="Check the path given with --graph.") from exc
     except OSError as exc:
         raise Unavailable(f"The graph file {path} cannot be read: {exc.strerror}.") from exc
-    return graph_from_plain(load_yaml(text, where=str(path)), where=str(path))
-
-
-def graph_to_plain(graph: Graph) -> Any:
-    """The short form that `read_graph` reads back."""
-    groups = [_group_to_plain(group) for group in graph.groups]
-    return groups[0] if len(groups) == 1 else groups
-
-
-def _group_to_plain(group: NodeGroup) -> dict[str, Any]:
-    each = {
-        "core": group.cores,
-        "gpu": group.gpus,
-        "memory": _exact(group.memory_bytes),
-        "storage": _exact(group.storage_bytes),
-    }
-    return {"nodes": group.count, "each": each, "properties": dict(group.properties)}
+    return compile_graph(content, where=str(path))
 
 
 def _exact(size: int) -> str | int:
     text = show_bytes(size)
     return size if "." in text else text
+
+
+def _sockets(root: Path, cores: int) -> int:
+    """How many sockets the cores we may use are on, if each has as many of them; else one holds them all."""
+    packages = Counter(
+        (_words(root / f"sys/devices/system/cpu/cpu{number}/topology/physical_package_id") or ["0"])[0]
+        for number in os.sched_getaffinity(0)
+    )
+    is_even = len(set(packages.values())) == 1 and sum(packages.values()) == cores
+    return len(packages) if is_even else 1
 
 
 def _cores(root: Path) -> int:
@@ -92,13 +114,9 @@ def _memory_bytes(root: Path) -> int:
 
 def _gpus(root: Path) -> int:
     devices = [path for path in (root / "dev").iterdir() if GPU_DEVICE.match(path.name)]
-    if devices or shutil.which("nvidia-smi") is None:
+    if devices:
         return len(devices)
-    try:
-        answer = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=SMI_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(1 for line in answer.stdout.splitlines() if line.startswith("GPU "))
+    return sum(1 for line in ask(["nvidia-smi", "-L"]).splitlines() if line.startswith("GPU "))
 
 
 def _cgroups(root: Path, controller: str) -> list[Path]:

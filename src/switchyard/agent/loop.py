@@ -3,6 +3,7 @@
     park    waits at the server for work (poller.park)
     talk    sends reports and output as soon as there are any (poller.talk)
     runner  starts, watches and ends attempts (runner.turn)
+    look    looks every few minutes whether the cluster has something else than it had (backend.look)
 
 The main thread watches them (command.py). Nothing that happens to a server, a disk or a job ends the agent; only a
 server that refuses its credential, or a signal, does.
@@ -40,6 +41,7 @@ CLOSING_S_MAX = 1.0  # a server that goes away sends us off; we do not all arriv
 WATCH_S = 1.0  # the longest a change may go unseen if no wake-up came
 TALK_S = 5.0  # likewise for reports
 LOOK_S_MIN = 0.05  # between two looks for output, should the last one be just over
+LOOK_EVERY_S = 300.0  # drivers and disks change with a reboot or an upgrade, not more often
 FROZEN_S = 3.0  # without a turn: the machine slept, or we were stopped; the server may have given us up meanwhile
 JOIN_S = 1.5  # for the threads to end after a signal
 FREE_BYTES_MIN = 64 * 2**20  # below this much free disk no new work is taken: journals and exit codes need some
@@ -54,6 +56,7 @@ class Limits:
     jobs_max: int = 64  # attempts held at once
     free_bytes_min: int = FREE_BYTES_MIN
     rotate_after_s: float = ROTATE_AFTER_S
+    look_every_s: float = LOOK_EVERY_S
 
 
 class Backoff:
@@ -110,7 +113,7 @@ class Loop:
     def start(self) -> None:
         self._threads = [
             threading.Thread(target=self._keep, args=(name, step), name=name, daemon=True)
-            for name, step in (("park", self._park), ("talk", self._talk), ("runner", self._run))
+            for name, step in (("park", self._park), ("talk", self._talk), ("runner", self._run), ("look", self._look))
         ]
         for thread in self._threads:
             thread.start()
@@ -214,6 +217,15 @@ class Loop:
                 had_trouble = has_trouble
                 self._news.set()
             self._backend.watch(WATCH_S)
+
+    def _look(self) -> None:
+        """A thread of its own: a broken driver takes seconds to show that it does not answer."""
+        if self._stop.wait(self._limits.look_every_s) or not self._backend.look():
+            return
+        graph = self._backend.describe()
+        log.info(line("graph-changed", nodes=graph.nodes, cores=graph.cores, gpus=graph.gpus))
+        self._poller.describe(graph)
+        self._news.set()
 
     def _on_work(self) -> None:
         self._backend.wake()

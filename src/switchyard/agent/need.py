@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from switchyard.model.cluster import Load
+from switchyard.model.cluster import FREE_MAX, Load
 from switchyard.model.graph import Graph
+from switchyard.model.graph.graph import FreeNodes
 from switchyard.model.job import JobSpec
 from switchyard.model.poll import Lease, Room
 from switchyard.model.quantity import ceil, parse_amount, parse_bytes
@@ -32,11 +33,11 @@ def spec_of(lease: Lease) -> JobSpec:
 
 def need_of(spec: JobSpec) -> Need:
     """Per task a part of a core counts as a whole one, as it does when clusters are matched."""
-    ask = spec.resources
+    ask, tasks = spec.resources.asked, spec.resources.tasks
     return Need(
-        cores=ceil(parse_amount(ask.cores)) * ask.tasks,
-        gpus=ask.gpus * ask.tasks,
-        memory_bytes=parse_bytes(ask.memory) * ask.tasks,
+        cores=ceil(parse_amount(ask.cores)) * tasks,
+        gpus=ask.gpus * tasks,
+        memory_bytes=parse_bytes(ask.memory) * tasks,
     )
 
 
@@ -61,4 +62,22 @@ def load_of(graph: Graph, taken: Need, *, running: int, queued: int) -> Load:
         free_memory_bytes=max(0, graph.memory_bytes - taken.memory_bytes),
         running=running,
         queued=queued,
+        free=_free(graph, taken),
+        signature=graph.signature,
     )
+
+
+def _free(graph: Graph, taken: Need) -> list[FreeNodes] | None:
+    """What is left on each node. Of several nodes nobody here knows which of them a process is on."""
+    if (taken != Need() and graph.nodes > 1) or len(graph.kinds) > FREE_MAX:
+        return None
+    return [
+        FreeNodes(
+            shape=kind.shape,
+            count=kind.count,
+            core=max(0, kind.cores - taken.cores),
+            gpu=max(0, kind.gpus - taken.gpus),
+            memory=max(0, kind.memory_bytes - taken.memory_bytes),
+        )
+        for kind in graph.kinds
+    ]

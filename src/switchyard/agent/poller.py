@@ -176,6 +176,11 @@ class Poller:
                 self._is_given_up = True
                 self._park.abort()
 
+    def describe(self, graph: Graph) -> None:
+        """The cluster has something else than it had: say so with the next sync, which is due now."""
+        with self._short:
+            self._graph, self._needs_sync = graph, True
+
     def doubt(self) -> None:
         """Time has passed unnoticed: start nothing more before the server has said what is still ours."""
         self._is_cut = self._needs_sync = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from switchyard.cli import cluster_fit, cluster_graph
 from switchyard.cli.connect import connect
 from switchyard.cli.output import confirm, emit, emit_list, note, paint
 from switchyard.cli.parser import Parser, Verb, add_force, duration_s, no_arguments, pair, run_noun
@@ -44,16 +45,16 @@ def _ls(args: Namespace) -> int:
 
 
 def _row(cluster: Cluster, now: int) -> list[str]:
-    graph, load = cluster.graph, cluster.load
+    totals, load = cluster.totals, cluster.load
     return [
         cluster.name,
         cluster.health.value,
         cluster.backend,
-        str(graph.nodes) if graph else "",
-        str(graph.cores) if graph else "",
+        str(totals.get("node", 1)) if totals else "",
+        str(totals.get("core", 0)) if totals else "",
         str(load.free_cores) if load and load.free_cores is not None else "",
-        str(graph.gpus) if graph else "",
-        show_bytes(graph.memory_bytes) if graph and graph.memory_bytes else "",
+        str(totals.get("gpu", 0)) if totals else "",
+        show_bytes(totals["memory"]) if totals.get("memory") else "",
         str(load.running) if load else "",
         age(cluster.seen_us, now),
         cluster.reason or (load.trouble if load else ""),
@@ -83,31 +84,21 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
         ("groups", " ".join(cluster.groups)),
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(cluster.labels.items()))),
         ("jobs", f"{load.running} running, {load.queued} queued" if load else ""),
+        ("has", ", ".join(_amount(kind, size) for kind, size in cluster.totals.items())),
         ("free", _free(cluster)),
         ("created", stamp(cluster.created_us, now)),
         ("seen", stamp(cluster.seen_us, now)),
     ]
     print_fields(fields)
-    if cluster.graph:
-        print()
-        heads = ("NODES", "CORES", "GPUS", "MEMORY", "STORAGE", "PROPERTIES")
-        rows = [
-            [
-                str(group.count),
-                str(group.cores),
-                str(group.gpus),
-                show_bytes(group.memory_bytes),
-                show_bytes(group.storage_bytes) if group.storage_bytes else "",
-                " ".join(f"{key}={value}" for key, value in sorted(group.properties.items())),
-            ]
-            for group in cluster.graph.groups
-        ]
-        print_table([Column(head, right=head != "PROPERTIES", flexible=head == "PROPERTIES") for head in heads], rows)
     if agents:
         from switchyard.cli.agent import print_agents
 
         print()
         print_agents(agents)
+
+
+def _amount(kind: str, size: int) -> str:
+    return f"{show_bytes(size) if kind in ('memory', 'storage') else size} {kind}"
 
 
 def _free(cluster: Cluster) -> str:
@@ -312,5 +303,7 @@ VERBS = (
         _token_arguments,
         examples="  yard cluster token alpha --save",
     ),
+    *cluster_graph.VERBS,
+    *cluster_fit.VERBS,
     Verb("rm", "Remove a cluster", _rm, _rm_arguments, examples="  yard cluster rm alpha --force", outputs=()),
 )

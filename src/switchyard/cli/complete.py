@@ -155,7 +155,8 @@ def _values(parser: argparse.ArgumentParser, action: argparse.Action) -> Found:
         from switchyard.model.job import State
 
         return [(state.value.lower(), "") for state in State]
-    asked = {"cluster": "clusters", "project": "projects", "owner": "users", "user": "users"}.get(action.dest)
+    words = {"cluster": "clusters", "project": "projects", "domain": "domains", "owner": "users", "user": "users"}
+    asked = "kinds" if kind == "KIND" else words.get(action.dest)
     if asked is None and kind == "NAME":
         asked = {"cluster": "clusters", "user": "users", "project": "projects"}.get(noun)
     return _ask(asked) if asked else ()
@@ -181,6 +182,10 @@ def _asked(yard: Client, what: str) -> Found:
         return [(token.id, f"{token.user} {token.note}".strip()) for token in islice(yard.tokens(), JOBS_MAX)]
     if what == "clusters":
         return [(cluster.name, cluster.health.value) for cluster in yard.clusters()]
+    if what == "kinds":
+        return [(each.name, each.title) for each in yard.attribute_kinds()]
+    if what == "domains":
+        return [(domain.id, domain.name) for domain in yard.domains()]
     if what == "projects":
         return [(project.name, project.description) for project in yard.projects()]
     return [(user.name, user.full_name) for user in yard.users()]

@@ -7,6 +7,7 @@ from argparse import Namespace
 from switchyard.cli.connect import connect
 from switchyard.cli.output import clean, emit, paint, paint_word
 from switchyard.cli.parser import Parser, add_shared
+from switchyard.cli.policy import print_used
 from switchyard.cli.table import age, now_us
 from switchyard.cli.verdicts import print_explanation
 from switchyard.errors import BY_CODE, BadRequest
@@ -22,7 +23,7 @@ EXAMPLES = """\
 def main(argv: list[str]) -> int:
     parser = Parser(
         "yard explain",
-        "Say why a job is where it is: every cluster's verdict with its reason, and what would help.\n"
+        "Say why a job is where it is: every cluster's verdict with its reason, what would help, and its rules.\n"
         "Or what an error code means, such as key-reused.",
         examples=EXAMPLES,
     )
@@ -41,6 +42,9 @@ def main(argv: list[str]) -> int:
         job = yard.job(found.job)
     print_heading(job)
     print_explanation(found)
+    if found.policy is not None and found.policy.values:
+        print(paint("\nRules it was admitted under:", "bold"))
+        print_used(found.policy.values)
     return 0
 
 

@@ -84,7 +84,8 @@ def exit_text(job: Job | Task) -> str:
 
 def reason_text(job: Job) -> str:
     is_ending = job.cancel_requested and job.ended_us is None
-    return "; ".join(filter(None, ["cancel requested" if is_ending else "", job.reason]))
+    is_late = job.late_us is not None and job.leased_us is None and job.ended_us is None
+    return "; ".join(filter(None, ["cancel requested" if is_ending else "", "late" if is_late else "", job.reason]))
 
 
 def exit_code_of(job: Job) -> int:
@@ -125,6 +126,10 @@ def print_job(job: Job, now: int) -> None:
         ("exit", exit_text(job)),
         ("owner", job.owner),
         ("project", f"{job.project} / {job.domain}"),
+        ("workflow", " / ".join(filter(None, (job.workflow, job.launch_plan)))),
+        ("pool", job.pool or ""),
+        ("label", job.cluster_label or ""),
+        ("queue tags", " ".join(job.tags)),
         ("priority", str(job.priority) if job.priority else ""),
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(job.labels.items()))),
         *(_spec_fields(spec) if spec else []),
@@ -139,6 +144,7 @@ def print_job(job: Job, now: int) -> None:
         ("ended", stamp(job.ended_us, now)),
         ("tried again", stamp(job.wake_us, now)),
         ("expires", stamp(job.expires_us, now)),
+        ("late since", stamp(job.late_us, now)),
         ("ran for", run_time(job, now)),
     ]
     print_fields(fields)
@@ -172,12 +178,12 @@ def resources_text(asked: Resources) -> str:
     """`4 tasks on 2 nodes, each: 2 cores, 16GiB memory`."""
     tasks = "1 task" if asked.tasks == 1 else f"{asked.tasks} tasks"
     nodes = "" if asked.nodes is None else f" on {asked.nodes} node{'s' if asked.nodes > 1 else ''}"
-    cores = "1 core" if str(asked.cores) == "1" else f"{asked.cores} cores"
+    each = asked.asked
     parts = [
-        cores,
-        f"{asked.gpus} gpu{'s' if asked.gpus > 1 else ''}" if asked.gpus else "",
-        f"{asked.memory} memory" if asked.memory else "",
-        f"{asked.ephemeral_storage} storage" if asked.ephemeral_storage else "",
+        "1 core" if str(each.cores) == "1" else f"{each.cores} cores",
+        f"{each.gpus} gpu{'s' if each.gpus > 1 else ''}" if each.gpus else "",
+        f"{each.memory} memory" if each.memory else "",
+        f"{each.ephemeral_storage} storage" if each.ephemeral_storage else "",
     ]
     limits = {name: getattr(asked.limits, name) for name in asked.limits.__struct_fields__}
     capped = ", ".join(f"{name} {value}" for name, value in limits.items() if value is not None)

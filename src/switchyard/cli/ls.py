@@ -47,6 +47,8 @@ def _look(yard: Client, args: Namespace) -> list[Job]:
         cluster=args.cluster,
         project=args.project,
         domain=args.domain,
+        workflow=args.workflow,
+        launch_plan=args.launch_plan,
         owner=args.owner,
         labels=dict(args.label),
         since_s=args.since,

@@ -103,6 +103,14 @@ MEANINGS: dict[str, Meaning] = {
         ("a typing error", "it was removed", "it is private, and you have no grant on it"),
         ("`yard cluster ls` lists the clusters you may see.", "`yard cluster invite NAME` brings a new one in."),
     ),
+    "no-such-attribute": Meaning(
+        "No attribute of this kind is set exactly here. A level above may still set it.",
+        ("a domain, project or workflow that only inherits", "a row that was removed"),
+        (
+            "`yard explain-policy -p P -d D` shows what holds, and the level that gave it.",
+            "`yard get KIND` lists the rows of a kind, `yard history KIND` the changes of one.",
+        ),
+    ),
     "method-not-allowed": Meaning(
         "The address exists, but does not take this method.",
         ("a program that calls the API with the wrong verb", "a client of another version"),
@@ -145,6 +153,19 @@ MEANINGS: dict[str, Meaning] = {
         "An agent's session is over: another incarnation of it, or another server, began a new one.",
         ("the agent was restarted while its last poll was on its way", "a server was restarted"),
         ("Nothing: the agent syncs by itself, and nothing is lost or run twice.",),
+    ),
+    "outdated": Meaning(
+        "It was changed since you read it. Nothing was written, so nothing of the other change is lost.",
+        ("two people, or a person and a script, changed one attribute at the same time",),
+        ("Read it again (`yard get`), look at what changed (`yard history`), and write anew.",),
+    ),
+    "condition-missing": Meaning(
+        "A write of an attribute says what it replaces, so that nobody overwrites what they have not seen.",
+        ("a program that calls the API without If-Match and without If-None-Match",),
+        (
+            "Send If-Match with the ETag of the row that was read, or `If-None-Match: *` for a first one.",
+            "`yard update`, `yard delete` and the SDK do it by themselves.",
+        ),
     ),
     "gone": Meaning(
         "This registration is no longer valid: the agent or its cluster was removed, or registered anew.",

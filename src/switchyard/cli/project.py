@@ -5,31 +5,51 @@ from __future__ import annotations
 from argparse import Namespace
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import emit, emit_list
-from switchyard.cli.parser import Parser, Verb, no_arguments, run_noun
+from switchyard.cli.output import confirm, emit, emit_list
+from switchyard.cli.parser import Parser, Verb, add_force, pair, run_noun
 from switchyard.cli.table import Column, age, now_us, print_table
+from switchyard.errors import BadRequest
+from switchyard.model.api import Project
 
-COLUMNS = (Column("NAME"), Column("DESCRIPTION", flexible=True), Column("AGE", right=True))
+COLUMNS = (
+    Column("NAME"),
+    Column("TITLE", flexible=True, optional=True),
+    Column("DESCRIPTION", flexible=True),
+    Column("LABELS", flexible=True, optional=True),
+    Column("STATE"),
+    Column("AGE", right=True),
+)
+ABOUT = """\
+Projects: what jobs belong to, and where grants and rules hold. A project's labels go to each of its jobs. An archived
+project takes no jobs and no rules; what it has stays readable."""
 
 
 def main(argv: list[str]) -> int:
-    return run_noun("project", "Projects: what jobs belong to, and where grants hold.", VERBS, argv)
+    return run_noun("project", ABOUT, VERBS, argv)
 
 
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
-        projects = list(yard.projects())
+        projects = [each for each in yard.projects() if args.archived or not each.is_archived]
     if args.output:
         emit_list(projects, args.output, name=lambda each: each.name)
         return 0
     now = now_us()
-    print_table(COLUMNS, [[each.name, each.description, age(each.created_us, now)] for each in projects])
+    print_table(COLUMNS, [_cells(each, now) for each in projects])
     return 0
+
+
+def _cells(project: Project, now: int) -> list[str]:
+    labels = ",".join(f"{key}={value}" for key, value in sorted(project.labels.items()))
+    state = "archived" if project.is_archived else "active"
+    return [project.name, project.title, project.description, labels, state, age(project.created_us, now)]
 
 
 def _create(args: Namespace) -> int:
     with connect(args) as yard:
-        project = yard.create_project(args.name, description=args.description)
+        project = yard.create_project(
+            args.name, title=args.title, description=args.description, labels=dict(args.label)
+        )
     if args.output:
         emit(project, args.output, name=lambda each: each.name)
         return 0
@@ -39,18 +59,85 @@ def _create(args: Namespace) -> int:
     return 0
 
 
+def _update(args: Namespace) -> int:
+    said = (args.title, args.description, args.activate or None, args.label or None, args.unlabel or None)
+    if all(each is None for each in said):
+        raise BadRequest("There is nothing to change.", next_step="`yard project update --help` has the options.")
+    with connect(args) as yard:
+        labels = None
+        if args.label or args.unlabel:
+            kept = {key: value for key, value in yard.project(args.name).labels.items() if key not in args.unlabel}
+            labels = kept | dict(args.label)
+        project = yard.change_project(
+            args.name,
+            title=args.title,
+            description=args.description,
+            labels=labels,
+            archived=False if args.activate else None,
+        )
+    if args.output:
+        emit(project, args.output, name=lambda each: each.name)
+        return 0
+    print(f"Project {project.name} is changed.")
+    return 0
+
+
+def _archive(args: Namespace) -> int:
+    if not confirm(f"Archive project {args.name}? It takes no more jobs.", force=args.force):
+        return 1
+    with connect(args) as yard:
+        yard.change_project(args.name, archived=True)
+    print(f"Project {args.name} is archived. `yard project update {args.name} --activate` takes it up again.")
+    return 0
+
+
+def _ls_arguments(parser: Parser) -> None:
+    parser.add_argument("--archived", action="store_true", help="archived ones, too")
+
+
 def _create_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="the project's name")
+    parser.add_argument("--title", default="", metavar="TEXT", help="what people call it")
     parser.add_argument("--description", default="", metavar="TEXT", help="what it is")
+    parser.add_argument("-l", "--label", type=pair, action="append", default=[], metavar="K=V", help="repeatable")
+
+
+def _update_arguments(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the project's name")
+    parser.add_argument("--title", metavar="TEXT", help="what people call it")
+    parser.add_argument("--description", metavar="TEXT", help="what it is")
+    parser.add_argument("-l", "--label", type=pair, action="append", default=[], metavar="K=V", help="repeatable")
+    parser.add_argument("--unlabel", action="append", default=[], metavar="K", help="remove a label; repeatable")
+    parser.add_argument("--activate", action="store_true", help="take an archived project up again")
+
+
+def _archive_arguments(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the project's name")
+    add_force(parser)
 
 
 VERBS = (
-    Verb("ls", "List projects", _ls, no_arguments, examples="  yard project ls"),
+    Verb("ls", "List projects", _ls, _ls_arguments, examples="  yard project ls"),
     Verb(
         "create",
         "Create a project",
         _create,
         _create_arguments,
         examples='  yard project create vision --description "Image models"',
+    ),
+    Verb(
+        "update",
+        "Change a project, or take an archived one up again",
+        _update,
+        _update_arguments,
+        examples="  yard project update vision -l team=red --description 'Image models, second generation'",
+    ),
+    Verb(
+        "archive",
+        "Archive a project: no more jobs, no more rules",
+        _archive,
+        _archive_arguments,
+        examples="  yard project archive vision",
+        outputs=(),
     ),
 )

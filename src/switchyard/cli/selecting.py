@@ -33,6 +33,8 @@ def add_filters(parser: Parser) -> None:
     group.add_argument("--cluster", metavar="NAME", help="only on this cluster")
     group.add_argument("--project", metavar="NAME", help="only of this project")
     group.add_argument("--domain", metavar="NAME", help="only of this domain")
+    group.add_argument("--workflow", metavar="NAME", help="only of this workflow")
+    group.add_argument("--launch-plan", metavar="NAME", help="only of this launch plan")
     group.add_argument("--owner", metavar="USER", help="only of this user; `me` is you")
     group.add_argument(
         "-l", "--label", type=pair, action="append", default=[], metavar="K=V", help="only with this label; repeatable"
@@ -52,7 +54,10 @@ def add_targets(parser: Parser) -> None:
 def targets_of(args: Namespace) -> list[Target]:
     """The jobs that were named; none: they are to be selected."""
     has_selector = args.all or any(
-        (args.state, args.cluster, args.project, args.domain, args.owner, args.label, args.since)
+        (
+            *(args.state, args.cluster, args.project, args.domain, args.owner, args.label, args.since),
+            *(args.workflow, args.launch_plan),
+        )
     )
     if args.job and has_selector:
         raise BadRequest("Name jobs by id, or say which are meant, not both.")
@@ -91,6 +96,8 @@ def selector_of(yard: Client, args: Namespace) -> JobSelector:
         cluster=args.cluster,
         project=args.project,
         domain=args.domain,
+        workflow=args.workflow,
+        launch_plan=args.launch_plan,
         owner=owner_of(yard, args),
         labels=dict(args.label),
         since_s=args.since,
@@ -108,6 +115,8 @@ def select(yard: Client, args: Namespace, *, states: tuple[State, ...]) -> Itera
         cluster=args.cluster,
         project=args.project,
         domain=args.domain,
+        workflow=args.workflow,
+        launch_plan=args.launch_plan,
         owner=owner_of(yard, args),
         labels=dict(args.label),
         since_s=args.since,

@@ -31,6 +31,7 @@ EXAMPLES = f"""\
   id=$(yard submit -o name -- ./step1) && yard wait $id
   yard submit --array 0-999%50 -- ./one-of-many          SWITCHYARD_ARRAY_INDEX says which; 50 at once
   yard submit --retry 3 --retry-on cluster,lost --backoff 30s -- ./fragile
+  yard submit --image oci:./sim:7 -- ./simulate          only where the image can run
   yard submit --after 01JCQ0V7 --after 01JCQ0WA:any -- ./then
   yard submit --bulk jobs.jsonl --label run=7            thousands: a list, or one JSON object per line
 
@@ -54,7 +55,8 @@ job file (every field but command may be left out):
 TASKS_SHOWN = 10  # failed ones named at the end of a wait
 FIELDS = (
     *("name", "project", "domain", "priority", "cluster", "cwd", "image", "nodes", "tasks", "cores", "gpus", "memory"),
-    *("ephemeral_storage", "time_limit", "on_lost", "lost_after", "array", "hold", "expires_after"),
+    *("ephemeral_storage", "time_limit", "on_lost", "lost_after", "array", "hold", "expires_after", "match_engine"),
+    *("workflow", "launch_plan", "pool", "cluster_label", "task_type"),
 )
 
 
@@ -78,7 +80,8 @@ def read_request(args: Namespace) -> JobRequest:
     """The file, with the flags laid over it."""
     from switchyard.sdk.request import job_request
 
-    return job_request(_read_file(args.file), given_of(args), where=_where(args.file))
+    form = {} if args.file is None else read_job_file(args.file)
+    return job_request(form, given_of(args), where=_where(args.file))
 
 
 def given_of(args: Namespace) -> dict[str, Any]:
@@ -89,8 +92,18 @@ def given_of(args: Namespace) -> dict[str, Any]:
     given["limits"] = {name.replace("-", "_"): number(value) for name, value in args.limit} or None
     given["command"] = _command(args.command) or None
     given["after"] = args.after or None
+    given["tags"] = args.tag or None
     given["retry"] = _retry(args) or None
+    given["compatibility"] = None if args.compatibility is None else _read_needs(args.compatibility)
     return given
+
+
+def _read_needs(file: str) -> list[Any]:
+    """What the image needs, from a file of its own."""
+    from switchyard.model.decode import load_yaml
+    from switchyard.model.image import from_document
+
+    return list(from_document(load_yaml(_bytes_of(file), where=file), where=file))
 
 
 def _retry(args: Namespace) -> dict[str, Any]:
@@ -122,21 +135,23 @@ def _where(file: str | None) -> str:
     return "The job" if file is None else "stdin" if file == "-" else file
 
 
-def _read_file(file: str | None) -> dict[str, Any]:
-    if file is None:
-        return {}
+def read_job_file(file: str) -> dict[str, Any]:
+    """A job file in any form, as fields of the plain one."""
     from switchyard.model.decode import load_yaml
 
+    form = load_yaml(_bytes_of(file), where=_where(file))
+    if not isinstance(form, dict):
+        raise Malformed(f"{_where(file)}: expected fields such as `command:`.", next_step="See `yard submit --help`.")
+    return _from_flux(form, where=_where(file))
+
+
+def _bytes_of(file: str) -> bytes:
     try:
-        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as exc:
         raise Malformed(
             f"Cannot read {file}: {exc.strerror}.", next_step="Name a file that is there, or - for stdin."
         ) from exc
-    form = load_yaml(text, where=_where(file))
-    if not isinstance(form, dict):
-        raise Malformed(f"{_where(file)}: expected fields such as `command:`.", next_step="See `yard submit --help`.")
-    return _from_flux(form, where=_where(file))
 
 
 def _from_flux(form: dict[str, Any], *, where: str) -> dict[str, Any]:
@@ -263,8 +278,17 @@ def _add_job(parser: Parser) -> None:
         help="repeatable; K alone: as it is here",
     )
     group.add_argument("--cwd", metavar="DIR", help="where it runs, on the cluster (default: a directory of its own)")
-    group.add_argument("--image", metavar="IMAGE", help="container image, where the cluster uses them")
+    group.add_argument(
+        "--image", metavar="IMAGE", help="container image; oci:PATH[:TAG]: a layout on disk, with what it needs"
+    )
+    group.add_argument("--compatibility", metavar="FILE", help="what the image needs of a node: architecture, driver …")
     group.add_argument("--cluster", metavar="NAME", help="only this cluster")
+    group.add_argument("--workflow", metavar="NAME", help="the workflow it belongs to; rules may be set for one")
+    group.add_argument("--launch-plan", metavar="NAME", help="and its launch plan")
+    group.add_argument("--pool", metavar="NAME", help="only clusters of this pool")
+    group.add_argument("--cluster-label", metavar="NAME", help="only clusters with this label")
+    group.add_argument("--tag", action="append", metavar="NAME", help="of the queue to wait in; repeatable")
+    group.add_argument("--task-type", metavar="NAME", help="what plugin overrides go by")
 
 
 def _add_needs(parser: Parser) -> None:
@@ -288,6 +312,7 @@ def _add_needs(parser: Parser) -> None:
         "--on-lost", choices=[each.value for each in OnLost], help="if its cluster falls silent (default wait)"
     )
     group.add_argument("--lost-after", metavar="T", help="silent for how long")
+    group.add_argument("--match-engine", metavar="NAME", help="who answers whether it fits (default: the server's)")
 
 
 def _add_when(parser: Parser) -> None:
@@ -302,7 +327,7 @@ def _add_when(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="CAUSE",
-        help="job, cluster or lost (default all); repeatable",
+        help="job, cluster or lost (default all three); repeatable",
     )
     group.add_argument("--retry-exit-codes", metavar="CODES", help="of the job's own failures only these: 1,75,100-120")
     group.add_argument("--backoff", metavar="T", help="before the first retry, then twice as long (default 10s)")

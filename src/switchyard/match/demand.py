@@ -1,17 +1,64 @@
-"""What a job needs, in whole units per task. Equal demands are one shape, so an answer can be kept per shape."""
+"""What a job needs, as one immutable tree, whatever form it was written in. Equal demands have one key. Pure.
+
+A need is so many units of a type, each holding its own further needs, found below the vertex that holds the parent. A
+slot is no vertex: it groups what must lie together inside one node. docs/explanation/matching.md says it in full.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from hashlib import blake2b
 
-from switchyard.model.job import Resources
-from switchyard.model.quantity import ceil, parse_amount, parse_bytes
+from switchyard.match.constraint import Constraint
+from switchyard.match.requirement import Requirement
+from switchyard.model.graph.units import bytes_per
+
+DEPTH_MAX = 32
+NEEDS_MAX = 1000
+COUNT_MAX = 2**63 - 1
+
+
+class Kind(StrEnum):
+    """How units of a need are found."""
+
+    VERTEX = "vertex"  # each takes one unit of a vertex of its type
+    SLOT = "slot"  # takes no vertex: what it holds lies inside one node
+    PLACE = "place"  # takes no vertex, but lies below one of its type; only for counting slots
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """`tasks` in all, each with this much; `nodes`: spread over exactly that many, none: over any."""
+class Need:
+    """`count` units of `type`, each holding `holds`. `unit`: B for bytes, else counted as the graph counts."""
+
+    type: str
+    count: int = 1
+    unit: str = ""
+    kind: Kind = Kind.VERTEX
+    requires: tuple[Requirement, ...] = ()
+    holds: tuple[Need, ...] = ()
+    is_distinct: bool = False  # every unit on another vertex, however large that is
+    is_slot_if_absent: bool = False  # Rainbow: a type that the graph does not have is a slot's name
+    slot_units: int = 1  # how many units make one slot, when slots are counted
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        """The hash of a whole tree, worked out once: questions are looked up by it for every cluster."""
+        parts = (self.type, self.count, self.unit, self.kind, self.requires, self.holds, self.is_distinct)
+        object.__setattr__(self, "_hash", hash((*parts, self.is_slot_if_absent, self.slot_units)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.type}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """The plain form in whole units, for hints and totals: tasks in all, the rest per task."""
 
     tasks: int = 1
     nodes: int | None = None
@@ -20,27 +67,99 @@ class Demand:
     memory_bytes: int = 0
     storage_bytes: int = 0
 
+
+@dataclass(slots=True)
+class Search:
+    """How much searching a demand may still cost, over all clusters: a hard one must not hold the server up."""
+
+    steps_left: int = 200_000  # about a second
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """All needs of a job. `is_together`: at the same time; else each on its own. No needs: it fits everywhere.
+
+    `nodes`: the one slot is spread over exactly so many nodes, at least one each. `unit_word`: what one slot is called.
+    """
+
+    needs: tuple[Need, ...] = ()
+    is_together: bool = True
+    nodes: int | None = None
+    constraint: Constraint | None = None
+    unit_word: str = "slot"
+    plain: Plain | None = field(default=None)
+
+    @cached_property
+    def key(self) -> str:
+        """The shape of the demand: equal keys, equal answers."""
+        body = repr((self.needs, self.is_together, self.nodes, self.constraint, self.unit_word))
+        return blake2b(body.encode(), digest_size=16).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Demand) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @cached_property
+    def search(self) -> Search:
+        """What is left to spend on it."""
+        return Search()
+
+    @property
+    def is_by_name(self) -> bool:
+        """Whether hosts or ranks decide, so that equal clusters may answer differently."""
+        return self.constraint is not None and self.constraint.is_by_name
+
+    @cached_property
+    def totals(self) -> dict[tuple[str, str], int]:
+        """What is taken in all, by type and unit; nothing that fits takes more than a cluster has."""
+        apart = [_totals((need,)) for need in self.needs]
+        if self.is_together:
+            return _totals(self.needs)
+        return {key: max(found.get(key, 0) for found in apart) for found in apart for key in found}
+
     @property
     def cores_total(self) -> int:
-        return self.tasks * self.cores
+        return self.totals.get(("core", ""), 0)
 
     @property
     def gpus_total(self) -> int:
-        return self.tasks * self.gpus
+        return self.totals.get(("gpu", ""), 0)
 
     @property
     def memory_bytes_total(self) -> int:
-        return self.tasks * self.memory_bytes
+        return self.totals.get(("memory", "B"), 0)
 
 
-@lru_cache(maxsize=4096)
-def demand_of(resources: Resources) -> Demand:
-    """Cores stay exact in the job and are rounded up to whole ones only here."""
-    return Demand(
-        tasks=resources.tasks,
-        nodes=resources.nodes,
-        cores=ceil(parse_amount(resources.cores)),
-        gpus=resources.gpus,
-        memory_bytes=parse_bytes(resources.memory),
-        storage_bytes=parse_bytes(resources.ephemeral_storage),
-    )
+def _totals(needs: tuple[Need, ...]) -> dict[tuple[str, str], int]:
+    found: dict[tuple[str, str], int] = {}
+    for need, count in each_need(needs):
+        if need.kind is Kind.VERTEX and not need.is_slot_if_absent:
+            found[need.type, need.unit] = found.get((need.type, need.unit), 0) + count
+    return found
+
+
+def each_need(needs: tuple[Need, ...], times: int = 1) -> Iterator[tuple[Need, int]]:
+    """Every need of the tree with its units in all."""
+    for need in needs:
+        total = need.count * times
+        yield need, total
+        yield from each_need(need.holds, total)
+
+
+def tidy(needs: list[Need]) -> tuple[Need, ...]:
+    """Equal siblings add up, units of bytes are bytes, and the order in which they were written does not matter.
+
+    Any other unit is left to the graph, which counts in its own: nothing here could convert it.
+    """
+    found: dict[Need, int] = {}
+    for need in needs:
+        factor = bytes_per(need.unit) if need.unit else None
+        amount = need.count * (factor or 1)
+        alike = replace(need, count=1, unit="B" if factor else "", slot_units=1)
+        found[alike] = found.get(alike, 0) + amount
+    summed = [
+        replace(need, count=count, slot_units=1 if need.kind is Kind.SLOT else count) for need, count in found.items()
+    ]
+    return tuple(sorted(summed, key=repr))

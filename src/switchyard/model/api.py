@@ -8,8 +8,9 @@ from msgspec import Meta, Raw, Struct
 
 from switchyard.model.idset import IdSet
 from switchyard.model.job import Priority, State
-from switchyard.model.names import LabelKey, LabelValue, Name, Title
+from switchyard.model.names import TEXT_PATTERN, LabelKey, LabelValue, Name
 from switchyard.model.quantity import DURATION_S_MAX
+from switchyard.model.scope import LongName
 
 Item = TypeVar("Item")
 
@@ -58,15 +59,34 @@ class AuditEntry(Struct, frozen=True, omit_defaults=True):
     after: dict[str, Any] | None = None
 
 
+ProjectLabels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=16)]
+
+
 class Project(Struct, frozen=True, omit_defaults=True):
+    """`labels` go to each of its jobs, where the job has none of that name."""
+
     name: str
     description: str = ""
     created_us: int = 0
+    title: str = ""
+    labels: dict[str, str] = {}
+    is_archived: bool = False
 
 
 class ProjectRequest(Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
-    description: Title = ""
+    description: Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=300)] = ""
+    title: Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=64)] = ""
+    labels: ProjectLabels = {}
+
+
+class ProjectChange(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An archived project takes no jobs and no rules; what it has stays readable."""
+
+    description: Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=300)] | None = None
+    title: Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=64)] | None = None
+    labels: ProjectLabels | None = None
+    is_archived: bool | None = None
 
 
 class Chunk(Struct, frozen=True):
@@ -181,6 +201,8 @@ class JobSelector(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     cluster: Name | None = None
     project: Name | None = None
     domain: Name | None = None
+    workflow: LongName | None = None
+    launch_plan: LongName | None = None
     owner: Name | None = None
     labels: Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)] = {}
     since_s: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | None = None  # made within the last so many seconds

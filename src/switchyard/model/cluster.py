@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from switchyard.model.graph import Graph
+from switchyard.model.graph.graph import FreeNodes
 from switchyard.model.names import LabelKey, LabelValue, Name, Title
 
 Labels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)]
@@ -22,6 +22,9 @@ class Health(StrEnum):
     CORDONED = "cordoned"
 
 
+FREE_MAX = 1000  # kinds of what is left on nodes: it is said with every poll
+
+
 class Load(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How a cluster is now, as its agent saw it."""
 
@@ -31,6 +34,9 @@ class Load(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     running: int = 0
     queued: int = 0
     trouble: Title = ""  # why the agent takes nothing now, e.g. a full disk
+    # By node; none: the agent does not know. Shapes are those of the graph with this signature.
+    free: Annotated[list[FreeNodes], Meta(max_length=FREE_MAX)] | None = None
+    signature: Annotated[str, Meta(max_length=64)] = ""
 
 
 class Cluster(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,10 +50,30 @@ class Cluster(Struct, frozen=True, kw_only=True, omit_defaults=True):
     groups: list[str] = []
     labels: dict[str, str] = {}
     backend: str = ""
-    graph: Graph | None = None
+    totals: dict[str, int] = {}  # of every type of its graph; none: nobody has said what it has
     load: Load | None = None
     created_us: int = 0
     seen_us: int | None = None
+
+
+class GraphInfo(Struct, frozen=True, kw_only=True):
+    """What was made of a graph that was set. Equal signatures: the same to every job."""
+
+    cluster: str
+    nodes: int
+    totals: dict[str, int]
+    shapes: int
+    signature: str
+
+
+class Subsystem(Struct, frozen=True, kw_only=True):
+    """A further graph of a cluster, as it was set."""
+
+    name: str
+    bytes: int
+    hash: str
+    by: str
+    at_us: int
 
 
 class ClusterRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct, field
 
+from switchyard.model.attributes import JobPolicy
+from switchyard.model.execution import ExecutionConfig, QualityOfService
 from switchyard.model.idset import parse_array
+from switchyard.model.image import Needs
 from switchyard.model.names import LabelKey, LabelValue, Name, Title
 from switchyard.model.quantity import parse_amount, parse_bytes, parse_duration_s
 from switchyard.model.retry import Retry
+from switchyard.model.scope import LongName
 
 COUNT_MAX = 10_000_000
 Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
@@ -65,28 +69,49 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
                 parse_bytes(size)
 
 
+class Asked(NamedTuple):
+    """What a task is to get."""
+
+    cores: int | float | str
+    gpus: int
+    memory: int | float | str
+    ephemeral_storage: int | float | str
+
+
 class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a job needs. `tasks` is the total; cores, gpus, memory and storage are per task; no `nodes` = any spread."""
 
     nodes: Count | None = None
     tasks: Count = 1
-    cores: Amount = 1
-    gpus: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
-    memory: Amount = 0
-    ephemeral_storage: Amount = 0
+    # Not given: what the rules say; if they say nothing, one core and none of the rest.
+    cores: Amount | None = None
+    gpus: Annotated[int, Meta(ge=0, le=COUNT_MAX)] | None = None
+    memory: Amount | None = None
+    ephemeral_storage: Amount | None = None
     limits: Limits = Limits()
     time_limit: Duration | None = None
 
     def __post_init__(self) -> None:
-        if parse_amount(self.cores) <= 0:
+        if self.cores is not None and parse_amount(self.cores) <= 0:
             raise ValueError("cores must be more than zero")
         if self.nodes is not None and self.nodes > self.tasks:
             raise ValueError(f"nodes ({self.nodes}) cannot exceed tasks ({self.tasks})")
         if self.time_limit is not None:
             parse_duration_s(self.time_limit)
-        parse_bytes(self.memory)
-        parse_bytes(self.ephemeral_storage)
+        parse_bytes(self.memory or 0)
+        parse_bytes(self.ephemeral_storage or 0)
         self._check_limits()
+
+    @property
+    def asked(self) -> Asked:
+        """Per task: the request, else its own limit, else one core and nothing of the rest."""
+        most = self.limits
+        return Asked(
+            next(value for value in (self.cores, most.cores, 1) if value is not None),
+            next(value for value in (self.gpus, most.gpus, 0) if value is not None),
+            next(value for value in (self.memory, most.memory, 0) if value is not None),
+            next(value for value in (self.ephemeral_storage, most.ephemeral_storage, 0) if value is not None),
+        )
 
     def _check_limits(self) -> None:
         pairs = (
@@ -96,8 +121,11 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
             ("ephemeral_storage", self.ephemeral_storage, self.limits.ephemeral_storage),
         )
         for name, request, limit in pairs:
-            if limit is not None and parse_amount(limit) < parse_amount(request):
+            if limit is not None and request is not None and parse_amount(limit) < parse_amount(request):
                 raise ValueError(f"limits.{name} ({limit}) is below the request ({request})")
+        if None not in (self.gpus, self.limits.gpus) and self.gpus != self.limits.gpus:
+            # A device is given or not: Kubernetes refuses a limit of such a resource that is not the request.
+            raise ValueError(f"limits.gpus ({self.limits.gpus}) must be the request ({self.gpus})")
 
 
 class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -111,6 +139,12 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     on_lost: OnLost = OnLost.WAIT
     lost_after: Duration | None = None
     retry: Retry = Retry()
+    # What the image needs of the system of the nodes that run it.
+    compatibility: Needs = []
+    # Needs that `resources` cannot say, as a jobspec says them: `version`, `resources`, and what bounds them.
+    demand: dict[str, Any] | None = None
+    task_type: Name = "default"  # what plugin overrides go by
+    execution: ExecutionConfig | None = None  # its own words; in an accepted job: what holds
 
     def __post_init__(self) -> None:
         if not self.command[0]:
@@ -133,22 +167,31 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     name: Title | None = None
     project: Name = "default"
     domain: Name = "development"
+    workflow: LongName | None = None
+    launch_plan: LongName | None = None
     priority: Priority = 0
     labels: Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)] = {}
     cluster: Name | None = None
     clusters: Annotated[list[ClusterToken], Meta(max_length=10_000)] = []
+    pool: Name | None = None  # bounds where it may go
+    cluster_label: Name | None = None  # narrows it
+    tags: Annotated[list[Name], Meta(max_length=100)] = []  # of queues
+    quality_of_service: QualityOfService | None = None
     # `0-999%50`: a task for each index, at most 50 of them at once.
     array: Annotated[str, Meta(max_length=65_536)] | None = None
     # `ID`, `ID:ok`, `ID:any` or `ID:notok`: begin after that job's end. In a bulk request `#3` is its fourth job.
     after: Annotated[list[After], Meta(max_length=1000)] = []
     hold: bool = False
     expires_after: Duration | None = None  # not begun by then: it fails
+    match_engine: Name | None = None  # who answers whether it fits; none: the server's own choice
 
     def __post_init__(self) -> None:
         if self.array is not None:
             parse_array(self.array)
         if self.expires_after is not None:
             parse_duration_s(self.expires_after)
+        if self.launch_plan is not None and self.workflow is None:
+            raise ValueError("a launch plan belongs to a workflow: give that, too")
 
 
 class Tally(Struct, frozen=True, omit_defaults=True):
@@ -182,6 +225,8 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     owner: str
     project: str
     domain: str
+    workflow: str | None = None
+    launch_plan: str | None = None
     state: State
     priority: int = 0
     labels: dict[str, str] = field(default_factory=dict)
@@ -202,7 +247,12 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_held: bool = False
     wake_us: int | None = None
     expires_us: int | None = None
+    late_us: int | None = None  # its queueing budget was spent before it began; when that was told
     tries: int = 0
     retry_of: str | None = None
     array: str | None = None
     tasks: Tally | None = None
+    pool: str | None = None
+    cluster_label: str | None = None
+    tags: list[str] = []
+    policy: JobPolicy | msgspec.Raw | None = None  # not in lists

@@ -152,8 +152,10 @@ def adopt(life: Life, fence: int) -> Step | None:
     return move(waiting, State.ASSIGNED, "adopted", said, attempt=life.attempt + 1, fence=fence, is_leased=True)
 
 
-def report(life: Life, *, fence: int, seen: Seen, reason: str = "", again: bool = False) -> tuple[Answer, Step | None]:
-    """Apply what an agent saw under `fence`. `again`: a failure would be tried once more."""
+def report(
+    life: Life, *, fence: int, seen: Seen, reason: str = "", again: bool = False, is_preempted: bool = False
+) -> tuple[Answer, Step | None]:
+    """Apply what an agent saw under `fence`. `again`: a failure would be tried once more, as after a preemption."""
     if fence < life.fence or (fence == life.fence and not life.is_leased and life.state not in FINAL):
         return Answer.STOP, None
     if fence > life.fence:
@@ -171,7 +173,8 @@ def report(life: Life, *, fence: int, seen: Seen, reason: str = "", again: bool 
     if to not in ALLOWED[life.state]:
         return Answer.STALE, None
     if to is State.FAILED and again and not life.cancel_requested:
-        return Answer.TAKEN, move(life, State.PENDING, "retrying", reason, fence=life.next_fence, is_leased=False)
+        event = "preempted" if is_preempted else "retrying"
+        return Answer.TAKEN, move(life, State.PENDING, event, reason, fence=life.next_fence, is_leased=False)
     return Answer.TAKEN, move(life, to, to.value.lower(), reason)
 
 

@@ -116,6 +116,8 @@ class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
     owner: str
     project: str
     domain: str
+    workflow: str | None = None
+    launch_plan: str | None = None
     priority: int = 0
     labels: dict[str, str] = {}
     cluster: str = ""

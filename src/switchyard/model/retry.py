@@ -23,6 +23,10 @@ class Cause(StrEnum):
     JOB = "job"  # the command ended with a code or a signal of its own, or ran out of time
     CLUSTER = "cluster"  # it could not be started, or the cluster ended it
     LOST = "lost"  # the cluster does not know it any more, or fell silent
+    PREEMPTED = "preempted"  # the cluster took its place away; a job that is interruptible bears that
+
+
+_USUAL = (Cause.JOB, Cause.CLUSTER, Cause.LOST)
 
 
 class Retry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -32,7 +36,7 @@ class Retry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     """
 
     limit: Annotated[int, Meta(ge=0, le=LIMIT_MAX)] = 0
-    causes: Annotated[list[Cause], Meta(max_length=3)] = field(default_factory=lambda: list(Cause))
+    causes: Annotated[list[Cause], Meta(max_length=4)] = field(default_factory=lambda: list(_USUAL))
     exit_codes: ExitCodes | None = None
     backoff: Duration = 10
     backoff_max: Duration = 600
@@ -48,6 +52,8 @@ class Retry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 def wait_before(policy: Retry, *, tries: int, cause: Cause, exit_code: int | None) -> int | None:
     """Seconds until the next try after `tries` of them, or none: it stays as it ended."""
+    if cause is Cause.PREEMPTED and cause not in policy.causes:
+        cause = Cause.CLUSTER  # whoever says nothing of it means it so
     if tries > policy.limit or cause not in policy.causes:
         return None
     if cause is Cause.JOB and not _is_named(policy.exit_codes, exit_code):

@@ -19,7 +19,7 @@ _STATES = (
 _CODES = {state: code for code, state in enumerate(_STATES)}
 _LIVE = frozenset({0, 1, 2})
 _STATE_BITS = 0x0F
-_NO_EXIT, _IS_SIGNAL, _CANCELLING = 0x20, 0x40, 0x80
+_PREEMPTED, _NO_EXIT, _IS_SIGNAL, _CANCELLING = 0x10, 0x20, 0x40, 0x80
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class TaskState:
     exit_code: int | None = None
     signal: int | None = None
     is_cancelling: bool = False
+    is_preempted: bool = False  # it went back because its place was taken away: no try of its own
 
     @property
     def is_live(self) -> bool:
@@ -50,6 +51,7 @@ def read_task(tasks: bytes, position: int) -> TaskState:
         exit_byte if has_exit and not is_signal else None,
         exit_byte if has_exit and is_signal else None,
         bool(head & _CANCELLING),
+        bool(head & _PREEMPTED),
     )
 
 
@@ -64,6 +66,8 @@ def write_task(tasks: bytes, position: int, task: TaskState) -> bytes:
         head |= _NO_EXIT
     if task.is_cancelling:
         head |= _CANCELLING
+    if task.is_preempted:
+        head |= _PREEMPTED
     changed = bytearray(tasks)
     changed[2 * position] = head
     changed[2 * position + 1] = exit_byte

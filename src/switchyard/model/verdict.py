@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct
+
+from switchyard.model.attributes import JobPolicy
+from switchyard.model.job import JobRequest
+from switchyard.model.names import Name
 
 
 class Say(StrEnum):
@@ -33,6 +38,50 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     seed: str
     outcome: str  # assign · hold · reject
     reason: str = ""
+    engine: str = ""  # who answered whether it fits
+
+
+class FitRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Would it fit? A job as it would be submitted, or a jobspec. `only_fitting`: leave the others out."""
+
+    job: JobRequest | None = None
+    jobspec: dict[str, Any] | None = None
+    match_engine: Name | None = None
+    only_fitting: bool = False
+    now: bool = True  # also ask what is free now; without, the same question has the same answer until a graph changes
+
+    def __post_init__(self) -> None:
+        if (self.job is None) == (self.jobspec is None):
+            raise ValueError("give either `job` or `jobspec`")
+
+
+class Fit(Struct, frozen=True, omit_defaults=True):
+    """One cluster's answer. `ever`: on the whole of it, empty; `now`: on what is free; none: nobody knows.
+
+    `slots`: how many times it would fit. Of a no: the first level that failed, with numbers: so many were asked for in
+    one place, the best place has so many, so many places have that.
+    """
+
+    cluster: str
+    ever: bool | None
+    slots: int | None = None
+    reason: str = ""
+    level: str = ""
+    needs: int = 0
+    best: int = 0
+    places: int = 0
+    now: bool | None = None
+    now_reason: str = ""
+    health: str = ""
+
+
+class FitAnswer(Struct, frozen=True):
+    """Of every cluster you may see; `fitting` and `asked` count them all."""
+
+    engine: str
+    asked: int
+    fitting: int
+    items: list[Fit]
 
 
 class Explanation(Struct, frozen=True, omit_defaults=True):
@@ -44,3 +93,4 @@ class Explanation(Struct, frozen=True, omit_defaults=True):
     now: list[Verdict]
     hints: list[str]
     notes: list[str] = []
+    policy: JobPolicy | None = None  # the rules it was admitted under

@@ -1,36 +1,169 @@
-"""Admit a job: is its scope known? The attribute levels, with provenance, will enter here."""
+"""Admit a job: is its scope known, which rules hold there, and what do they make of it? A refusal names the level."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
 
-from switchyard.errors import UnknownName
+import msgspec
+from msgspec.structs import replace
+
+from switchyard.errors import BadRequest, PolicyRefused, UnknownName
+from switchyard.model.attributes import JobPolicy, UsedValue
+from switchyard.model.execution import ExecutionConfig
 from switchyard.model.job import JobRequest
+from switchyard.model.scope import Key, scope_of
+from switchyard.policy.draft import NO_KEY, Draft, Entry
+from switchyard.policy.kinds.quality_of_service import QualityOfServiceKind
+from switchyard.policy.platform import Platform
+from switchyard.policy.resolve import Effective, Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """The rules in force: which scopes exist. A new version is a new object."""
+class ProjectEntry:
+    """What admission needs to know of a project."""
 
-    domains: frozenset[str]
-    projects: frozenset[str]
+    labels: dict[str, str] = field(default_factory=dict)
+    is_archived: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The rules a job was admitted under, as they are stored: once for all jobs that share them."""
+
+    hash: str
+    body: str
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """What policy made of a request. `queue` is the lane's first half."""
 
-    request: JobRequest
+    draft: Draft
+    record: Record
     queue: str = "default"
 
+    @property
+    def request(self) -> JobRequest:
+        return self.draft.request
 
-def admit(request: JobRequest, rules: Rules) -> Admitted:
-    """Refuse an unknown scope, naming what is known."""
-    if request.domain not in rules.domains:
-        known = ", ".join(sorted(rules.domains))
+
+def admit(
+    request: JobRequest,
+    policy: Policy,
+    projects: Mapping[str, ProjectEntry],
+    *,
+    demanded: Mapping[str, int] | None = None,
+    launch_plan: ExecutionConfig | None = None,
+    auth_role: ExecutionConfig | None = None,
+) -> Admitted:
+    """Fill and check a request by the rules of its scope.
+
+    `demanded`: what the largest task of its jobspec asks for. `launch_plan`, `auth_role`: the launch plan's own words.
+    """
+    project = _known_scope(request, policy.platform, projects)
+    effective = policy.effective(key_of(request))
+    draft = Draft(
+        request,
+        policy.platform,
+        demanded=dict(demanded or {}),
+        pool=request.pool,
+        label=request.cluster_label,
+        tags=tuple(request.tags),
+        launch_plan=launch_plan,
+        auth_role=auth_role,
+    )
+    has_own_words = _has_own_words(request) or launch_plan is not None or auth_role is not None
+    ruled = effective.ruled(policy.kinds)
+    if has_own_words:
+        ruled = [(kind, effective.fields(kind)) for kind in policy.kinds if kind.is_for_jobs]
+    for kind, found in ruled:
+        draft = kind.amend(draft, found)
+    if draft.refusals:
+        raise _refused(draft)
+    _known_names(draft)
+    if project.labels:
+        labels = {**project.labels, **draft.request.labels}
+        draft = replace(draft, request=replace(draft.request, labels=labels))
+    return Admitted(draft, _record(policy, effective, draft))
+
+
+def key_of(request: JobRequest) -> Key:
+    return (request.domain, request.project, request.workflow or "", request.launch_plan or "")
+
+
+def _known_scope(request: JobRequest, platform: Platform, projects: Mapping[str, ProjectEntry]) -> ProjectEntry:
+    if request.domain not in platform.domains:
+        known = ", ".join(platform.domains)
         raise UnknownName(f"There is no domain {request.domain!r}.", next_step=f"Known domains: {known}.")
-    if request.project not in rules.projects:
+    project = projects.get(request.project)
+    if project is None:
         raise UnknownName(
             f"There is no project {request.project!r}.", next_step="`yard project ls` lists the projects you may use."
         )
-    return Admitted(request)
+    if project.is_archived:
+        raise BadRequest(
+            f"The project {request.project} is archived and takes no jobs.",
+            next_step="Submit to another, or ask an administrator to bring it back.",
+        )
+    return project
+
+
+def _known_names(draft: Draft) -> None:
+    """Fail closed: a name that nobody knows (any more: a row may be older than the config) is a mistake, not a wish."""
+    platform = draft.platform
+    asked = (("pool", draft.pool, platform.pools), ("label", draft.label, platform.labels))
+    tags = (("queue tag", tag, platform.tags) for tag in draft.tags)
+    for what, name, known in (*asked, *tags):
+        if name is not None and name not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise UnknownName(f"There is no {what} {name!r}.", next_step=f"Known {what}s: {listed}.")
+    wanted = draft.request.quality_of_service
+    if wanted is not None and (mistakes := QualityOfServiceKind().check(wanted, platform)):
+        raise UnknownName(f"quality_of_service: {mistakes[0]}.")
+
+
+def _has_own_words(request: JobRequest) -> bool:
+    """Whether the request says itself what a rule could say."""
+    return bool(
+        request.spec.execution is not None
+        or request.pool
+        or request.cluster_label
+        or request.tags
+        or request.quality_of_service is not None
+    )
+
+
+def _refused(draft: Draft) -> PolicyRefused:
+    where = f"project {draft.request.project}, domain {draft.request.domain}"
+    return PolicyRefused(f"A rule of {where} refuses the job. " + "; ".join(draft.refusals) + ".")
+
+
+def _record(policy: Policy, effective: Effective, draft: Draft) -> Record:
+    """Kept with the effective values where the job had no words of its own, which most have not."""
+    if not draft.own:
+        if effective.record is None:
+            effective.record = _encode(policy, effective.flat)
+        kept: Record = effective.record
+        return kept
+    flat = {**effective.flat, **draft.own}
+    return _encode(policy, {key: entry for key, entry in flat.items() if entry is not None})
+
+
+def _encode(policy: Policy, flat: Mapping[tuple[str, str], Entry]) -> Record:
+    names = {kind.name: kind.number for kind in policy.kinds if kind.is_for_jobs}
+    used = [
+        UsedValue(
+            kind,
+            path,
+            entry.value,
+            entry.source.level,
+            None if entry.source.key == NO_KEY else scope_of(entry.source.key),
+            entry.source.row or None,
+        )
+        for (kind, path), entry in sorted(flat.items(), key=lambda item: (names.get(item[0][0], -1), item[0][1]))
+        if kind in names and entry.value is not None
+    ]
+    body = msgspec.json.encode(JobPolicy(policy.version, used)).decode()
+    return Record(sha256(body.encode()).hexdigest(), body)

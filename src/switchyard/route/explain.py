@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from switchyard.match.demand import Demand
-from switchyard.match.totals import Match, match
+from switchyard.match.demand import Demand, Plain
+from switchyard.match.engine import Match, Misfit, engine
+from switchyard.match.plain import demand_from
 from switchyard.model.cluster import Health
+from switchyard.model.graph import Graph
 from switchyard.model.quantity import show_bytes
 from switchyard.route.route import Ask
 from switchyard.route.world import Member, World
@@ -16,7 +18,20 @@ HINTS_MAX = 5
 
 def hints(ask: Ask, world: World) -> list[str]:
     """What would let it run, the smallest change first."""
-    found = [hint for member in world.members if member.id not in ask.hidden and (hint := _hint(ask, member))]
+    found: list[Hint] = []
+    smaller: dict[str, Hint | None] = {}  # equal clusters would need the same change
+    for member in world.members:
+        if member.id in ask.hidden:
+            continue
+        if member.graph is None or isinstance(world.index.verdict(ask.demand, member.graph, by=ask.engine), Match):
+            hint = _outside(ask, member)
+        else:
+            if member.graph.signature not in smaller:
+                smaller[member.graph.signature] = _smaller(ask.demand, member.graph, by=ask.engine)
+            hint = smaller[member.graph.signature]
+            hint = hint and Hint(hint.change, f"{hint.text} ({member.name})")
+        if hint:
+            found.append(hint)
     return [hint.text for hint in sorted(found, key=lambda hint: hint.change)[:HINTS_MAX]]
 
 
@@ -28,11 +43,10 @@ class Hint:
     text: str
 
 
-def _hint(ask: Ask, member: Member) -> Hint | None:
+def _outside(ask: Ask, member: Member) -> Hint | None:
+    """It would fit, or nobody knows: what else stands in the way."""
     if member.graph is None:
         return Hint(0, f"start an agent on {member.name}")
-    if not isinstance(match(ask.demand, member.graph), Match):
-        return _smaller(ask.demand, member)
     if ask.named is not None and member.id not in ask.named:
         return Hint(0, f"{member.name} would take it: name it, or leave the clusters unnamed")
     if member.id not in ask.granted:
@@ -46,37 +60,38 @@ def _hint(ask: Ask, member: Member) -> Hint | None:
     return None
 
 
-def _smaller(demand: Demand, member: Member) -> Hint | None:
+def _smaller(demand: Demand, graph: Graph, *, by: str) -> Hint | None:
     """Lower one thing alone until it fits, if that helps at all."""
-    assert member.graph is not None
-    groups = member.graph.groups
-    options: list[tuple[int, int, str, Demand]] = []
-    for asks, most, text, smaller in (
-        _cores(demand, max(group.cores for group in groups)),
-        _gpus(demand, max(group.gpus for group in groups)),
-        _memory(demand, max(group.memory_bytes for group in groups)),
-    ):
-        if most < asks:
-            options.append((asks, most, text, smaller))
-    if demand.nodes is not None:
-        options.append((1, 1, "no fixed number of nodes", replace(demand, nodes=None)))
-    for asks, most, text, smaller in options:
-        if isinstance(match(smaller, member.graph), Match):
-            return Hint(1 - most / asks, f"{text} ({member.name})")
-    one = match(replace(demand, tasks=1, nodes=None), member.graph)
-    if isinstance(one, Match) and one.tasks < demand.tasks:
-        return Hint(1 - one.tasks / demand.tasks, f"tasks {demand.tasks} → {one.tasks} ({member.name})")
+    if demand.plain is not None:
+        return _smaller_plain(demand, demand.plain, graph, by=by)
+    found = engine(by).satisfy(demand, graph)
+    if isinstance(found, Misfit) and found.best and found.needs:
+        return Hint(1 - found.best / found.needs, f"{found.level} {found.needs} → {found.best}")
     return None
 
 
-def _cores(demand: Demand, most: int) -> tuple[int, int, str, Demand]:
-    return demand.cores, most, f"cores {demand.cores} → {most}", replace(demand, cores=max(most, 1))
-
-
-def _gpus(demand: Demand, most: int) -> tuple[int, int, str, Demand]:
-    return demand.gpus, most, f"gpus {demand.gpus} → {most}", replace(demand, gpus=most)
-
-
-def _memory(demand: Demand, most: int) -> tuple[int, int, str, Demand]:
-    text = f"memory {show_bytes(demand.memory_bytes)} → {show_bytes(most)}"
-    return demand.memory_bytes, most, text, replace(demand, memory_bytes=most)
+def _smaller_plain(demand: Demand, plain: Plain, graph: Graph, *, by: str) -> Hint | None:
+    requires = demand.needs[0].requires
+    cores = max(kind.cores for kind in graph.kinds)
+    gpus = max(kind.gpus for kind in graph.kinds)
+    memory = max(kind.memory_bytes for kind in graph.kinds)
+    options: list[tuple[int, int, str, Plain]] = [
+        (plain.cores, cores, f"cores {plain.cores} → {cores}", replace(plain, cores=max(cores, 1))),
+        (plain.gpus, gpus, f"gpus {plain.gpus} → {gpus}", replace(plain, gpus=gpus)),
+        (
+            plain.memory_bytes,
+            memory,
+            f"memory {show_bytes(plain.memory_bytes)} → {show_bytes(memory)}",
+            replace(plain, memory_bytes=memory),
+        ),
+    ]
+    options = [option for option in options if option[1] < option[0]]
+    if plain.nodes is not None:
+        options.append((1, 1, "no fixed number of nodes", replace(plain, nodes=None)))
+    for asks, most, text, smaller in options:
+        if isinstance(engine(by).satisfy(demand_from(smaller, requires), graph), Match):
+            return Hint(1 - most / asks, text)
+    one = engine(by).satisfy(demand_from(replace(plain, tasks=1, nodes=None), requires), graph)
+    if isinstance(one, Match) and one.slots is not None and one.slots < plain.tasks:
+        return Hint(1 - one.slots / plain.tasks, f"tasks {plain.tasks} → {one.slots}")
+    return None

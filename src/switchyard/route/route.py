@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from switchyard.match.demand import Demand
-from switchyard.match.totals import Misfit, match
+from switchyard.match.engine import DEFAULT, Match, Misfit
 from switchyard.model.cluster import Health
 from switchyard.model.verdict import Plan, Say, Verdict
-from switchyard.route.select.weighted import draw
+from switchyard.route.select.weighted import Field
 from switchyard.route.world import Member, World
 
 ALGORITHM = "weighted"
@@ -33,6 +33,14 @@ class Ask:
     hidden: frozenset[str] = frozenset()
     named: frozenset[str] | None = None
     last: tuple[tuple[str, str], ...] = ()  # clusters that come last for this job, each with the reason
+    engine: str = DEFAULT  # who answers whether it fits
+    # What policy or the request said; routing by the first three comes with pools, labels and queues.
+    pool: str | None = None
+    label: str | None = None
+    tags: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()  # one of these is to run it, the first that a cluster has
+    needs_backend: bool = False  # … and a cluster that has none of them is no place for it
+    is_interruptible: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +48,7 @@ class Ruling:
     """Everything but the draw: the same for all jobs with the same ask, so it can be kept."""
 
     outcome: str  # assign · hold · reject
-    names: tuple[str, ...]
-    weights: tuple[float, ...]
+    able: Field
     verdicts: tuple[Verdict, ...]
     reason: str
 
@@ -53,23 +60,18 @@ def route(ask: Ask, world: World, *, seed: str) -> Plan:
 
 def rule(ask: Ask, world: World) -> Ruling:
     """One verdict per cluster, and what follows from them all."""
-    verdicts = tuple(_judge(ask, member) for member in world.members if member.id not in ask.hidden)
+    verdicts = tuple(_judge(ask, member, world) for member in world.members if member.id not in ask.hidden)
     able = [world.by_name[verdict.cluster] for verdict in verdicts if verdict.say is Say.YES]
     last = dict(ask.last)
     able = [member for member in able if member.id not in last] or able
     outcome, reason = _conclude(verdicts)
-    return Ruling(
-        outcome,
-        tuple(member.name for member in able),
-        tuple(member.weight for member in able),
-        verdicts,
-        reason,
-    )
+    able_field = Field.of([member.name for member in able], [member.weight for member in able])
+    return Ruling(outcome, able_field, verdicts, reason)
 
 
 def plan(ruling: Ruling, *, seed: str) -> Plan:
     """Draw the winner for this job."""
-    chosen = ruling.names[draw(seed, ruling.names, ruling.weights)] if ruling.outcome == "assign" else None
+    chosen = ruling.able.names[ruling.able.draw(seed)] if ruling.outcome == "assign" else None
     return Plan(
         chosen=chosen,
         verdicts=list(ruling.verdicts),
@@ -80,24 +82,34 @@ def plan(ruling: Ruling, *, seed: str) -> Plan:
     )
 
 
-def _judge(ask: Ask, member: Member) -> Verdict:
+def _judge(ask: Ask, member: Member, world: World) -> Verdict:
     """What can never be comes before what cannot be now: a misfit that is also down is a misfit."""
     if ask.named is not None and member.id not in ask.named:
         return Verdict(member.name, Say.NO, "pin", "the request names other clusters")
     if member.id not in ask.granted:
         return Verdict(member.name, Say.NO, "grant", "you have no grant to submit here")
+    if member.is_interruptible and not ask.is_interruptible:
+        return Verdict(member.name, Say.NO, "interruptible", "its nodes may be taken away, and the job must not be")
+    if ask.needs_backend and member.backends and member.backends.isdisjoint(ask.backends):
+        return Verdict(member.name, Say.NO, "backend", f"has none of the backends {', '.join(ask.backends)}")
     if member.graph is None:
         return Verdict(member.name, Say.WAIT, "health", "down: its agent has not told what it has")
-    found = match(ask.demand, member.graph)
+    found = world.index.verdict(ask.demand, member.graph, by=ask.engine)
     if isinstance(found, Misfit):
         return Verdict(member.name, Say.NO, "match", found.reason)
     if member.health is not Health.UP:
         return Verdict(member.name, Say.WAIT, "health", f"{member.health.value}: {member.reason}".rstrip(": "))
     if why := dict(ask.last).get(member.id):
         return Verdict(member.name, Say.YES, "last", f"fits, but comes last: {why}")
-    return Verdict(
-        member.name, Say.YES, "match", f"fits; holds {found.tasks} such task{'' if found.tasks == 1 else 's'} at once"
-    )
+    return Verdict(member.name, Say.YES, "match", _how_often(found, ask.demand.unit_word))
+
+
+def _how_often(found: Match, word: str) -> str:
+    if found.undecided:
+        return f"may fit: {found.undecided}"
+    if found.slots is None:
+        return "fits"
+    return f"fits; holds {found.slots} such {word}{'' if found.slots == 1 else 's'} at once"
 
 
 def _conclude(verdicts: tuple[Verdict, ...]) -> tuple[str, str]:

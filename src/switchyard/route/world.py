@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from switchyard.match.index import Index
 from switchyard.model.cluster import Health
 from switchyard.model.graph import Graph
+from switchyard.route.select.weighted import hash_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,20 +23,31 @@ class Member:
     weight: float = 1.0
     groups: tuple[str, ...] = ()
     is_private: bool = False
+    backends: frozenset[str] = frozenset()  # of its agents
+    is_interruptible: bool = False  # its nodes may be taken away: only for jobs that bear it
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All clusters at one version."""
+    """All clusters at one version. `index` outlives it: what was answered of a graph stays true of that graph."""
 
     version: int
     members: tuple[Member, ...] = ()
     by_name: dict[str, Member] = field(default_factory=dict)
     by_id: dict[str, Member] = field(default_factory=dict)
+    index: Index = field(default_factory=Index, compare=False)
 
     @staticmethod
-    def of(version: int, members: list[Member]) -> World:
+    def of(version: int, members: Sequence[Member], *, after: World | None = None) -> World:
+        """`after`: the world before this one, whose index is brought up to date and kept."""
         ordered = tuple(sorted(members, key=lambda member: member.name))
-        return World(
-            version, ordered, {member.name: member for member in ordered}, {member.id: member for member in ordered}
-        )
+        by_id = {member.id: member for member in ordered}
+        index = after.index if after else Index()
+        for gone in after.by_id.keys() - by_id.keys() if after else ():
+            index.remove(gone)
+        for member in ordered:
+            if member.graph is None:
+                index.remove(member.id)
+            else:
+                index.put(member.id, member.graph, key=hash_text(member.name), weight=member.weight)
+        return World(version, ordered, {member.name: member for member in ordered}, by_id, index)

@@ -19,7 +19,7 @@ from switchyard.model.access import (
     UserChange,
     UserRequest,
 )
-from switchyard.model.api import AuditEntry, Page, Project, ProjectRequest
+from switchyard.model.api import AuditEntry, Page, Project, ProjectChange, ProjectRequest
 from switchyard.model.cluster import (
     Agent,
     AgentChange,
@@ -31,10 +31,11 @@ from switchyard.model.cluster import (
     NewInvite,
     SubmitToken,
 )
-from switchyard.sdk.calls import Calls, at
+from switchyard.sdk.calls import at
+from switchyard.sdk.rules import Rules
 
 
-class Administration(Calls):
+class Administration(Rules):
     """The part of the client that is about the place, not about jobs."""
 
     def clusters(self, *, limit: int | None = None) -> Iterator[Cluster]:
@@ -173,8 +174,32 @@ class Administration(Calls):
     def projects(self, *, limit: int | None = None) -> Iterator[Project]:
         return self._walk(at("projects"), Page[Project], limit=limit)
 
-    def create_project(self, name: str, *, description: str = "") -> Project:
-        return self._post(at("projects"), Project, body=ProjectRequest(name, description))
+    def project(self, name: str) -> Project:
+        return self._get(at("projects", name), Project)
+
+    def create_project(
+        self, name: str, *, description: str = "", title: str = "", labels: Mapping[str, str] | None = None
+    ) -> Project:
+        body = ProjectRequest(name, description=description, title=title, labels=dict(labels or {}))
+        return self._post(at("projects"), Project, body=body)
+
+    def change_project(
+        self,
+        name: str,
+        *,
+        description: str | None = None,
+        title: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        archived: bool | None = None,
+    ) -> Project:
+        """Change what is given; what is not stays. An archived project takes no jobs and no rules."""
+        body = ProjectChange(
+            description=description,
+            title=title,
+            labels=None if labels is None else dict(labels),
+            is_archived=archived,
+        )
+        return self._patch(at("projects", name), Project, body=body)
 
     def audit(self, *, limit: int | None = None) -> Iterator[AuditEntry]:
         """Who changed what, newest first."""

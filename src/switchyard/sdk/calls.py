@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -40,20 +40,45 @@ class Calls:
         path: str,
         kind: type[T],
         *,
+        query: Query | None = None,
         body: object = None,
         headers: Mapping[str, str] | None = None,
         repeatable: bool = False,
     ) -> T:
         encoded = None if body is None else msgspec.json.encode(body)
-        return self._answer(self._transport.send(Request("POST", path, encoded, headers, repeatable)), kind)
+        request = Request("POST", path + _query(query), encoded, headers, repeatable)
+        return self._answer(self._transport.send(request), kind)
 
     def _patch(self, path: str, kind: type[T], *, body: object) -> T:
         # A change says how things shall be, so saying it twice is as good as once.
         request = Request("PATCH", path, msgspec.json.encode(body), repeatable=True)
         return self._answer(self._transport.send(request), kind)
 
-    def _delete(self, path: str, *, query: Query | None = None) -> None:
-        self._transport.send(Request("DELETE", path + _query(query)))
+    def _put(
+        self, path: str, kind: type[T], *, query: Query | None = None, body: object, headers: Mapping[str, str]
+    ) -> T:
+        # Not repeatable: the headers say what must be there before, and after the first time it is not.
+        request = Request("PUT", path + _query(query), msgspec.json.encode(body), headers)
+        return self._answer(self._transport.send(request), kind)
+
+    def _put_bytes(
+        self,
+        path: str,
+        kind: type[T],
+        *,
+        body: bytes,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        on_sent: Callable[[int], None] | None = None,
+    ) -> T:
+        request = Request("PUT", path, body, headers, repeatable=True, on_sent=on_sent)
+        return self._answer(self._transport.send(request, timeout_s=timeout_s), kind)
+
+    def _get_bytes(self, path: str, *, query: Query | None = None, timeout_s: float | None = None) -> bytes:
+        return self._transport.send(Request("GET", path + _query(query), repeatable=True), timeout_s=timeout_s)
+
+    def _delete(self, path: str, *, query: Query | None = None, headers: Mapping[str, str] | None = None) -> None:
+        self._transport.send(Request("DELETE", path + _query(query), headers=headers))
 
     def _walk(
         self,

@@ -22,7 +22,9 @@ from switchyard.model.api import (
     RetryRequest,
     Version,
 )
+from switchyard.model.execution import ExecutionConfig, QualityOfService
 from switchyard.model.ids import is_id
+from switchyard.model.image import Compatibility
 from switchyard.model.job import Job, JobRequest, JobSpec, Limits, OnLost, State, Task
 from switchyard.model.lifecycle import FINAL
 from switchyard.model.retry import Retry
@@ -31,6 +33,7 @@ from switchyard.sdk.administration import Administration
 from switchyard.sdk.calls import PAGE_SIZE, at
 from switchyard.sdk.config import resolve
 from switchyard.sdk.follow import Following
+from switchyard.sdk.graphs import Graphs
 from switchyard.sdk.handle import JobHandle
 from switchyard.sdk.many import BATCH, Made, OnProgress, submit_all
 from switchyard.sdk.transport import OnRetry, Transport
@@ -65,6 +68,14 @@ class JobFields(TypedDict, total=False):
     labels: Mapping[str, str] | None
     project: str | None
     domain: str | None
+    workflow: str | None
+    launch_plan: str | None
+    pool: str | None
+    cluster_label: str | None
+    tags: Sequence[str] | None
+    task_type: str | None
+    execution: ExecutionConfig | Mapping[str, Any] | None
+    quality_of_service: QualityOfService | Mapping[str, Any] | None
     on_lost: OnLost | str | None
     lost_after: int | str | None
     cluster: str | None
@@ -73,9 +84,11 @@ class JobFields(TypedDict, total=False):
     after: str | JobHandle | Sequence[str | JobHandle] | None
     hold: bool | None
     expires_after: int | str | None
+    compatibility: Sequence[Compatibility | Mapping[str, Any]] | None
+    match_engine: str | None
 
 
-class Client(Following, Administration):
+class Client(Following, Administration, Graphs):
     """Speaks to one server; may be shared by threads. What is not given comes from the environment and the user's file.
 
     >>> with Client() as yard:
@@ -165,9 +178,9 @@ class Client(Following, Administration):
         return self._request(job, fields, "the job")
 
     def _request(self, job: Base, fields: JobFields, where: str) -> JobRequest:
-        from switchyard.sdk.request import job_request
+        from switchyard.sdk.request import job_request, with_image_needs
 
-        return job_request(job, fields, clusters=self._clusters, where=where)
+        return with_image_needs(job_request(job, fields, clusters=self._clusters, where=where))
 
     def _resolved(self, request: JobRequest) -> JobRequest:
         """With the starts of ids in `after` made whole."""
@@ -196,6 +209,8 @@ class Client(Following, Administration):
         cluster: str | None = None,
         project: str | None = None,
         domain: str | None = None,
+        workflow: str | None = None,
+        launch_plan: str | None = None,
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
         ids: Sequence[str] = (),
@@ -214,6 +229,8 @@ class Client(Following, Administration):
             "cluster": cluster,
             "project": project,
             "domain": domain,
+            "workflow": workflow,
+            "launch_plan": launch_plan,
             "owner": owner,
             "label": [f"{key}={value}" for key, value in (labels or {}).items()],
             "id": list(ids),

@@ -1,4 +1,4 @@
-"""From what a caller says, flat and partly, to a checked JobRequest. No I/O."""
+"""From what a caller says, flat and partly, to a checked JobRequest. No I/O but reading an image that lies on disk."""
 
 from __future__ import annotations
 
@@ -43,6 +43,18 @@ def job_request(
     if not flat.get("clusters"):
         flat["clusters"] = [msgspec.to_builtins(cluster) for cluster in clusters]
     return _checked(flat, where=where)
+
+
+def with_image_needs(request: JobRequest) -> JobRequest:
+    """With what an image on disk says that it needs added to what the job says."""
+    spec = request.spec
+    if spec.image is None or not spec.image.startswith("oci:"):
+        return request
+    from switchyard.model.image import merged
+    from switchyard.sdk.oci import read_needs
+
+    needs = merged(spec.compatibility, read_needs(spec.image), where=spec.image)
+    return msgspec.structs.replace(request, spec=msgspec.structs.replace(spec, compatibility=needs))
 
 
 def _after(value: Any) -> list[str]:

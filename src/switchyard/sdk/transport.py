@@ -7,6 +7,7 @@ caller declares repeatable when the connection broke or a 503 came. All tries en
 from __future__ import annotations
 
 import http.client
+import io
 import random
 import select
 import socket
@@ -32,13 +33,17 @@ OnRetry = Callable[[YardError, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call. `target` is path and query; `repeatable`: doing it twice is as good as once."""
+    """One call. `target` is path and query; `repeatable`: doing it twice is as good as once.
+
+    `on_sent` is told, again and again, how many bytes of the body are on their way.
+    """
 
     method: str
     target: str
     body: bytes | None = None
     headers: Mapping[str, str] | None = None
     repeatable: bool = False
+    on_sent: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +140,16 @@ class Transport:
         """One request and its answer on a connection nobody else uses meanwhile."""
         connection = self._take(timeout_s)
         headers = {**self._headers, **(request.headers or {})}
+        body: bytes | _Reader | None = request.body
         if request.body is not None:
             headers["Content-Type"] = "application/json"
+            headers["Content-Length"] = str(len(request.body))
+            body = _Reader(request.body, request.on_sent) if request.on_sent else request.body
         is_whole = False
         try:
-            connection.request(request.method, self._prefix + request.target, body=request.body, headers=headers)
+            connection.request(request.method, self._prefix + request.target, body=body, headers=headers)
             response = connection.getresponse()
-            body = _read(response)
+            content = _read(response)
             is_whole = response.isclosed() and not response.will_close
         except (OSError, http.client.HTTPException) as exc:
             raise _Broken from exc
@@ -150,7 +158,7 @@ class Transport:
                 self._give_back(connection)
             else:
                 connection.close()
-        return _Answer(response.status, body, _seconds(response.getheader("Retry-After")))
+        return _Answer(response.status, content, _seconds(response.getheader("Retry-After")))
 
     def _take(self, timeout_s: float) -> http.client.HTTPConnection:
         while True:
@@ -184,6 +192,19 @@ class Transport:
                 self._idle.append(connection)
                 return
         connection.close()
+
+
+class _Reader:
+    """A body that tells how much of it was taken."""
+
+    def __init__(self, body: bytes, on_sent: Callable[[int], None]) -> None:
+        self._file = io.BytesIO(body)
+        self._on_sent = on_sent
+
+    def read(self, size: int = -1) -> bytes:
+        part = self._file.read(size)
+        self._on_sent(self._file.tell())
+        return part
 
 
 class _Patience:

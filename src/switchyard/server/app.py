@@ -13,17 +13,18 @@ import signal
 import socket
 from collections.abc import Iterator
 from functools import partial
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import structlog
 import uvicorn
 
 from switchyard.errors import EXIT_OK, Conflict, Unavailable
 from switchyard.model.log import Window
-from switchyard.server.grpc_port import GrpcPort
+from switchyard.policy.resolve import empty_policy
 from switchyard.server.http.routes import Door
 from switchyard.server.listener import Listener
 from switchyard.server.loops import Loops
+from switchyard.server.platform import platform_of
 from switchyard.server.settings import Settings
 from switchyard.server.yard import Yard
 from switchyard.service.access import first_start
@@ -31,6 +32,8 @@ from switchyard.service.bulk import Bulk, BulkInsert, unwritten_bulk
 from switchyard.service.clock import Ids, now_us
 from switchyard.service.committer import Apply, Call, Committer, apply_calls
 from switchyard.service.context import Context
+from switchyard.service.engines import Engines
+from switchyard.service.kinds import load_kinds
 from switchyard.service.lease import LeaseAsk, SyncAsk, apply_leases, apply_syncs
 from switchyard.service.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.newjob import JobInsert
@@ -42,6 +45,9 @@ from switchyard.store import restored
 from switchyard.store.database import Database, revisions, upgrade
 from switchyard.store.logfiles import DirectoryLogs
 from switchyard.store.output import DatabaseLogs
+
+if TYPE_CHECKING:
+    from switchyard.server.grpc_port import GrpcPort
 
 log = structlog.get_logger()
 COMMIT_S = 5.0  # for the changes still queued at the end: thousands are committed in one
@@ -62,13 +68,15 @@ def build(settings: Settings) -> Yard:
     )
     snapshots = Snapshots(
         database,
-        domains=settings.config.domain_names,
+        policy=empty_policy(platform_of(settings.config), load_kinds()),
         now_us=now_us,
         silent_after_us=int(settings.pace.silent_after_s * 1_000_000),
     )
     logs = _logs(settings)
     ids = Ids()
     _settle_restored(database, ids())
+    engines = Engines(settings.config.match.engine, tuple(settings.config.match.allowed))
+    engines.check()
     context = Context(
         database,
         committer,
@@ -78,6 +86,7 @@ def build(settings: Settings) -> Yard:
         list_budget=settings.bounds.list_budget,
         page_max=settings.bounds.page,
         logs=logs,
+        engines=engines,
     )
     submit = Submit(context)
     bulk = Bulk(submit, ids)
@@ -136,7 +145,7 @@ async def serve(settings: Settings, yard: Yard) -> None:
     leadership = Leadership(holder=f"{os.getpid()}-{secrets.token_hex(4)}")
     loops = Loops(yard, leadership)
     listener = Listener(yard) if not yard.context.database.is_sqlite else None
-    grpc = GrpcPort(settings) if settings.grpc else None
+    grpc = _grpc_port(yard) if settings.grpc else None
     gc.collect()
     gc.freeze()  # what lives as long as the process is not looked at again by the collector
     loops.start()
@@ -157,6 +166,7 @@ async def serve(settings: Settings, yard: Yard) -> None:
     has_answered = await loops.stop()
     if listener:
         listener.stop()
+    yard.context.compiler.close()
     yard.threads.shutdown(wait=False, cancel_futures=True)
     yard.context.committer.close(COMMIT_S if has_answered else 0)
     yard.context.database.close()
@@ -166,6 +176,12 @@ async def serve(settings: Settings, yard: Yard) -> None:
     if not has_answered:
         # A database that hangs holds the threads that asked it, and Python would wait for those for ever.
         os._exit(EXIT_OK)
+
+
+def _grpc_port(yard: Yard) -> GrpcPort:
+    from switchyard.server.grpc_port import GrpcPort  # 0.2 s and 25 MB that most servers can do without
+
+    return GrpcPort(yard)
 
 
 def run(settings: Settings, *, announce: bool = True) -> int:

@@ -11,8 +11,11 @@ from pathlib import Path
 import structlog
 
 from switchyard.errors import EXIT_USAGE, Malformed, YardError
-from switchyard.server.config import Config, read_config
+from switchyard.server.cluster_templates import templates_of
+from switchyard.server.config import Config, read_config, sound_sections
+from switchyard.server.platform import read_platform
 from switchyard.server.settings import Settings, is_loopback, parse_address
+from switchyard.service.cluster_resources import Templates
 
 EXAMPLES = """\
 examples:
@@ -85,6 +88,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
     if bool(options.tls_cert) != bool(options.tls_key):
         mistakes.append("--tls-cert and --tls-key go together")
     config = _config(options.config, mistakes)
+    templates = _templates(config, options.config, mistakes)
     data = Path(options.data or "~/.local/share/switchyard/server").expanduser().resolve()
     database = options.database or f"sqlite:///{data / 'switchyard.db'}"
     if database.partition("://")[0] not in ("sqlite", "postgresql", "postgres"):
@@ -103,6 +107,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
         is_open=options.no_auth,
         bench=options.bench,
         config=config,
+        templates=templates,
     )
 
 
@@ -123,17 +128,38 @@ def _file(text: str | None, flag: str, mistakes: list[str]) -> Path | None:
     return path
 
 
-def _config(text: str | None, mistakes: list[str]) -> Config:
-    path = _file(text, "--config", mistakes)
+def _config(file: str | None, mistakes: list[str]) -> Config:
+    path = _file(file, "--config", mistakes)
     if path is None or not path.is_file():
         return Config()
     try:
-        return read_config(path.read_text(), where=str(path))
-    except YardError as exc:
-        mistakes.append(exc.detail)
+        text = path.read_text()
     except (OSError, UnicodeDecodeError) as exc:
         mistakes.append(f"--config: {exc}")
-    return Config()
+        return Config()
+    try:
+        config = read_config(text, where=str(path))
+    except YardError as exc:
+        mistakes.append(exc.detail)
+        config = sound_sections(text)
+    mistakes += [f"{path}: {mistake}" for mistake in read_platform(config)[1]]
+    return config
+
+
+def _templates(config: Config, file: str | None, mistakes: list[str]) -> Templates:
+    """The templates of cluster resources; a relative path begins where the config file is."""
+    folder = Path(file).expanduser().resolve().parent if file else Path.cwd()
+    found = templates_of(
+        config.cluster_resources, config.namespace_mapping, folder=folder, environment=dict(os.environ)
+    )
+    if found.folder is not None and not found.folder.is_dir():
+        mistakes.append(f"cluster_resources.templatePath: there is no folder {found.folder}")
+    mistakes += [
+        f"cluster_resources.customData.{domain}: there is no such domain"
+        for domain in found.by_domain
+        if domain not in config.domain_names
+    ]
+    return found
 
 
 def start_logging() -> None:

@@ -11,13 +11,24 @@ from msgspec import Meta, Struct
 
 from switchyard.errors import Malformed
 from switchyard.model.decode import load_yaml
+from switchyard.model.execution import (
+    PARALLEL_MAX,
+    AnnotationKey,
+    EnvName,
+    EnvValue,
+    LongText,
+    RawOutput,
+    SecurityContext,
+)
 from switchyard.model.log import OUTPUT_BYTES_MAX
-from switchyard.model.names import Name
+from switchyard.model.names import LabelKey, LabelValue, Name
 from switchyard.model.quantity import DURATION_S_MAX, parse_duration_s
+from switchyard.server.cluster_templates import ClusterResources, NamespaceMapping
 
 Weight = Annotated[float, Meta(ge=0)]
 Scalar = str | int | float
 MISTAKES_MAX = 100
+REFERRED = ("domains", "queues")  # sections whose names others use
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,6 +74,7 @@ class Queue(Section, frozen=True):
     attributes: list[Name] = []
     limits: QueueLimits = QueueLimits()
     priority: int = 0
+    interruptible: bool = False  # what runs here may be preempted: only for jobs that bear it
     backend: dict[Name, str] = {}
 
 
@@ -87,14 +99,14 @@ class TaskResources(Section, frozen=True):
 
 
 class ExecutionConfig(Section, frozen=True):
-    max_parallelism: Annotated[int, Meta(ge=0)] | None = None
+    max_parallelism: Annotated[int, Meta(ge=0, le=PARALLEL_MAX)] | None = None  # 0: no bound
     interruptible: bool | None = None
     overwrite_cache: bool | None = None
-    raw_output_data_config: dict[str, Any] | None = None
-    security_context: dict[str, Any] | None = None
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-    envs: dict[str, str] | None = None
+    raw_output_data_config: RawOutput | None = None
+    security_context: SecurityContext | None = None
+    labels: dict[LabelKey, LabelValue] | None = None
+    annotations: dict[AnnotationKey, LongText] | None = None
+    envs: dict[EnvName, EnvValue] | None = None
 
 
 class TierValue(Section, frozen=True):
@@ -104,17 +116,6 @@ class TierValue(Section, frozen=True):
 class QualityOfService(Section, frozen=True):
     tierExecutionValues: dict[Name, TierValue] = {}
     defaultTiers: dict[Name, Name] = {}
-
-
-class ClusterResources(Section, frozen=True):
-    templatePath: str = ""
-    templateData: dict[str, Any] = {}
-    customData: dict[str, Any] = {}
-    refreshInterval: Scalar = "1m"
-
-
-class NamespaceMapping(Section, frozen=True):
-    template: str = "{{ project }}-{{ domain }}"
 
 
 class RedisConfig(Section, frozen=True):
@@ -137,7 +138,10 @@ class Rainbow(Section, frozen=True):
 
 
 class MatchSection(Section, frozen=True):
-    engine: Name = "builtin"
+    """Who answers whether a job fits, and whom users may name instead (`--match-engine`)."""
+
+    engine: Name = "shapes"
+    allowed: list[Name] = msgspec.field(default_factory=lambda: ["shapes", "walk"])
 
 
 class Selection(Section, frozen=True):
@@ -197,8 +201,12 @@ class Config(Section, frozen=True):
     retention: Retention = Retention()
 
     @property
+    def all_domains(self) -> list[Domain]:
+        return [Domain(domain) if isinstance(domain, str) else domain for domain in self.domains]
+
+    @property
     def domain_names(self) -> frozenset[str]:
-        return frozenset(domain if isinstance(domain, str) else domain.id for domain in self.domains)
+        return frozenset(domain.id for domain in self.all_domains)
 
 
 def read_config(text: str, *, where: str) -> Config:
@@ -214,6 +222,23 @@ def read_config(text: str, *, where: str) -> Config:
             next_step="Correct them all and start again.",
         )
     return msgspec.convert(value, Config)
+
+
+def sound_sections(text: str) -> Config:
+    """Of a config with mistakes the sections that have none, so that mistakes between sections are told at once, too.
+
+    Nothing of it where a section is wrong whose names others use: they would seem unknown.
+    """
+    try:
+        value = load_yaml(text, where="")
+    except Malformed:
+        return Config()
+    hints = typing.get_type_hints(Config, include_extras=True)
+    given = {name: section for name, section in value.items() if name in hints} if isinstance(value, dict) else {}
+    sound = {name: section for name, section in given.items() if not find_mistakes(section, hints[name], name)}
+    if any(name in given and name not in sound for name in REFERRED):
+        return Config()
+    return msgspec.convert(sound, Config)
 
 
 def find_mistakes(value: Any, kind: Any, path: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The gRPC port. Today it serves the standard health service; the compatibility doors open here."""
+"""The gRPC port: the standard health service, and Flyte's services. Imported only where there is such a port."""
 
 from __future__ import annotations
 
@@ -8,19 +8,34 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from switchyard.errors import Unavailable
-from switchyard.server.settings import Settings
+from switchyard.server.flyte.absent import is_installed, refusal
+from switchyard.server.flyte.status import code_of, message_of
+from switchyard.server.yard import Yard
 
 MESSAGE_BYTES_MAX = 64 * 2**20
 THREADS = 8
+CALLS_MAX = 1000  # running and waiting for a thread; above: RESOURCE_EXHAUSTED, and clients try again
+PING_MS_MIN = (
+    10_000  # Flyte's clients ping every 30 s, with or without a call; gRPC's own bound, 5 min, would cut them off
+)
+OPTIONS = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", PING_MS_MIN),
+]
 
 
 class GrpcPort:
     """A gRPC server on its own threads."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, yard: Yard) -> None:
+        settings = yard.settings
         assert settings.grpc is not None
-        options = [("grpc.max_receive_message_length", MESSAGE_BYTES_MAX), ("grpc.so_reuseport", 0)]
-        self._server = grpc.server(ThreadPoolExecutor(THREADS, thread_name_prefix="grpc"), options=options)
+        threads = ThreadPoolExecutor(THREADS, thread_name_prefix="grpc")
+        self._server = grpc.server(threads, options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
+        self._server.add_generic_rpc_handlers(_flyte(yard))
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
@@ -43,3 +58,23 @@ class GrpcPort:
     def stop(self) -> None:
         self._health.enter_graceful_shutdown()
         self._server.stop(grace=0.5)
+
+
+def _flyte(yard: Yard) -> tuple[grpc.GenericRpcHandler, ...]:
+    if not is_installed():
+        return (_Absent(),)
+    from switchyard.server.flyte.rpc import handlers
+
+    return handlers(yard)
+
+
+class _Absent(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Refuses every call of Flyte's services, with the reason."""
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        return grpc.unary_unary_rpc_method_handler(_refuse) if details.method.startswith("/flyteidl.") else None
+
+
+def _refuse(_request: bytes, context: grpc.ServicerContext) -> None:
+    error = refusal()
+    context.abort(grpc.StatusCode[code_of(error)], message_of(error))

@@ -140,6 +140,8 @@ class Loops:
         waiting.release_due(context, leadership)
         waiting.settle_after(context, leadership)
         waiting.expire(context, leadership)
+        waiting.report_late(context, leadership)
+        waiting.let_crowds_go(context, leadership)
         routed = self._route_now()
         if moved or lost or routed:
             log.info("upkeep", moved=moved, lost=lost, routed=routed)

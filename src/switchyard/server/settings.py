@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from switchyard.server.config import Config
+from switchyard.service.cluster_resources import Templates
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,9 @@ class Bounds:
     bulk_bytes: int = 64 * 2**20
     poll_bytes: int = 64 * 2**20  # reports, output and an inventory of 100,000
     other_bytes: int = 2**20  # users, grants, tokens: small things
+    graph_bytes: int = 256 * 2**20  # unpacked; a million vertices as JGF
+    graph_packed_bytes: int = 64 * 2**20  # held in memory while it is taken in
+    uploads: int = 4  # of graphs at once; above: 429
     page: int = 500
     page_default: int = 100
     list_budget: int = 5000  # rows looked at for one page: 0.7 ms at a million jobs
@@ -52,6 +56,7 @@ class Settings:
     is_open: bool = False  # --no-auth
     bench: str = ""  # for the benchmark alone: no-commit or one-by-one
     config: Config = field(default_factory=Config)
+    templates: Templates = field(default_factory=Templates)  # of cluster resources
     bounds: Bounds = Bounds()
     pace: Pace = Pace()
 

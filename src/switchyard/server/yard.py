@@ -18,6 +18,7 @@ from switchyard.server.settings import Settings
 from switchyard.service.bulk import Bulk
 from switchyard.service.committer import Woken, Write
 from switchyard.service.context import Context
+from switchyard.service.fit import Fitting
 from switchyard.service.submit import Submit
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ log = structlog.get_logger()
 RECKON_S = 0.02
 COMMIT_S_MAX = 30.0  # an accepted change waits no longer for its commit
 READY_S = 5.0  # without an answer of the database for this long, a balancer should ask another replica
+LOADED = frozenset({"access", "clusters", "policy"})  # what is kept in memory here
 ROUTED_BY = frozenset({"pending", "clusters", "access"})  # changes that may let a waiting job go
 
 
@@ -37,11 +39,13 @@ class Yard:
         self.context = context
         self.submit = submit
         self.bulk = bulk
+        self.fit = Fitting(context)
         self.hub = Hub()
         self.threads = ThreadPoolExecutor(settings.bounds.threads, thread_name_prefix="use-case")
         self.parked: dict[str, int] = {}  # agent → polls parked here
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
         self.streams = 0  # followers of events connected here
+        self.uploads = 0  # graphs being taken in
         self.tokens_used: dict[str, int] = {}
         self.unflushed: dict[str, int] = {}  # agent → when it was last seen
         self.is_ready = False
@@ -158,7 +162,7 @@ class Yard:
 
     def _after_commit(self, woken: Woken) -> None:
         """On the committer's thread, before the waiters are told: a caller sees its own change."""
-        if "access" in woken.versions or "clusters" in woken.versions:
+        if not LOADED.isdisjoint(woken.versions):
             self._refresh()
         if self.loop is not None and (woken.clusters or woken.jobs or woken.versions):
             self.loop.call_soon_threadsafe(self.woken, woken)

@@ -20,7 +20,7 @@ from switchyard.model.access import (
     UserChange,
     UserRequest,
 )
-from switchyard.model.api import AuditEntry, Me, Page, Project, ProjectRequest
+from switchyard.model.api import AuditEntry, Me, Page
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import make_credential
@@ -37,8 +37,7 @@ def first_start(context: Context, *, is_open: bool) -> str | None:
 
     def apply(batch: Batch) -> str | None:
         bump(batch, "access")  # first: its row's lock makes two servers' first starts one after the other
-        project = {"name": DEFAULT_PROJECT, "description": "made at first start", "created_us": batch.now_us}
-        if access.project_put(batch.tx, project):
+        if access.project_put(batch.tx, project_row(DEFAULT_PROJECT, "made at first start", at_us=batch.now_us)):
             _grant(batch, context, GrantRequest(Role.SUBMIT, To.EVERYONE, On.PROJECT, EVERYONE, DEFAULT_PROJECT))
         if is_open or access.user_all(batch.tx):
             return None
@@ -49,6 +48,14 @@ def first_start(context: Context, *, is_open: bool) -> str | None:
         return token
 
     return context.committer.call(apply)
+
+
+def project_row(
+    name: str, description: str, *, at_us: int, title: str = "", labels: dict[str, str] | None = None
+) -> dict[str, object]:
+    """A new project, as it is stored."""
+    text = msgspec.json.encode(labels or {}, order="sorted").decode()
+    return {"name": name, "title": title, "description": description, "labels": text, "created_us": at_us}
 
 
 def me(context: Context, actor: Actor) -> Me:
@@ -219,45 +226,24 @@ def grant_delete(context: Context, actor: Actor, grant_id: str) -> None:
     context.committer.call(apply)
 
 
-def project_list(context: Context, actor: Actor) -> list[Project]:
-    with context.database.read() as tx:
-        rows = access.project_all(tx)
-    return [
-        Project(row.name, row.description, row.created_us) for row in rows if actor.may_project(Role.VIEW, row.name)
-    ]
-
-
-def project_create(context: Context, actor: Actor, request: ProjectRequest) -> Project:
-    actor.need_platform(Role.ADMIN)
-
-    def apply(batch: Batch) -> Project:
-        row = {"name": request.name, "description": request.description, "created_us": batch.now_us}
-        if not access.project_put(batch.tx, row):
-            raise NameTaken(f"There is a project {request.name} already.")
-        bump(batch, "access")
-        audited(batch, context, actor.name, "project.create", request.name, after=request)
-        return Project(request.name, request.description, batch.now_us)
-
-    return context.committer.call(apply)
-
-
 def audit_list(context: Context, actor: Actor, *, before: str | None, limit: int) -> Page[AuditEntry]:
     actor.need_platform(Role.ADMIN)
     with context.database.read() as tx:
         rows = access.audit_list(tx, before=before, limit=limit)
-    items = [
-        AuditEntry(
-            id=row.id,
-            at_us=row.at_us,
-            actor=row.actor,
-            action=row.action,
-            object=row.object,
-            before=msgspec.json.decode(row.before) if row.before else None,
-            after=msgspec.json.decode(row.after) if row.after else None,
-        )
-        for row in rows
-    ]
+    items = [audit_entry(row) for row in rows]
     return Page(items, items[-1].id if len(items) == limit else None)
+
+
+def audit_entry(row: access.Row) -> AuditEntry:
+    return AuditEntry(
+        id=row.id,
+        at_us=row.at_us,
+        actor=row.actor,
+        action=row.action,
+        object=row.object,
+        before=msgspec.json.decode(row.before) if row.before else None,
+        after=msgspec.json.decode(row.after) if row.after else None,
+    )
 
 
 def _user(batch: Batch, context: Context, request: UserRequest) -> str:
@@ -318,7 +304,7 @@ def _object_key(context: Context, actor: Actor, request: GrantRequest) -> str:
         if member is None or not actor.may_cluster(Role.VIEW, member):  # no word on what is hidden
             raise UnknownName(f"There is no cluster {request.object!r}.", next_step="`yard cluster ls` lists them.")
         return member.id
-    if request.on is On.PROJECT and request.object not in context.snapshots.access.rules.projects:
+    if request.on is On.PROJECT and request.object not in context.snapshots.access.projects:
         raise UnknownName(f"There is no project {request.object!r}.", next_step="`yard project ls` lists them.")
     return request.object
 

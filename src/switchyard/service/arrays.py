@@ -12,13 +12,15 @@ from typing import Any
 import msgspec
 
 from switchyard.model.idset import IdSet
-from switchyard.model.job import OnLost, State, Tally
+from switchyard.model.job import OnLost, State
 from switchyard.model.lifecycle import FINAL, Answer, Life, Step, report
 from switchyard.model.names import readable
 from switchyard.model.poll import Report
 from switchyard.model.tasks import TaskState, cancelling_positions, fresh, live_positions, read_task, write_task
 from switchyard.service.committer import Batch
 from switchyard.store import jobs, ranges
+
+PREEMPTED_WAIT_US = 1_000_000  # an array stays where it is: not at once again into the place that was taken away
 
 
 @dataclass
@@ -85,7 +87,7 @@ class ArrayJob:
             "is_ready": self.is_ready,
         }
         if self.row.state == State.ASSIGNED.value and self.state is State.RUNNING:
-            change |= {"leased_us": now_us, "started_us": now_us, "expires_us": None}
+            change |= {"leased_us": now_us, "started_us": now_us, "expires_us": None, "late_from_us": None}
         if self.later:
             change["wake_us"] = min(due for due, _ in self.later)
         if self.state in FINAL:
@@ -192,8 +194,12 @@ class Arrays:
     def job(self, job_id: str) -> ArrayJob:
         return self._jobs[job_id]
 
-    def report(self, agent_id: str | None, item: Report, again_at_us: int | None) -> Answer:
+    def report(
+        self, agent_id: str | None, item: Report, again_at_us: int | None, *, is_preempted: bool = False
+    ) -> Answer:
         """What an agent (none: the server itself) says of one task. `again_at_us`: when a failure is tried again."""
+        if is_preempted:
+            again_at_us = self._batch.now_us + PREEMPTED_WAIT_US
         array = self._jobs[item.job]
         found = array.range_with(item.fence)
         if found is None or (agent_id is not None and found.agent_id != agent_id):
@@ -211,7 +217,12 @@ class Arrays:
             on_lost=OnLost(array.row.on_lost),
         )
         answer, step = report(
-            life, fence=item.fence, seen=item.seen, reason=readable(item.reason), again=again_at_us is not None
+            life,
+            fence=item.fence,
+            seen=item.seen,
+            reason=readable(item.reason),
+            again=again_at_us is not None,
+            is_preempted=is_preempted,
         )
         if step is not None:
             self._take(array, found, position=position, item=item, step=step, again_at_us=again_at_us)
@@ -236,6 +247,7 @@ class Arrays:
             item.signal if state in FINAL or went_back else None,
             # That its end was asked for stays until the end: the agent may not have heard of it yet.
             is_cancelling=state not in FINAL and not went_back and read_task(found.tasks, position).is_cancelling,
+            is_preempted=step.event == "preempted",
         )
         found.tasks = write_task(found.tasks, position, after)
         found.is_changed = array.is_changed = True
@@ -274,6 +286,7 @@ class Arrays:
             elif array.live != array.row.tasks_live or array.state is not was:
                 _note(batch, array, "progress", "")
             changes[array.row.id] = array.columns(batch.now_us)
+            batch.free(array.row, array.row.tasks_live - array.live)
             if array.is_ready and array.row.cluster_id:
                 batch.clusters.add(array.row.cluster_id)
             if array.later:
@@ -374,19 +387,3 @@ def _bury(batch: Batch, array: ArrayJob, indexes: IdSet) -> None:
         )
         array.fence += size
     ranges.range_insert(batch.tx, rows)
-
-
-def tally_of(row: Any) -> Tally | None:
-    """How an array stands, for the API."""
-    if row.array is None:
-        return None
-    total = len(IdSet.parse(row.array))
-    ended = row.tasks_ok + row.tasks_failed + row.tasks_cancelled
-    return Tally(
-        total=total,
-        waiting=max(0, total - ended - row.tasks_live),
-        live=row.tasks_live,
-        ok=row.tasks_ok,
-        failed=row.tasks_failed,
-        cancelled=row.tasks_cancelled,
-    )

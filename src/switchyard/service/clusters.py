@@ -17,7 +17,6 @@ from switchyard.model.cluster import (
     NewInvite,
     SubmitToken,
 )
-from switchyard.model.graph import Graph
 from switchyard.model.names import readable
 from switchyard.model.poll import Join, Joined
 from switchyard.route.world import Member
@@ -26,7 +25,9 @@ from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import holds, make_credential, split_credential
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import ClusterEntry
-from switchyard.store import access, clusters, leases
+from switchyard.store import access, clusters, graphs, leases
+
+RESERVED = ("fit",)  # `/v1/clusters/fit` asks all clusters
 
 
 def visible(context: Context, actor: Actor, name: str) -> Member:
@@ -53,7 +54,6 @@ def cluster_view(context: Context, member: Member | None) -> Cluster:
 def _view(context: Context, member: Member, row: ClusterEntry) -> Cluster:
     agents = context.snapshots.fleet.by_cluster.get(member.id, ())
     seen = [context.snapshots.seen[agent] for agent in agents if agent in context.snapshots.seen]
-    loads = [context.snapshots.loads[agent] for agent in agents if agent in context.snapshots.loads]
     return Cluster(
         id=member.id,
         name=member.name,
@@ -63,8 +63,8 @@ def _view(context: Context, member: Member, row: ClusterEntry) -> Cluster:
         groups=list(member.groups),
         labels=row.labels,
         backend=row.backend,
-        graph=member.graph,
-        load=loads[0] if loads else None,
+        totals=member.graph.totals if member.graph else {},
+        load=context.snapshots.load_of(member.id),
         created_us=row.created_us,
         seen_us=max(seen, default=None),
     )
@@ -84,6 +84,8 @@ def cluster_create(context: Context, actor: Actor, request: ClusterRequest) -> C
 
 def _register(batch: Batch, context: Context, actor: str, request: ClusterRequest) -> str:
     """A new registration; open to everyone's jobs unless private."""
+    if request.name in RESERVED:
+        raise NameTaken(f"No cluster can be called {request.name}: it is a word of the API.")
     cluster_id = context.new_id()
     row = {
         "id": cluster_id,
@@ -161,7 +163,8 @@ def cluster_delete(context: Context, actor: Actor, name: str, *, abandon: bool =
 
     def apply(batch: Batch) -> None:
         refuse_while_held(batch, context.snapshots.fleet.by_cluster.get(member.id, ()), f"cluster {name}", abandon)
-        clusters.cluster_change(batch.tx, member.id, {"deleted_us": batch.now_us})
+        clusters.cluster_change(batch.tx, member.id, {"deleted_us": batch.now_us, "graph": None})
+        graphs.source_delete_of(batch.tx, member.id)
         clusters.agent_delete_of(batch.tx, member.id, at_us=batch.now_us)
         access.grant_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id)
         bump(batch, "clusters")
@@ -344,21 +347,6 @@ def _join_open(batch: Batch, context: Context, request: Join) -> str:
     """With --no-auth an agent joins without a token, and registers its cluster."""
     row = clusters.cluster_by_name(batch.tx, request.cluster)
     return row.id if row else _register(batch, context, "local-admin", ClusterRequest(request.cluster))
-
-
-def graph_set(context: Context, agent_id: str, graph: Graph) -> None:
-    """An agent tells what its cluster has."""
-    entry = context.snapshots.fleet.agents.get(agent_id)
-    row = context.snapshots.fleet.rows.get(entry.cluster_id) if entry else None
-    if entry is None or row is None or row.graph == graph:
-        return
-    cluster_id = entry.cluster_id
-
-    def apply(batch: Batch) -> None:
-        clusters.cluster_change(batch.tx, cluster_id, {"graph": msgspec.json.encode(graph).decode()})
-        bump(batch, "clusters")
-
-    context.committer.call(apply)
 
 
 def _gist(cluster: Cluster) -> dict[str, object]:

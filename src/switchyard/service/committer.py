@@ -3,14 +3,15 @@
 Acknowledged after the commit. A full queue answers Busy. A batch that fails is replayed one Write at a time, so one
 waiter's failure never harms another's. A conflict is a Write's result, never an exception of the batch.
 
-Order inside a batch: lock all jobs it will change (by id) → output → reports → calls → syncs → leases → number the
-events → insert jobs → insert events → notify. Numbers come last because their row stays locked until the commit.
+Order inside a batch: lock all jobs it will change (by id) → output → reports → calls → syncs → leases → let jobs go
+that waited for others of their crowd → number the events → insert jobs → insert events → notify. Numbers come last
+because their row stays locked until the commit.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ import msgspec
 import structlog
 
 from switchyard.errors import Busy, Internal, Unavailable, YardError
-from switchyard.store import dialect, events, jobs
+from switchyard.store import crowds, dialect, events, jobs
 from switchyard.store.database import Database, Tx
 
 # What can wait (output) goes in beside what cannot: so little per transaction that a submit hardly notices.
@@ -53,6 +54,7 @@ class Batch:
     clusters: set[str] = field(default_factory=set)
     jobs: set[str] = field(default_factory=set)
     versions: set[str] = field(default_factory=set)
+    freed: Counter[str] = field(default_factory=Counter)  # crowds (store/crowds.py) in which so many jobs ended
     settled: list[Callable[[], None]] = field(default_factory=list)  # called once it is durable
 
     def event(
@@ -80,6 +82,11 @@ class Batch:
             }
         )
         self.jobs.add(job_id)
+
+    def free(self, row: Any, count: int = 1) -> None:
+        """A job that counted in its crowd does so no more: others of it may go."""
+        if row.crowd is not None and count > 0 and (row.agent_id is not None or row.array is not None):
+            self.freed[row.crowd] += count
 
     def woken(self) -> Woken:
         return Woken(sorted(self.clusters), sorted(self.jobs), sorted(self.versions))
@@ -253,6 +260,8 @@ class Committer:
                 if indexes:
                     found = apply(batch, [items[index].write for index in indexes])
                     results.update(zip(indexes, found, strict=True))
+            for crowd in sorted(batch.freed):
+                batch.clusters |= crowds.crowd_release(tx, crowd, batch.freed[crowd])
             _number(batch)
             woken = batch.woken()
             if woken.clusters or woken.jobs or woken.versions:
@@ -304,7 +313,7 @@ def apply_calls(batch: Batch, calls: list[Call]) -> list[Any]:
     """Each call in its own savepoint: what it raises is its own result, and what it wrote is undone."""
     results: list[Any] = []
     for call in calls:
-        kept = (len(batch.events), set(batch.clusters), set(batch.jobs), set(batch.versions))
+        kept = (len(batch.events), set(batch.clusters), set(batch.jobs), set(batch.versions), Counter(batch.freed))
         try:
             with batch.tx.begin_nested():
                 results.append(call.function(batch))
@@ -312,7 +321,7 @@ def apply_calls(batch: Batch, calls: list[Call]) -> list[Any]:
             if isinstance(exc, Unavailable):
                 raise
             del batch.events[kept[0] :]
-            batch.clusters, batch.jobs, batch.versions = kept[1], kept[2], kept[3]
+            batch.clusters, batch.jobs, batch.versions, batch.freed = kept[1:]
             results.append(exc)
     return results
 

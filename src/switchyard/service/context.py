@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from switchyard.service.committer import Batch, Committer
+from switchyard.service.compiler import Compiler
+from switchyard.service.engines import Engines
 from switchyard.service.log_store import LogStore
 from switchyard.service.snapshots import Snapshots
 from switchyard.store import access
@@ -26,6 +28,8 @@ class Context:
     list_budget: int = 5000
     page_max: int = 500
     logs: LogStore = field(default_factory=DatabaseLogs)
+    compiler: Compiler = field(default_factory=Compiler)
+    engines: Engines = field(default_factory=Engines)
 
 
 def bump(batch: Batch, version: str) -> None:

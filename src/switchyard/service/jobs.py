@@ -9,20 +9,23 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import BadRequest, Denied, NoSuchJob
-from switchyard.match.demand import demand_of
 from switchyard.model.access import Role
 from switchyard.model.api import Event, Page
+from switchyard.model.attributes import JobPolicy
 from switchyard.model.ids import LENGTH, is_id
-from switchyard.model.job import Job, JobSpec, State
+from switchyard.model.idset import IdSet
+from switchyard.model.job import Job, JobSpec, State, Tally
 from switchyard.model.lifecycle import FINAL, cancel
 from switchyard.model.names import readable
 from switchyard.model.verdict import Explanation, Plan, Say
 from switchyard.route.explain import hints
-from switchyard.route.route import ALGORITHM, Ask, rule
-from switchyard.service.arrays import Arrays, cancel_tasks, tally_of
+from switchyard.route.route import ALGORITHM, rule
+from switchyard.service.arrays import Arrays, cancel_tasks
+from switchyard.service.bounds import decode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
-from switchyard.service.newjob import decode_bounds, verdicts_from
+from switchyard.service.demands import demand_of_spec
+from switchyard.service.newjob import verdicts_from
 from switchyard.service.report import change_of, life_of, read_avoid, record
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import owner_of
@@ -35,7 +38,15 @@ PREFIX_MIN = 6
 def job_get(context: Context, actor: Actor, ref: str) -> Job:
     """One job, by its id or an unambiguous prefix."""
     with context.database.read() as tx:
-        return job_view(visible_job(tx, actor, ref))
+        row = visible_job(tx, actor, ref)
+        policy = policy_of(tx, row)
+    return msgspec.structs.replace(job_view(row), policy=policy)
+
+
+def policy_of(tx: Tx, row: jobs.Row) -> JobPolicy | None:
+    """The rules a job was admitted under."""
+    body = jobs.policy_get(tx, row.policy_hash) if row.policy_hash else None
+    return msgspec.json.decode(body, type=JobPolicy) if body else None
 
 
 def job_list(
@@ -168,24 +179,22 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         body = jobs.verdicts_get(tx, row.plan_hash) if row.plan_hash else None
         earlier = jobs.attempt_list(tx, row.id)
         waits = jobs.dependency_list(tx, row.id)
+        policy = policy_of(tx, row)
     spec = msgspec.json.decode(row.spec, type=JobSpec)
-    named, by_token = decode_bounds(row.bounds)
+    bounds = decode_bounds(row.bounds)
+    engine = bounds.engine or context.engines.default
     # What the owner may, as the reader may see it: an administrator's grants are no reason why a user's job should run.
     owner = owner_of(context.snapshots.access, row.owner)
-    ask = Ask(
-        demand_of(spec.resources),
-        granted=owner.granted_clusters(world) | by_token,
-        hidden=actor.hidden_clusters(world) - (by_token if row.owner == actor.name else frozenset()),
-        named=named,
-        last=last_of(row),
-    )
+    by_token = frozenset(bounds.by_token) if row.owner == actor.name else frozenset()
+    hidden = actor.hidden_clusters(world) - by_token
+    ask = bounds.ask(demand_of_spec(spec), owner, world, engine=engine, last=last_of(row), hidden=hidden)
     unseen = {member.name for member in world.members if member.id in ask.hidden}
     state = State(row.state)
     decided = None
     if body is not None:
         outcome = "assign" if row.cluster else ("reject" if state is State.REJECTED else "hold")
         verdicts = [verdict for verdict in verdicts_from(body) if verdict.cluster not in unseen]
-        decided = Plan(row.cluster, verdicts, ALGORITHM, row.id, outcome, row.reason)
+        decided = Plan(row.cluster, verdicts, ALGORITHM, row.id, outcome, row.reason, engine)
     now = list(rule(ask, world).verdicts)
     stuck = state in (State.PENDING, State.REJECTED)
     return Explanation(
@@ -195,6 +204,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         now=now,
         hints=hints(ask, world) if stuck or not any(verdict.say is Say.YES for verdict in now) else [],
         notes=[*_notes(row, spec, earlier), *_waits(row, waits)],
+        policy=policy,
     )
 
 
@@ -215,6 +225,8 @@ def _notes(row: jobs.Row, spec: JobSpec, earlier: Sequence[jobs.Row]) -> list[st
 
 def _waits(row: jobs.Row, waits: Sequence[jobs.Row]) -> list[str]:
     notes = [f"begins after {each.on_id} ended {each.condition}" for each in waits]
+    if row.late_us is not None:
+        notes.append("late: it waited for longer than its queueing budget")
     if "hold" in (row.blocked or ""):
         notes.append("held: `yard release` lets it go")
     if row.tries:
@@ -263,13 +275,15 @@ def visible_filter(actor: Actor, wanted: jobs.JobFilter) -> jobs.JobFilter:
 
 def job_view(row: jobs.Row) -> Job:
     """A row as the API shows it."""
-    spec = getattr(row, "spec", None)
+    spec, bounds = getattr(row, "spec", None), decode_bounds(row.bounds)
     return Job(
         id=row.id,
         name=row.name,
         owner=row.owner,
         project=row.project,
         domain=row.domain,
+        workflow=row.workflow,
+        launch_plan=row.launch_plan,
         state=State.RUNNING if row.tasks_live and State(row.state) not in FINAL else State(row.state),
         priority=row.priority,
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
@@ -290,10 +304,30 @@ def job_view(row: jobs.Row) -> Job:
         is_held="hold" in (row.blocked or ""),
         wake_us=row.wake_us,
         expires_us=row.expires_us,
+        late_us=row.late_us,
         tries=row.tries,
         retry_of=row.retry_of,
         array=row.array if row.array is None or row.array_max is None else f"{row.array}%{row.array_max}",
         tasks=tally_of(row),
+        pool=bounds.pool,
+        cluster_label=bounds.label,
+        tags=list(bounds.tags),
+    )
+
+
+def tally_of(row: Any) -> Tally | None:
+    """How an array stands, for the API."""
+    if row.array is None:
+        return None
+    total = len(IdSet.parse(row.array))
+    ended = row.tasks_ok + row.tasks_failed + row.tasks_cancelled
+    return Tally(
+        total=total,
+        waiting=max(0, total - ended - row.tasks_live),
+        live=row.tasks_live,
+        ok=row.tasks_ok,
+        failed=row.tasks_failed,
+        cancelled=row.tasks_cancelled,
     )
 
 

@@ -14,9 +14,11 @@ from switchyard.model.lifecycle import adopt
 from switchyard.model.poll import BATCH_MAX, Held, Lease, Room, Stop
 from switchyard.model.tasks import cancelling_positions, live_positions
 from switchyard.service.arrays import Arrays, cut
+from switchyard.service.bounds import decode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.report import adoption, life_of, record
 from switchyard.store import clusters, jobs, leases, ranges
+from switchyard.store import crowds as store
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class LeaseAsk:
     want: int
     room: Room | None
     cancelling: frozenset[tuple[str, int]] = frozenset()
+    backend: str = ""
+    backends: frozenset[str] = frozenset()  # of all agents of its cluster
 
     def job_ids(self) -> Iterable[str]:
         return ()
@@ -77,13 +81,14 @@ def apply_leases(batch: Batch, asks: list[LeaseAsk]) -> list[Any]:
     given: list[tuple[str, str]] = []
     arrays = Arrays(batch)
     arrays.load([row for line in lines.values() for row in line if row.array is not None])
+    crowds = Crowds(batch, [row for line in lines.values() for row in line])
     for ask in asks:
         if ask.agent_id not in sessions:
             results.append(Gone("This agent was removed."))
         elif sessions[ask.agent_id] != ask.session:
             results.append(Resync())
         else:
-            chosen = choose(lines.get(ask.cluster_id, []), ask.want, ask.room, arrays)
+            chosen = choose(lines.get(ask.cluster_id, []), ask, arrays, crowds)
             found = [lease for row, count in chosen for lease in _give(batch, arrays, ask, row, count)]
             given += [(row.id, ask.agent_id) for row, _ in chosen if row.array is None]
             pending = [
@@ -91,6 +96,7 @@ def apply_leases(batch: Batch, asks: list[LeaseAsk]) -> list[Any]:
             ]
             results.append(Given(ask.session, found, pending, []))
     leases.lease_give(batch.tx, given, at_us=batch.now_us)
+    crowds.park()
     arrays.flush()
     return results
 
@@ -113,24 +119,72 @@ def in_order(rows: Sequence[leases.Row]) -> list[leases.Row]:
     return sorted(rows, key=lambda row: (-row.priority, row.id))
 
 
-def choose(line: list[leases.Row], want: int, room: Room | None, arrays: Arrays) -> list[tuple[leases.Row, int]]:
+def choose(line: list[leases.Row], ask: LeaseAsk, arrays: Arrays, crowds: Crowds) -> list[tuple[leases.Row, int]]:
     """Take from the head of the line while it fits: jobs, and of an array how many tasks.
 
-    The first that does not fit ends it, so that it is not starved; an array that reached its own bound steps aside.
+    The first that does not fit ends it, so that it is not starved. What another backend is to run is passed by; an
+    array that reached its own bound steps aside, and so does a job whose crowd is full.
     """
     chosen: list[tuple[leases.Row, int]] = []
-    while line and want > 0:
-        row = line[0]
+    want, room, place = ask.want, ask.room, 0
+    while place < len(line) and want > 0:
+        row = line[place]
+        if not _is_for(row, ask):
+            place += 1
+            continue
         size = 1 if row.array is None else min(len(arrays.job(row.id).todo), arrays.job(row.id).spare)
+        size = crowds.most(row, size)
         count = min(size, want, _fitting(row, room))
         if count:
             chosen.append((row, count))
+            crowds.take(row, count)
             want -= count
             room = _less(room, row, count)
         if count < size:
             break
-        line.pop(0)
+        line.pop(place)
     return chosen
+
+
+def _is_for(row: leases.Row, ask: LeaseAsk) -> bool:
+    """Whether this agent's backend is the one: the first of those the job wants that its cluster has."""
+    wanted = row.lane.partition(" ")[2]
+    if not wanted:
+        return True
+    best: str | None = next((backend for backend in wanted.split(",") if backend in ask.backends), None)
+    if best is not None:
+        return best == ask.backend
+    return not decode_bounds(row.bounds).needs_backend
+
+
+class Crowds:
+    """The crowds of the jobs in line: how many of each run, counted under a lock that all servers take."""
+
+    def __init__(self, batch: Batch, rows: Iterable[leases.Row]) -> None:
+        self._batch = batch
+        self._parked: dict[str, list[str]] = {}  # why → jobs
+        names = sorted({row.crowd for row in rows if row.crowd is not None})
+        if names:
+            store.crowd_lock(batch.tx, names)
+        self._live = store.crowd_live(batch.tx, names) if names else {}
+
+    def most(self, row: leases.Row, size: int) -> int:
+        """How many of a job's tasks its crowd leaves room for; one for which there is none is parked."""
+        if row.crowd is None or not size:
+            return size
+        spare: int = max(0, row.crowd_max - self._live[row.crowd])
+        if not spare:
+            said = f"waits: {row.crowd_max} jobs of workflow {row.workflow} run, and no more may (max_parallelism)"
+            self._parked.setdefault(said, []).append(row.id)
+        return min(size, spare)
+
+    def take(self, row: leases.Row, count: int) -> None:
+        if row.crowd is not None:
+            self._live[row.crowd] += count
+
+    def park(self) -> None:
+        for said, job_ids in self._parked.items():
+            store.crowd_park(self._batch.tx, job_ids, said)
 
 
 def _fitting(row: leases.Row, room: Room | None) -> int:
@@ -224,6 +278,8 @@ def lease_of(row: leases.Row, cluster: str, *, job: str | None = None) -> Lease:
         owner=row.owner,
         project=row.project,
         domain=row.domain,
+        workflow=row.workflow,
+        launch_plan=row.launch_plan,
         priority=row.priority,
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
         cluster=cluster,

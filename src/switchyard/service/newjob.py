@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import UnknownName
-from switchyard.match.demand import demand_of
 from switchyard.model.access import Role
 from switchyard.model.api import Created
 from switchyard.model.idset import parse_array
@@ -19,9 +18,11 @@ from switchyard.model.job import JobRequest, State
 from switchyard.model.lifecycle import Life, assign, reject
 from switchyard.model.quantity import parse_duration_s
 from switchyard.model.verdict import Plan, Verdict
-from switchyard.policy.admit import Admitted
+from switchyard.policy.admit import Admitted, Record
+from switchyard.policy.draft import Draft
 from switchyard.route.route import Ruling
 from switchyard.service.committer import Batch
+from switchyard.service.demands import demand_of_spec
 from switchyard.service.rights import Actor
 from switchyard.store import jobs
 
@@ -46,6 +47,7 @@ class JobInsert:
     row: dict[str, Any]
     spec_body: str
     kept: Kept
+    policy: Record
     created: Created
     key: str | None
     body_hash: str
@@ -72,14 +74,14 @@ def new_job(
     request = admitted.request
     spec_body = _SORTED.encode(request.spec).decode()
     life = life_after(decided.outcome)
-    demand = demand_of(request.spec.resources)
+    demand = demand_of_spec(request.spec)
     row = {
         "id": decided.seed,
         "name": request.name or _name_of(request.spec.command[0]),
         "owner": actor.name,
         "project": request.project,
         "domain": request.domain,
-        "lane": f"{admitted.queue}/{request.project}",
+        "lane": _lane(admitted),
         "state": life.state.value,
         "reason": decided.reason,
         "priority": request.priority,
@@ -87,6 +89,7 @@ def new_job(
         "spec_hash": sha256(spec_body.encode()).hexdigest(),
         "bounds": bounds,
         "plan_hash": kept.verdicts_hash,
+        "policy_hash": admitted.record.hash,
         # What no column holds, no cluster has: such a job is rejected, and still stored.
         "cores": min(demand.cores_total, INTEGER_MAX),
         "gpus": min(demand.gpus_total, INTEGER_MAX),
@@ -101,10 +104,18 @@ def new_job(
         "tries": 0,
         "retries": request.spec.retry.limit,
         **_rarer_columns(request, life, now_us),
+        **_ruled_columns(admitted.draft, life, now_us),
     }
     created = Created(decided.seed, life.state.value, decided.chosen, decided.reason)
     after = tuple(parse_after(text) for text in request.after) if request.after else ()
-    return JobInsert(row, spec_body, kept, created, key, sha256(body).hexdigest() if key else "", actor, after)
+    body_hash = sha256(body).hexdigest() if key else ""
+    return JobInsert(row, spec_body, kept, admitted.record, created, key, body_hash, actor, after)
+
+
+def _lane(admitted: Admitted) -> str:
+    """Jobs that only some backends may run wait in a line of their own: they must not stand before the others."""
+    lane = f"{admitted.queue}/{admitted.request.project}"
+    return f"{lane} {','.join(admitted.draft.backends)}" if admitted.draft.backends else lane
 
 
 def _rarer_columns(request: JobRequest, life: Life, now_us: int) -> dict[str, Any]:
@@ -122,6 +133,27 @@ def _rarer_columns(request: JobRequest, life: Life, now_us: int) -> dict[str, An
         indexes, most = parse_array(request.array)
         found |= {"array": str(indexes), "array_max": most, "todo": str(indexes)}
         found |= dict.fromkeys(("tasks_live", "tasks_ok", "tasks_failed", "tasks_cancelled"), 0)
+    return found
+
+
+def _ruled_columns(draft: Draft, life: Life, now_us: int) -> dict[str, Any]:
+    """What rules bound while the job lives: how many run at once, and how long it may wait."""
+    request = draft.request
+    found: dict[str, Any] = {}
+    if request.workflow is not None:
+        found |= {"workflow": request.workflow, "launch_plan": request.launch_plan}
+    if life.state is State.REJECTED:
+        return found
+    if draft.budget_s is not None:
+        found["late_from_us"] = now_us + draft.budget_s * 1_000_000
+    if draft.parallel_max is not None and request.array is not None:
+        _, most = parse_array(request.array)
+        found["array_max"] = draft.parallel_max if most is None else min(most, draft.parallel_max)
+    if draft.parallel_max is not None and request.workflow is not None:
+        found |= {
+            "crowd": f"{request.project}/{request.domain}/{request.workflow}",
+            "crowd_max": draft.parallel_max,
+        }
     return found
 
 
@@ -207,18 +239,3 @@ def keep(ruling: Ruling) -> Kept:
 
 def verdicts_from(body: str) -> list[Verdict]:
     return msgspec.json.decode(body, type=list[Verdict])
-
-
-class _Bounds(msgspec.Struct, omit_defaults=True):
-    named: list[str] | None = None
-    by_token: list[str] = []
-
-
-def encode_bounds(named: frozenset[str] | None, by_token: frozenset[str]) -> str:
-    bounds = _Bounds(None if named is None else sorted(named), sorted(by_token))
-    return msgspec.json.encode(bounds).decode()
-
-
-def decode_bounds(text: str) -> tuple[frozenset[str] | None, frozenset[str]]:
-    bounds = msgspec.json.decode(text, type=_Bounds)
-    return (None if bounds.named is None else frozenset(bounds.named)), frozenset(bounds.by_token)

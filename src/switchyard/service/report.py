@@ -14,12 +14,14 @@ from switchyard.model.names import readable
 from switchyard.model.poll import OutputChunk, Report
 from switchyard.model.retry import Cause, wait_before
 from switchyard.service.arrays import Arrays
+from switchyard.service.bounds import decode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.log_store import LogStore, keep_output
 from switchyard.store import clusters, jobs, ranges
 from switchyard.store.output import DatabaseLogs
 
 _LOGS = DatabaseLogs()
+ATTEMPTS_MAX = 1000  # one that was preempted so often is left to its retries
 RETURN_WAIT_S_MAX = 600  # between two tries at a cluster that keeps returning a job
 
 
@@ -87,16 +89,23 @@ def _apply(current: _Current, agent_id: str, item: Report) -> Answer:
     if row is None:
         return Answer.STOP
     if row.array is not None:
-        return current.arrays.report(agent_id, item, again_at(current.batch, row, item))
+        again_us = again_at(current.batch, row, item)
+        return current.arrays.report(agent_id, item, again_us, is_preempted=bears_preemption(row, item))
     if row.fence_floor is not None:
         _adopt(current, agent_id, row, item)
     if current.holders.get(row.id, row.agent_id) != agent_id:
         return Answer.STOP
     life = current.life(item.job)
     # Never refused for strange words: the agent would send the same again, for ever.
+    is_preempted = bears_preemption(row, item)
     again_us = again_at(current.batch, row, item)
     answer, step = report(
-        life, fence=item.fence, seen=item.seen, reason=readable(item.reason), again=again_us is not None
+        life,
+        fence=item.fence,
+        seen=item.seen,
+        reason=readable(item.reason),
+        again=is_preempted or again_us is not None,
+        is_preempted=is_preempted,
     )
     if step is not None:
         current.take(item.job, step, change_of(current.batch, row, step, item, again_us=again_us))
@@ -114,7 +123,7 @@ def _adopt(current: _Current, agent_id: str, row: jobs.Row, item: Report) -> Non
 def adoption(batch: Batch, row: jobs.Row, agent_id: str, step: Step) -> dict[str, Any] | None:
     """The columns of a job that an agent turns out to have; none if it names other clusters than that agent's."""
     cluster_id = clusters.agent_cluster(batch.tx, agent_id)
-    named = msgspec.json.decode(row.bounds, type=dict[str, list[str] | None]).get("named")
+    named = decode_bounds(row.bounds).named
     if cluster_id is None or (named is not None and cluster_id not in named):
         return None
     if row.agent_id is not None:
@@ -137,9 +146,16 @@ def adoption(batch: Batch, row: jobs.Row, agent_id: str, step: Step) -> dict[str
     }
 
 
+def bears_preemption(row: jobs.Row, item: Report) -> bool:
+    """Whether the cluster took the job's place away, and the job bears that: it runs again, and no retry is counted."""
+    if item.seen is not Seen.FAILED or item.cause is not Cause.PREEMPTED or row.attempt >= ATTEMPTS_MAX:
+        return False
+    return decode_bounds(row.bounds).is_interruptible
+
+
 def again_at(batch: Batch, row: jobs.Row, item: Report) -> int | None:
     """When the job's retry policy grants another try after this report, if it does."""
-    if not row.retries or item.seen not in (Seen.FAILED, Seen.LOST):
+    if not row.retries or item.seen not in (Seen.FAILED, Seen.LOST) or bears_preemption(row, item):
         return None
     cause = Cause.LOST if item.seen is Seen.LOST else item.cause
     policy = msgspec.json.decode(jobs.spec_get(batch.tx, row.spec_hash), type=JobSpec).retry
@@ -170,12 +186,14 @@ def change_of(
         change["started_us"] = at_us
     elif state in FINAL:
         change["ended_us"] = at_us
+        batch.free(row)
         if state is State.CANCELLED and row.cancel_us is not None:
             change["reason"] = row.reason or step.reason  # who asked for it, not only that it came
         change["exit_code"] = item.exit_code if item else None
         change["signal"] = item.signal if item else None
     elif state is State.PENDING:
         archive(batch, row, step)
+        batch.free(row)
         change |= dict.fromkeys(("cluster_id", "agent_id", "native_id", "assigned_us", "leased_us", "started_us"))
         change |= _go_back(batch, row, step, item, again_us)
         batch.versions.add("pending")
@@ -193,7 +211,7 @@ def _go_back(batch: Batch, row: jobs.Row, step: Step, item: Report | None, again
         times = avoid[row.cluster_id].times + 1 if row.cluster_id in avoid else 1
         avoid[row.cluster_id] = Avoid(times, f"{step.event}: {step.reason}"[:300])
         change["avoid"] = msgspec.json.encode(avoid).decode()
-        if step.event == "returned" and times > 1:
+        if step.event in ("returned", "preempted") and times > 1:
             # It came straight back: nobody else would have it. Not at once again.
             wait_s = min(2 ** min(times, 20), RETURN_WAIT_S_MAX)
             change |= {"wake_us": batch.now_us + wait_s * 1_000_000, "blocked": blocked(row.blocked, add="backoff")}

@@ -15,7 +15,7 @@ from switchyard.model.ids import make_id
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.upkeep import KEYS_KEPT_US, Leadership
-from switchyard.store import jobs, retention
+from switchyard.store import attributes, jobs, retention
 
 JOBS_MAX = 200  # in one transaction: some ten milliseconds on either database
 LOGS_MAX = 20  # jobs whose output goes in one transaction: up to 16 MiB each, as far as the bound allows
@@ -25,6 +25,7 @@ ROUND_S = 1.0  # one round of the chore; what is left goes on in the next
 LOGS_AGAIN_US = 86_400_000_000  # how often jobs that were passed by while they still ran are looked at again
 # What was put within this time stays: longer than any process believes that a hash is stored (submit.KNOWN_US), by far.
 SHARED_IDLE_US = 86_400_000_000
+RULES_KEPT_US = 86_400_000_000  # that an attribute was deleted; every server that runs looks each second
 SHARED_AGAIN_US = 6 * 3_600_000_000  # between two sweeps of the specs and verdict sets
 SHARED_MAX = 20_000  # of them looked at in one sweep
 
@@ -71,7 +72,7 @@ class Retention:
         self.removed = {}
         until = monotonic() + ROUND_S
         is_left = False
-        for step in (self._keys, self._logs, self._jobs, self._events, self._audit, self._shared):
+        for step in (self._keys, self._rules, self._logs, self._jobs, self._events, self._audit, self._shared):
             while step(context, leadership):
                 if monotonic() > until:
                     is_left = True
@@ -86,6 +87,14 @@ class Retention:
             leadership,
             "keys",
             lambda batch: jobs.key_clean(batch.tx, before_us=batch.now_us - kept_us, limit=ROWS_MAX),
+        )
+
+    def _rules(self, context: Context, leadership: Leadership) -> bool:
+        return self._do(
+            context,
+            leadership,
+            "attributes",
+            lambda batch: attributes.row_clean(batch.tx, before_us=batch.now_us - RULES_KEPT_US, limit=ROWS_MAX),
         )
 
     def _jobs(self, context: Context, leadership: Leadership) -> bool:
@@ -163,6 +172,7 @@ class Retention:
             rows = retention.jobs_hashes(tx, after=sweep.after, limit=LOOK_MAX)
         sweep.doubted["specs"].difference_update(row.spec_hash for row in rows)
         sweep.doubted["verdict_sets"].difference_update(row.plan_hash for row in rows)
+        sweep.doubted["policies"].difference_update(row.policy_hash for row in rows)
         sweep.is_walked, sweep.after = not rows, rows[-1].id if rows else sweep.after
         return True
 

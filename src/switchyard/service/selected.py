@@ -48,6 +48,8 @@ def filter_of(context: Context, wanted: JobSelector, states: list[State]) -> job
         cluster=wanted.cluster,
         project=wanted.project,
         domain=wanted.domain,
+        workflow=wanted.workflow,
+        launch_plan=wanted.launch_plan,
         owner=wanted.owner,
         labels=wanted.labels,
         oldest=oldest(context, wanted.since_s),

@@ -1,4 +1,4 @@
-"""What is kept in memory: clusters and access, as immutable snapshots keyed by version. A change makes a new one."""
+"""What is kept in memory: clusters, access and policy, as immutable snapshots by version. A change makes a new one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import msgspec
+import structlog
 
+from switchyard.errors import YardError
 from switchyard.model.access import Grant, On, Role, To
 from switchyard.model.cluster import Health, Load
 from switchyard.model.graph import Graph
-from switchyard.policy.admit import Rules
+from switchyard.policy.admit import ProjectEntry
+from switchyard.policy.resolve import Policy, RuleRow
 from switchyard.route.world import Member, World
 from switchyard.service.rights import Actor, Rights, local_admin, rights_of
 from switchyard.store import access as access_store
+from switchyard.store import attributes as attribute_store
 from switchyard.store import clusters as cluster_store
 from switchyard.store import events
 from switchyard.store.database import Database, Tx
+
+log = structlog.get_logger()
+INTERRUPTIBLE = "interruptible"  # the label of a cluster whose nodes may be taken away
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ class Access:
     users: dict[str, tuple[str, tuple[str, ...], bool]]  # id → name, groups, enabled
     tokens: dict[str, TokenEntry]
     grants: tuple[Grant, ...]
-    rules: Rules
+    projects: dict[str, ProjectEntry] = field(default_factory=dict)
     actors: dict[str, Actor] = field(default_factory=dict)
 
     def actor(self, user_id: str) -> Actor | None:
@@ -102,6 +109,7 @@ class ClusterEntry:
     groups: tuple[str, ...]
     labels: dict[str, str]
     backend: str
+    graph_text: str | None
     graph: Graph | None
     submit_token_hash: str | None
     created_us: int
@@ -110,11 +118,8 @@ class ClusterEntry:
 class Snapshots:
     """The current snapshots. Reading one is a plain attribute; `refresh` is called after commits and each second."""
 
-    def __init__(
-        self, database: Database, *, domains: frozenset[str], now_us: Callable[[], int], silent_after_us: int
-    ) -> None:
+    def __init__(self, database: Database, *, policy: Policy, now_us: Callable[[], int], silent_after_us: int) -> None:
         self._database = database
-        self._domains = domains
         self._now_us = now_us
         self.silent_after_us = silent_after_us
         self._refreshing = threading.Lock()
@@ -124,7 +129,8 @@ class Snapshots:
         self._has_read_seen = False
         self.seen: dict[str, int] = {}  # agent → when it was last seen, by us or (read from the store) by another
         self.loads: dict[str, Load] = {}
-        self.access = Access(-1, {}, {}, (), Rules(domains, frozenset()))
+        self.access = Access(-1, {}, {}, ())
+        self.policy = policy  # the config alone, until the first refresh
         self.fleet = Fleet(-1, {}, {}, {})
         self.world = World.of(0, [])
 
@@ -134,8 +140,10 @@ class Snapshots:
             versions = events.counters_read(tx)
             if force or versions.get("access", 0) != self.access.version:
                 self.access = self._load_access(tx, versions.get("access", 0))
+            if versions.get("policy", 0) != self.policy.version:
+                self.policy = _next_policy(tx, self.policy, versions.get("policy", 0))
             if force or versions.get("clusters", 0) != self.fleet.version:
-                self.fleet = _load_fleet(tx, versions.get("clusters", 0))
+                self.fleet = _load_fleet(tx, versions.get("clusters", 0), before=self.fleet)
             elsewhere = set()
             # SQLite has one server, and what it wrote itself it need not read back each second.
             is_read = self._database.is_sqlite and self._has_read_seen and not force
@@ -163,16 +171,21 @@ class Snapshots:
     def is_live(self, agent_id: str) -> bool:
         return self._now_us() - self.seen.get(agent_id, 0) < self.silent_after_us
 
+    def load_of(self, cluster_id: str) -> Load | None:
+        """How a cluster is, as the agent of it says that spoke last: another may be gone for long."""
+        agents = [agent for agent in self.fleet.by_cluster.get(cluster_id, ()) if agent in self.loads]
+        last = max(agents, key=lambda agent: self.seen.get(agent, 0), default=None)
+        return self.loads.get(last) if last else None
+
     def reckon(self) -> bool:
         """Work out the router's world from the fleet and from who is alive; true if it changed."""
         with self._lock:
             fleet = self.fleet
-            members = [self._member(row, fleet) for row in fleet.rows.values()]
-            world = World.of(self._world_number + 1, members)
-            if world.members == self.world.members:
+            members = sorted((self._member(row, fleet) for row in fleet.rows.values()), key=lambda member: member.name)
+            if tuple(members) == self.world.members:
                 return False
             self._world_number += 1
-            self.world = world
+            self.world = World.of(self._world_number, members, after=self.world)
             return True
 
     def _member(self, row: ClusterEntry, fleet: Fleet) -> Member:
@@ -185,6 +198,8 @@ class Snapshots:
             graph=row.graph,
             groups=row.groups,
             is_private=row.is_private,
+            backends=frozenset(fleet.agents[agent].backend for agent in fleet.by_cluster.get(row.id, ())),
+            is_interruptible=row.labels.get(INTERRUPTIBLE) == "true",
         )
 
     def _health(self, row: ClusterEntry, fleet: Fleet) -> tuple[Health, str]:
@@ -215,12 +230,32 @@ class Snapshots:
             Grant(row.id, Role(row.role), To(row.to_kind), row.subject, On(row.on_kind), row.object, row.created_us)
             for row in access_store.grant_all(tx)
         )
-        projects = frozenset(row.name for row in access_store.project_all(tx))
-        return Access(version, users, tokens, grants, Rules(self._domains, projects))
+        projects = {
+            row.name: ProjectEntry(msgspec.json.decode(row.labels, type=dict[str, str]), row.archived_us is not None)
+            for row in access_store.project_all(tx)
+        }
+        return Access(version, users, tokens, grants, projects)
 
 
-def _load_fleet(tx: Tx, version: int) -> Fleet:
-    rows = {row.id: _cluster_entry(row) for row in cluster_store.cluster_all(tx)}
+def _next_policy(tx: Tx, policy: Policy, version: int) -> Policy:
+    """The rows that changed since, on top of those we have. A restored database has a lower version: all anew."""
+    if version < policy.version:
+        policy = Policy(-1, kinds=policy.kinds, platform=policy.platform)
+    return policy.changed(version, (_rule_row(policy, row) for row in attribute_store.row_since(tx, policy.version)))
+
+
+def _rule_row(policy: Policy, row: attribute_store.Row) -> RuleRow:
+    kind = policy.kinds.by_name.get(row.kind)
+    value = None
+    try:
+        value = None if kind is None or row.value is None else kind.read(msgspec.json.decode(row.value))
+    except YardError as exc:  # written by another version of the kind's package; the other rules must hold all the same
+        log.error("attribute not understood", kind=row.kind, row=row.id, error=exc.detail)
+    return RuleRow(row.id, row.kind, (row.domain, row.project, row.workflow, row.launch_plan), value)
+
+
+def _load_fleet(tx: Tx, version: int, *, before: Fleet) -> Fleet:
+    rows = {row.id: _cluster_entry(row, before.rows.get(row.id)) for row in cluster_store.cluster_all(tx)}
     agents = {
         row.id: AgentEntry(
             id=row.id,
@@ -244,7 +279,9 @@ def _load_fleet(tx: Tx, version: int) -> Fleet:
     return Fleet(version, rows, agents, by_cluster)
 
 
-def _cluster_entry(row: cluster_store.Row) -> ClusterEntry:
+def _cluster_entry(row: cluster_store.Row, before: ClusterEntry | None) -> ClusterEntry:
+    """A graph that did not change is not read again: it knows its digests and totals by now."""
+    is_same = before is not None and before.graph_text == row.graph
     return ClusterEntry(
         id=row.id,
         name=row.name,
@@ -254,7 +291,17 @@ def _cluster_entry(row: cluster_store.Row) -> ClusterEntry:
         groups=tuple(msgspec.json.decode(row.groups, type=list[str])),
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
         backend=row.backend,
-        graph=msgspec.json.decode(row.graph, type=Graph) if row.graph else None,
+        graph_text=row.graph,
+        graph=before.graph if is_same and before else _graph(row.graph),
         submit_token_hash=row.submit_token_hash,
         created_us=row.created_us,
     )
+
+
+def _graph(text: str | None) -> Graph | None:
+    """A graph that cannot be read, written by another version, is one cluster's trouble and nobody else's."""
+    try:
+        return msgspec.json.decode(text, type=Graph) if text else None
+    except msgspec.ValidationError as exc:
+        log.error("graph not understood", error=str(exc)[:300])
+        return None

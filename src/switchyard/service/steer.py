@@ -13,10 +13,12 @@ from switchyard.model.idset import IdSet
 from switchyard.model.job import Job, JobRequest, JobSpec, State, Task
 from switchyard.model.lifecycle import FINAL, unassign
 from switchyard.model.tasks import read_task
+from switchyard.policy.asked import as_asked
 from switchyard.service.arrays import Arrays, cancel_tasks
+from switchyard.service.bounds import decode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
-from switchyard.service.jobs import job_view, may_act, visible_job
+from switchyard.service.jobs import job_view, may_act, policy_of, visible_job
 from switchyard.service.report import Avoid, blocked, change_of, life_of, record
 from switchyard.service.rights import Actor
 from switchyard.service.submit import Accepted, Submit
@@ -149,6 +151,7 @@ def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest
     with context.database.read() as tx:
         row = visible_job(tx, actor, ref)
         rows = ranges.range_of_job(tx, row.id) if row.array is not None else []
+        policy = policy_of(tx, row)
     may_act(actor, row)
     if State(row.state) not in FINAL:
         raise Conflict(
@@ -160,11 +163,15 @@ def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest
         name=row.name,
         project=row.project,
         domain=row.domain,
+        workflow=row.workflow,
+        launch_plan=row.launch_plan,
         priority=row.priority,
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
         array=_tasks_again(row, rows, wanted.tasks),
+        match_engine=decode_bounds(row.bounds).engine,
     )
-    return request, row.id, row.cluster_id if wanted.elsewhere else None
+    asked = request if policy is None else as_asked(request, policy, context.snapshots.policy.kinds)
+    return asked, row.id, row.cluster_id if wanted.elsewhere else None
 
 
 def retry(context: Context, submit: Submit, actor: Actor, ref: str, wanted: RetryRequest) -> Created:

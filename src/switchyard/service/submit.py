@@ -6,21 +6,24 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from msgspec.structs import replace
+
 from switchyard.errors import Denied, KeyReused, UnknownName
-from switchyard.match.demand import demand_of
+from switchyard.match.engine import DEFAULT
 from switchyard.model.access import Role
 from switchyard.model.api import Created
 from switchyard.model.job import JobRequest, JobSpec
 from switchyard.model.verdict import Plan
 from switchyard.policy.admit import Admitted, admit
-from switchyard.route.route import Ask, plan, rule
+from switchyard.route.route import plan, rule
+from switchyard.service.bounds import Bounds, bounds_of, encode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.credential import hash_secret, holds, split_credential
+from switchyard.service.demands import demand_of_spec, largest_task
 from switchyard.service.newjob import (
     JobInsert,
     Kept,
-    encode_bounds,
     held_back,
     insert,
     keep,
@@ -33,6 +36,7 @@ from switchyard.store import jobs
 from switchyard.store.database import Tx
 
 RULINGS_MAX = 4096  # one per shape and actor, kept for one version of the world
+QUICK_CLASSES_MAX = 64  # different clusters that are asked at once: some milliseconds
 KNOWN_MAX = 65_536  # hashes known to be stored; forgetting one costs an insert that does nothing
 KNOWN_US = 600_000_000  # for this long; then each is put again, which says that it is still used
 
@@ -43,6 +47,10 @@ class Accepted:
 
     created: Created
     is_new: bool
+
+
+class TakesLong(Exception):
+    """Many kinds of cluster are to be asked for the first time: decide it again where that may block."""
 
 
 class Submit:
@@ -64,19 +72,21 @@ class Submit:
         body: bytes,
         job_id: str | None = None,
         last: tuple[tuple[str, str], ...] = (),
+        is_quick: bool = False,
     ) -> JobInsert:
-        """Admit and route, from memory alone. `last`: clusters that come last, each with the reason."""
-        admitted = admit(request, self._context.snapshots.access.rules)
-        actor.need_project(Role.SUBMIT, request.project)
-        named, by_token = named_clusters(self._context.snapshots, actor, request)
-        kept = self._rule(actor, request.spec, named, by_token, last)
+        """Admit and route, from memory alone. `last`: clusters that come last, each with the reason.
+
+        `is_quick`: raise TakesLong rather than ask many clusters what nobody has asked before.
+        """
+        admitted, bounds = self._admit(actor, request)
+        kept = self._rule(actor, admitted.request.spec, bounds, last, is_quick=is_quick)
         job_id = job_id or self._context.new_id()
         return self._insert(
             actor,
             admitted,
             kept=kept,
             decided=plan(kept.ruling, seed=job_id),
-            bounds=encode_bounds(named, by_token),
+            bounds=encode_bounds(bounds),
             key=key,
             body=body,
         )
@@ -92,34 +102,44 @@ class Submit:
 
     def plan(self, actor: Actor, request: JobRequest) -> Plan:
         """Decide and show, store nothing."""
-        admit(request, self._context.snapshots.access.rules)
-        actor.need_project(Role.SUBMIT, request.project)
-        named, by_token = named_clusters(self._context.snapshots, actor, request)
-        return plan(self._rule(actor, request.spec, named, by_token).ruling, seed=self._context.new_id())
+        admitted, bounds = self._admit(actor, request)
+        decided = plan(self._rule(actor, admitted.request.spec, bounds).ruling, seed=self._context.new_id())
+        return replace(decided, engine=self._context.engines.choose(bounds.engine))
+
+    def _admit(self, actor: Actor, request: JobRequest) -> tuple[Admitted, Bounds]:
+        """The right to submit comes first: what the rules of a project are is no business of a stranger."""
+        snapshots = self._context.snapshots
+        if request.project in snapshots.access.projects:
+            actor.need_project(Role.SUBMIT, request.project)
+        demanded = largest_task(demand_of_spec(request.spec)) if request.spec.demand is not None else None
+        admitted = admit(request, snapshots.policy, snapshots.access.projects, demanded=demanded)
+        if request.match_engine is not None:
+            self._context.engines.choose(request.match_engine)
+        named, by_token = named_clusters(snapshots, actor, request)
+        return admitted, bounds_of(named, by_token, admitted.draft, request.match_engine)
 
     def _rule(
         self,
         actor: Actor,
         spec: JobSpec,
-        named: frozenset[str] | None,
-        by_token: frozenset[str],
+        bounds: Bounds,
         last: tuple[tuple[str, str], ...] = (),
+        *,
+        is_quick: bool = False,
     ) -> Kept:
         world, access = self._context.snapshots.world, self._context.snapshots.access
         if self._rulings_of != (world.version, access.version) or len(self._rulings) > RULINGS_MAX:
             self._rulings, self._rulings_of = {}, (world.version, access.version)
-        demand = demand_of(spec.resources)
-        key = (actor.name, demand, named, by_token, last)
+        demand = demand_of_spec(spec)
+        engine = bounds.engine or self._context.engines.default
+        key = (actor.name, demand, bounds, last)
         kept = self._rulings.get(key)
         if kept is None:
-            ask = Ask(
-                demand,
-                granted=actor.granted_clusters(world) | by_token,
-                hidden=actor.hidden_clusters(world) - by_token,
-                named=named,
-                last=last,
-            )
-            kept = keep(rule(ask, world))
+            # Shapes that compete for nodes are searched, cluster by cluster, and other engines take what they take.
+            is_long = world.index.classes > QUICK_CLASSES_MAX or spec.demand is not None or engine != DEFAULT
+            if is_quick and is_long:
+                raise TakesLong
+            kept = keep(rule(bounds.ask(demand, actor, world, engine=engine, last=last), world))
             self._rulings[key] = kept
         return kept
 
@@ -175,7 +195,12 @@ class Submit:
         jobs.spec_put(batch.tx, new, at_us=batch.now_us)
         new = {key: body for key, body in verdicts.items() if key not in self._known}
         jobs.verdicts_put(batch.tx, new, at_us=batch.now_us)
-        batch.settled.append(lambda: self._known.update(specs, verdicts))  # only what is durable counts as known
+        policies = {write.policy.hash: write.policy.body for write in writes}
+        new = {key: body for key, body in policies.items() if key not in self._known}
+        jobs.policy_put(batch.tx, new, at_us=batch.now_us)
+        batch.settled.append(
+            lambda: self._known.update(specs, verdicts, policies)
+        )  # only what is durable counts as known
 
     def _claim(self, batch: Batch, writes: list[JobInsert]) -> dict[tuple[str, str], jobs.Row]:
         if not writes:

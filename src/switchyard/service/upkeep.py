@@ -11,20 +11,22 @@ from typing import Any
 
 import msgspec
 
-from switchyard.match.demand import Demand, demand_of
+from switchyard.match.demand import Demand
 from switchyard.model.cluster import Health
 from switchyard.model.job import JobSpec, State
 from switchyard.model.lifecycle import Life, Seen, Step, assign, lose, move, reject, unassign
 from switchyard.model.poll import Report
 from switchyard.model.tasks import live_positions
 from switchyard.model.verdict import Plan
-from switchyard.route.route import Ask, Ruling, plan, rule
+from switchyard.route.route import Ruling, plan, rule
 from switchyard.route.world import World
 from switchyard.service.arrays import Arrays
+from switchyard.service.bounds import decode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
+from switchyard.service.demands import demand_of_spec
 from switchyard.service.jobs import last_of
-from switchyard.service.newjob import Kept, decode_bounds, keep
+from switchyard.service.newjob import Kept, keep
 from switchyard.service.report import again_at, change_of, life_of, record
 from switchyard.service.snapshots import owner_of
 from switchyard.store import clusters, events, jobs, leaders, leases, ranges
@@ -80,7 +82,7 @@ def route_waiting(context: Context, leadership: Leadership) -> int:
             for row in rows:
                 if row.spec_hash not in demands:
                     spec = msgspec.json.decode(jobs.spec_get(tx, row.spec_hash), type=JobSpec)
-                    demands[row.spec_hash] = demand_of(spec.resources)
+                    demands[row.spec_hash] = demand_of_spec(spec)
         if not rows:
             return done
         after = rows[-1].id
@@ -135,11 +137,10 @@ def _route_round(context: Context, leadership: Leadership, world: World, rulings
 
 
 def _rule(context: Context, world: World, row: jobs.Row, demand: Demand) -> Ruling:
-    named, by_token = decode_bounds(row.bounds)
-    actor = owner_of(context.snapshots.access, row.owner)
-    granted = actor.granted_clusters(world) | by_token
-    hidden = actor.hidden_clusters(world) - by_token
-    return rule(Ask(demand, granted=granted, hidden=hidden, named=named, last=last_of(row)), world)
+    bounds = decode_bounds(row.bounds)
+    owner = owner_of(context.snapshots.access, row.owner)
+    engine = bounds.engine or context.engines.default
+    return rule(bounds.ask(demand, owner, world, engine=engine, last=last_of(row)), world)
 
 
 def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan) -> dict[str, Any] | None:

@@ -92,6 +92,14 @@ def project_all(tx: Tx) -> list[Row]:
     return list(tx.execute(sa.select(projects).order_by(projects.c.name)))
 
 
+def project_get(tx: Tx, name: str) -> Row | None:
+    return tx.execute(sa.select(projects).where(projects.c.name == name)).one_or_none()
+
+
+def project_change(tx: Tx, name: str, change: dict[str, Any]) -> None:
+    tx.execute(sa.update(projects).where(projects.c.name == name).values(**change))
+
+
 def project_put(tx: Tx, row: dict[str, Any]) -> bool:
     """Make a project; false if the name is taken."""
     # Not by the count of rows: psycopg says -1 where nothing was inserted.
@@ -101,6 +109,12 @@ def project_put(tx: Tx, row: dict[str, Any]) -> bool:
 
 def audit_insert(tx: Tx, row: dict[str, Any]) -> None:
     tx.execute(sa.insert(audit).values(**row))
+
+
+def audit_of(tx: Tx, object_: str, *, before: str | None, limit: int) -> list[Row]:
+    """What happened to one thing, newest first."""
+    query = sa.select(audit).where(audit.c.object == object_).order_by(audit.c.id.desc()).limit(limit)
+    return list(tx.execute(query if before is None else query.where(audit.c.id < before)))
 
 
 def audit_list(tx: Tx, *, before: str | None, limit: int) -> list[Row]:

@@ -29,6 +29,12 @@ def cluster_by_id(tx: Tx, cluster_id: str) -> Row | None:
     return tx.execute(sa.select(clusters).where(clusters.c.id == cluster_id, _ALIVE)).one_or_none()
 
 
+def cluster_lock(tx: Tx, cluster_id: str) -> bool:
+    """Whether there is such a cluster; until the commit nobody else changes it."""
+    query = sa.select(clusters.c.id).where(clusters.c.id == cluster_id, _ALIVE).with_for_update()
+    return tx.execute(query).scalar() is not None
+
+
 def cluster_deleted_with_ready(tx: Tx) -> list[str]:
     """Registrations that ended while jobs were waiting there."""
     waiting = sa.text(f"EXISTS (SELECT 1 FROM jobs WHERE jobs.cluster_id = clusters.id AND {READY})")

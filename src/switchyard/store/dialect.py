@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from hashlib import sha256
 from typing import Any
 
 import sqlalchemy as sa
@@ -33,6 +35,16 @@ def put_new(tx: Tx, table: sa.Table, rows: list[dict[str, Any]]) -> None:
 def _new(dialect: str, table: sa.Table) -> Any:
     kind = postgresql if dialect == "postgresql" else sqlite
     return kind.insert(table).on_conflict_do_nothing()
+
+
+def lock_names(tx: Tx, names: Sequence[str]) -> None:
+    """Until the commit nobody else holds these names. Always in one order; SQLite has one writer as it is."""
+    if is_postgresql(tx) and names:
+        keys = sorted({int.from_bytes(sha256(name.encode()).digest()[:8], signed=True) for name in names})
+        tx.execute(_LOCK, {"keys": keys}).all()
+
+
+_LOCK = sa.text("SELECT pg_advisory_xact_lock(key) FROM unnest(CAST(:keys AS bigint[])) AS key")
 
 
 def notify(tx: Tx, payload: str) -> None:

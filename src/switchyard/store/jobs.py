@@ -16,12 +16,14 @@ from switchyard.store.database import Tx
 from switchyard.store.schema import (
     DUE,
     EXPIRING,
+    LATE,
     WAITING,
     attempts,
     clusters,
     dependencies,
     idempotency,
     jobs,
+    policies,
     specs,
     verdict_sets,
 )
@@ -44,6 +46,8 @@ class JobFilter:
     project: str | None = None
     domain: str | None = None
     owner: str | None = None
+    workflow: str | None = None
+    launch_plan: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
     projects: Sequence[str] | None = None
     reader: str | None = None
@@ -58,6 +62,15 @@ def spec_put(tx: Tx, bodies: dict[str, str], *, at_us: int) -> None:
 def spec_get(tx: Tx, hash_: str) -> str:
     body: str = tx.execute(sa.select(specs.c.body).where(specs.c.hash == hash_)).scalar_one()
     return body
+
+
+def policy_put(tx: Tx, bodies: dict[str, str], *, at_us: int) -> None:
+    _put_shared(tx, policies, bodies, at_us)
+
+
+def policy_get(tx: Tx, hash_: str) -> str | None:
+    found: str | None = tx.execute(sa.select(policies.c.body).where(policies.c.hash == hash_)).scalar()
+    return found
 
 
 def verdicts_put(tx: Tx, bodies: dict[str, str], *, at_us: int) -> None:
@@ -128,6 +141,7 @@ _USUAL = (
     "spec_hash",
     "bounds",
     "plan_hash",
+    "policy_hash",
     "cores",
     "gpus",
     "memory_bytes",
@@ -230,6 +244,8 @@ def _conditions(wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
         (jobs.c.project, wanted.project),
         (jobs.c.domain, wanted.domain),
         (jobs.c.owner, wanted.owner),
+        (jobs.c.workflow, wanted.workflow),
+        (jobs.c.launch_plan, wanted.launch_plan),
     ):
         if value is not None:
             found.append(column == value)
@@ -298,6 +314,12 @@ def job_expired(tx: Tx, *, now_us: int, limit: int) -> list[str]:
     """Jobs that have not begun and should have by now."""
     query = sa.select(jobs.c.id).where(sa.text(EXPIRING), jobs.c.expires_us <= now_us)
     return list(tx.execute(query.order_by(jobs.c.expires_us).limit(limit)).scalars())
+
+
+def job_late(tx: Tx, *, now_us: int, limit: int) -> list[str]:
+    """Jobs that have not begun and whose queueing budget is spent."""
+    query = sa.select(jobs.c.id).where(sa.text(LATE), jobs.c.late_from_us <= now_us)
+    return list(tx.execute(query.order_by(jobs.c.late_from_us).limit(limit)).scalars())
 
 
 def dependency_insert(tx: Tx, rows: list[dict[str, Any]]) -> None:

@@ -30,7 +30,8 @@ _LANES = sa.text(f"""
 """).bindparams(sa.bindparam("clusters", expanding=True))
 
 _COLUMNS = (
-    "j.id, j.name, j.owner, j.project, j.domain, j.lane, j.priority, j.labels, j.attempt, j.fence, j.fence_known, \
+    "j.id, j.name, j.owner, j.project, j.domain, j.workflow, j.launch_plan, j.lane, j.priority, j.labels, j.attempt, \
+j.fence, j.fence_known, j.crowd, j.crowd_max, j.bounds, \
 j.cluster_id, j.cores, j.gpus, j.memory_bytes, j.state, j.on_lost, j.cancel_us, j.array, j.array_max, j.todo, j.later, \
 j.tasks_live, j.tasks_ok, j.tasks_failed, j.tasks_cancelled, s.body AS spec"
 )
@@ -79,7 +80,7 @@ def lease_give(tx: Tx, given: list[tuple[str, str]], *, at_us: int) -> None:
     statement = (
         sa.update(jobs)
         .where(jobs.c.id == sa.bindparam("the_id"), sa.text(READY))
-        .values(agent_id=sa.bindparam("the_agent"), leased_us=at_us, is_ready=False, expires_us=None)
+        .values(agent_id=sa.bindparam("the_agent"), leased_us=at_us, is_ready=False, expires_us=None, late_from_us=None)
     )
     rows = [{"the_id": job, "the_agent": agent} for job, agent in sorted(given)]
     if rows:

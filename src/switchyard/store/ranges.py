@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from switchyard.model.tasks import read_task
 from switchyard.store.database import Tx
 from switchyard.store.schema import LIVE, agents, clusters, jobs, ranges, specs
 
@@ -50,6 +51,8 @@ def range_held_by(tx: Tx, agent_id: str) -> list[Row]:
             jobs.c.owner,
             jobs.c.project,
             jobs.c.domain,
+            jobs.c.workflow,
+            jobs.c.launch_plan,
             jobs.c.priority,
             jobs.c.labels,
             jobs.c.attempt,
@@ -109,13 +112,13 @@ def range_change(tx: Tx, rows: list[dict[str, Any]]) -> None:
 
 
 def range_tries(tx: Tx, job_id: str, fence: int) -> int:
-    """How often the task that runs under a fence was handed over, this time included."""
+    """How often the task that runs under a fence was handed over, this time included; preemptions do not count."""
     mine = (
         sa.select(ranges.c.lo + (fence - ranges.c.fence))
         .where(ranges.c.job_id == job_id, ranges.c.fence <= fence, ranges.c.fence + ranges.c.hi - ranges.c.lo >= fence)
         .scalar_subquery()
     )
-    query = sa.select(sa.func.count()).where(
+    query = sa.select((mine - ranges.c.lo).label("position"), ranges.c.tasks).where(
         ranges.c.job_id == job_id, ranges.c.lo <= mine, ranges.c.hi >= mine, ranges.c.agent_id.is_not(None)
     )
-    return int(tx.execute(query).scalar_one())
+    return sum(not read_task(row.tasks, row.position).is_preempted for row in tx.execute(query))

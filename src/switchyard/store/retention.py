@@ -8,12 +8,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from switchyard.store.database import Tx
-from switchyard.store.schema import attempts, audit, dependencies, events, jobs, ranges, specs, verdict_sets
+from switchyard.store.schema import attempts, audit, dependencies, events, jobs, policies, ranges, specs, verdict_sets
 
 Row = sa.Row[*tuple[Any, ...]]
 
 FINAL = ("SUCCEEDED", "FAILED", "CANCELLED", "REJECTED")
-SHARED = {"specs": specs, "verdict_sets": verdict_sets}
+SHARED = {"specs": specs, "verdict_sets": verdict_sets, "policies": policies}
 
 
 def old_jobs(tx: Tx, *, after: str, before: str, ended_before_us: int, budget: int) -> tuple[list[str], str | None]:
@@ -58,8 +58,8 @@ def shared_old(tx: Tx, name: str, *, used_before_us: int, limit: int) -> list[st
 
 
 def jobs_hashes(tx: Tx, *, after: str, limit: int) -> list[Row]:
-    """Which spec and which verdicts the next jobs have."""
-    query = sa.select(jobs.c.id, jobs.c.spec_hash, jobs.c.plan_hash).where(jobs.c.id > after)
+    """Which spec, which verdicts and which rules the next jobs have."""
+    query = sa.select(jobs.c.id, jobs.c.spec_hash, jobs.c.plan_hash, jobs.c.policy_hash).where(jobs.c.id > after)
     return list(tx.execute(query.order_by(jobs.c.id).limit(limit)))
 
 

@@ -10,20 +10,17 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     Table,
     Text,
     text,
 )
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
+from switchyard.store.metadata import metadata
+from switchyard.store.schema_clusters import agents, clusters, graph_sources, invites
+from switchyard.store.schema_rules import attributes, policies, projects
+
+# Defined elsewhere, and part of the schema.
+__all__ = ["agents", "attributes", "clusters", "graph_sources", "invites", "metadata", "policies", "projects"]
 
 # SQLite uses a partial index only where the query says the same words, so these texts are shared with the queries.
 READY = "is_ready"
@@ -32,8 +29,10 @@ CANCELLING = "cancel_us IS NOT NULL AND agent_id IS NOT NULL AND state IN ('ASSI
 WAITING = "state = 'PENDING' AND blocked IS NULL"
 DUE = "wake_us IS NOT NULL"
 EXPIRING = "expires_us IS NOT NULL"
+LATE = "late_from_us IS NOT NULL"
+CROWDED = "crowd IS NOT NULL AND ended_us IS NULL"
+PARKED = "crowd IS NOT NULL AND NOT is_ready AND agent_id IS NULL AND state IN ('ASSIGNED', 'RUNNING')"
 LIVE = "is_live"
-NOT_DELETED = "deleted_us IS NULL"
 
 # Shared by many jobs. No foreign key holds them: without an index on the jobs' side removing one would read every job,
 # and that index costs each insert a sixth. `used_us` says when one was last put, and what was put lately stays.
@@ -64,7 +63,9 @@ jobs = Table(
     Column("owner", Text, nullable=False),
     Column("project", Text, nullable=False),
     Column("domain", Text, nullable=False),
-    Column("lane", Text, nullable=False),  # queue + project
+    Column("workflow", Text, nullable=True),
+    Column("launch_plan", Text, nullable=True),
+    Column("lane", Text, nullable=False),  # queue + project, and the backends where only some may run it
     Column("state", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("priority", Integer, nullable=False),
@@ -72,6 +73,7 @@ jobs = Table(
     Column("spec_hash", Text, nullable=False),
     Column("bounds", Text, nullable=False),  # which clusters the request named: a later decision needs it again
     Column("plan_hash", Text, nullable=True),
+    Column("policy_hash", Text, nullable=True),  # the rules it was admitted under
     Column("cores", BigInteger, nullable=False),
     Column("gpus", BigInteger, nullable=False),
     Column("memory_bytes", BigInteger, nullable=False),
@@ -99,6 +101,11 @@ jobs = Table(
     Column("blocked", Text, nullable=True),
     Column("wake_us", BigInteger, nullable=True),  # when a back-off is over
     Column("expires_us", BigInteger, nullable=True),  # when it is too late to begin
+    Column("late_from_us", BigInteger, nullable=True),  # when its queueing budget is spent; none: begun, or told
+    Column("late_us", BigInteger, nullable=True),  # when it was reported late
+    # Of a workflow that may run only so many jobs at once: which one, and how many.
+    Column("crowd", Text, nullable=True),
+    Column("crowd_max", Integer, nullable=True),
     Column("tries", Integer, nullable=False),  # retries granted so far
     Column("retries", Integer, nullable=False),  # retries allowed in all
     Column("avoid", Text, nullable=True),  # clusters that come last for this job, with the reason
@@ -116,6 +123,23 @@ jobs = Table(
 )
 Index("ix_jobs_seq", jobs.c.seq)
 Index("ix_jobs_due", jobs.c.wake_us, sqlite_where=text(DUE), postgresql_where=text(DUE))
+Index("ix_jobs_late", jobs.c.late_from_us, sqlite_where=text(LATE), postgresql_where=text(LATE))
+Index(
+    "ix_jobs_crowd",
+    jobs.c.crowd,
+    jobs.c.agent_id,
+    jobs.c.tasks_live,
+    sqlite_where=text(CROWDED),
+    postgresql_where=text(CROWDED),
+)
+Index(
+    "ix_jobs_parked",
+    jobs.c.crowd,
+    jobs.c.priority.desc(),
+    jobs.c.id,
+    sqlite_where=text(PARKED),
+    postgresql_where=text(PARKED),
+)
 Index("ix_jobs_expiring", jobs.c.expires_us, sqlite_where=text(EXPIRING), postgresql_where=text(EXPIRING))
 Index(
     "ix_jobs_ready",
@@ -220,81 +244,14 @@ idempotency = Table(
 )
 Index("ix_idempotency_created", idempotency.c.created_us)
 
-clusters = Table(
-    "clusters",
+# The last rendering of a project's and domain's cluster resources, whole.
+renders = Table(
+    "renders",
     metadata,
-    Column("id", Text, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("is_private", Boolean, nullable=False),
-    Column("is_cordoned", Boolean, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("groups", Text, nullable=False),
-    Column("labels", Text, nullable=False),
-    Column("backend", Text, nullable=False),
-    Column("graph", Text, nullable=True),
-    Column("submit_token_hash", Text, nullable=True),
-    Column("created_us", BigInteger, nullable=False),
-    Column("deleted_us", BigInteger, nullable=True),
-)
-Index(
-    "uq_clusters_name",
-    clusters.c.name,
-    unique=True,
-    sqlite_where=text(NOT_DELETED),
-    postgresql_where=text(NOT_DELETED),
-)
-
-agents = Table(
-    "agents",
-    metadata,
-    Column("id", Text, primary_key=True),
-    Column("cluster_id", Text, ForeignKey("clusters.id"), nullable=False),
-    Column("name", Text, nullable=False),
-    Column("journal", Text, nullable=False),
-    Column("credential_hash", Text, nullable=False),
-    # A rotation: the next credential, until it is first used or its time is over; and whether one was asked for.
-    Column("next_hash", Text, nullable=True),
-    Column("next_until_us", BigInteger, nullable=True),
-    Column("is_rotation_asked", Boolean, nullable=False, default=False),
-    Column("is_paused", Boolean, nullable=False, default=False),
-    Column("reason", Text, nullable=False, default=""),  # why it is paused
-    Column("session", BigInteger, nullable=False),
-    Column("incarnation", Text, nullable=False),
-    Column("backend", Text, nullable=False),
-    Column("version", Text, nullable=False),
-    Column("load", Text, nullable=True),
-    Column("created_us", BigInteger, nullable=False),
-    Column("seen_us", BigInteger, nullable=True),
-    Column("deleted_us", BigInteger, nullable=True),
-)
-Index(
-    "uq_agents_name",
-    agents.c.cluster_id,
-    agents.c.name,
-    unique=True,
-    sqlite_where=text(NOT_DELETED),
-    postgresql_where=text(NOT_DELETED),
-)
-
-invites = Table(
-    "invites",
-    metadata,
-    Column("id", Text, primary_key=True),
-    Column("cluster_id", Text, ForeignKey("clusters.id"), nullable=False),
-    Column("token_hash", Text, nullable=False),
-    Column("is_reusable", Boolean, nullable=False),
-    Column("expires_us", BigInteger, nullable=False),
-    Column("uses", Integer, nullable=False),
-    Column("created_us", BigInteger, nullable=False),
-    Column("revoked_us", BigInteger, nullable=True),
-)
-
-projects = Table(
-    "projects",
-    metadata,
-    Column("name", Text, primary_key=True),
-    Column("description", Text, nullable=False),
-    Column("created_us", BigInteger, nullable=False),
+    Column("project", Text, primary_key=True),
+    Column("domain", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
 )
 
 users = Table(
@@ -344,8 +301,9 @@ audit = Table(
     Column("before", Text, nullable=True),
     Column("after", Text, nullable=True),
 )
+Index("ix_audit_object", audit.c.object, audit.c.id)
 
-# `events` numbers events and jobs; `clusters` and `access` are the versions of the snapshots in memory.
+# `events` numbers events and jobs; `clusters`, `access` and `policy` are the versions of the snapshots in memory.
 counters = Table(
     "counters",
     metadata,

@@ -1,6 +1,6 @@
 """What a backend must do: the seam between the agent and whatever really runs jobs. It knows nothing of servers.
 
-Eight calls are about jobs and the cluster: describe, state, quote, submit, find, status, cancel, output.
+Nine calls are about jobs and the cluster: describe, look, state, quote, submit, find, status, cancel, output.
 Five more serve the agent: watch and wake (when to look), held (what is there without a journal), forget, close.
 
 How a call fails: a transient `YardError` (or one raised after doubt, such as a timeout) means "maybe, ask again": the
@@ -11,7 +11,7 @@ that the cluster denies is Seen.LOST, never an end that nobody saw.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -34,6 +34,7 @@ class Setting:
     cluster: str
     directory: Path  # its own, kept over restarts
     graph: Graph  # given by the operator, or found on this machine
+    look: Callable[[], Graph] | None = None  # finds it anew; none: the operator's word holds
     environment: Mapping[str, str] = field(default_factory=dict)  # what a job may inherit of the agent's own
 
 
@@ -76,7 +77,11 @@ class Backend(Protocol):
 
     def __init__(self, setting: Setting) -> None: ...
 
-    def describe(self) -> Graph: ...
+    def describe(self) -> Graph:
+        """What the cluster has, as it was last looked at."""
+
+    def look(self) -> bool:
+        """Look again, as every few minutes; true: `describe` says something new. May take seconds."""
 
     def state(self) -> Load:
         """What is free now, and how many jobs run and wait. What was submitted counts as taken."""

@@ -56,6 +56,9 @@ class FakeBackend:
     def describe(self) -> Graph:
         return self._setting.graph
 
+    def look(self) -> bool:
+        return False
+
     def state(self) -> Load:
         records = list(self._records.values())
         seen = [self._status(record).seen for record in records]

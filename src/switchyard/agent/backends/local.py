@@ -19,6 +19,7 @@ from typing import ClassVar
 
 from switchyard.agent.backends import Piece, Quote, Setting, Status, marker, supervisor
 from switchyard.agent.backends.jobdir import NEVER, Claim, Exit, JobDir
+from switchyard.agent.environment import variables
 from switchyard.agent.need import Need, load_of, need_of, room_of, spec_of, total
 from switchyard.errors import Unavailable
 from switchyard.model.cluster import Load
@@ -53,6 +54,7 @@ class LocalBackend:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
+        self._graph = setting.graph
         self._jobs = setting.directory / "jobs"
         self._jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._program = _compiled(setting.directory)
@@ -67,16 +69,22 @@ class LocalBackend:
         self._recover()
 
     def describe(self) -> Graph:
-        return self._setting.graph
+        return self._graph
+
+    def look(self) -> bool:
+        if self._setting.look is None:
+            return False
+        before, self._graph = self._graph, self._setting.look()
+        return self._graph != before
 
     def state(self) -> Load:
         with self._lock:
             taken = total(live.need for live in self._live.values())
-            return load_of(self._setting.graph, taken, running=len(self._live), queued=0)
+            return load_of(self._graph, taken, running=len(self._live), queued=0)
 
     def quote(self, spec: JobSpec) -> Quote:
         need = need_of(spec)
-        if not need.fits(room_of(load_of(self._setting.graph, Need(), running=0, queued=0), less=Need())):
+        if not need.fits(room_of(load_of(self._graph, Need(), running=0, queued=0), less=Need())):
             return Quote(can=False, reason="it needs more than this machine has")
         return Quote(can=True, eta_s=0 if need.fits(room_of(self.state(), less=Need())) else None)
 
@@ -283,29 +291,14 @@ def start_words(lease: Lease, path: Path, setting: Setting) -> list[bytes]:
     ask = spec.resources
     if ask.time_limit is not None:
         words.append(f"limit_s={parse_duration_s(ask.time_limit)}")
-    memory = ask.memory if ask.limits.memory is None else ask.limits.memory
+    memory = ask.asked.memory if ask.limits.memory is None else ask.limits.memory
     words.append(f"data_bytes={parse_bytes(memory) * ask.tasks}")
     return [os.fsencode(word) for word in words]
 
 
 def environment(lease: Lease, setting: Setting) -> dict[str, str]:
-    spec = spec_of(lease)
     inherited = {key: setting.environment[key] for key in INHERITED if key in setting.environment}
-    own = {
-        "SWITCHYARD_JOB_ID": lease.job,
-        "SWITCHYARD_ATTEMPT": str(lease.attempt),
-        "SWITCHYARD_FENCE": str(lease.fence),
-        "SWITCHYARD_CLUSTER": lease.cluster or setting.cluster,
-        "SWITCHYARD_TASKS": str(spec.resources.tasks),
-        "SWITCHYARD_CORES": str(spec.resources.cores),
-        "SWITCHYARD_PROJECT": lease.project,
-        "SWITCHYARD_DOMAIN": lease.domain,
-    }
-    if lease.lo is not None:
-        own["SWITCHYARD_ARRAY_INDEX"] = str(lease.lo)
-    if spec.image is not None:
-        own["SWITCHYARD_IMAGE"] = spec.image  # told, not obeyed: this backend runs on the host
-    return {"PATH": PATH_DEFAULT, **inherited, **spec.env, **own}
+    return {"PATH": PATH_DEFAULT, **inherited, **variables(lease, setting.cluster)}
 
 
 def show_duration(seconds: int) -> str:

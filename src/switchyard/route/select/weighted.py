@@ -7,26 +7,77 @@ so the plain loop and the vectorised one give the same winner in every replica.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 
 MASK = (1 << 64) - 1
 # Under this many candidates the plain loop is faster than setting up the arrays (measured: 7 µs for 10).
 LOOP_MAX = 20
+TRIES = 8  # of the best one by one; then all are asked whether they are able
+# A weight, the keys of those that have it, and their numbers.
+Group = tuple[float, NDArray[np.uint64], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Field:
+    """Who is drawn from, made ready once: by weight, the keys of the draw and what they stand for."""
+
+    names: tuple[str, ...]
+    weights: tuple[float, ...]
+    groups: tuple[Group, ...]
+
+    @staticmethod
+    def of(names: Sequence[str], weights: Sequence[float]) -> Field:
+        """Zero weights are drawn only when all are zero."""
+        if not any(weights):
+            weights = [1.0] * len(names)
+        if len(names) < LOOP_MAX:
+            return Field(tuple(names), tuple(weights), ())
+        keys = np.array([hash_text(name) for name in names], dtype=np.uint64)
+        amounts = np.array(weights, dtype=np.float64)
+        groups = []
+        for weight in np.unique(amounts[amounts > 0]):
+            numbers = np.flatnonzero(amounts == weight)
+            groups.append((float(weight), keys[numbers], numbers))
+        return Field(tuple(names), tuple(weights), tuple(groups))
+
+    def draw(self, seed: str) -> int:
+        """The index of the winner."""
+        assert self.names, "nobody to draw from"
+        job_key = hash_text(seed)
+        winner = best_of(job_key, self.groups)
+        return winner if winner is not None else _draw_by_loop(job_key, self.names, self.weights)
 
 
 def draw(seed: str, names: Sequence[str], weights: Sequence[float]) -> int:
     """The index of the winner. Zero weights are drawn only when all are zero."""
-    assert names, "nobody to draw from"
-    if not any(weights):
-        weights = [1.0] * len(names)
+    return Field.of(names, weights).draw(seed)
+
+
+def choose(seed: str, groups: Sequence[Group], is_able: Callable[[int], bool] | None = None) -> int | None:
+    """The number of the winner among candidates as the index gives them; one that is not able now: the next best."""
     job_key = hash_text(seed)
-    if len(names) < LOOP_MAX:
-        return _draw_by_loop(job_key, names, weights)
-    return _draw_by_array(job_key, names, weights)
+    # All-zero weights are judged before who is able.
+    left = [group for group in groups if group[0] > 0] or [(1.0, keys, numbers) for _, keys, numbers in groups]
+    if is_able is None:
+        return best_of(job_key, left)
+    for _ in range(TRIES):
+        winner = best_of(job_key, left)
+        if winner is None or is_able(winner):
+            return winner
+        left = [_only(group, group[2] != winner) for group in left]
+    able = [np.array([is_able(int(number)) for number in numbers], dtype=np.bool_) for _, _, numbers in left]
+    return best_of(job_key, [_only(group, mask) for group, mask in zip(left, able, strict=True)])
+
+
+def _only(group: Group, mask: NDArray[np.bool_]) -> Group:
+    weight, keys, numbers = group
+    return weight, keys[mask], numbers[mask]
 
 
 def _draw_by_loop(job_key: int, names: Sequence[str], weights: Sequence[float]) -> int:
@@ -39,18 +90,16 @@ def _draw_by_loop(job_key: int, names: Sequence[str], weights: Sequence[float]) 
     return best
 
 
-def _draw_by_array(job_key: int, names: Sequence[str], weights: Sequence[float]) -> int:
-    """The highest hash within each weight, then a logarithm only of those winners."""
-    keys, weight_array = _arrays(tuple(names), tuple(weights))
-    mixed = _mix_array(np.uint64(job_key) ^ keys)
-    best, best_score = -1, (-1.0, -1)
-    for weight in np.unique(weight_array):
-        if weight <= 0:
+def best_of(job_key: int, groups: Sequence[Group]) -> int | None:
+    """The highest hash within each weight, then a logarithm only of those winners. None: nobody is there."""
+    best, best_score = None, (-1.0, -1)
+    for weight, keys, numbers in groups:
+        if not len(numbers):
             continue
-        group = np.flatnonzero(weight_array == weight)
-        index = int(group[np.argmax(mixed[group])])
-        score = _score(int(mixed[index]), float(weight))
-        if score > best_score or (score == best_score and index < best):
+        mixed = _mix_array(np.uint64(job_key) ^ keys)
+        at = int(mixed.argmax())
+        index, score = int(numbers[at]), _score(int(mixed[at]), weight)
+        if best is None or score > best_score or (score == best_score and index < best):
             best, best_score = index, score
     return best
 
@@ -76,14 +125,7 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def _mix_array(value: np.typing.NDArray[np.uint64]) -> np.typing.NDArray[np.uint64]:
+def _mix_array(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
-
-
-@lru_cache(maxsize=64)
-def _arrays(
-    names: tuple[str, ...], weights: tuple[float, ...]
-) -> tuple[np.typing.NDArray[np.uint64], np.typing.NDArray[np.float64]]:
-    return np.array([hash_text(name) for name in names], dtype=np.uint64), np.array(weights, dtype=np.float64)

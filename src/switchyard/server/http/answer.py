@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -23,6 +24,14 @@ RETRY_AFTER_S = 1
 
 log = structlog.get_logger()
 _encoder = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An answer that is sent as it is."""
+
+    content: bytes
+    media: bytes = b"text/plain; charset=utf-8"  # as it was given: YAML or JSON
 
 
 class ClientGone(Exception):
@@ -86,8 +95,16 @@ def problem_of(error: YardError) -> Problem:
     )
 
 
-async def guarded(scope: Scope, send: Send, work: Callable[[], Awaitable[None]]) -> None:
-    """Run a route; whatever it raises becomes a problem, and a defect is logged with its place."""
+async def guarded(
+    scope: Scope,
+    send: Send,
+    work: Callable[[], Awaitable[None]],
+    refuse: Callable[[Send, YardError], Awaitable[None]] = send_problem,
+) -> None:
+    """Run a route; whatever it raises becomes a problem, and a defect is logged with its place.
+
+    `refuse`: how an error is said, at a door with words of its own.
+    """
     try:
         await work()
     except ClientGone:
@@ -95,11 +112,11 @@ async def guarded(scope: Scope, send: Send, work: Callable[[], Awaitable[None]])
     except YardError as exc:
         if exc.status >= 500 and not exc.transient:
             log.error("request failed", method=scope["method"], path=scope["path"], error=repr(exc), exc_info=exc)
-        await send_problem(send, exc)
+        await refuse(send, exc)
     except asyncio.CancelledError:
         # A stopping server gives up what is still open. Without an answer it would be a 500, which nobody tries again.
         with contextlib.suppress(RuntimeError):  # an answer that has begun, a stream, is only cut off
-            await send_problem(send, Unavailable("The server stops before this is done; it may still happen."))
+            await refuse(send, Unavailable("The server stops before this is done; it may still happen."))
     except Exception as exc:  # the door's last resort: the client gets a problem, the log the place
         log.error("defect", method=scope["method"], path=scope["path"], exc_info=exc)
-        await send_problem(send, Internal())
+        await refuse(send, Internal())

@@ -19,9 +19,11 @@ LOOK_AGAIN_US = 200_000
 
 def bearer(scope: Scope) -> str:
     value = header(scope, b"authorization")
-    if value is None:
-        return ""
-    kind, _, token = value.decode("latin-1").partition(" ")
+    return "" if value is None else bearer_token(value.decode("latin-1"))
+
+
+def bearer_token(authorization: str) -> str:
+    kind, _, token = authorization.partition(" ")
     return token.strip() if kind.lower() == "bearer" else ""
 
 
@@ -46,7 +48,14 @@ def refuse_strangers(scope: Scope) -> None:
 
 
 async def authenticate_user(yard: Yard, scope: Scope) -> Actor:
-    token = bearer(scope)
+    actor = await authenticate_token(yard, bearer(scope))
+    if actor.user_id is None:
+        refuse_strangers(scope)
+    return actor
+
+
+async def authenticate_token(yard: Yard, token: str) -> Actor:
+    """Whose token this is; of an open server that is enough to know where no browser can come in."""
     found = _user(yard, token)
     if found is None and split_credential(token, "yard"):
         await _look_again(yard)
@@ -54,9 +63,13 @@ async def authenticate_user(yard: Yard, scope: Scope) -> Actor:
     if found is not None:
         return found
     if yard.settings.is_open:
-        refuse_strangers(scope)
         return local_admin()
     raise Unauthenticated("This token does not hold: unknown, expired or revoked." if token else "No token was given.")
+
+
+def is_agents(scope: Scope) -> bool:
+    """Whether the credential is an agent's, by its form."""
+    return split_credential(bearer(scope), "agent") is not None
 
 
 async def authenticate_agent(yard: Yard, scope: Scope) -> AgentEntry:

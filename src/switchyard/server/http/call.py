@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 from switchyard.errors import Malformed
 from switchyard.server.http.answer import Scope
 from switchyard.server.yard import Yard
+from switchyard.service.graphs import Caller
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import AgentEntry
 
@@ -27,6 +28,12 @@ class Call:
     body: Any = None
     token: str = ""
     agent: AgentEntry | None = None  # who calls, where that is an agent
+    if_match: str | None = None
+    if_none_match: str | None = None
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(self.actor, self.agent)
 
     def text(self, name: str) -> str | None:
         return next(iter(self.texts(name)), None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from switchyard.errors import Malformed
@@ -31,8 +29,6 @@ from switchyard.model.api import (
     Me,
     Output,
     Page,
-    Project,
-    ProjectRequest,
     RetryRequest,
     Version,
 )
@@ -42,52 +38,21 @@ from switchyard.model.cluster import (
     Cluster,
     ClusterChange,
     ClusterRequest,
+    GraphInfo,
     Invite,
     InviteRequest,
     NewInvite,
     SubmitToken,
+    Subsystem,
 )
+from switchyard.model.graph import Graph
 from switchyard.model.job import Job, JobRequest, Task
 from switchyard.model.poll import Join, Joined, Poll, PollAnswer, Rotated
-from switchyard.model.verdict import Explanation, Plan
-from switchyard.server.http import handlers
-from switchyard.server.http.call import Call
-
-OPEN, USER, AGENT, JOINER = "open", "user", "agent", "joiner"
-
-
-@dataclass(frozen=True)
-class Query:
-    """A query parameter, as the schema shows it."""
-
-    name: str
-    kind: str = "string"
-    about: str = ""
-    is_repeatable: bool = False
-
-
-LIMIT = Query("limit", "integer", "items on a page")
-CURSOR = Query("cursor", "string", "the `next` of the page before")
-ABANDON = Query("abandon", "boolean", "also while jobs run there: they end as FAILED")
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """One route. `handler` is none for the hot ones, which `hot.py` serves."""
-
-    method: str
-    path: str
-    summary: str
-    answer: Any
-    handler: Callable[[Call], Any] | None = None
-    body: Any = None
-    status: int = 200
-    who: str = USER
-    query: tuple[Query, ...] = ()
-    errors: tuple[str, ...] = field(default=())
-    is_waiting: bool = False
-    media: str = "application/json"
-
+from switchyard.model.rendering import Rendering, RenderingChange, RenderRequest
+from switchyard.model.verdict import Explanation, FitAnswer, FitRequest, Plan
+from switchyard.server.http import graph_handlers, handlers, handlers_rendering
+from switchyard.server.http.endpoint import ABANDON, AGENT, CURSOR, EITHER, JOINER, LIMIT, OPEN, Endpoint, Query
+from switchyard.server.http.endpoints_rules import RULES
 
 _JOB_FILTERS = (
     Query("state", about="only in these states", is_repeatable=True),
@@ -95,6 +60,8 @@ _JOB_FILTERS = (
     Query("project"),
     Query("domain"),
     Query("owner"),
+    Query("workflow"),
+    Query("launch_plan"),
     Query("label", about="key=value", is_repeatable=True),
     Query("id", about="only these, by whole ids", is_repeatable=True),
     Query("since_s", "integer", "only those made within so many seconds"),
@@ -198,6 +165,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("GET", "/v1/clusters", "Clusters", Page[Cluster], handlers.cluster_list, query=(LIMIT, CURSOR)),
     Endpoint("POST", "/v1/clusters", "Register a cluster", Cluster, handlers.cluster_create, ClusterRequest, 201),
+    Endpoint(
+        "POST",
+        "/v1/clusters/fit",
+        "Whether a job would fit, on every cluster you may see; store nothing",
+        FitAnswer,
+        body=FitRequest,
+    ),
     Endpoint("GET", "/v1/clusters/{cluster}", "One cluster", Cluster, handlers.cluster_get),
     Endpoint("PATCH", "/v1/clusters/{cluster}", "Change a cluster", Cluster, handlers.cluster_change, ClusterChange),
     Endpoint(
@@ -229,6 +203,69 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handlers.submit_token,
         status=201,
     ),
+    Endpoint(
+        "PUT",
+        "/v1/clusters/{cluster}/graph",
+        "Set what a cluster has: JGF, R or the short form, packed (gzip, deflate) or not; it goes before the agent's",
+        GraphInfo,
+        graph_handlers.graph_put,
+        dict[str, Any],
+        who=EITHER,
+        is_upload=True,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/clusters/{cluster}/graph",
+        "What a cluster has, compact; or as it was given",
+        Graph,
+        graph_handlers.graph_get,
+        who=EITHER,
+        query=(Query("form", about="compact (default) or source"),),
+        has_text=True,
+    ),
+    Endpoint(
+        "DELETE",
+        "/v1/clusters/{cluster}/graph",
+        "Remove the graph that was set: what the agent says holds again",
+        Deleted,
+        graph_handlers.graph_delete,
+        who=EITHER,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/clusters/{cluster}/subsystems",
+        "The subsystems of a cluster",
+        Page[Subsystem],
+        graph_handlers.subsystem_list,
+        who=EITHER,
+    ),
+    Endpoint(
+        "PUT",
+        "/v1/clusters/{cluster}/subsystems/{subsystem}",
+        "Set or replace a subsystem: a further graph on the vertices of the main one",
+        Subsystem,
+        graph_handlers.subsystem_put,
+        dict[str, Any],
+        who=EITHER,
+        is_upload=True,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/clusters/{cluster}/subsystems/{subsystem}",
+        "A subsystem, as it was given",
+        str,
+        graph_handlers.subsystem_get,
+        who=EITHER,
+        media="text/plain",
+    ),
+    Endpoint(
+        "DELETE",
+        "/v1/clusters/{cluster}/subsystems/{subsystem}",
+        "Remove a subsystem",
+        Deleted,
+        graph_handlers.subsystem_delete,
+        who=EITHER,
+    ),
     Endpoint("GET", "/v1/agents", "Agents", Page[Agent], handlers.agent_list, query=(Query("cluster"), LIMIT, CURSOR)),
     Endpoint("PATCH", "/v1/agents/{agent}", "Pause or resume an agent", Agent, handlers.agent_change, AgentChange),
     Endpoint("DELETE", "/v1/agents/{agent}", "Remove an agent", Deleted, handlers.agent_remove, query=(ABANDON,)),
@@ -247,8 +284,23 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/grants", "Grants", Page[Grant], handlers.grant_list, query=(LIMIT, CURSOR)),
     Endpoint("POST", "/v1/grants", "Grant a role", Grant, handlers.grant_create, GrantRequest, 201),
     Endpoint("DELETE", "/v1/grants/{grant}", "Take a grant back", Deleted, handlers.grant_delete),
-    Endpoint("GET", "/v1/projects", "Projects", Page[Project], handlers.project_list, query=(LIMIT, CURSOR)),
-    Endpoint("POST", "/v1/projects", "Make a project", Project, handlers.project_create, ProjectRequest, 201),
+    *RULES,
+    Endpoint(
+        "POST",
+        "/v1/cluster-resources",
+        "Fill the templates of a project and domain, and keep the result",
+        Rendering,
+        handlers_rendering.render,
+        RenderRequest,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/cluster-resources/changes",
+        "What the templates would be now, beside the last that was kept",
+        RenderingChange,
+        handlers_rendering.changes,
+        query=(Query("project"), Query("domain")),
+    ),
     Endpoint("GET", "/v1/audit", "Who changed what", Page[AuditEntry], handlers.audit_list, query=(LIMIT, CURSOR)),
 )
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from switchyard.errors import Malformed
 from switchyard.model import jobfile
 from switchyard.model.access import Grant, NewToken, Token, User
-from switchyard.model.api import AuditEntry, CancelledMany, Created, Deleted, Event, Me, Output, Page, Project, Version
+from switchyard.model.api import AuditEntry, CancelledMany, Created, Deleted, Event, Me, Output, Page, Version
 from switchyard.model.cluster import Agent, Cluster, Invite, NewInvite, SubmitToken
 from switchyard.model.ids import LENGTH, is_id
 from switchyard.model.idset import INDEX_MAX, IdSet
@@ -45,6 +45,8 @@ def job_list(call: Call) -> Page[Job]:
         project=call.text("project"),
         domain=call.text("domain"),
         owner=call.text("owner"),
+        workflow=call.text("workflow"),
+        launch_plan=call.text("launch_plan"),
         labels=_labels(call.texts("label")),
         ids=[_job_id(text) for text in call.texts("id")],
         oldest=selected.oldest(call.yard.context, _since(call)),
@@ -118,7 +120,7 @@ def job_explain(call: Call) -> Explanation:
 
 def cluster_list(call: Call) -> Page[Cluster]:
     found = clusters.cluster_list(call.yard.context, call.actor)
-    return _page(call, found, lambda cluster: cluster.name)
+    return page(call, found, lambda cluster: cluster.name)
 
 
 def cluster_create(call: Call) -> Cluster:
@@ -160,7 +162,7 @@ def submit_token(call: Call) -> SubmitToken:
 
 def agent_list(call: Call) -> Page[Agent]:
     found = agents.agent_list(call.yard.context, call.actor, call.text("cluster"))
-    return _page(call, found, lambda agent: agent.id)
+    return page(call, found, lambda agent: agent.id)
 
 
 def agent_remove(call: Call) -> Deleted:
@@ -191,7 +193,7 @@ def join(call: Call) -> Joined:
 
 
 def user_list(call: Call) -> Page[User]:
-    return _page(call, access.user_list(call.yard.context, call.actor), lambda user: user.name)
+    return page(call, access.user_list(call.yard.context, call.actor), lambda user: user.name)
 
 
 def user_create(call: Call) -> User:
@@ -226,7 +228,7 @@ def token_revoke(call: Call) -> Deleted:
 
 
 def grant_list(call: Call) -> Page[Grant]:
-    return _page(call, access.grant_list(call.yard.context, call.actor), lambda grant: grant.id)
+    return page(call, access.grant_list(call.yard.context, call.actor), lambda grant: grant.id)
 
 
 def grant_create(call: Call) -> Grant:
@@ -238,19 +240,11 @@ def grant_delete(call: Call) -> Deleted:
     return Deleted(call.path["grant"])
 
 
-def project_list(call: Call) -> Page[Project]:
-    return _page(call, access.project_list(call.yard.context, call.actor), lambda project: project.name)
-
-
-def project_create(call: Call) -> Project:
-    return access.project_create(call.yard.context, call.actor, call.body)
-
-
 def audit_list(call: Call) -> Page[AuditEntry]:
     return access.audit_list(call.yard.context, call.actor, before=call.text("cursor"), limit=call.limit)
 
 
-def _page(call: Call, items: Sequence[T], key: Callable[[T], str]) -> Page[T]:
+def page(call: Call, items: Sequence[T], key: Callable[[T], str]) -> Page[T]:
     """A page of what is in memory, by key."""
     after = call.text("cursor") or ""
     rest = sorted((item for item in items if key(item) > after), key=key)

@@ -1,4 +1,4 @@
-"""The two hottest routes, as plain ASGI: submit a job, and the agent's poll."""
+"""The hottest routes, as plain ASGI: submit a job, ask whether it fits, and the agent's poll."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from switchyard.errors import BadRequest, Denied, Gone, Malformed, PolicyRefused, UnknownName
+from switchyard.errors import BadRequest, Denied, Gone, Malformed, PolicyRefused
 from switchyard.model.api import BulkRequest
 from switchyard.model.decode import JsonReader
 from switchyard.model.job import JobRequest, State
 from switchyard.model.lifecycle import Answer
 from switchyard.model.names import KEY_PATTERN
 from switchyard.model.poll import OutputChunk, Poll, PollAnswer, Stop
-from switchyard.server.http.answer import Receive, Scope, Send, header, read_body, send_json
+from switchyard.model.verdict import FitRequest
+from switchyard.server.http.answer import JSON, Receive, Scope, Send, header, read_body, send_body, send_json
 from switchyard.server.http.authenticate import authenticate_agent, authenticate_user
 from switchyard.server.yard import Yard
 from switchyard.service.bulk import BulkAccepted, BulkInsert
-from switchyard.service.clusters import graph_set
+from switchyard.service.graphs import agent_graph
 from switchyard.service.lease import Given, LeaseAsk, SyncAsk
 from switchyard.service.log_store import OutputWrite
 from switchyard.service.logs import keep_outside
@@ -26,9 +27,10 @@ from switchyard.service.newjob import JobInsert
 from switchyard.service.report import ReportWrite, Settled
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import AgentEntry
-from switchyard.service.submit import Accepted
+from switchyard.service.submit import Accepted, TakesLong
 
 _job_request = JsonReader(JobRequest)
+_fit = JsonReader(FitRequest)
 _poll = JsonReader(Poll)
 _bulk_request = JsonReader(BulkRequest, is_checked_whole=False)
 _KEY_BYTES_MAX = 200
@@ -75,14 +77,17 @@ async def _decide(
 ) -> JobInsert:
     """A no is final, so it is never said from a snapshot that another replica may have outdated."""
     try:
-        write = yard.submit.decide(actor, request, key=key, body=body)
+        try:
+            write = yard.submit.decide(actor, request, key=key, body=body, is_quick=True)
+        except TakesLong:
+            write = await yard.in_thread(yard.submit.decide, actor, request, key=key, body=body)
         if write.created.state != State.REJECTED.value:
             return write
-    except (UnknownName, Denied):
+    except (BadRequest, Denied, PolicyRefused):
         pass
     await yard.in_thread(yard.context.snapshots.refresh)
     actor = await authenticate_user(yard, scope)  # with the grants of now
-    return yard.submit.decide(actor, request, key=key, body=body)
+    return await yard.in_thread(yard.submit.decide, actor, request, key=key, body=body)
 
 
 def _idempotency_key(scope: Scope) -> str | None:
@@ -95,13 +100,26 @@ def _idempotency_key(scope: Scope) -> str | None:
     return text
 
 
+async def fit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
+    """POST /v1/clusters/fit: an answer that was given before, and still holds, is given again from the loop."""
+    actor = await authenticate_user(yard, scope)
+    if scope["query_string"]:
+        raise Malformed("This takes no parameters; everything is in the body.")
+    request: FitRequest = _fit.read(await read_body(scope, receive, yard.settings.bounds.job_bytes))
+    is_plain = request.job is not None and request.job.spec.demand is None  # a jobspec may take long even to be read
+    body = yard.fit.kept(actor, request) if is_plain else None
+    if body is None:
+        body = await yard.in_thread(yard.fit.answer, actor, request)
+    await send_body(send, 200, body, JSON)
+
+
 async def poll(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
     """POST /v1/agents/poll: reports up, leases down; parked until there is something."""
     agent = await authenticate_agent(yard, scope)
     message: Poll = _poll.read(await read_body(scope, receive, yard.settings.bounds.poll_bytes))
     yard.seen(agent.id, message.load)
     if message.graph is not None:
-        await yard.in_thread(graph_set, yard.context, agent.id, message.graph)
+        await yard.in_thread(agent_graph, yard.context, agent.id, message.graph)
     answers, stops = await _report(yard, agent, message)
     if message.inventory is not None:
         given: Given = await yard.commit(_sync_ask(yard, agent, message))
@@ -174,7 +192,17 @@ async def _lease(yard: Yard, agent: AgentEntry, message: Poll, wait_s: float, re
     gone: asyncio.Task[object] | None = None
     cluster = _cluster_name(yard, agent)
     cancelling = frozenset((held.job, held.fence) for held in message.cancelling)
-    ask = LeaseAsk(agent.id, agent.cluster_id, cluster, message.session, message.want, message.room, cancelling)
+    ask = LeaseAsk(
+        agent.id,
+        agent.cluster_id,
+        cluster,
+        message.session,
+        message.want,
+        message.room,
+        cancelling,
+        agent.backend,
+        _backends(yard, agent),
+    )
     given = Given(message.session, [], [], [])
     try:
         while not yard.hub.is_closing and not (gone is not None and gone.done()):
@@ -194,6 +222,12 @@ async def _lease(yard: Yard, agent: AgentEntry, message: Poll, wait_s: float, re
         if gone is not None:
             gone.cancel()
     return given
+
+
+def _backends(yard: Yard, agent: AgentEntry) -> frozenset[str]:
+    """What the agents of its cluster run jobs with."""
+    member = yard.context.snapshots.world.by_id.get(agent.cluster_id)
+    return frozenset() if member is None else member.backends
 
 
 def _is_rotation_asked(yard: Yard, agent: AgentEntry) -> bool:

@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 
 from switchyard.model.api import Problem
-from switchyard.server.http.endpoints import ENDPOINTS, OPEN, Endpoint
+from switchyard.server.http.endpoint import OPEN, Endpoint
+from switchyard.server.http.endpoints import ENDPOINTS
 
 REF = "#/components/schemas/{name}"
+CONDITIONAL = "/v1/attributes/{kind}"  # a write says what it has seen
 KEYED = ("/v1/jobs", "/v1/jobs/bulk")  # these take an idempotency key
 
 
@@ -56,10 +58,12 @@ def _operation(endpoint: Endpoint, by_type: dict[str, Any]) -> dict[str, Any]:
 
 
 def _responses(endpoint: Endpoint, by_type: dict[str, Any]) -> dict[str, Any]:
-    good = {
+    good: dict[str, Any] = {
         "description": endpoint.summary,
         "content": {endpoint.media: {"schema": by_type[_key(endpoint.answer)]}},
     }
+    if endpoint.has_text:
+        good["content"] = {**good["content"], "text/plain": {"schema": {"type": "string"}}}
     problem = {
         "description": "What happened, and what to do next",
         "content": {"application/problem+json": {"schema": {"$ref": REF.format(name="Problem")}}},
@@ -86,6 +90,10 @@ def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
         found.append({"name": query.name, "in": "query", "required": False, "schema": schema})
         if query.about:
             found[-1]["description"] = query.about
+    if endpoint.path == CONDITIONAL and endpoint.method in ("PUT", "DELETE"):
+        found.append(_header("If-Match", "the ETag that was read: only while it is still that"))
+    if endpoint.path == CONDITIONAL and endpoint.method == "PUT":
+        found.append(_header("If-None-Match", "*: only while there is none"))
     if endpoint.path in KEYED and endpoint.method == "POST":
         found.append(
             {
@@ -97,6 +105,11 @@ def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _header(name: str, about: str) -> dict[str, Any]:
+    schema = {"type": "string", "maxLength": 80, "pattern": "^[!-~]+$"}
+    return {"name": name, "in": "header", "required": False, "schema": schema, "description": about}
 
 
 def _operation_id(endpoint: Endpoint) -> str:

@@ -9,15 +9,36 @@ from starlette.routing import Route, Router
 
 from switchyard.errors import MethodNotAllowed, NotFound
 from switchyard.model.api import Output
+from switchyard.model.attributes import AttributeRow
 from switchyard.model.decode import JsonReader
 from switchyard.model.job import Job
 from switchyard.model.lifecycle import FINAL
+from switchyard.server.flyte.door import FlyteDoor
 from switchyard.server.http import hot, stream
-from switchyard.server.http.answer import Receive, Scope, Send, guarded, read_body, send_json, send_problem
-from switchyard.server.http.authenticate import authenticate_agent, authenticate_user, bearer, refuse_strangers
+from switchyard.server.http.answer import (
+    Body,
+    Receive,
+    Scope,
+    Send,
+    guarded,
+    header,
+    read_body,
+    send_body,
+    send_json,
+    send_problem,
+)
+from switchyard.server.http.authenticate import (
+    authenticate_agent,
+    authenticate_user,
+    bearer,
+    is_agents,
+    refuse_strangers,
+)
 from switchyard.server.http.call import Call, read_query
-from switchyard.server.http.endpoints import AGENT, ENDPOINTS, JOINER, USER, Endpoint, check_query
+from switchyard.server.http.endpoint import AGENT, EITHER, JOINER, USER, Endpoint
+from switchyard.server.http.endpoints import ENDPOINTS, check_query
 from switchyard.server.http.openapi import document
+from switchyard.server.http.upload import read_upload
 from switchyard.server.hub import first_of
 from switchyard.server.yard import Yard
 from switchyard.service.rights import Actor, Rights
@@ -40,6 +61,7 @@ class Door:
         routes = [Route(path, _Methods(yard, by_method)) for path, by_method in ordered]
         self._router = Router(routes=routes, default=_no_such_address, redirect_slashes=False)
         self._openapi = document()
+        self._flyte = FlyteDoor(yard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,6 +79,8 @@ class Door:
         elif not path.isprintable():
             # No name has such a character; `$` in a route's pattern would let a last newline through.
             await _no_such_address(scope, receive, send)
+        elif path.startswith("/api/v1/"):
+            await self._flyte(scope, receive, send)
         else:
             await guarded(scope, send, lambda: self._router(scope, receive, send))
 
@@ -87,26 +111,50 @@ class _Handler:
     def __init__(self, yard: Yard, endpoint: Endpoint) -> None:
         self._yard = yard
         self._endpoint = endpoint
-        self._reader = JsonReader(endpoint.body) if endpoint.body is not None else None
+        self._reader = JsonReader(endpoint.body) if endpoint.body is not None and not endpoint.is_upload else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint, yard = self._endpoint, self._yard
-        agent = await authenticate_agent(yard, scope) if endpoint.who == AGENT else None
-        actor = await authenticate_user(yard, scope) if endpoint.who == USER else NOBODY
+        is_agent = endpoint.who == AGENT or (endpoint.who == EITHER and is_agents(scope))
+        agent = await authenticate_agent(yard, scope) if is_agent else None
+        is_user = endpoint.who == USER or (endpoint.who == EITHER and not is_agent)
+        actor = await authenticate_user(yard, scope) if is_user else NOBODY
         if endpoint.who == JOINER and yard.settings.is_open:
             refuse_strangers(scope)
         query = read_query(scope)
         check_query(endpoint, query)
-        bounds = yard.settings.bounds
-        raw = await read_body(scope, receive, bounds.job_bytes if endpoint.path == "/v1/plan" else bounds.other_bytes)
-        body = self._reader.read(raw or b"{}") if self._reader else None
-        call = Call(yard, actor, dict(scope["path_params"]), query, body, bearer(scope), agent)
+        if endpoint.is_upload:
+            body = await read_upload(yard, scope, receive)
+        else:
+            body = await self._read(scope, receive)
+        call = Call(
+            yard,
+            actor,
+            dict(scope["path_params"]),
+            query,
+            body,
+            bearer(scope),
+            agent,
+            if_match=_text(header(scope, b"if-match")),
+            if_none_match=_text(header(scope, b"if-none-match")),
+        )
         assert endpoint.handler is not None
         if endpoint.is_waiting:
             result = await self._wait(call, receive)
         else:
             result = await yard.in_thread(endpoint.handler, call)
-        await send_json(send, endpoint.status, result)
+        if isinstance(result, Body):
+            await send_body(send, endpoint.status, result.content, (b"content-type", result.media))
+        else:
+            extra = [(b"etag", f'"{result.etag}"'.encode())] if isinstance(result, AttributeRow) else []
+            await send_json(send, endpoint.status, result, *extra)
+
+    async def _read(self, scope: Scope, receive: Receive) -> Any:
+        bounds = self._yard.settings.bounds
+        raw = await read_body(
+            scope, receive, bounds.job_bytes if self._endpoint.path == "/v1/plan" else bounds.other_bytes
+        )
+        return self._reader.read(raw or b"{}") if self._reader else None
 
     async def _wait(self, call: Call, receive: Receive) -> Any:
         """Park until there is what was asked for, woken by whoever brings it; look again now and then all the same."""
@@ -134,6 +182,10 @@ class _Handler:
             gone.cancel()
 
 
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")
+
+
 def _is_awaited(found: Job | Output) -> bool:
     if isinstance(found, Output):
         return bool(found.chunks) or found.is_over
@@ -145,6 +197,7 @@ def _hot(endpoint: Endpoint) -> Any:
         "/v1/jobs": hot.submit,
         "/v1/jobs/bulk": hot.bulk,
         "/v1/agents/poll": hot.poll,
+        "/v1/clusters/fit": hot.fit,
         "/v1/events/stream": stream.events,
     }[endpoint.path]
 

@@ -22,6 +22,32 @@ def upgrade() -> None:
         sa.Column("after", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_audit")),
     )
+    with op.batch_alter_table("audit", schema=None) as batch_op:
+        batch_op.create_index("ix_audit_object", ["object", "id"], unique=False)
+
+    op.create_table(
+        "attributes",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("domain", sa.Text(), nullable=False),
+        sa.Column("project", sa.Text(), nullable=False),
+        sa.Column("workflow", sa.Text(), nullable=False),
+        sa.Column("launch_plan", sa.Text(), nullable=False),
+        sa.Column("rank", sa.Integer(), nullable=False),
+        sa.Column("value", sa.Text(), nullable=True),
+        sa.Column("etag", sa.Text(), nullable=False),
+        sa.Column("serial", sa.BigInteger(), nullable=False),
+        sa.Column("changed_us", sa.BigInteger(), nullable=False),
+        sa.Column("changed_by", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_attributes")),
+    )
+    with op.batch_alter_table("attributes", schema=None) as batch_op:
+        batch_op.create_index("ix_attributes_rank", ["kind", "rank", "id"], unique=False)
+        batch_op.create_index("ix_attributes_serial", ["serial"], unique=False)
+        batch_op.create_index(
+            "uq_attributes_scope", ["kind", "project", "domain", "workflow", "launch_plan"], unique=True
+        )
+
     op.create_table(
         "clusters",
         sa.Column("id", sa.Text(), nullable=False),
@@ -70,6 +96,17 @@ def upgrade() -> None:
         batch_op.create_index("ix_events_job", ["job_id", "seq"], unique=False)
 
     op.create_table(
+        "graph_sources",
+        sa.Column("cluster_id", sa.Text(), nullable=False),
+        sa.Column("subsystem", sa.Text(), nullable=False),
+        sa.Column("hash", sa.Text(), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("cluster_id", "subsystem", name=op.f("pk_graph_sources")),
+    )
+    op.create_table(
         "grants",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("role", sa.Text(), nullable=False),
@@ -112,9 +149,27 @@ def upgrade() -> None:
     op.create_table(
         "projects",
         sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("title", sa.Text(), nullable=False),
         sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("labels", sa.Text(), nullable=False),
         sa.Column("created_us", sa.BigInteger(), nullable=False),
+        sa.Column("archived_us", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_projects")),
+    )
+    op.create_table(
+        "policies",
+        sa.Column("hash", sa.Text(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("used_us", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("hash", name=op.f("pk_policies")),
+    )
+    op.create_table(
+        "renders",
+        sa.Column("project", sa.Text(), nullable=False),
+        sa.Column("domain", sa.Text(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("project", "domain", name=op.f("pk_renders")),
     )
     op.create_table(
         "specs",
@@ -194,6 +249,8 @@ def upgrade() -> None:
         sa.Column("owner", sa.Text(), nullable=False),
         sa.Column("project", sa.Text(), nullable=False),
         sa.Column("domain", sa.Text(), nullable=False),
+        sa.Column("workflow", sa.Text(), nullable=True),
+        sa.Column("launch_plan", sa.Text(), nullable=True),
         sa.Column("lane", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
@@ -202,6 +259,7 @@ def upgrade() -> None:
         sa.Column("spec_hash", sa.Text(), nullable=False),
         sa.Column("bounds", sa.Text(), nullable=False),
         sa.Column("plan_hash", sa.Text(), nullable=True),
+        sa.Column("policy_hash", sa.Text(), nullable=True),
         sa.Column("cores", sa.BigInteger(), nullable=False),
         sa.Column("gpus", sa.BigInteger(), nullable=False),
         sa.Column("memory_bytes", sa.BigInteger(), nullable=False),
@@ -226,6 +284,10 @@ def upgrade() -> None:
         sa.Column("blocked", sa.Text(), nullable=True),
         sa.Column("wake_us", sa.BigInteger(), nullable=True),
         sa.Column("expires_us", sa.BigInteger(), nullable=True),
+        sa.Column("late_from_us", sa.BigInteger(), nullable=True),
+        sa.Column("late_us", sa.BigInteger(), nullable=True),
+        sa.Column("crowd", sa.Text(), nullable=True),
+        sa.Column("crowd_max", sa.Integer(), nullable=True),
         sa.Column("tries", sa.Integer(), nullable=False),
         sa.Column("retries", sa.Integer(), nullable=False),
         sa.Column("avoid", sa.Text(), nullable=True),
@@ -253,6 +315,13 @@ def upgrade() -> None:
             ),
         )
         batch_op.create_index(
+            "ix_jobs_crowd",
+            ["crowd", "agent_id", "tasks_live"],
+            unique=False,
+            sqlite_where=sa.text("crowd IS NOT NULL AND ended_us IS NULL"),
+            postgresql_where=sa.text("crowd IS NOT NULL AND ended_us IS NULL"),
+        )
+        batch_op.create_index(
             "ix_jobs_due",
             ["wake_us"],
             unique=False,
@@ -272,6 +341,24 @@ def upgrade() -> None:
             unique=False,
             sqlite_where=sa.text("agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"),
             postgresql_where=sa.text("agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"),
+        )
+        batch_op.create_index(
+            "ix_jobs_late",
+            ["late_from_us"],
+            unique=False,
+            sqlite_where=sa.text("late_from_us IS NOT NULL"),
+            postgresql_where=sa.text("late_from_us IS NOT NULL"),
+        )
+        batch_op.create_index(
+            "ix_jobs_parked",
+            ["crowd", sa.literal_column("priority DESC"), "id"],
+            unique=False,
+            sqlite_where=sa.text(
+                "crowd IS NOT NULL AND NOT is_ready AND agent_id IS NULL AND state IN ('ASSIGNED', 'RUNNING')"
+            ),
+            postgresql_where=sa.text(
+                "crowd IS NOT NULL AND NOT is_ready AND agent_id IS NULL AND state IN ('ASSIGNED', 'RUNNING')"
+            ),
         )
         batch_op.create_index(
             "ix_jobs_ready",
@@ -388,6 +475,17 @@ def downgrade() -> None:
             sqlite_where=sa.text("expires_us IS NOT NULL"),
             postgresql_where=sa.text("expires_us IS NOT NULL"),
         )
+        batch_op.drop_index("ix_jobs_parked")
+        batch_op.drop_index(
+            "ix_jobs_late",
+            sqlite_where=sa.text("late_from_us IS NOT NULL"),
+            postgresql_where=sa.text("late_from_us IS NOT NULL"),
+        )
+        batch_op.drop_index(
+            "ix_jobs_crowd",
+            sqlite_where=sa.text("crowd IS NOT NULL AND ended_us IS NULL"),
+            postgresql_where=sa.text("crowd IS NOT NULL AND ended_us IS NULL"),
+        )
         batch_op.drop_index(
             "ix_jobs_due", sqlite_where=sa.text("wake_us IS NOT NULL"), postgresql_where=sa.text("wake_us IS NOT NULL")
         )
@@ -412,6 +510,8 @@ def downgrade() -> None:
     op.drop_table("verdict_sets")
     op.drop_table("users")
     op.drop_table("specs")
+    op.drop_table("renders")
+    op.drop_table("policies")
     op.drop_table("projects")
     op.drop_table("output")
     op.drop_table("leaders")
@@ -420,6 +520,7 @@ def downgrade() -> None:
 
     op.drop_table("idempotency")
     op.drop_table("grants")
+    op.drop_table("graph_sources")
     with op.batch_alter_table("events", schema=None) as batch_op:
         batch_op.drop_index("ix_events_job")
 
@@ -433,5 +534,6 @@ def downgrade() -> None:
         )
 
     op.drop_table("clusters")
+    op.drop_table("attributes")
     op.drop_table("audit")
     # ### end Alembic commands ###

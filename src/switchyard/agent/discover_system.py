@@ -1,0 +1,132 @@
+"""What the system of this machine is: architecture, kernel, C library, GPU driver, MPI, container runtime. Reads only.
+
+Each probe reads a file or asks one program, within a bound of time; what is not there is left out. The fields are
+those that an image's needs name (`switchyard.model.image`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from switchyard.model.image import architecture_of
+
+Facts = dict[str, str]
+Probe = Callable[[Path], Facts]
+
+ASK_S = 5.0  # nvidia-smi takes a second or two; a broken driver can block it for ever
+GONE_S = 0.5  # for a killed one to be gone
+ANSWER_CHARS_MAX = 65_536
+VERSION = r"([0-9]+(?:\.[0-9]+)*)"
+MPIS = (
+    ("openmpi", re.compile(rf"\(Open MPI\) {VERSION}")),
+    ("intel-mpi", re.compile(rf"Intel\(R\) MPI Library.*?Version {VERSION}", re.DOTALL)),
+    ("mpich", re.compile(rf"HYDRA build details:.*?Version:\s+{VERSION}", re.DOTALL)),
+)
+RUNTIMES = ("apptainer", "singularity", "podman", "docker")  # the first that is there counts: batch systems' own first
+
+
+def system_facts(root: Path = Path("/")) -> Facts:
+    """All that is known of this machine's system, by field."""
+    with ThreadPoolExecutor(len(PROBES)) as pool:  # together they take as long as the slowest
+        found = list(pool.map(lambda probe: probe(root), PROBES))
+    return {field: value for facts in found for field, value in facts.items()}
+
+
+def _machine(root: Path) -> Facts:
+    release = _text(root / "proc/sys/kernel/osrelease").strip() or platform.release()
+    kernel = re.match(VERSION, release)
+    # 6.1.0-18-amd64 would read as a pre-release of 6.1.0 wherever versions are compared.
+    version = {"kernel": kernel[1]} if kernel else {}
+    return {
+        "architecture": architecture_of(platform.machine()),
+        "os": platform.system().lower(),
+        "kernel-release": release,
+        **version,
+    }
+
+
+def _libc(root: Path) -> Facts:
+    if found := re.search(rf"glibc {VERSION}", ask(["getconf", "GNU_LIBC_VERSION"])):
+        return {"libc-implementation": "glibc", "libc": found[1]}
+    if next((root / "lib").glob("ld-musl-*.so.1"), None) is None:
+        return {}
+    version = re.search(rf"Version {VERSION}", ask(["ldd", "--version"]))
+    return {"libc-implementation": "musl", **({"libc": version[1]} if version else {})}
+
+
+def _gpu(root: Path) -> Facts:
+    facts: Facts = {}
+    if found := re.search(rf"Kernel Module[^\n]*?\s{VERSION}\s", _text(root / "proc/driver/nvidia/version")):
+        facts |= {"gpu-vendor": "nvidia", "gpu-driver": found[1]}
+    elif version := _text(root / "sys/module/amdgpu/version").strip():
+        facts |= {"gpu-vendor": "amd", "gpu-driver": version[:64]}
+    shown = ask(["nvidia-smi"])
+    if found := re.search(rf"Driver Version: {VERSION}", shown):
+        facts |= {"gpu-vendor": "nvidia", "gpu-driver": found[1]}
+    if found := re.search(rf"CUDA Version: {VERSION}", shown):
+        facts["cuda"] = found[1]
+    return facts
+
+
+def _mpi(_root: Path) -> Facts:
+    shown = ask(["mpirun", "--version"])
+    for name, form in MPIS:
+        if found := form.search(shown):
+            return {"mpi-implementation": name, "mpi": found[1]}
+    return {}
+
+
+def _container_runtime(_root: Path) -> Facts:
+    for name in RUNTIMES:
+        if found := re.search(rf"{name}\S* version {VERSION}", ask([name, "--version"]), re.IGNORECASE):
+            return {"container-runtime": name, "container-runtime-version": found[1]}
+    return {}
+
+
+PROBES: tuple[Probe, ...] = (_machine, _libc, _gpu, _mpi, _container_runtime)
+
+
+def ask(words: Sequence[str]) -> str:
+    """What a program says, on either stream; nothing if it is not there, or does not answer in time."""
+    if shutil.which(words[0]) is None:
+        return ""
+    try:
+        program = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError:
+        return ""
+    try:
+        return program.communicate(timeout=ASK_S)[0][:ANSWER_CHARS_MAX]
+    except subprocess.TimeoutExpired:
+        return ""
+    finally:
+        # All of it: a child that outlives it would keep the pipe open. One stuck in a driver cannot even be killed.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        if program.stdout is not None:
+            program.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.wait(GONE_S)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")[:ANSWER_CHARS_MAX]
+    except OSError:
+        return ""

@@ -1,0 +1,127 @@
+"""What `yard get`, `update`, `delete` and `history` share: the kind, the scope, the row. Kinds are the server's."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from switchyard.cli.attributes_file import SCOPE_KEYS, AttributeFile, as_text, read_attribute_file
+from switchyard.cli.output import confirm, note, paint
+from switchyard.cli.parser import Parser
+from switchyard.errors import BadRequest, NotFound, YardError
+from switchyard.model.attributes import AttributeRow, KindInfo
+from switchyard.model.scope import Level, Scope
+from switchyard.sdk.client import Client
+
+KINDS = """\
+Kinds: task-resource-attribute, cluster-resource-attribute, execution-queue-attribute, execution-cluster-label,
+quality-of-service, plugin-override, workflow-execution-config, cluster-assignment, and whatever else the server knows.
+-d D alone is the domain's row, -p P alone the project's."""
+DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def add_scope(parser: Parser, *, file: str | None) -> None:
+    """KIND, and where the row is. `file`: what --attr-file is for; none: there is no such option."""
+    parser.add_argument("kind", metavar="KIND", help="the kind of attribute, or its number")
+    parser.add_argument("workflow", metavar="WORKFLOW", nargs="?", help="of the project and domain")
+    parser.add_argument("-p", "--project", metavar="P", help="the project")
+    parser.add_argument("-d", "--domain", metavar="D", help="the domain")
+    parser.add_argument("--launch-plan", metavar="L", help="of the workflow")
+    if file is not None:
+        parser.add_argument("--attr-file", "--attrFile", dest="attr_file", metavar="FILE", help=file)
+
+
+def kind_of(yard: Client, word: str) -> KindInfo:
+    kinds = list(yard.attribute_kinds())
+    for kind in kinds:
+        if word in (kind.name, str(kind.number)):
+            return kind
+    names = [kind.name for kind in kinds]
+    close = get_close_matches(word, names, n=1)
+    guess = f"Did you mean {close[0]}? " if close else ""
+    raise BadRequest(f"There is no kind of attribute {word!r}.", next_step=f"{guess}Kinds: {', '.join(names)}.")
+
+
+def scope_of(args: Namespace, file: AttributeFile | None = None) -> Scope:
+    """Where the row is: from the options, and from the file. They must not contradict each other."""
+    said = {key: getattr(args, key) for key in SCOPE_KEYS if getattr(args, key) is not None}
+    for key, text in (file.scope if file else {}).items():
+        if said.setdefault(key, text) != text:
+            raise BadRequest(
+                f"The file says {key} {text}, the command line {said[key]}.",
+                next_step=f"Leave one of them away: the file's `{key}`, or the option.",
+            )
+    empty = [key for key, text in said.items() if not text]
+    if empty:
+        raise BadRequest(f"The {empty[0]} is empty.", next_step="Give a name, or leave the word away.")
+    try:
+        return msgspec.convert(said, Scope)
+    except msgspec.ValidationError as exc:
+        raise BadRequest(
+            f"{exc}.", next_step="Give -p PROJECT, -d DOMAIN, WORKFLOW and --launch-plan as needed."
+        ) from exc
+
+
+def row_scope(args: Namespace, kind: KindInfo, file: AttributeFile | None = None) -> Scope:
+    """A scope where a row of this kind can be."""
+    scope = scope_of(args, file)
+    if scope.level is Level.PLATFORM:
+        raise BadRequest(
+            "It is not said where: there is neither a project nor a domain.",
+            next_step="Give -p PROJECT, -d DOMAIN or both, or name them in the file.",
+        )
+    if scope.level not in kind.levels:
+        levels = ", ".join(level.value for level in kind.levels)
+        raise BadRequest(
+            f"{kind.name} has no rows at the level {scope.level.value}.", next_step=f"It has these levels: {levels}."
+        )
+    return scope
+
+
+def read_file(name: str, kind: KindInfo) -> AttributeFile:
+    return read_attribute_file(name, kind.value_schema)
+
+
+def row_here(yard: Client, kind: KindInfo, scope: Scope) -> AttributeRow | None:
+    try:
+        return yard.attribute(kind.name, scope)
+    except NotFound:
+        return None
+
+
+def plain_scope(scope: Scope) -> dict[str, str | None]:
+    """In the order of a file."""
+    return {key: getattr(scope, key) for key in SCOPE_KEYS}
+
+
+def row_text(row: AttributeRow) -> str:
+    return as_text(plain_scope(row.scope), row.value)
+
+
+def write_file(name: str, text: str, *, force: bool) -> bool:
+    """Into a file of the user's alone; over an old one only if they say so."""
+    path = Path(name)
+    if path.exists() and not confirm(f"{name} exists. Overwrite it?", force=force):
+        return False
+    try:
+        path.touch(mode=0o600)
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise YardError(f"{name} cannot be written: {exc}", next_step="Give another --attr-file.") from exc
+    note(f"Written: {name}")
+    return True
+
+
+def print_difference(lines: list[str]) -> None:
+    for line in lines:
+        print(paint(line, DIFF_STYLES.get(line[:1], "")))
+
+
+def sample_text(kind: KindInfo, scope: Scope) -> str:
+    """A file to begin with."""
+    given: dict[str, Any] = plain_scope(scope) if scope.level is not Level.PLATFORM else {"project": "default"}
+    return f"# {kind.title}. Levels: {', '.join(kind.levels)}.\n" + as_text(given, kind.sample)

@@ -1,0 +1,96 @@
+"""`yard get KIND`: the row exactly here, all rows of a kind, or a sample file."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from switchyard.cli.attributes import KINDS, add_scope, kind_of, row_scope, row_text, sample_text, scope_of, write_file
+from switchyard.cli.connect import connect
+from switchyard.cli.output import emit, emit_list
+from switchyard.cli.parser import Parser, add_force, add_shared
+from switchyard.cli.table import Column, age, now_us, print_table
+from switchyard.errors import BadRequest, NotFound
+from switchyard.model.attributes import AttributeRow, KindInfo
+from switchyard.model.scope import Level, Scope
+from switchyard.sdk.client import Client
+
+COLUMNS = (
+    Column("LEVEL"),
+    Column("PROJECT"),
+    Column("DOMAIN"),
+    Column("WORKFLOW", flexible=True),
+    Column("LAUNCH PLAN", flexible=True, optional=True),
+    Column("VALUE", flexible=True),
+    Column("AGE", right=True),
+    Column("BY", optional=True),
+)
+EXAMPLES = """\
+  yard get task-resource-attribute -p flyteexamples -d development
+      the row of exactly this project and domain; `yard explain-policy` shows what holds there
+  yard get task-resource-attribute                       all rows of the kind
+  yard get workflow-execution-config -p vision -d development train --attr-file wec.yaml
+      into a file, to be changed and given to `yard update`
+  yard get task-resource-attribute --gen > tra.yaml      a sample to begin with"""
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(
+        "yard get", f"Show the attribute that is set at a scope, exactly there.\n{KINDS}", examples=EXAMPLES
+    )
+    add_scope(parser, file="write the row into this file")
+    parser.add_argument("--gen", action="store_true", help="where there is no row, give a sample to begin with")
+    add_force(parser)
+    add_shared(parser)
+    args = parser.parse_intermixed_args(argv)  # WORKFLOW may come after the options
+    with connect(args) as yard:
+        kind = kind_of(yard, args.kind)
+        if scope_of(args).level is Level.PLATFORM and not args.gen:
+            return _list(yard, kind, args)
+        return _one(yard, kind, args)
+
+
+def _one(yard: Client, kind: KindInfo, args: Namespace) -> int:
+    scope = scope_of(args)
+    try:
+        row = None if scope.level is Level.PLATFORM else yard.attribute(kind.name, row_scope(args, kind))
+    except NotFound as exc:
+        if not args.gen:
+            raise NotFound(exc.detail, next_step=_how_to_see(scope)) from exc
+        row = None
+    if args.output:
+        if row is None:
+            raise BadRequest("A sample is a file, and has no other form.", next_step="Leave -o away.")
+        emit(row, args.output, name=lambda each: each.id)
+        return 0
+    text = sample_text(kind, scope) if row is None else row_text(row)
+    if args.attr_file:
+        return 0 if write_file(args.attr_file, text, force=args.force) else 1
+    print(text, end="")
+    return 0
+
+
+def _how_to_see(scope: Scope) -> str:
+    words = [f"-p {scope.project or 'P'}", f"-d {scope.domain or 'D'}"]
+    words += [f"--workflow {scope.workflow}"] if scope.workflow else []
+    words += [f"--launch-plan {scope.launch_plan}"] if scope.launch_plan else []
+    return f"`yard explain-policy {' '.join(words)}` shows what holds there, and from where."
+
+
+def _list(yard: Client, kind: KindInfo, args: Namespace) -> int:
+    if args.attr_file:
+        raise BadRequest("A file holds one row.", next_step="Say which: -p PROJECT, -d DOMAIN, WORKFLOW.")
+    rows = list(yard.attributes(kind.name))
+    if args.output:
+        emit_list(rows, args.output, name=lambda each: each.id)
+        return 0
+    now = now_us()
+    print_table(COLUMNS, [_cells(row, now) for row in rows])
+    return 0
+
+
+def _cells(row: AttributeRow, now: int) -> list[str]:
+    import msgspec
+
+    scope = row.scope
+    names = [scope.project or "", scope.domain or "", scope.workflow or "", scope.launch_plan or ""]
+    return [row.level.value, *names, msgspec.json.encode(row.value).decode(), age(row.changed_us, now), row.changed_by]

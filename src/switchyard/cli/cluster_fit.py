@@ -1,0 +1,71 @@
+"""`yard cluster fit FILE`: would this job fit, on which cluster, how often, and if not, why? Submits nothing."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from switchyard.cli.connect import connect
+from switchyard.cli.output import emit
+from switchyard.cli.parser import Parser, Verb
+from switchyard.cli.table import Column, print_table
+from switchyard.errors import EXIT_OK, EXIT_REJECTED
+from switchyard.model.verdict import Fit, FitAnswer
+
+COLUMNS = (
+    Column("CLUSTER"),
+    Column("EVER"),
+    Column("TIMES", right=True),
+    Column("NOW"),
+    Column("WHY", flexible=True),
+)
+WORDS = {True: "yes", False: "no", None: "?"}
+
+
+def _fit(args: Namespace) -> int:
+    from switchyard.cli.submit import read_job_file
+
+    form = read_job_file(args.file)
+    with connect(args) as yard:
+        found = yard.fit(form, match_engine=args.match_engine, only_fitting=args.only_fitting)
+    if args.output:
+        emit(found, args.output, name=lambda answer: "\n".join(each.cluster for each in answer.items if each.ever))
+    else:
+        _print(found)
+    return EXIT_OK if found.fitting else EXIT_REJECTED
+
+
+def _print(found: FitAnswer) -> None:
+    if not found.asked:
+        print("There is no cluster yet. `yard cluster invite NAME` brings one in.")
+        return
+    ranked = sorted(found.items, key=lambda each: (not each.ever, not each.now, each.cluster))
+    print_table(COLUMNS, [_row(each) for each in ranked])
+    print(f"\nIt fits on {found.fitting} of {found.asked} clusters (engine {found.engine}). Nothing was submitted.")
+
+
+def _row(fit: Fit) -> list[str]:
+    why = fit.reason if not fit.ever else fit.now_reason
+    return [
+        fit.cluster,
+        WORDS[fit.ever],
+        "" if fit.slots is None else str(fit.slots),
+        WORDS[fit.now] if fit.ever else "",
+        why or fit.reason,
+    ]
+
+
+def _arguments(parser: Parser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a job file in any form; - is stdin")
+    parser.add_argument("--match-engine", metavar="NAME", help="who answers (default: the server's choice)")
+    parser.add_argument("--only-fitting", action="store_true", help="only the clusters that it fits on")
+
+
+VERBS = (
+    Verb(
+        "fit",
+        "Ask all clusters whether a job would fit, without submitting it; exits 5 if it fits nowhere",
+        _fit,
+        _arguments,
+        examples="  yard cluster fit job.yaml\n  yard cluster fit jobspec.json --match-engine walk -o json",
+    ),
+)

@@ -1,0 +1,224 @@
+"""`yard cluster graph`, `set-graph` and `subsystem`: what a cluster has, drawn as a tree, set and removed."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from switchyard.cli.connect import connect
+from switchyard.cli.output import clean, confirm, emit, emit_list, has_colour, note
+from switchyard.cli.parser import Parser, Verb, add_force
+from switchyard.cli.progress import Progress
+from switchyard.cli.table import Column, now_us, print_table, stamp
+from switchyard.errors import BadRequest
+from switchyard.model.cluster import GraphInfo
+from switchyard.model.graph import Graph, Shape
+from switchyard.model.graph.graph import amount
+from switchyard.model.quantity import show_bytes
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from switchyard.sdk.graphs import GraphSource, OnProgress
+
+LINES_MAX = 1000  # of a drawing: nobody reads more, and a graph may have a hundred thousand shapes
+FIELDS_SHOWN = 12
+BYTES = ("memory", "storage")
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def _graph(args: Namespace) -> int:
+    with connect(args) as yard:
+        if args.source:
+            sys.stdout.buffer.write(yard.graph_source(args.name))
+            return 0
+        graph = yard.graph(args.name)
+    if args.output:
+        emit(graph, args.output, name=lambda each: each.signature)
+        return 0
+    draw(args.name, graph)
+    return 0
+
+
+def draw(name: str, graph: Graph) -> None:
+    """The whole of it as a tree; equal siblings are one line."""
+    from rich.console import Console
+
+    left = iter(range(LINES_MAX))
+    tree = _branch(graph, graph.root, 1, left)
+    assert tree is not None
+    console = Console(color_system="standard" if has_colour() else None, highlight=False, soft_wrap=True)
+    console.print(tree)
+    if next(left, None) is None:
+        note(f"Only the first {LINES_MAX} lines are drawn; `yard cluster graph {name} -o json` has all.")
+    print(f"{_totals(graph.totals)} in {len(graph.shapes)} shapes")
+
+
+def _branch(graph: Graph, index: int, count: int, left: Iterator[int]) -> Tree | None:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    if next(left, None) is None:
+        return None
+    shape = graph.shapes[index]
+    label = Text.assemble((clean(shape.type), "bold"), (f" {TIMES}{count}" if count > 1 else "", "cyan"))
+    label.append(_size(shape))
+    label.append(_fields(shape.properties), "dim")
+    tree = Tree(label, guide_style="dim")
+    for attached in shape.attached:
+        tree.add(Text.assemble((f"{clean(attached.subsystem)}:", "yellow"), (_fields(attached.metadata), "dim")))
+    for child, times in shape.children:
+        if (branch := _branch(graph, child, times, left)) is not None:
+            tree.add(branch)
+    return tree
+
+
+def _size(shape: Shape) -> str:
+    if shape.type in BYTES:
+        return f" {show_bytes(amount(shape))}"
+    return f" {shape.size}{clean(shape.unit)}" if shape.size != 1 or shape.unit else ""
+
+
+def _fields(fields: object) -> str:
+    assert isinstance(fields, dict)
+    shown = [_field(key, value) for key, value in sorted(fields.items())]
+    more = " …" if len(shown) > FIELDS_SHOWN else ""
+    return clean("  " + " ".join(shown[:FIELDS_SHOWN]) + more) if shown else ""
+
+
+def _field(key: str, value: object) -> str:
+    """What is simply there is its name, as Flux writes a property."""
+    if value is True:
+        return key
+    return f"{key}={'false' if value is False else value}"
+
+
+def _totals(totals: dict[str, int]) -> str:
+    return ", ".join(clean(f"{_amount(kind, size)} {kind}") for kind, size in totals.items())
+
+
+def _amount(kind: str, size: int) -> str:
+    return show_bytes(size) if kind in BYTES else str(size)
+
+
+def _set_graph(args: Namespace) -> int:
+    with connect(args) as yard, Progress("set-graph") as progress:
+        if args.agent:
+            yard.delete_graph(args.name)
+            made = None
+        else:
+            made = yard.set_graph(args.name, _source(args.file), on_progress=_shown(progress))
+    if made is None:
+        print(f"Cluster {args.name} has what its agent says.")
+    elif args.output:
+        emit(made, args.output, name=lambda each: each.signature)
+    else:
+        _say(made)
+    return 0
+
+
+def _say(made: GraphInfo) -> None:
+    print(f"Cluster {made.cluster} has {_totals(made.totals)} in {made.shapes} shapes.")
+
+
+def _source(file: str | None) -> GraphSource:
+    if file is None:
+        raise BadRequest("Give the FILE with the graph, or - for stdin.")
+    return sys.stdin.buffer.read() if file == "-" else Path(file)
+
+
+def _shown(progress: Progress) -> OnProgress:
+    return lambda done, total: progress.show(done >> 10, total >> 10, "KiB")
+
+
+def _subsystem(args: Namespace) -> int:
+    if args.do == "ls":
+        return _subsystem_ls(args)
+    if args.subsystem is None:
+        raise BadRequest(f"`yard cluster subsystem {args.do}` needs the name of the subsystem.")
+    if args.do == "rm":
+        return _subsystem_rm(args)
+    with connect(args) as yard, Progress("subsystem") as progress:
+        if args.do == "show":
+            sys.stdout.buffer.write(yard.subsystem_source(args.name, args.subsystem))
+            return 0
+        made = yard.set_subsystem(args.name, args.subsystem, _source(args.file), on_progress=_shown(progress))
+    if args.output:
+        emit(made, args.output, name=lambda each: each.name)
+    else:
+        print(f"Cluster {args.name} has the subsystem {made.name}.")
+    return 0
+
+
+def _subsystem_ls(args: Namespace) -> int:
+    with connect(args) as yard:
+        found = list(yard.subsystems(args.name))
+    if args.output:
+        emit_list(found, args.output, name=lambda each: each.name)
+        return 0
+    now = now_us()
+    columns = (Column("NAME"), Column("SIZE", right=True), Column("SET"), Column("BY", flexible=True))
+    print_table(columns, [[each.name, show_bytes(each.bytes), stamp(each.at_us, now), each.by] for each in found])
+    if not found:
+        note(f"No subsystems. `yard cluster subsystem set {args.name} NAME FILE` adds one.")
+    return 0
+
+
+def _subsystem_rm(args: Namespace) -> int:
+    if not confirm(f"Remove the subsystem {args.subsystem} of cluster {args.name}?", force=args.force):
+        return 1
+    with connect(args) as yard:
+        yard.delete_subsystem(args.name, args.subsystem)
+    print(f"The subsystem {args.subsystem} of cluster {args.name} is removed.")
+    return 0
+
+
+def _graph_arguments(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the cluster's name")
+    parser.add_argument("--source", action="store_true", help="print the graph as it was given")
+
+
+def _set_graph_arguments(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the cluster's name")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="JGF, R or the short form, JSON or YAML; - is stdin")
+    parser.add_argument("--agent", action="store_true", help="instead: what the agent says holds again")
+
+
+def _subsystem_arguments(parser: Parser) -> None:
+    parser.add_argument("do", choices=("ls", "set", "show", "rm"), metavar="ls|set|show|rm", help="what to do")
+    parser.add_argument("name", metavar="CLUSTER", help="the cluster's name")
+    parser.add_argument("subsystem", nargs="?", metavar="SUBSYSTEM", help="io, software, licences, system …")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="with set: its graph; - is stdin")
+    add_force(parser)
+
+
+VERBS = (
+    Verb(
+        "graph",
+        "Draw what a cluster has as a tree",
+        _graph,
+        _graph_arguments,
+        examples="  yard cluster graph alpha\n  yard cluster graph alpha --source > alpha.yaml",
+    ),
+    Verb(
+        "set-graph",
+        "Say what a cluster has, from a file; it goes before what its agent says",
+        _set_graph,
+        _set_graph_arguments,
+        examples="  yard cluster set-graph alpha alpha.yaml\n"
+        "  flux resource R | yard cluster set-graph alpha -\n"
+        "  yard cluster set-graph alpha --agent",
+    ),
+    Verb(
+        "subsystem",
+        "List, set, show and remove further graphs on a cluster's vertices",
+        _subsystem,
+        _subsystem_arguments,
+        examples="  yard cluster subsystem set alpha software software.yaml\n"
+        "  yard cluster subsystem ls alpha\n"
+        "  yard cluster subsystem rm alpha software --force",
+    ),
+)

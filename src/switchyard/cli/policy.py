@@ -1,0 +1,64 @@
+"""`yard explain-policy`: every rule that holds for a project and domain, and the level that gave it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from switchyard.cli.connect import connect
+from switchyard.cli.output import emit, note
+from switchyard.cli.parser import Parser, add_shared
+from switchyard.cli.table import Column, print_table
+from switchyard.errors import BadRequest
+from switchyard.model.attributes import EffectiveField, UsedValue
+from switchyard.model.scope import Level, Scope
+
+COLUMNS = (
+    Column("KIND"),
+    Column("FIELD", flexible=True),
+    Column("VALUE", flexible=True),
+    Column("LEVEL"),
+    Column("SET AT", flexible=True),
+)
+ABOUT = """\
+Show every rule that holds for a project and domain, with the level that gave it. The most specific level wins, field by
+field: launch plan, workflow, project+domain, project, domain, and last the platform's config."""
+EXAMPLES = """\
+  yard explain-policy -p flyteexamples -d development
+  yard explain-policy -p flyteexamples -d development --workflow train --launch-plan nightly
+  yard explain-policy -p flyteexamples -d development -o json | jq '.attributes[].fields[]'"""
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser("yard explain-policy", ABOUT, examples=EXAMPLES)
+    parser.add_argument("-p", "--project", required=True, metavar="P", help="the project")
+    parser.add_argument("-d", "--domain", required=True, metavar="D", help="the domain")
+    parser.add_argument("--workflow", metavar="W", help="a workflow of it")
+    parser.add_argument("--launch-plan", metavar="L", help="a launch plan of the workflow")
+    add_shared(parser, outputs=("json", "yaml"))
+    args = parser.parse_args(argv)
+    if args.launch_plan and not args.workflow:
+        raise BadRequest("A launch plan belongs to a workflow.", next_step="Give --workflow, too.")
+    scope = Scope(args.domain, args.project, args.workflow, args.launch_plan)
+    with connect(args) as yard:
+        found = yard.policy(scope)
+    if args.output:
+        emit(found, args.output, name=str)
+        return 0
+    rows = [[each.kind, *_cells(value)] for each in found.attributes for value in each.fields]
+    print_table(COLUMNS, rows)
+    if not rows:
+        note(f"No rule holds for {scope}.")
+    return 0
+
+
+def print_used(values: Sequence[UsedValue]) -> None:
+    """The values a job was admitted under."""
+    print_table(COLUMNS, [[each.kind, *_cells(each)] for each in values])
+
+
+def _cells(found: EffectiveField | UsedValue) -> list[str]:
+    value = found.value if isinstance(found.value, str) else msgspec.json.encode(found.value).decode()
+    where = "config" if found.level is Level.PLATFORM and found.scope is None else str(found.scope or "")
+    return [found.field, value, found.level.value, where]

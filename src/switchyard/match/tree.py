@@ -1,0 +1,104 @@
+"""A graph as shared trees: equal subtrees of all clusters are one object, so one answer serves them all. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+from switchyard.model.graph import Attached, Graph, Shape, Value
+from switchyard.model.graph.units import bytes_of
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Tree:
+    """A vertex with what lies below it: (subtree, how often)."""
+
+    type: str
+    size: int
+    bytes: int | None  # its size in bytes; none: it is no amount of bytes
+    properties: dict[str, Value]
+    attached: tuple[Attached, ...]
+    children: tuple[tuple[Tree, int], ...]
+    has_node: bool  # it is a node, or one lies below
+    totals: dict[tuple[str, str], int]  # in all, by type and unit: bytes (B), or as the graph counts
+    types: frozenset[str]  # its own and all below
+    nested: frozenset[str]  # types that lie below themselves somewhere
+
+    @property
+    def is_node(self) -> bool:
+        return self.type == "node"
+
+    def amount(self, unit: str) -> int:
+        """How much it is, in bytes or as the graph counts."""
+        return (self.bytes or 0) if unit == "B" else self.size
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Forest:
+    """All subtrees of a graph, children first, with how often each occurs; the last is the root."""
+
+    trees: tuple[Tree, ...]
+    counts: tuple[int, ...]
+    nodes: tuple[tuple[Tree, int], ...]  # the kinds of node; a cluster without nodes is one itself
+
+    @property
+    def root(self) -> Tree:
+        return self.trees[-1]
+
+    @property
+    def types(self) -> frozenset[str]:
+        return self.root.types
+
+    @property
+    def nested(self) -> frozenset[str]:
+        return self.root.nested
+
+    def of_type(self, kind: str) -> list[tuple[Tree, int]]:
+        return [(tree, count) for tree, count in zip(self.trees, self.counts, strict=True) if tree.type == kind]
+
+
+# Weak: a subtree lives as long as a graph that has it.
+_TREES: WeakValueDictionary[bytes, Tree] = WeakValueDictionary()
+_FORESTS: WeakValueDictionary[str, Forest] = WeakValueDictionary()
+
+
+def forest_of(graph: Graph) -> Forest:
+    """The trees of a graph; the same object for equal graphs, as long as somebody holds it."""
+    known = _FORESTS.get(graph.signature)
+    if known is not None:
+        return known
+    trees: list[Tree] = []
+    for shape, digest in zip(graph.shapes, graph.digests, strict=True):
+        tree = _TREES.get(digest)
+        if tree is None:
+            tree = _TREES.setdefault(digest, _tree(shape, [(trees[child], count) for child, count in shape.children]))
+        trees.append(tree)
+    counts = graph.multiplicity
+    nodes = [(tree, count) for tree, count in zip(trees, counts, strict=True) if tree.is_node] or [(trees[-1], 1)]
+    found = Forest(tuple(trees), tuple(counts), tuple(nodes))
+    return _FORESTS.setdefault(graph.signature, found)
+
+
+def _tree(shape: Shape, children: list[tuple[Tree, int]]) -> Tree:
+    in_bytes = bytes_of(shape.type, shape.size, shape.unit)
+    totals: dict[tuple[str, str], int] = {(shape.type, ""): shape.size}
+    if in_bytes is not None:
+        totals[shape.type, "B"] = in_bytes
+    for child, count in children:
+        for key, amount in child.totals.items():
+            totals[key] = totals.get(key, 0) + amount * count
+    has_node = shape.type == "node" or any(child.has_node for child, _ in children)
+    below = frozenset[str]().union(*(child.types for child, _ in children))
+    nested = frozenset[str]().union(*(child.nested for child, _ in children))
+    return Tree(
+        shape.type,
+        shape.size,
+        in_bytes,
+        shape.properties,
+        tuple(shape.attached),
+        tuple(children),
+        has_node,
+        totals,
+        below | {shape.type},
+        nested | {shape.type} if shape.type in below else nested,
+    )

@@ -1,0 +1,53 @@
+"""The engine `walk`: depth first over every single vertex, nothing remembered. Short enough to be believed. Pure.
+
+It asks the same question as `shapes` (question.py says what happens at one vertex), but goes through the cluster as it
+stands: ten thousand equal nodes are ten thousand visits.
+"""
+
+from __future__ import annotations
+
+from switchyard.match.answer import answer
+from switchyard.match.demand import Demand, Need
+from switchyard.match.outcome import Match, Misfit
+from switchyard.match.question import Budget, Question, TooComplex, Vector, compile_needs
+from switchyard.match.tree import Forest, Tree
+from switchyard.model.graph import Graph
+
+VERTICES_MAX = 250_000  # about a second
+
+
+class Walk:
+    """Exact, vertex by vertex."""
+
+    def satisfy(self, demand: Demand, graph: Graph) -> Match | Misfit:
+        return answer(demand, graph, self)
+
+    def question(self, needs: tuple[Need, ...], forest: Forest, *, is_capped: bool) -> Question:
+        return compile_needs(needs, nested=forest.nested, is_capped=is_capped)
+
+    def ways(self, question: Question, forest: Forest, budget: Budget) -> list[Vector]:
+        """What floats up to the top of the cluster."""
+        if sum(forest.counts) > VERTICES_MAX:
+            raise TooComplex
+        root = forest.root
+        return _visit(question, root, budget, is_inside=False, is_node=not root.has_node or root.is_node)
+
+    def ways_by_node(self, question: Question, forest: Forest, budget: Budget) -> list[tuple[list[Vector], int]]:
+        """What floats up to the top of each node."""
+        if sum(forest.counts) > VERTICES_MAX:
+            raise TooComplex
+        return [
+            (_visit(question, tree, budget, is_inside=True, is_node=True), 1)
+            for tree, count in forest.nodes
+            for _ in range(count)
+        ]
+
+
+def _visit(question: Question, tree: Tree, budget: Budget, *, is_inside: bool, is_node: bool) -> list[Vector]:
+    is_inside = is_inside or is_node
+    ways = [question.zero]
+    for child, count in tree.children:
+        for _ in range(count):
+            found = _visit(question, child, budget, is_inside=is_inside, is_node=child.is_node)
+            ways = question.add(ways, found, budget)
+    return question.at(tree, ways, is_inside=is_inside, is_node=is_node, budget=budget)

@@ -1,0 +1,81 @@
+"""How a job is executed, in the words of Flyte's workflow execution config: what rules may set, and a job itself.
+
+A field that is not given leaves the word to the next level; a map or list that is given replaces the other whole.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from switchyard.model.names import LABEL_KEY_PATTERN, TEXT_PATTERN, LabelKey, LabelValue
+from switchyard.model.quantity import parse_duration_s
+
+PARALLEL_MAX = 10_000_000
+MAP_MAX = 256
+Text = Annotated[str, Meta(max_length=1024, pattern=TEXT_PATTERN)]
+LongText = Annotated[str, Meta(max_length=4096, pattern=TEXT_PATTERN)]
+# NUL cannot stand in the environment of any process.
+EnvValue = Annotated[str, Meta(max_length=131_072, pattern=r"^[^\u0000]*$")]
+EnvName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\u0000=\n]+(?!\n)$")]
+AnnotationKey = Annotated[str, Meta(pattern=LABEL_KEY_PATTERN, min_length=1, max_length=317)]  # prefix/name
+Duration = Annotated[int, Meta(ge=1, le=10 * 366 * 86_400)] | Annotated[str, Meta(max_length=40)]
+
+
+class RunAs(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Under which identity the job acts. It is handed to the process; what honours it is the cluster's."""
+
+    iam_role: Text | None = None
+    k8s_service_account: Text | None = None
+    execution_identity: Text | None = None
+    oauth2_client: dict[str, Any] | None = None
+
+
+class SecurityContext(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`secrets` and `tokens` are kept as they were given, for clients that know them."""
+
+    run_as: RunAs | None = None
+    secrets: Annotated[list[dict[str, Any]], Meta(max_length=MAP_MAX)] = []
+    tokens: Annotated[list[dict[str, Any]], Meta(max_length=MAP_MAX)] = []
+
+
+class RawOutput(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where a job's output data goes: the prefix to which its id is added."""
+
+    output_location_prefix: LongText | None = None
+
+
+class ExecutionConfig(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """None: not said here."""
+
+    max_parallelism: Annotated[int, Meta(ge=1, le=PARALLEL_MAX)] | None = None
+    security_context: SecurityContext | None = None
+    raw_output_data_config: RawOutput | None = None
+    labels: Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)] | None = None
+    annotations: Annotated[dict[AnnotationKey, LongText], Meta(max_length=MAP_MAX)] | None = None
+    interruptible: bool | None = None
+    overwrite_cache: bool | None = None
+    envs: Annotated[dict[EnvName, EnvValue], Meta(max_length=MAP_MAX)] | None = None
+
+
+class Tier(StrEnum):
+    """Of quality of service. What each is worth is in the server's config."""
+
+    HIGH = "HIGH"
+    MEDIUM = "MEDIUM"
+    LOW = "LOW"
+
+
+class QualityOfService(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A tier, or a budget of its own: how long a job may wait before it is reported late."""
+
+    tier: Tier | None = None
+    queueing_budget: Duration | None = None
+
+    def __post_init__(self) -> None:
+        if self.tier is not None and self.queueing_budget is not None:
+            raise ValueError("give a tier or a queueing_budget, not both")
+        if self.queueing_budget is not None:
+            parse_duration_s(self.queueing_budget)

@@ -1,0 +1,305 @@
+"""JSON Graph Format: version 2 with a map of nodes (Rainbow), version 1 with a list (Fluxion, RFC 40). Pure.
+
+Tens of megabytes are common, so the decoder reads only the fields that count, and the rest works on flat lists. When
+the decoder meets a wrong type, a second, slow reading finds the vertex to name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from switchyard.errors import Malformed
+from switchyard.model.graph.cons import Cons
+from switchyard.model.graph.fields import checked_fields
+from switchyard.model.graph.graph import COUNTED, DEPTH_MAX, NODES_MAX, Attached, Graph, Value
+from switchyard.model.graph.subsystem import Attachments
+from switchyard.model.hostlist import compress
+from switchyard.model.job import COUNT_MAX
+
+VERTICES_MAX = 5_000_000
+SIZE_MAX = 2**63 - 1
+
+
+class _Metadata(Struct, frozen=True, gc=False):
+    type: str = "resource"
+    size: int | float = 1
+    unit: str | None = ""
+    name: Any = None
+    rank: Any = None
+    properties: Any = None
+
+
+class _Vertex(Struct, frozen=True, gc=False):
+    id: str | int | None = None
+    metadata: _Metadata = _Metadata()
+
+
+class _EdgeMetadata(Struct, frozen=True, gc=False):
+    subsystem: Any = "containment"
+
+
+class _Edge(Struct, frozen=True, gc=False):
+    source: str | int
+    target: str | int
+    relation: str | None = "contains"
+    metadata: _EdgeMetadata | None = None
+
+
+class _Inner(Struct, frozen=True):
+    nodes: dict[str, _Vertex] | list[_Vertex]
+    edges: list[_Edge] = []
+
+
+class _Outer(Struct, frozen=True):
+    graph: _Inner
+
+
+@dataclass(frozen=True)
+class Vertices:
+    """A containment tree as flat lists: what each vertex is, its parent, and an order in which parents come first."""
+
+    where: str
+    ids: list[str]
+    metadata: list[_Metadata]
+    order: list[int]
+    children: dict[int, list[int]]
+    number: dict[str, int]
+    by_host: dict[str, int]
+
+    def resolve(self, name: str) -> str | None:
+        """A vertex by its id, else a node by its name."""
+        if name in self.number:
+            return name
+        return self.ids[self.by_host[name]] if name in self.by_host else None
+
+
+def read_jgf(value: bytes | Mapping[str, Any], *, where: str) -> Vertices:
+    """The main graph: a tree with one root."""
+    inner = _decoded(value, where).graph
+    if isinstance(inner.nodes, dict):
+        ids, vertices = list(inner.nodes), list(inner.nodes.values())
+    else:
+        vertices = inner.nodes
+        ids = [_id_of(vertex, index, where) for index, vertex in enumerate(vertices)]
+    if not ids:
+        raise Malformed(f"{where}: the graph has no vertices.")
+    if len(ids) > VERTICES_MAX:
+        raise Malformed(f"{where}: {len(ids):,} vertices; the most is {VERTICES_MAX:,}.")
+    number = {vertex_id: index for index, vertex_id in enumerate(ids)}
+    if len(number) != len(ids):
+        twice = next(vertex_id for vertex_id, times in Counter(ids).items() if times > 1)
+        raise Malformed(f"{where}: vertex {twice[:80]!r} is there twice.")
+    parents = _parents(inner.edges, number, where)
+    children: dict[int, list[int]] = {}
+    for child, parent in sorted(parents.items()):
+        children.setdefault(parent, []).append(child)
+    order = _order(_root(ids, parents, where), children, ids, parents, where)
+    metadata = [vertex.metadata for vertex in vertices]
+    by_host = {
+        entry.name: index
+        for index, entry in enumerate(metadata)
+        if entry.type == "node" and isinstance(entry.name, str)
+    }
+    return Vertices(where, ids, metadata, order, children, number, by_host)
+
+
+def _decoded(value: bytes | Mapping[str, Any], where: str) -> _Outer:
+    try:
+        if isinstance(value, bytes):
+            return msgspec.json.decode(value, type=_Outer)
+        return msgspec.convert(value, _Outer)
+    except RecursionError as exc:
+        raise Malformed(f"{where}: nested too deeply.") from exc
+    except UnicodeDecodeError as exc:
+        raise Malformed(f"{where}: not valid UTF-8.") from exc
+    except msgspec.ValidationError as exc:
+        loose = msgspec.json.decode(value) if isinstance(value, bytes) else value
+        raise Malformed(f"{where}: {_place_of_fault(loose) or exc}.") from exc
+    except msgspec.DecodeError as exc:
+        raise Malformed(f"{where}: not valid JSON: {exc}.") from exc
+
+
+def _place_of_fault(value: Any) -> str:
+    """The first vertex or edge that is not what it should be, in words; empty: it is something else."""
+    graph = value.get("graph") if isinstance(value, Mapping) else None
+    if not isinstance(graph, Mapping):
+        return "`graph` holds nodes and edges"
+    nodes = graph.get("nodes")
+    pairs = nodes.items() if isinstance(nodes, Mapping) else enumerate(nodes) if isinstance(nodes, list) else ()
+    for key, vertex in pairs:
+        try:
+            msgspec.convert(vertex, _Vertex)
+        except msgspec.ValidationError as exc:
+            return f"vertex {str(key)[:80]!r}: {_words(exc)}"
+    edges = graph.get("edges", [])
+    for index, edge in enumerate(edges if isinstance(edges, list) else []):
+        try:
+            msgspec.convert(edge, _Edge)
+        except msgspec.ValidationError as exc:
+            return f"edges[{index}]: {_words(exc)}"
+    return ""
+
+
+def _words(exc: Exception) -> str:
+    return str(exc).replace(" - at `$.", ", at `")
+
+
+def _id_of(vertex: _Vertex, index: int, where: str) -> str:
+    if vertex.id is None:
+        raise Malformed(f"{where}: nodes[{index}]: a vertex has an `id`.")
+    return str(vertex.id)
+
+
+def _parents(edges: list[_Edge], number: dict[str, int], where: str) -> dict[int, int]:
+    """Child → parent, from the edges of containment; both ends must exist."""
+    parents: dict[int, int] = {}
+    for index, edge in enumerate(edges):
+        if edge.relation not in ("contains", None):
+            continue
+        if edge.metadata is not None and edge.metadata.subsystem != "containment":
+            continue
+        source, target = edge.source, edge.target
+        parent = number.get(source if isinstance(source, str) else str(source))
+        child = number.get(target if isinstance(target, str) else str(target))
+        if parent is None or child is None:
+            lost = source if parent is None else target
+            raise Malformed(f"{where}: edges[{index}]: {source} → {target}: there is no vertex {str(lost)[:80]!r}.")
+        if parent == child:
+            raise Malformed(f"{where}: edges[{index}]: vertex {str(source)[:80]!r} is its own parent.")
+        if parents.setdefault(child, parent) != parent:
+            raise Malformed(f"{where}: edges[{index}]: vertex {str(target)[:80]!r} has a second parent, {source}.")
+    return parents
+
+
+def _root(ids: list[str], parents: dict[int, int], where: str) -> int:
+    roots = [index for index in range(len(ids)) if index not in parents] if len(parents) < len(ids) else []
+    if not roots:
+        raise Malformed(f"{where}: every vertex has a parent: {_cycle(ids, parents, 0)} go in a circle.")
+    if len(roots) > 1:
+        shown = ", ".join(repr(ids[index][:80]) for index in roots[:5])
+        raise Malformed(f"{where}: {len(roots)} vertices without a parent, {shown}: a graph has one root.")
+    return roots[0]
+
+
+def _order(root: int, children: dict[int, list[int]], ids: list[str], parents: dict[int, int], where: str) -> list[int]:
+    order, level, depth = [root], [root], 1
+    while level:
+        level = [child for vertex in level if vertex in children for child in children[vertex]]
+        order += level
+        depth += 1
+        if depth > DEPTH_MAX and level:
+            raise Malformed(f"{where}: vertex {ids[level[0]][:80]!r} is nested deeper than {DEPTH_MAX}.")
+    if len(order) < len(ids):
+        lost = next(iter(set(range(len(ids))) - set(order)))
+        raise Malformed(f"{where}: {_cycle(ids, parents, lost)} go in a circle, apart from the root.")
+    return order
+
+
+def _cycle(ids: list[str], parents: dict[int, int], start: int) -> str:
+    seen: list[int] = []
+    at = start
+    while at not in seen and len(seen) < 1000:
+        seen.append(at)
+        at = parents[at]
+    ring = seen[seen.index(at) :] if at in seen else seen
+    return " → ".join(repr(ids[index][:40]) for index in [*reversed(ring[:6]), ring[-1]])
+
+
+def graph_of(vertices: Vertices, attachments: Attachments) -> Graph:
+    """Equal subtrees become one shape, from the leaves up."""
+    cons = Cons(vertices.where)
+    shape_of = [0] * len(vertices.ids)
+    has_node = bytearray(len(vertices.ids))
+    leaves: dict[tuple[str, float, str | None], int] = {}
+    attached = {vertices.number[key]: held for key, held in attachments.items()}
+    nodes = 0
+    for index in reversed(vertices.order):
+        entry = vertices.metadata[index]
+        below = vertices.children.get(index)
+        if below is None and entry.properties is None and index not in attached and entry.type != "node":
+            key = (entry.type, entry.size, entry.unit)
+            number = leaves.get(key)
+            if number is None:
+                number = leaves[key] = _shape(cons, vertices, index, {}, ())
+            shape_of[index] = number
+            continue
+        if below is not None and any(has_node[child] for child in below):
+            has_node[index] = 1
+        if entry.type == "node":
+            nodes += 1
+            if has_node[index]:
+                raise Malformed(f"{vertices.where}: vertex {vertices.ids[index][:80]!r} is a node with a node inside.")
+            has_node[index] = 1
+        counts = Counter([shape_of[child] for child in below]) if below else {}
+        shape_of[index] = _shape(cons, vertices, index, counts, attached.get(index, ()))
+    if nodes > NODES_MAX:
+        raise Malformed(f"{vertices.where}: {nodes:,} nodes; the most is {NODES_MAX:,}.")
+    finished = cons.finish(shape_of[vertices.order[0]])
+    ordered = list(_nodes_in_order(vertices, shape_of, finished.place, has_node))
+    return Graph(finished.shapes, *_names(vertices, ordered))
+
+
+def _shape(
+    cons: Cons, vertices: Vertices, index: int, counts: Mapping[int, int], attached: list[Attached] | tuple[()]
+) -> int:
+    entry = vertices.metadata[index]
+    place = f"{vertices.where}: vertex {vertices.ids[index][:80]!r}"
+    size = int(entry.size) if isfinite(entry.size) else -1
+    if size != entry.size or not 0 <= size <= SIZE_MAX:
+        raise Malformed(f"{place}: the size is {entry.size}; it is a whole number from 0 to 2^63 - 1.")
+    if entry.type in COUNTED and size > COUNT_MAX:
+        raise Malformed(f"{place}: the size is {size}; the most of a {entry.type} is {COUNT_MAX:,}.")
+    if not entry.type or len(entry.type) > 64 or not entry.type.isprintable() or " " in entry.type:
+        raise Malformed(f"{place}: {entry.type[:80]!r} is not a type.")
+    unit = entry.unit or ""
+    if len(unit) > 16:
+        raise Malformed(f"{place}: {unit[:80]!r} is not a unit.")
+    properties = _properties(entry.properties, place)
+    return cons.shape(entry.type, size=size, unit=unit, properties=properties, attached=attached, children=counts)
+
+
+def _properties(value: Any, place: str) -> dict[str, Value]:
+    """Names with values; a list of names, as some writers have it, is names alone."""
+    if not value:
+        return {}
+    if isinstance(value, list) and all(isinstance(name, str) and name for name in value):
+        return checked_fields(dict.fromkeys(value, True), f"{place}: properties")
+    if isinstance(value, Mapping) and all(isinstance(held, str | int | float | bool) for held in value.values()):
+        return checked_fields(value, f"{place}: properties")
+    raise Malformed(f"{place}: properties are names with a text, a number, or true or false each.")
+
+
+def _nodes_in_order(
+    vertices: Vertices, shape_of: list[int], place: dict[int, int], has_node: bytearray
+) -> Iterator[int]:
+    """The node vertices as the canonical order of shapes has them; equal ones as the source had them."""
+    stack = [vertices.order[0]]
+    while stack:
+        index = stack.pop()
+        if vertices.metadata[index].type == "node":
+            yield index
+        elif has_node[index]:
+            below = [child for child in vertices.children[index] if has_node[child]]
+            stack += sorted(below, key=lambda child: (place[shape_of[child]], child), reverse=True)
+
+
+def _names(vertices: Vertices, ordered: list[int]) -> tuple[str, str]:
+    """Hosts and ranks of the nodes; empty where they are just counted."""
+    entries = [vertices.metadata[index] for index in ordered]
+    names = [
+        entry.name if isinstance(entry.name, str) and entry.name.isprintable() and entry.name else vertices.ids[index]
+        for entry, index in zip(entries, ordered, strict=True)
+    ]
+    names = ["".join("_" if char in "[], " else char for char in name) for name in names]
+    ranks = [entry.rank if isinstance(entry.rank, int) and entry.rank >= 0 else None for entry in entries]
+    hosts = "" if names == [f"node{index}" for index in range(len(names))] else compress(names)
+    if any(rank is None for rank in ranks) or ranks == list(range(len(ranks))):
+        return hosts, ""
+    return hosts, compress(str(rank) for rank in ranks)

@@ -1,0 +1,36 @@
+"""Execution queue (2): the tags by which a job's queue is found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from switchyard.model.names import Name
+from switchyard.policy.draft import REQUEST, Draft, Entry
+from switchyard.policy.kinds.kind import Kind, Merge
+from switchyard.policy.platform import Platform
+
+
+class ExecutionQueueValue(Struct, frozen=True, forbid_unknown_fields=True):
+    tags: Annotated[list[Name], Meta(min_length=1, max_length=100)]
+
+
+class ExecutionQueue(Kind):
+    number = 2
+    name = "execution-queue-attribute"
+    title = "execution queue"
+    value = ExecutionQueueValue
+    merge = Merge.REPLACE
+    sample: ClassVar[dict[str, Any]] = {"tags": ["default"]}
+
+    def check(self, value: Any, platform: Platform) -> list[str]:
+        known = ", ".join(sorted(platform.tags)) or "none"
+        return [f"tags: no queue has the tag {tag!r}; known: {known}" for tag in value.tags if tag not in platform.tags]
+
+    def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
+        if draft.tags:  # the request's own
+            return replace(draft, own={**draft.own, (self.name, "tags"): Entry(list(draft.tags), REQUEST)})
+        return replace(draft, tags=tuple(found["tags"].value)) if found else draft

@@ -1,0 +1,123 @@
+"""What a kind of attribute is: a number, a name, fields with validation, levels, a merge, and what it does to a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import Struct
+
+from switchyard.errors import Conflict, UnknownName
+from switchyard.model.decode import convert
+from switchyard.model.job import JobRequest
+from switchyard.model.scope import ROW_LEVELS, Level
+from switchyard.policy.draft import Draft, Entry
+from switchyard.policy.platform import Platform
+
+
+class Merge(StrEnum):
+    """How the rows of several levels become one value."""
+
+    FIELD = "per field"  # a row hides only what it sets
+    KEY = "per key"  # the same for the keys of its one map
+    REPLACE = "replace"  # the most specific row holds, whole
+
+
+class Kind:
+    """Base of all kinds. A subclass sets the five names below; most need no method of their own.
+
+    Fields are paths: `limits.cpu`, `attributes.quota`, `value`. `flatten` and `assemble` turn a value into its set
+    fields and back; the three merges need no more than the two below, driven by `merge` and `depth`.
+    """
+
+    number: ClassVar[int]
+    name: ClassVar[str]  # as people write it: `task-resource-attribute`
+    title: ClassVar[str]
+    value: ClassVar[type[Struct]]
+    merge: ClassVar[Merge]
+    levels: ClassVar[tuple[Level, ...]] = ROW_LEVELS
+    depth: ClassVar[int] = 1  # how many names deep a field lies: `limits.cpu` is two
+    is_for_jobs: ClassVar[bool] = True
+    sample: ClassVar[dict[str, Any]] = {}
+
+    def read(self, raw: object) -> Struct:
+        """A checked value from plain data; refused with the place of the mistake."""
+        return convert(raw, self.value, where=self.title)
+
+    def check(self, value: Any, platform: Platform) -> list[str]:
+        """The mistakes of a value that its fields alone do not show: unknown names, fields that do not go together."""
+        return []
+
+    def flatten(self, value: Struct) -> dict[str, Any]:
+        """The fields that are set. Of a kind that is replaced whole all of them, so that nothing shines through."""
+        plain = msgspec.to_builtins(value)
+        if self.merge is Merge.REPLACE:
+            return {name: plain.get(name) for name in value.__struct_fields__}
+        return dict(_paths(plain, self.depth))
+
+    def assemble(self, fields: Mapping[str, Any]) -> Struct:
+        """The value that has these fields."""
+        plain: dict[str, Any] = {}
+        for path, found in fields.items():
+            if found is None:
+                continue
+            *outer, last = path.split(".", self.depth - 1)
+            place = plain
+            for name in outer:
+                place = place.setdefault(name, {})
+            place[last] = found
+        return msgspec.convert(plain, self.value)
+
+    def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
+        """What the effective fields (there may be none) do to a job that is being admitted."""
+        return draft
+
+    def take_back(self, request: JobRequest, given: Mapping[str, Any]) -> JobRequest:
+        """An admitted request without what these fields gave it: a retry is admitted anew, by the rules of then."""
+        return request
+
+
+def _paths(plain: Mapping[str, Any], depth: int) -> Iterable[tuple[str, Any]]:
+    for name, value in plain.items():
+        if value is None:
+            continue
+        if depth > 1 and isinstance(value, Mapping):
+            yield from ((f"{name}.{rest}", inner) for rest, inner in _paths(value, depth - 1))
+        else:
+            yield name, value
+
+
+class Kinds:
+    """All kinds a server knows, by name and by number."""
+
+    def __init__(self, kinds: Iterable[Kind]) -> None:
+        self.by_name: dict[str, Kind] = {}
+        self.by_number: dict[int, Kind] = {}
+        for kind in sorted(kinds, key=lambda kind: kind.number):
+            for taken in (self.by_name.get(kind.name), self.by_number.get(kind.number)):
+                if taken is not None:
+                    raise Conflict(
+                        f"Two attribute kinds share a name or number: {_said(taken)} and {_said(kind)}.",
+                        next_step="Give one of them another, or uninstall its package.",
+                    )
+            self.by_name[kind.name] = kind
+            self.by_number[kind.number] = kind
+
+    def __iter__(self) -> Any:
+        return iter(self.by_name.values())
+
+    def get(self, name: str | int) -> Kind:
+        """By name, or by number as a number or a text."""
+        found = self.by_name.get(str(name))
+        if found is None and str(name).isascii() and str(name).isdigit() and len(str(name)) < 10:
+            found = self.by_number.get(int(name))
+        if found is None:
+            known = ", ".join(f"{kind.name} ({kind.number})" for kind in self)
+            raise UnknownName(f"There is no attribute kind {str(name)[:80]!r}.", next_step=f"Known kinds: {known}.")
+        return found
+
+
+def _said(kind: Kind) -> str:
+    return f"{type(kind).__module__}.{type(kind).__qualname__} ({kind.name}, {kind.number})"

@@ -1,0 +1,162 @@
+"""Task resources (0): defaults fill what a job omits; limits refuse what asks for more. Nothing is ever clamped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from switchyard.model.job import COUNT_MAX, Limits, Resources
+from switchyard.model.quantity import parse_amount, parse_kubernetes
+from switchyard.policy.draft import Draft, Entry, Own
+from switchyard.policy.kinds.kind import Kind, Merge
+from switchyard.policy.platform import Platform
+
+Quantity = Annotated[str, Meta(max_length=40)] | Annotated[int, Meta(ge=0, le=2**63 - 1)] | Annotated[float, Meta(ge=0)]
+# The attribute's word and the job's. `storage` is kept for Flyte's clients; nothing reads it, as in Flyte.
+JOB_FIELDS = {"cpu": "cores", "gpu": "gpus", "memory": "memory", "ephemeral_storage": "ephemeral_storage"}
+
+
+def _is_unset(value: str | int | float | None) -> bool:
+    return value is None or value == ""  # an empty text is how protobuf says it
+
+
+class ResourceSet(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Quantities as Kubernetes writes them: 500m, 2, 450Mi."""
+
+    cpu: Quantity | None = None
+    gpu: Quantity | None = None
+    memory: Quantity | None = None
+    storage: Quantity | None = None
+    ephemeral_storage: Quantity | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if _is_unset(value):
+                continue
+            amount = parse_kubernetes(value)
+            if name == "gpu" and (amount.denominator != 1 or amount > COUNT_MAX):
+                raise ValueError(f"gpu is a whole number up to {COUNT_MAX}, not {value}")
+
+
+NOTHING = ResourceSet()  # the very object: msgspec omits a default only where it is the same one
+
+
+class TaskResourcesValue(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    defaults: ResourceSet = NOTHING
+    limits: ResourceSet = NOTHING
+
+    def __post_init__(self) -> None:
+        cpu = self.defaults.cpu
+        if cpu is not None and not _is_unset(cpu) and not parse_amount(cpu):
+            raise ValueError("defaults.cpu must be more than zero")
+        for name in ResourceSet.__struct_fields__:
+            default, limit = getattr(self.defaults, name), getattr(self.limits, name)
+            if _is_unset(default) or _is_unset(limit):
+                continue
+            if parse_amount(default) > parse_amount(limit):
+                raise ValueError(f"defaults.{name} ({default}) is above its own limit ({limit})")
+
+
+class TaskResources(Kind):
+    number = 0
+    name = "task-resource-attribute"
+    title = "task resources"
+    value = TaskResourcesValue
+    merge = Merge.FIELD
+    depth = 2
+    sample: ClassVar[dict[str, Any]] = {
+        "defaults": {"cpu": "1", "memory": "150Mi"},
+        "limits": {"cpu": "2", "memory": "450Mi"},
+    }
+
+    def read(self, raw: object) -> Struct:
+        value = super().read(raw)
+        assert isinstance(value, TaskResourcesValue)
+        return TaskResourcesValue(_as_text(value.defaults), _as_text(value.limits))
+
+    def check(self, value: Any, platform: Platform) -> list[str]:
+        return [] if self.flatten(value) else ["give at least one default or limit"]
+
+    def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
+        filled = _fill(draft.request.spec.resources, found)
+        own: Own = {(self.name, field): None for field in filled.unused}
+        spec = replace(draft.request.spec, resources=filled.resources)
+        return replace(
+            draft,
+            request=replace(draft.request, spec=spec),
+            own=draft.own | own,
+            refusals=draft.refusals + (filled.refusals or _demanded_above(draft.demanded, found)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    resources: Resources
+    unused: tuple[str, ...]
+    refusals: tuple[str, ...]
+
+
+def _fill(asked: Resources, found: Mapping[str, Entry]) -> _Filled:
+    """Request: its own, else its limit, else the default. Limit: its own, else the request. Then both are compared."""
+    requests: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    unused: list[str] = []
+    refusals: list[str] = []
+    for word, name in JOB_FIELDS.items():
+        default, bound = found.get(f"defaults.{word}"), found.get(f"limits.{word}")
+        if default is None and bound is None:
+            continue
+        request, limit = getattr(asked, name), getattr(asked.limits, name)
+        own = request if request is not None else limit
+        if own is not None and default is not None:
+            unused.append(f"defaults.{word}")
+        amount = own if own is not None else (default.value if default else None)
+        if amount is None:  # neither asked for nor given by a rule: a limit alone gives nothing, and bounds nothing
+            unused.append(f"limits.{word}")
+            continue
+        most = limit if limit is not None else amount
+        requests[name], limits[name] = _typed(name, amount), _typed(name, most)
+        refusals += _above(word, amount, most, bound, default if own is None else None)
+    if not requests:
+        return _Filled(asked, tuple(unused), tuple(refusals))
+    both = replace(asked.limits, **limits) if not refusals else Limits()
+    return _Filled(replace(asked, **requests, limits=both), tuple(unused), tuple(refusals))
+
+
+def _demanded_above(demanded: Mapping[str, int], found: Mapping[str, Entry]) -> tuple[str, ...]:
+    """A jobspec says what it needs in a tree of its own, whatever the plain fields beside it say."""
+    refusals: list[str] = []
+    for word, amount in demanded.items():
+        refusals += _above(word, amount, amount, found.get(f"limits.{word}"), None)
+    return tuple(refusals)
+
+
+def _above(word: str, amount: Any, most: Any, bound: Entry | None, default: Entry | None) -> list[str]:
+    if bound is None:
+        return []
+    cap = parse_amount(bound.value)
+    said = f"the limit is {bound.value} ({bound.source})"
+    if parse_amount(amount) > cap:
+        if default is not None:
+            return [f"{word}: not asked for, and the default {amount} ({default.source}) is above it: {said}"]
+        return [f"{word}: asks for {amount}, and {said}"]
+    return [f"{word}: its own limit is {most}, and {said}"] if parse_amount(most) > cap else []
+
+
+def _typed(name: str, amount: Any) -> Any:
+    return int(parse_amount(amount)) if name == "gpus" else amount
+
+
+def _as_text(found: ResourceSet) -> ResourceSet:
+    """One form for all: what a client wrote as a number is kept as its text."""
+    made = ResourceSet(**{name: _text(getattr(found, name)) for name in found.__struct_fields__})
+    return NOTHING if made == NOTHING else made
+
+
+def _text(value: str | int | float | None) -> str | None:
+    return None if _is_unset(value) else str(value)

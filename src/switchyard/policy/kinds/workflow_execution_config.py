@@ -1,0 +1,118 @@
+"""Workflow execution config (6): how a job is executed, merged field by field; maps are replaced whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from switchyard.errors import Malformed
+from switchyard.model.execution import ExecutionConfig
+from switchyard.model.scope import Level
+from switchyard.policy.draft import OWN_SPEC, REQUEST, Draft, Entry
+from switchyard.policy.kinds.kind import Kind, Merge
+from switchyard.policy.platform import Platform
+
+
+class WorkflowExecutionConfig(Kind):
+    number = 6
+    name = "workflow-execution-config"
+    title = "workflow execution config"
+    value = ExecutionConfig
+    merge = Merge.FIELD
+    sample: ClassVar[dict[str, Any]] = {
+        "max_parallelism": 25,
+        "security_context": {"run_as": {"k8s_service_account": "default"}},
+        "raw_output_data_config": {"output_location_prefix": "s3://my-bucket/data"},
+        "labels": {"team": "red"},
+        "annotations": {"note": "set by rule"},
+        "interruptible": False,
+        "envs": {"STAGE": "test"},
+    }
+
+    def read(self, raw: object) -> Struct:
+        value = super().read(plain_form(raw))
+        assert isinstance(value, ExecutionConfig)
+        return set_only(value)
+
+    def check(self, value: Any, platform: Platform) -> list[str]:
+        return [] if self.flatten(value) else ["give at least one field"]
+
+    def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
+        """Request > the launch plan's own spec > rows > platform. `labels` of the request are its labels here."""
+        request = draft.request
+        said = own_fields(request.spec.execution)
+        if request.labels:
+            said["labels"] = request.labels
+        merged = dict(found)
+        for field, value in own_fields(draft.auth_role).items():
+            if field not in merged or merged[field].source.level is Level.PLATFORM:
+                merged[field] = Entry(value, OWN_SPEC)
+        merged |= {field: Entry(value, OWN_SPEC) for field, value in own_fields(draft.launch_plan).items()}
+        merged |= {field: Entry(value, REQUEST) for field, value in said.items()}
+        own = {(self.name, field): entry for field, entry in merged.items() if entry is not found.get(field)}
+        execution = msgspec.convert({field: entry.value for field, entry in merged.items()}, ExecutionConfig)
+        spec = replace(request.spec, execution=replace(execution, labels=None))
+        return replace(
+            draft,
+            request=replace(request, spec=spec, labels=execution.labels or {}),
+            parallel_max=execution.max_parallelism,
+            is_interruptible=bool(execution.interruptible),
+            own={**draft.own, **own},
+        )
+
+
+def own_fields(execution: ExecutionConfig | None) -> dict[str, Any]:
+    """What a job says itself. As in a row, nothing said is not the same as false or empty."""
+    if execution is None:
+        return {}
+    plain: dict[str, Any] = msgspec.to_builtins(set_only(execution))
+    return plain
+
+
+def set_only(found: ExecutionConfig) -> ExecutionConfig:
+    """What counts as not set: empty maps, a security context or output without content, and `overwrite_cache: false`,
+    which on Flyte's wire is the same as nothing (so whoever says true, at any level, is heard)."""
+    context, output = found.security_context, found.raw_output_data_config
+    has_context = context is not None and bool(msgspec.to_builtins(context).get("run_as") or context.secrets)
+    return replace(
+        found,
+        security_context=context if has_context else None,
+        raw_output_data_config=output if output is not None and output.output_location_prefix else None,
+        labels=found.labels or None,
+        annotations=found.annotations or None,
+        overwrite_cache=found.overwrite_cache or None,
+        envs=found.envs or None,
+    )
+
+
+def plain_form(raw: object) -> object:
+    """Flyte's files wrap maps in `values` (the environment as pairs), a truth in `value`, and say 0 for none."""
+    if not isinstance(raw, Mapping):
+        return raw
+    plain = dict(raw)
+    for name in ("labels", "annotations", "envs"):
+        inner = plain.get(name)
+        if isinstance(inner, Mapping) and set(inner) == {"values"} and not isinstance(inner["values"], str):
+            plain[name] = _pairs(inner["values"])
+    truth = plain.get("interruptible")
+    if isinstance(truth, Mapping) and set(truth) == {"value"}:
+        plain["interruptible"] = truth["value"]
+    if plain.get("max_parallelism") == 0 and not isinstance(plain["max_parallelism"], bool):
+        del plain["max_parallelism"]
+    return plain
+
+
+def _pairs(values: Any) -> Any:
+    if not isinstance(values, list):
+        return values
+    if not all(isinstance(pair, Mapping) and set(pair) <= {"key", "value"} and "key" in pair for pair in values):
+        return values
+    counts = Counter(str(pair["key"]) for pair in values)
+    if twice := next((key for key, count in counts.items() if count > 1), None):
+        raise Malformed(f"workflow execution config: envs: the variable {twice[:80]!r} is given twice.")
+    return {pair["key"]: pair.get("value", "") for pair in values}

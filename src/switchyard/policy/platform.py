@@ -1,0 +1,20 @@
+"""What the server's config says about policy: the names there are, and what holds where no row says another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """Read once at start. `values`: of each kind what holds everywhere; `domain_values`: what holds in one domain."""
+
+    domains: dict[str, str] = field(default_factory=dict)  # id → title
+    pools: frozenset[str] = frozenset()
+    labels: frozenset[str] = frozenset()
+    tags: frozenset[str] = frozenset()
+    tiers_s: dict[str, int] = field(default_factory=dict)  # tier → its queueing budget
+    values: dict[str, Struct] = field(default_factory=dict)  # kind → value
+    domain_values: dict[str, dict[str, Struct]] = field(default_factory=dict)  # domain → kind → value

@@ -1,0 +1,170 @@
+"""Effective values: an immutable snapshot of all rows, flattened when written, merged when a scope is first asked.
+
+launch plan > workflow > project+domain > project > domain > platform config. Provenance rides in each value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Struct
+
+from switchyard.model.scope import Key, Level, level_of
+from switchyard.policy.draft import NO_KEY, Entry, Source
+from switchyard.policy.kinds import BUILTIN, Kinds
+from switchyard.policy.kinds.cluster_assignment import ClusterAssignment
+from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabel
+from switchyard.policy.kinds.kind import Kind
+from switchyard.policy.platform import Platform
+
+Flat = dict[tuple[str, str], Entry]  # (kind, field) → value with provenance
+SEEN_MAX = 100_000  # scopes remembered; a job may name any workflow, so they are not bounded by the rows
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRow:
+    """A stored row as the snapshot takes it. `value` none: the row is gone."""
+
+    id: str
+    kind: str
+    key: Key
+    value: Struct | None
+
+
+class Effective:
+    """What holds at one scope; immutable. `record` is kept here by admission, which makes it once."""
+
+    __slots__ = ("_fields", "_ruled", "flat", "key", "record")
+
+    def __init__(self, key: Key, flat: Flat) -> None:
+        self.key = key
+        self.flat = flat
+        self.record: Any = None
+        self._fields: dict[str, dict[str, Entry]] | None = None
+        self._ruled: list[tuple[Kind, Mapping[str, Entry]]] | None = None
+
+    def ruled(self, kinds: Kinds) -> list[tuple[Kind, Mapping[str, Entry]]]:
+        """The kinds that say something to a job here."""
+        if self._ruled is None:
+            self._ruled = [(kind, found) for kind in kinds if kind.is_for_jobs and (found := self.fields(kind))]
+        return self._ruled
+
+    def fields(self, kind: Kind) -> Mapping[str, Entry]:
+        """The fields of one kind that are set anywhere, each with its provenance."""
+        if self._fields is None:
+            found: dict[str, dict[str, Entry]] = {}
+            for (name, path), entry in self.flat.items():
+                found.setdefault(name, {})[path] = entry
+            self._fields = found
+        return self._fields.get(kind.name, _NONE)
+
+    def value(self, kind: Kind) -> Struct | None:
+        """The kind's whole effective value; none where nothing is set."""
+        fields = self.fields(kind)
+        return kind.assemble({path: entry.value for path, entry in fields.items()}) if fields else None
+
+
+class Policy:
+    """All rules at one version. A change makes a new one, with nothing remembered."""
+
+    def __init__(
+        self,
+        version: int,
+        *,
+        kinds: Kinds,
+        platform: Platform,
+        rows: Mapping[Key, Mapping[str, Flat]] | None = None,
+    ) -> None:
+        self.version = version
+        self.kinds = kinds
+        self.platform = platform
+        self._rows: dict[Key, Mapping[str, Flat]] = dict(rows or {})
+        self._merged: dict[Key, Flat] = {key: _joined(kinds_here) for key, kinds_here in self._rows.items()}
+        self._base = {domain: _base(kinds, platform, domain) for domain in ("", *platform.domains)}
+        self._seen: dict[Key, Effective] = {}
+
+    def changed(self, version: int, rows: Iterable[RuleRow]) -> Policy:
+        """The next snapshot: the same rows but for these."""
+        policy = Policy.__new__(Policy)
+        policy.version, policy.kinds, policy.platform, policy._base = version, self.kinds, self.platform, self._base
+        policy._rows, policy._merged, policy._seen = dict(self._rows), dict(self._merged), {}
+        touched: dict[Key, dict[str, Flat]] = {}
+        for row in rows:
+            if (kind := self.kinds.by_name.get(row.kind)) is None:
+                continue  # its package is not installed here: the row is kept, and means nothing
+            here = touched.setdefault(row.key, dict(policy._rows.get(row.key, {})))
+            here.pop(row.kind, None)
+            if row.value is not None:
+                here[row.kind] = flatten(kind, row)
+        for key, here in touched.items():
+            if here:
+                policy._rows[key], policy._merged[key] = here, _joined(here)
+            else:
+                policy._rows.pop(key, None)
+                policy._merged.pop(key, None)
+        return policy
+
+    def effective(self, key: Key) -> Effective:
+        """What holds at a scope."""
+        found = self._seen.get(key)
+        if found is None:
+            if len(self._seen) >= SEEN_MAX:
+                self._seen.clear()
+            found = self._seen[key] = self._resolve(key)
+        return found
+
+    def _resolve(self, key: Key) -> Effective:
+        """The least specific first. Where a word is not given two of these are the same, which does no harm."""
+        domain, project, workflow, launch_plan = key
+        rows = self._merged.get
+        flat = dict(self._base.get(domain) or self._base[""])
+        levels = [rows((domain, "", "", "")), rows(("", project, "", "")), rows((domain, project, "", ""))]
+        if workflow:
+            levels.append(rows((domain, project, workflow, "")))
+            if launch_plan:
+                levels.append(rows(key))
+        for level in levels:
+            if level is not None:
+                flat.update(level)
+        label = flat.get(_LABEL)
+        if label is not None and label.source.level is Level.PLATFORM and _POOL in flat:
+            del flat[_LABEL]  # the configured default label is for jobs that no pool bounds
+        return Effective(key, flat)
+
+
+_NONE: dict[str, Entry] = {}
+_LABEL = (ExecutionClusterLabel.name, "value")
+_POOL = (ClusterAssignment.name, "cluster_pool_name")
+
+
+def flatten(kind: Kind, row: RuleRow) -> Flat:
+    """A row as the fields it sets, each with the row as its source."""
+    assert row.value is not None
+    source = Source(level_of(row.key), row.key, row.id)
+    return {(kind.name, path): Entry(value, source) for path, value in kind.flatten(row.value).items()}
+
+
+def _joined(here: Mapping[str, Flat]) -> Flat:
+    """All kinds of one scope in one mapping: one update per level is all that a new scope costs."""
+    found: Flat = {}
+    for flat in here.values():
+        found.update(flat)
+    return found
+
+
+def _base(kinds: Kinds, platform: Platform, domain: str) -> Flat:
+    """What the config says for everyone, then for one domain."""
+    found: Flat = {}
+    for key, values in ((NO_KEY, platform.values), ((domain, "", "", ""), platform.domain_values.get(domain, {}))):
+        source = Source(Level.PLATFORM, key)
+        for name, value in values.items():
+            kind = kinds.by_name[name]
+            found.update({(name, path): Entry(inner, source) for path, inner in kind.flatten(value).items()})
+    return found
+
+
+def empty_policy(platform: Platform | None = None, kinds: Kinds | None = None) -> Policy:
+    """Before the first look at the store: the config alone."""
+    return Policy(-1, kinds=kinds or Kinds(BUILTIN), platform=platform or Platform())

@@ -1,0 +1,161 @@
+"""Flyte's attribute calls on our rows: stored rows whole, the most specific one with its own scope, never merged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from flyteidl.admin import matchable_resource_pb2 as matchable
+
+from switchyard.errors import NoSuchAttribute
+from switchyard.model.access import Role
+from switchyard.model.attributes import AttributeRow
+from switchyard.model.decode import convert
+from switchyard.model.scope import Scope
+from switchyard.server.flyte.bindings import answer_class
+from switchyard.server.flyte.kinds import BY_NUMBER, attributes_of, type_name, value_of
+from switchyard.server.flyte.status import Invalid, Missing
+from switchyard.server.yard import Yard
+from switchyard.service import attributes
+from switchyard.service.rights import Actor
+
+PLUGIN_OVERRIDE, EXECUTION_CONFIG = 5, 6
+PAGE = 500
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level that Flyte writes. `word`: as in the names of its calls; `fields`: what names a row there."""
+
+    word: str
+    fields: tuple[str, ...]
+
+    def named(self, message: Any) -> dict[str, str]:
+        return {field: getattr(message, field) for field in self.fields}
+
+
+PROJECT = Level("Project", ("project",))
+PROJECT_DOMAIN = Level("ProjectDomain", ("project", "domain"))
+WORKFLOW = Level("Workflow", ("project", "domain", "workflow"))
+
+
+def update(level: Level, yard: Yard, actor: Actor, request: Any) -> Any:
+    """Create or replace the row; the last writer wins. Plugin overrides are added to those of the row, as in Flyte."""
+    if not request.HasField("attributes"):
+        raise Invalid("missing attributes")
+    named = level.named(request.attributes)
+    scope = _scope(yard, actor, named, for_write=True)
+    if not request.attributes.HasField("matching_attributes"):
+        raise Invalid("missing matching_attributes")
+    given = request.attributes.matching_attributes
+    if given.WhichOneof("target") is None:
+        raise Invalid(f"Unrecognized matching attributes type for request {'-'.join(named.values())}")
+    number, value = value_of(given)
+    attributes.put(yard.context, actor, number, scope, value, is_merged=number == PLUGIN_OVERRIDE)
+    return answer_class(f"Update{level.word}Attributes")()
+
+
+def get(level: Level, yard: Yard, actor: Actor, request: Any) -> Any:
+    """The most specific row that holds there, with its own scope; at the project's level the project's own row."""
+    named, number = level.named(request), request.resource_type
+    scope = _scope(yard, actor, named, for_write=False)
+    if number not in BY_NUMBER:
+        row = None
+    elif level is PROJECT:
+        row = _project_row(yard, actor, number, scope)
+    else:
+        row = attributes.get_nearest(yard.context, actor, number, scope)
+    if row is None:
+        at = " ".join(f"{word}:{named.get(word.lower(), '')}" for word in ("Project", "Domain", "Workflow"))
+        raise Missing(f"Resource [{{{at} LaunchPlan: ResourceType:{type_name(number)}}}] not found")
+    found: dict[str, Any] = {field: getattr(row.scope, field) or "" for field in level.fields}
+    found["matching_attributes"] = attributes_of(row.number, row.value)
+    return answer_class(f"Get{level.word}Attributes")(attributes=found)
+
+
+def delete(level: Level, yard: Yard, actor: Actor, request: Any) -> Any:
+    """Delete exactly that row. One that is not there is gone already."""
+    scope = _scope(yard, actor, level.named(request), for_write=True)
+    if request.resource_type not in BY_NUMBER:
+        raise Invalid("invalid value for resource_type")
+    attributes.delete_here(yard.context, actor, request.resource_type, scope)
+    return answer_class(f"Delete{level.word}Attributes")()
+
+
+def list_all(yard: Yard, actor: Actor, request: Any) -> Any:
+    """Every row of a kind that one may see, at our levels too, the most specific first. Flyte's list has no pages."""
+    if request.resource_type not in BY_NUMBER:
+        raise Invalid("invalid value for resource_type")
+    found = [
+        matchable.MatchableAttributesConfiguration(
+            attributes=attributes_of(row.number, row.value),
+            domain=row.scope.domain or "",
+            project=row.scope.project or "",
+            workflow=row.scope.workflow or "",
+            launch_plan=row.scope.launch_plan or "",
+        )
+        for row in _rows(yard, actor, request.resource_type)
+    ]
+    return matchable.ListMatchableAttributesResponse(configurations=found)
+
+
+def _rows(yard: Yard, actor: Actor, number: int) -> Iterator[AttributeRow]:
+    after: str | None = ""
+    while after is not None:
+        page = attributes.list_kind(yard.context, actor, number, after=after, limit=PAGE)
+        yield from page.items
+        after = page.next
+
+
+def _project_row(yard: Yard, actor: Actor, number: int, scope: Scope) -> AttributeRow | None:
+    """Exactly the project's row. Of the execution config what it leaves open is the platform's, as in Flyte."""
+    try:
+        row = attributes.get_here(yard.context, actor, number, scope)
+    except NoSuchAttribute:
+        row = None
+    if number != EXECUTION_CONFIG:
+        return row
+    policy = yard.context.snapshots.policy
+    kind = attributes.kind_of(yard.context, number)
+    platform = policy.platform.values.get(kind.name)
+    fields = {} if platform is None else kind.flatten(platform)
+    fields |= {} if row is None else kind.flatten(kind.read(row.value))
+    value = msgspec.to_builtins(kind.assemble(fields))
+    if row is not None:
+        return msgspec.structs.replace(row, value=value)
+    return AttributeRow(id="", kind=kind.name, number=number, level=scope.level, scope=scope, value=value, etag="")
+
+
+def _scope(yard: Yard, actor: Actor, named: dict[str, str], *, for_write: bool) -> Scope:
+    """The scope that is named, checked in Flyte's order and refused in its words."""
+    project, domain = named["project"], named.get("domain")
+    actor.need_project(Role.VIEW, project)  # first: whether there is one is not for everyone to know
+    is_active = _is_active(yard, project)
+    if is_active is None:
+        raise Invalid(_unregistered(project, domain, for_write=for_write))
+    if not is_active and (for_write or domain is not None):
+        raise Invalid(f"project [{project}] is not active")
+    if domain is not None and domain not in yard.context.snapshots.policy.platform.domains:
+        raise Invalid(f"domain [{domain}] is unrecognized by system")
+    if named.get("workflow") == "":
+        raise Invalid("missing name")
+    return convert(named, Scope, where="scope")
+
+
+def _is_active(yard: Yard, project: str) -> bool | None:
+    """None: there is no such project."""
+    snapshots = yard.context.snapshots
+    entry = snapshots.access.projects.get(project)
+    if entry is None or entry.is_archived:
+        snapshots.refresh()  # another server may have changed that a moment ago
+        entry = snapshots.access.projects.get(project)
+    return None if entry is None else not entry.is_archived
+
+
+def _unregistered(project: str, domain: str | None, *, for_write: bool) -> str:
+    why = f"err: [project [{project}] not found]"
+    if domain is not None:
+        return f"failed to validate that project [{project}] and domain [{domain}] are registered, {why}"
+    return f"failed to validate that project [{project}] {'is registered' if for_write else 'exists'}, {why}"

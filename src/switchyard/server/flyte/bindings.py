@@ -1,0 +1,119 @@
+"""Flyte's REST addresses, read from its service's own description: a method and a path mean a call and its request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flyteidl.service import admin_pb2
+from google.api import annotations_pb2
+from google.protobuf import json_format, message_factory
+
+from switchyard.errors import Malformed
+
+ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+VERBS = ("get", "put", "post", "delete", "patch")
+DEPTH_MAX = 32  # the deepest message we serve has seven levels
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One address of one call. A part in braces is a field of the request."""
+
+    verb: str
+    parts: tuple[str, ...]
+    call: str
+    has_body: bool
+
+    def fields(self, parts: Sequence[str]) -> dict[str, str] | None:
+        """The fields that a path gives; none: it is another address."""
+        if len(parts) != len(self.parts):
+            return None
+        found: dict[str, str] = {}
+        for wanted, given in zip(self.parts, parts, strict=True):
+            if wanted.startswith("{"):
+                found[wanted[1:-1]] = given
+            elif wanted != given:
+                return None
+        return found
+
+
+def bindings() -> tuple[Binding, ...]:
+    """Every address of the service, those with fewer fields first: `{id}` must not hide a fixed word."""
+    found = [each for method in ADMIN.methods for each in _bindings_of(method)]
+    return tuple(sorted(found, key=lambda each: sum(part.startswith("{") for part in each.parts)))
+
+
+def _bindings_of(method: Any) -> Iterator[Binding]:
+    rule = method.GetOptions().Extensions[annotations_pb2.http]
+    for each in (rule, *rule.additional_bindings):
+        verb = each.WhichOneof("pattern")
+        if verb in VERBS:
+            yield Binding(verb.upper(), tuple(getattr(each, verb).split("/")), method.name, bool(each.body))
+
+
+def request_class(call: str) -> Any:
+    return message_factory.GetMessageClass(ADMIN.methods_by_name[call].input_type)
+
+
+def answer_class(call: str) -> Any:
+    return message_factory.GetMessageClass(ADMIN.methods_by_name[call].output_type)
+
+
+def read_request(
+    binding: Binding, *, path: Mapping[str, str], query: Iterable[tuple[str, str]], body: bytes, is_proto: bool
+) -> Any:
+    """The request's message. What the path says wins over the body, as in Flyte."""
+    asked = list(query)
+    if binding.has_body and body and asked:
+        raise Malformed("Fields are given in the body or in the query, not in both.")
+    try:
+        request = request_class(binding.call)()
+        if binding.has_body and body:
+            _read_body(body, request, is_proto=is_proto)
+        json_format.ParseDict(_nested([*asked, *path.items()]), request, max_recursion_depth=DEPTH_MAX)
+    except RecursionError as exc:
+        raise Malformed("The body is nested too deeply.") from exc
+    except (json_format.Error, ValueError) as exc:
+        raise Malformed(f"The request is not well-formed: {str(exc)[:500]}") from exc
+    return request
+
+
+def _read_body(body: bytes, request: Any, *, is_proto: bool) -> None:
+    from google.protobuf.message import DecodeError
+
+    if not is_proto:
+        text = body.decode("utf-8")
+        if not text.lstrip().startswith("{"):  # json_format takes an empty list for an empty message
+            raise Malformed("The body is not a JSON object.")
+        json_format.Parse(text, request, max_recursion_depth=DEPTH_MAX)
+        return
+    try:
+        request.ParseFromString(body)
+    except DecodeError as exc:
+        raise Malformed("The body is not a message of this call.") from exc
+
+
+def _nested(fields: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """`sort_by.key=name` is a field of a message within."""
+    found: dict[str, Any] = {}
+    for name, value in fields:
+        inner = found
+        *outer, last = name.split(".")
+        for word in outer:
+            inner = inner.setdefault(word, {})
+            if not isinstance(inner, dict):
+                raise Malformed(f"The field {name[:80]!r} is given twice.")
+        if last in inner:
+            raise Malformed(f"The field {name[:80]!r} is given twice.")
+        inner[last] = value
+    return found
+
+
+def as_dict(message: Any, *, is_snake: bool) -> dict[str, Any]:
+    """proto3's JSON, with the fields that are not set, as the gateway shows them."""
+    found: dict[str, Any] = json_format.MessageToDict(
+        message, preserving_proto_field_name=is_snake, always_print_fields_with_no_presence=True
+    )
+    return found

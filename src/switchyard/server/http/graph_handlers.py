@@ -1,0 +1,58 @@
+"""The endpoints about what clusters have: graphs, subsystems, and whether a job fits. From a Call to a use case."""
+
+from __future__ import annotations
+
+from switchyard.errors import Malformed
+from switchyard.model.api import Deleted, Page
+from switchyard.model.cluster import GraphInfo, Subsystem
+from switchyard.model.graph import Graph
+from switchyard.model.names import is_name
+from switchyard.server.http.answer import Body
+from switchyard.server.http.call import Call
+from switchyard.service import graphs
+
+FORMS = (None, "compact", "source")
+
+
+def graph_put(call: Call) -> GraphInfo:
+    return graphs.graph_put(call.yard.context, call.caller, call.path["cluster"], call.body)
+
+
+def graph_get(call: Call) -> Graph | Body:
+    name = call.path["cluster"]
+    if call.text("form") not in FORMS:
+        raise Malformed("The parameter 'form' is compact or source.")
+    if call.text("form") == "source":
+        return Body(graphs.graph_source(call.yard.context, call.caller, name))
+    return graphs.graph_get(call.yard.context, call.caller, name)
+
+
+def graph_delete(call: Call) -> Deleted:
+    graphs.graph_delete(call.yard.context, call.caller, call.path["cluster"])
+    return Deleted(call.path["cluster"])
+
+
+def subsystem_list(call: Call) -> Page[Subsystem]:
+    return Page(graphs.subsystem_list(call.yard.context, call.caller, call.path["cluster"]))
+
+
+def subsystem_put(call: Call) -> Subsystem:
+    return graphs.subsystem_put(call.yard.context, call.caller, call.path["cluster"], _subsystem(call), call.body)
+
+
+def subsystem_get(call: Call) -> Body:
+    return Body(graphs.subsystem_source(call.yard.context, call.caller, call.path["cluster"], _subsystem(call)))
+
+
+def subsystem_delete(call: Call) -> Deleted:
+    graphs.subsystem_delete(call.yard.context, call.caller, call.path["cluster"], _subsystem(call))
+    return Deleted(_subsystem(call))
+
+
+def _subsystem(call: Call) -> str:
+    name = call.path["subsystem"]
+    if not is_name(name):
+        raise Malformed(f"{name[:80]!r} is not a valid name.")
+    if name in graphs.RESERVED:
+        raise Malformed(f"The name {name!r} means the main graph; a subsystem needs another.")
+    return name

@@ -1,0 +1,34 @@
+"""Cluster resources over HTTP: from a Call to a use case. Sync; run on a thread."""
+
+from __future__ import annotations
+
+from switchyard.errors import Malformed
+from switchyard.model.names import is_name
+from switchyard.model.rendering import Rendering, RenderingChange
+from switchyard.server.http.call import Call
+from switchyard.service import cluster_resources
+
+
+def render(call: Call) -> Rendering:
+    yard, body = call.yard, call.body
+    return cluster_resources.render(
+        yard.context, yard.settings.templates, call.actor, project=body.project, domain=body.domain
+    )
+
+
+def changes(call: Call) -> RenderingChange:
+    yard = call.yard
+    return cluster_resources.changes(
+        yard.context,
+        yard.settings.templates,
+        call.actor,
+        project=_wanted(call, "project"),
+        domain=_wanted(call, "domain"),
+    )
+
+
+def _wanted(call: Call, name: str) -> str:
+    found = call.text(name)
+    if found is None or not is_name(found):
+        raise Malformed(f"The parameter {name!r} is missing or no name.")
+    return found

@@ -1,0 +1,97 @@
+"""A large body, taken piece by piece: unpacked within a bound as it comes, and kept packed. It knows no graphs."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from switchyard.errors import Busy, Malformed, TooLarge
+from switchyard.server.http.answer import ClientGone, Receive, Scope, header
+from switchyard.server.yard import Yard
+from switchyard.service.graphs import Source
+
+STEP_BYTES = 2**20  # unpacked at once: a bomb is noticed within one step
+GZIP = 16 + zlib.MAX_WBITS
+ENCODINGS = {"": None, "identity": None, "gzip": GZIP, "x-gzip": GZIP, "deflate": zlib.MAX_WBITS}
+LEVEL = 1  # a graph repeats itself: more effort saves little
+
+
+async def read_upload(yard: Yard, scope: Scope, receive: Receive) -> Source:
+    """The whole body. Unpacking is work, so it is done on a thread, a piece at a time."""
+    bounds = yard.settings.bounds
+    declared = header(scope, b"content-length")
+    if declared is not None and declared.isdigit() and int(declared) > bounds.graph_bytes:
+        raise TooLarge(f"The body has {int(declared)} bytes; the most here is {bounds.graph_bytes}.")
+    upload = Upload(_encoding(scope), unpacked_max=bounds.graph_bytes, packed_max=bounds.graph_packed_bytes)
+    with _place(yard):
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            if piece := message.get("body", b""):
+                await yard.in_thread(upload.feed, piece)
+            if not message.get("more_body"):
+                return upload.end()
+
+
+@contextmanager
+def _place(yard: Yard) -> Iterator[None]:
+    if yard.uploads >= yard.settings.bounds.uploads:
+        raise Busy("Too many large uploads at once.")
+    yard.uploads += 1
+    try:
+        yield
+    finally:
+        yard.uploads -= 1
+
+
+def _encoding(scope: Scope) -> int | None:
+    word = (header(scope, b"content-encoding") or b"").decode("latin-1").strip().lower()
+    if word not in ENCODINGS:
+        raise Malformed(f"Content-Encoding {word[:40]!r} is not known here; known: gzip, deflate, identity.")
+    return ENCODINGS[word]
+
+
+class Upload:
+    """Packed bytes in, one gzip member out, with the size and the hash of what is in it."""
+
+    def __init__(self, encoding: int | None, *, unpacked_max: int, packed_max: int) -> None:
+        self._unpacker = None if encoding is None else zlib.decompressobj(encoding)
+        self._packer = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP)
+        self._unpacked_max = unpacked_max
+        self._packed_max = packed_max
+        self._hash = hashlib.sha256()
+        self._packed = bytearray()
+        self._size = 0
+
+    def feed(self, piece: bytes) -> None:
+        if self._unpacker is None:
+            self._keep(piece)
+            return
+        while piece:
+            if self._unpacker.eof:
+                raise Malformed("There is more after the end of the packed body.")
+            try:
+                self._keep(self._unpacker.decompress(piece, STEP_BYTES))
+            except zlib.error as exc:
+                raise Malformed(f"The body cannot be unpacked: {exc}.") from exc
+            piece = self._unpacker.unconsumed_tail or self._unpacker.unused_data
+
+    def end(self) -> Source:
+        if self._unpacker is not None:
+            self._keep(self._unpacker.flush(STEP_BYTES))
+            if not self._unpacker.eof:
+                raise Malformed("The packed body is cut off.")
+        self._packed += self._packer.flush()
+        return Source(bytes(self._packed), self._size, self._hash.hexdigest())
+
+    def _keep(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size > self._unpacked_max:
+            raise TooLarge(f"The body is over {self._unpacked_max} bytes unpacked.")
+        self._hash.update(part)
+        self._packed += self._packer.compress(part)
+        if len(self._packed) > self._packed_max:
+            raise TooLarge(f"The body is over {self._packed_max} bytes packed.")

@@ -1,0 +1,75 @@
+"""What bounds where a job may go, as it is stored on the job: a later decision needs it again."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from switchyard.match.demand import Demand
+from switchyard.policy.draft import Draft
+from switchyard.route.route import Ask
+from switchyard.route.world import World
+from switchyard.service.rights import Actor
+
+
+class Bounds(Struct, frozen=True, omit_defaults=True):
+    """`named`: clusters the request was bounded to; none: no bound. `by_token`: those it holds a submit token for."""
+
+    named: tuple[str, ...] | None = None
+    by_token: tuple[str, ...] = ()
+    pool: str | None = None
+    label: str | None = None
+    tags: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    needs_backend: bool = False
+    is_interruptible: bool = False
+    engine: str | None = None  # the match engine it asked for
+
+    def ask(
+        self,
+        demand: Demand,
+        owner: Actor,
+        world: World,
+        *,
+        engine: str,
+        last: tuple[tuple[str, str], ...] = (),
+        hidden: frozenset[str] | None = None,
+    ) -> Ask:
+        """What the job asks of the router, with the grants its owner has now."""
+        by_token = frozenset(self.by_token)
+        return Ask(
+            demand,
+            granted=owner.granted_clusters(world) | by_token,
+            hidden=owner.hidden_clusters(world) - by_token if hidden is None else hidden,
+            named=None if self.named is None else frozenset(self.named),
+            last=last,
+            pool=self.pool,
+            label=self.label,
+            tags=self.tags,
+            backends=self.backends,
+            needs_backend=self.needs_backend,
+            is_interruptible=self.is_interruptible,
+            engine=engine,
+        )
+
+
+def bounds_of(named: frozenset[str] | None, by_token: frozenset[str], draft: Draft, engine: str | None) -> Bounds:
+    return Bounds(
+        None if named is None else tuple(sorted(named)),
+        tuple(sorted(by_token)),
+        draft.pool,
+        draft.label,
+        draft.tags,
+        draft.backends,
+        draft.needs_backend,
+        draft.is_interruptible,
+        engine,
+    )
+
+
+def encode_bounds(bounds: Bounds) -> str:
+    return msgspec.json.encode(bounds).decode()
+
+
+def decode_bounds(text: str) -> Bounds:
+    return msgspec.json.decode(text, type=Bounds)

@@ -1,0 +1,57 @@
+"""The tables of policy: projects, attributes, and the rules that jobs were admitted under."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text
+
+from switchyard.store.metadata import metadata
+
+projects = Table(
+    "projects",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("title", Text, nullable=False),
+    Column("description", Text, nullable=False),
+    Column("labels", Text, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Column("archived_us", BigInteger, nullable=True),
+)
+
+# One row per kind and scope; a word of the scope that is not given is empty. A row that was deleted stays without a
+# value, so that other servers learn of it by its serial; it is the policy's version at the last write.
+attributes = Table(
+    "attributes",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("domain", Text, nullable=False),
+    Column("project", Text, nullable=False),
+    Column("workflow", Text, nullable=False),
+    Column("launch_plan", Text, nullable=False),
+    Column("rank", Integer, nullable=False),  # of its level: the most specific has the highest
+    Column("value", Text, nullable=True),
+    Column("etag", Text, nullable=False),  # new at each write, never used again
+    Column("serial", BigInteger, nullable=False),
+    Column("changed_us", BigInteger, nullable=False),
+    Column("changed_by", Text, nullable=False),
+)
+Index(
+    "uq_attributes_scope",
+    attributes.c.kind,
+    attributes.c.project,
+    attributes.c.domain,
+    attributes.c.workflow,
+    attributes.c.launch_plan,
+    unique=True,
+)
+Index("ix_attributes_rank", attributes.c.kind, attributes.c.rank, attributes.c.id)
+Index("ix_attributes_serial", attributes.c.serial)
+
+# Shared by all jobs of a scope, as specs are.
+policies = Table(
+    "policies",
+    metadata,
+    Column("hash", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+    Column("used_us", BigInteger, nullable=False),
+)

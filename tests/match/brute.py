@@ -1,0 +1,139 @@
+"""Placing by trying every place, unit by unit: what matching means, in the plainest words. Only for tiny clusters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from switchyard.match.demand import Demand, Kind, Need
+from switchyard.model.graph import Attached, Graph
+from switchyard.model.graph.units import bytes_of
+
+
+@dataclass
+class Vertex:
+    type: str
+    size: int
+    bytes: int
+    attached: list[Attached]
+    parent: Vertex | None
+    children: list[Vertex] = field(default_factory=list)
+    taken: int = 0  # of its size; bytes are not mixed with counts in one example
+    users: list[Need] = field(default_factory=list)
+
+    def all_below(self) -> list[Vertex]:
+        return [found for child in self.children for found in (child, *child.all_below())]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One unit to place, somewhere below `scope` (or on it, if `may_be_scope`)."""
+
+    need: Need
+    scope: Vertex
+    may_be_scope: bool
+
+
+def expand(graph: Graph) -> Vertex:
+    def grow(index: int, parent: Vertex | None) -> Vertex:
+        shape = graph.shapes[index]
+        in_bytes = bytes_of(shape.type, shape.size, shape.unit) or 0
+        vertex = Vertex(shape.type, shape.size, in_bytes, shape.attached, parent)
+        vertex.children = [grow(child, vertex) for child, count in shape.children for _ in range(count)]
+        return vertex
+
+    return grow(graph.root, None)
+
+
+def fits(demand: Demand, graph: Graph) -> bool:
+    """Whether all needs can be placed; the constraint is not looked at."""
+    if demand.nodes is not None:
+        return _fits_on(demand, graph, demand.nodes)
+    types = {shape.type for shape in graph.shapes}
+    needs = [_as_slot(need, types) for need in demand.needs]
+    if demand.is_together:
+        return _place_all(needs, graph)
+    return all(_place_all([need], graph) for need in needs)
+
+
+def _as_slot(need: Need, types: set[str]) -> Need:
+    is_slot = need.is_slot_if_absent and need.type not in types
+    return replace(need, kind=Kind.SLOT, is_distinct=False) if is_slot else need
+
+
+def _place_all(needs: list[Need], graph: Graph) -> bool:
+    root = expand(graph)
+    return _place([Item(need, root, True) for need in needs for _ in range(need.count)])
+
+
+def _place(items: list[Item]) -> bool:
+    if not items:
+        return True
+    item, rest = items[0], items[1:]
+    need = item.need
+    if need.kind is Kind.SLOT:
+        return any(
+            _place([*_inside(need, holder, may_be_scope=holder is not item.scope or item.may_be_scope), *rest])
+            for holder in _slot_holders(item)
+            if _meets(holder, need)
+        )
+    for vertex in [item.scope, *item.scope.all_below()] if item.may_be_scope else item.scope.all_below():
+        room = vertex.bytes if need.unit == "B" else vertex.size
+        if vertex.type != need.type or vertex.taken >= room or not _meets(vertex, need):
+            continue
+        if need.is_distinct and need in vertex.users:
+            continue
+        vertex.taken += 1
+        vertex.users.append(need)
+        is_placed = _place([*_inside(need, vertex, may_be_scope=False), *rest])
+        vertex.taken -= 1
+        vertex.users.pop()
+        if is_placed:
+            return True
+    return False
+
+
+def _inside(need: Need, vertex: Vertex, *, may_be_scope: bool) -> list[Item]:
+    return [Item(held, vertex, may_be_scope) for held in need.holds for _ in range(held.count)]
+
+
+def _slot_holders(item: Item) -> list[Vertex]:
+    """Inside a node: right here. Above: any node below. A cluster without nodes is one."""
+    at: Vertex | None = item.scope
+    while at is not None:
+        if at.type == "node":
+            return [item.scope]
+        at = at.parent
+    nodes = [vertex for vertex in item.scope.all_below() if vertex.type == "node"]
+    if nodes:
+        return nodes
+    top = item.scope
+    while top.parent is not None:
+        top = top.parent
+    has_nodes = any(vertex.type == "node" for vertex in top.all_below())
+    return [] if has_nodes else [item.scope]
+
+
+def _meets(vertex: Vertex, need: Need) -> bool:
+    return all(requirement.is_met(vertex.attached) for requirement in need.requires)
+
+
+def _fits_on(demand: Demand, graph: Graph, nodes: int) -> bool:
+    """Some choice of that many nodes, with at least one task each."""
+    root = expand(graph)
+    every = [vertex for vertex in [root, *root.all_below()] if vertex.type == "node"] or [root]
+    task = demand.needs[0]
+
+    def holds(vertex: Vertex, tasks: int) -> bool:
+        return _meets(vertex, task) and _place(
+            [item for _ in range(tasks) for item in _inside(task, vertex, may_be_scope=True)]
+        )
+
+    def spread(left: list[Vertex], chosen: int, tasks: int) -> bool:
+        if chosen == nodes:
+            return tasks == 0
+        if not left:
+            return False
+        some = any(holds(left[0], here) and spread(left[1:], chosen + 1, tasks - here) for here in range(1, tasks + 1))
+        return some or spread(left[1:], chosen, tasks)
+
+    return spread(every, 0, task.count)

@@ -1,0 +1,67 @@
+"""Engines by name: ours, and one that somebody else installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from switchyard.errors import UnknownName
+from switchyard.match.engine import engine, engine_names
+
+PROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "third-engine"
+version = "1.0"
+[project.entry-points."switchyard.engines"]
+third = "third_engine:Third"
+"""
+ENGINE = """
+from switchyard.match.engine import Match, Misfit
+
+class Third:
+    def satisfy(self, demand, graph):
+        return Match(3) if graph.nodes == 3 else Misfit("node", "three nodes or none")
+"""
+ASK = """
+from switchyard.match.engine import engine, engine_names
+from switchyard.model.graph.read import compile_graph
+from switchyard.match.demand import Demand
+print(engine_names())
+for nodes in (3, 4):
+    print(engine("third").satisfy(Demand(), compile_graph({"nodes": nodes}, where="graph")))
+"""
+
+
+def install_third_engine(folder: Path) -> Path:
+    """A real package, built and installed by pip; what to add to the path of a process that is to have it."""
+    source = folder / "third"
+    (source / "third_engine").mkdir(parents=True)
+    (source / "pyproject.toml").write_text(PROJECT)
+    (source / "third_engine/__init__.py").write_text(ENGINE)
+    options = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, "--target", str(folder / "site"), str(source)], check=True
+    )
+    return folder / "site"
+
+
+def test_an_engine_that_is_installed_is_found_by_its_name(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(install_third_engine(tmp_path))}
+    said = subprocess.run([sys.executable, "-c", ASK], env=env, capture_output=True, text=True, check=True).stdout
+    names, three, four = said.splitlines()
+    assert names == "['shapes', 'walk', 'third']"
+    assert three == "Match(slots=3, undecided='')"
+    assert "three nodes or none" in four
+
+
+def test_an_engine_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(UnknownName, match="no match engine 'nonsense'") as caught:
+        engine("nonsense")
+    assert caught.value.next_step == f"Installed are {', '.join(engine_names())}."

@@ -1,0 +1,153 @@
+"""Both of Flyte's doors, asked the same way: a call by its name with plain data; a code, words and an answer back."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import grpc
+import yaml
+from flyteidl.service import admin_pb2, admin_pb2_grpc
+from google.protobuf import json_format, message_factory
+
+from tests.processes import free_port
+from tests.programs import Answer, call, start_server
+
+CALL_S = 30
+# As Flyte documents them; where the path's fields stand in the request comes first.
+PATHS = {
+    "UpdateProjectAttributes": ("PUT", "attributes", "/api/v1/project_attributes/{project}"),
+    "GetProjectAttributes": ("GET", "", "/api/v1/project_attributes/{project}"),
+    "DeleteProjectAttributes": ("DELETE", "", "/api/v1/project_attributes/{project}"),
+    "UpdateProjectDomainAttributes": ("PUT", "attributes", "/api/v1/project_domain_attributes/{project}/{domain}"),
+    "GetProjectDomainAttributes": ("GET", "", "/api/v1/project_domain_attributes/{project}/{domain}"),
+    "DeleteProjectDomainAttributes": ("DELETE", "", "/api/v1/project_domain_attributes/{project}/{domain}"),
+    "UpdateWorkflowAttributes": ("PUT", "attributes", "/api/v1/workflow_attributes/{project}/{domain}/{workflow}"),
+    "GetWorkflowAttributes": ("GET", "", "/api/v1/workflow_attributes/{project}/{domain}/{workflow}"),
+    "DeleteWorkflowAttributes": ("DELETE", "", "/api/v1/workflow_attributes/{project}/{domain}/{workflow}"),
+    "ListMatchableAttributes": ("GET", "", "/api/v1/matchable_attributes"),
+    "RegisterProject": ("POST", "", "/api/v1/projects"),
+    "UpdateProject": ("PUT", "", "/api/v1/projects/{id}"),
+    "GetProject": ("GET", "", "/api/v1/projects/{id}"),
+    "ListProjects": ("GET", "", "/api/v1/projects"),
+    "GetDomains": ("GET", "", "/api/v1/domains"),
+    "GetVersion": ("GET", "", "/api/v1/version"),
+}
+CODES = {code.value[0]: code.name for code in grpc.StatusCode}
+HTTP = {
+    **{"OK": 200, "INVALID_ARGUMENT": 400, "UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403, "NOT_FOUND": 404},
+    **{"ALREADY_EXISTS": 409, "FAILED_PRECONDITION": 400, "UNIMPLEMENTED": 501},
+}
+LABELS = ("P", "PD", "W", "L", "D")
+CONFIG = {
+    "clusters": {
+        "clusterConfigs": [{"name": "c1", "endpoint": "c1"}],
+        "labelClusterMap": {label: [{"id": "c1", "weight": 1}] for label in LABELS},
+        "poolNameClusterMap": {"gpu": [{"id": "c1", "weight": 1}]},
+    },
+    "queues": [{"name": "q", "attributes": ["bar", "baz"]}],
+    "quality_of_service": {"tierExecutionValues": {"HIGH": {"queueingBudget": "10m"}}},
+    "execution_config": {"max_parallelism": 3, "security_context": {"run_as": {"iam_role": "myrole"}}},
+}
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a door said. `answer`: proto3's JSON, in Flyte's own spelling, without what is not set."""
+
+    code: str
+    message: str = ""
+    answer: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Doors:
+    """A server with both doors open."""
+
+    url: str
+    grpc: str
+    token: str | None = None
+    _number: Any = field(default_factory=itertools.count)
+
+    def fresh(self, **fields: Any) -> str:
+        """The name of a project of one's own."""
+        name = f"p{next(self._number)}"
+        self.v1("POST", "/v1/projects", {"name": name, **fields})
+        return name
+
+    def archived(self) -> str:
+        name = self.fresh()
+        self.v1("PATCH", f"/v1/projects/{name}", {"is_archived": True})
+        return name
+
+    def v1(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        """Our own API; it has to work."""
+        answer = call(method, self.url + path, body, token=self.token, headers=headers)
+        assert answer.status in (200, 201), answer
+        return answer.json
+
+    def put(self, kind: str, value: Mapping[str, Any], **scope: str) -> None:
+        """A row at any of our levels, for Flyte writes three of the five."""
+        path = f"/v1/attributes/{kind}?{urlencode(scope)}"
+        self.v1("PUT", path, value, **{"If-None-Match": "*"})
+
+    def by_rest(self, name: str, request: Mapping[str, Any]) -> Said:
+        answer = self.rest(name, request)
+        if answer.status == 200:
+            made = json_format.ParseDict(answer.json, answer_class(name)())
+            return Said("OK", answer=json_format.MessageToDict(made, preserving_proto_field_name=True))
+        code = CODES[answer.json["code"]]
+        assert answer.json.keys() == {"code", "message", "details"}
+        assert answer.status == HTTP[code], answer
+        return Said(code, answer.json["message"])
+
+    def rest(self, name: str, request: Mapping[str, Any]) -> Answer:
+        verb, place, path = PATHS[name]
+        fields = request.get(place, {}) if place else request
+        words = {word: quote(str(fields.get(word, "")), safe="") for word in ("project", "domain", "workflow", "id")}
+        rest = {word: value for word, value in request.items() if "{" + word + "}" not in path}
+        url = self.url + path.format_map(words)
+        if verb == "GET":
+            return call(verb, f"{url}?{urlencode(rest)}", token=self.token)
+        return call(verb, url, dict(request), token=self.token)
+
+    def by_grpc(self, name: str, request: Mapping[str, Any]) -> Said:
+        asked = json_format.ParseDict(dict(request), _class(name, "input_type")())
+        with grpc.insecure_channel(self.grpc) as line:
+            stub = admin_pb2_grpc.AdminServiceStub(line)
+            metadata = [("authorization", f"Bearer {self.token}")] if self.token else []
+            try:
+                answer = getattr(stub, name)(asked, timeout=CALL_S, metadata=metadata, wait_for_ready=True)
+            except grpc.RpcError as exc:
+                return Said(exc.code().name, exc.details())
+        return Said("OK", answer=json_format.MessageToDict(answer, preserving_proto_field_name=True))
+
+    def ways(self) -> dict[str, Callable[[str, Mapping[str, Any]], Said]]:
+        return {"rest": self.by_rest, "grpc": self.by_grpc}
+
+
+def answer_class(name: str) -> Any:
+    return _class(name, "output_type")
+
+
+def _class(name: str, which: str) -> Any:
+    method = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].methods_by_name[name]
+    return message_factory.GetMessageClass(getattr(method, which))
+
+
+@contextmanager
+def opened(folder: Path, *, database: str | None = None, auth: bool = False, **config: Any) -> Iterator[Doors]:
+    """A server with both doors, and names for labels, pools, tags and tiers in its config."""
+    file, port = folder / "config.yaml", free_port()
+    file.write_text(yaml.safe_dump(json.loads(json.dumps(CONFIG | config))))
+    extra = ["--grpc", f"127.0.0.1:{port}", "--config", str(file)]
+    with start_server(folder, database=database, auth=auth, extra=extra) as server:
+        yield Doors(server.url, f"127.0.0.1:{port}", server.admin_token if auth else None)
+        wrong = [line for line in server.log.splitlines() if "level=error" in line or "Traceback" in line]
+        assert wrong == [], "a defect behind a refusal shows only in the log"
