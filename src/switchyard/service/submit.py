@@ -15,7 +15,7 @@ from switchyard.model.job import JobRequest, JobSpec
 from switchyard.model.verdict import Plan
 from switchyard.policy.admit import Admitted, admit
 from switchyard.route.route import plan, rule
-from switchyard.service.bounds import Bounds, bounds_of, encode_bounds
+from switchyard.service.bounds import Bounds, bounds_of, encode_bounds, refuse_empty_names
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.credential import hash_secret, holds, split_credential
@@ -30,6 +30,7 @@ from switchyard.service.newjob import (
     new_job,
 )
 from switchyard.service.rights import Actor
+from switchyard.service.selecting import Selecting
 from switchyard.service.snapshots import Snapshots
 from switchyard.store import jobs
 from switchyard.store.database import Tx
@@ -52,6 +53,7 @@ class Submit:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._selecting = Selecting(context)
         self._rulings: dict[tuple[object, ...], Kept] = {}
         self._rulings_of: tuple[int, int] = (-1, -1)
         self._known: set[str] = set()
@@ -81,6 +83,10 @@ class Submit:
             body=body,
         )
 
+    def is_quick(self, request: JobRequest) -> bool:
+        """Whether its cluster is selected in no time: by a draw alone."""
+        return self._context.selections.is_quick(request.select)
+
     def repeated(self, actor: Actor, *, key: str, body: bytes) -> Accepted | None:
         """The job that this key and body made before: it is accepted, even if it would be refused by now."""
         with self._context.database.read() as tx:
@@ -105,7 +111,10 @@ class Submit:
         if request.match_engine is not None:
             self._context.engines.choose(request.match_engine)
         named, by_token = named_clusters(snapshots, actor, request)
-        return admitted, bounds_of(named, by_token, admitted.draft, request.match_engine)
+        select = self._context.selections.read(request.select)
+        bounds = bounds_of(named, by_token, admitted.draft, request, select=select)
+        refuse_empty_names(bounds, snapshots.world)
+        return admitted, bounds
 
     def _rule(self, actor: Actor, spec: JobSpec, bounds: Bounds, last: tuple[tuple[str, str], ...] = ()) -> Kept:
         world, access = self._context.snapshots.world, self._context.snapshots.access
@@ -118,7 +127,7 @@ class Submit:
         if kept is None:
             kept = keep(rule(bounds.ask(demand, actor, world, engine=engine, last=last), world))
             self._rulings[key] = kept
-        return kept
+        return self._selecting.among(kept, key, bounds)
 
     def _insert(
         self,

@@ -77,10 +77,11 @@ async def _decide(
 ) -> JobInsert:
     """A no is final, so it is never said from a snapshot that another replica may have outdated."""
     try:
-        if request.spec.demand is None:
+        if request.spec.demand is None and yard.submit.is_quick(request):
             write = yard.submit.decide(actor, request, key=key, body=body)
         else:
-            # A jobspec may take long to decide: shapes that compete for nodes are searched, cluster by cluster.
+            # A jobspec may take long to decide: shapes that compete for nodes are searched, cluster by cluster. So
+            # may a selection that asks what is known of each.
             write = await yard.in_thread(yard.submit.decide, actor, request, key=key, body=body)
         if write.created.state != State.REJECTED.value:
             return write
