@@ -86,5 +86,5 @@ def _among_output(folder: Path, url: str) -> tuple[float, list[float]]:
         kept = 0
         for job in ids:
             call("GET", f"{url}/v1/jobs/{job}/wait?timeout_s=30", timeout_s=60)
-            kept += int(call("GET", f"{url}/v1/jobs/{job}/output?stream=stdout&limit=1").json["size"])
+            kept += int(call("GET", f"{url}/v1/jobs/{job}/output?stream=stdout").json["size"])
     return kept / LOUD_S / 1e6, times

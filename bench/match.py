@@ -288,8 +288,8 @@ def _over_http(folder: Path) -> Table:
     table = Table(
         "Does it fit, over HTTP",
         f"{CLUSTERS:,} different clusters of 41 vertices, {CLIENTS} clients, {SHAPES} shapes in turn. *Those that "
-        "fit*: as Rainbow answers; *every cluster*: yes or no with the numbers of each. *First time*: of a shape, one after "
-        f"the other. Rainbow: {RAINBOW_PER_S} answers a second.",
+        "fit*: as Rainbow answers; *every cluster*: yes or no with the numbers of each. *First time*: of a shape, one "
+        f"after the other. Rainbow: {RAINBOW_PER_S} answers a second.",
         ["answer", "first time ms", "answers /s", "times Rainbow", "p50 ms", "p99 ms", "kB an answer"],
     )
     with bed.server(folder / "fit", None) as server:

@@ -120,7 +120,7 @@ def test_a_value_cannot_become_yaml(stage: Stage, tmp_path: Path, value: str) ->
 
 
 @pytest.mark.parametrize("name", ["namespace", "project", "domain"])
-def test_reserved_names_cannot_be_overridden(stage: Stage, tmp_path: Path, name: str) -> None:
+def test_crc_10_reserved_names_cannot_be_overridden(stage: Stage, tmp_path: Path, name: str) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(f"project: default\nattributes: {{{name}: kube-system}}\n")
     refused = stage.yard("update", "cluster-resource-attribute", "--attr-file", str(file), "--force")

@@ -66,6 +66,12 @@ def test_a_ninth_kind_is_set_seen_and_obeyed(stage: Stage, tmp_path: Path) -> No
     said = stage.yard("explain", job, check=True).stdout
     assert "workflow-priority" in said
     assert "1000" in said
+    # Once more: by the rules of then.
+    file.write_text(file.read_text().replace("1000", "2000"))
+    stage.yard("update", "workflow-priority", "--attr-file", str(file), "--force", check=True)
+    stage.yard("cancel", job, check=True)
+    again = stage.yard("retry", job, "-o", "name", check=True).stdout.split()[-1]
+    assert stage.job(again)["priority"] == 2000
 
 
 @pytest.mark.parametrize("priority", ["high", 10**9, None, 1.5])

@@ -181,7 +181,8 @@ def test_a_row_that_was_changed_meanwhile_is_not_overwritten(stage: Stage, file:
         ),
         (
             "workflow-execution-config",
-            "project: flytesnacks\nmax_parallelism: 5\nsecurity_context: {run_as: {k8s_service_account: demo}}\n",
+            'project: flytesnacks\ndomain: ""\nworkflow: ""\nmax_parallelism: 5\n'
+            "security_context: {run_as: {k8s_service_account: demo}}\n",
             {"project": "flytesnacks"},
             {"max_parallelism": 5, "security_context": {"run_as": {"k8s_service_account": "demo"}}},
         ),
@@ -222,7 +223,7 @@ def test_forms_that_flytectl_takes(
     stage.yard("delete", kind, "--attrFile", str(file), "--force", check=True)
 
 
-def test_a_value_equal_to_the_inherited_one_is_still_written(stage: Stage, file: Path) -> None:
+def test_cli_08_a_value_equal_to_the_inherited_one_is_still_written(stage: Stage, file: Path) -> None:
     for scope in (["-p", "levels"], ["-p", "levels", "-d", "development"]):
         file.write_text("value: x\n")
         stage.yard("update", "execution-cluster-label", *scope, "--attr-file", str(file), "--force", check=True)
@@ -246,6 +247,14 @@ def test_a_value_equal_to_the_inherited_one_is_still_written(stage: Stage, file:
         (["update", "task-resource-attribute"], "workflow: w\nlimits: {cpu: '1'}\n", 2, "give both"),
         (["update", "task-resource-attribute"], "project: none\nlimits: {cpu: '1'}\n", 2, "no project 'none'"),
         (["update", "task-resource-attribute"], "domain: none\nlimits: {cpu: '1'}\n", 2, "no domain 'none'"),
+        (["update", "task-resource-attribute"], "project: ''\ndomain: staging\nlimits: {cpu: '1'}\n", 2, "is empty"),
+        (["update", "task-resource-attribute", "-p", ""], "domain: staging\nlimits: {cpu: '1'}\n", 2, "is empty"),
+        (
+            ["update", "workflow-execution-config"],
+            "project: levels\nenvs: {values: [{key: A, value: a}, {key: A, value: b}]}\n",
+            2,
+            "'A' is given twice",
+        ),
         (["update", "task-resource-atribute"], TRA, 2, "Did you mean task-resource-attribute?"),
         (["update", "execution-cluster-label"], "project: levels\nvalue: unknown\n", 2, "unknown"),
         (["update", "execution-queue-attribute"], "project: levels\ntags: [nope]\n", 2, "nope"),

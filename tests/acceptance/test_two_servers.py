@@ -10,6 +10,7 @@ import pytest
 
 from switchyard import Client, State
 from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
+from tests.processes import until
 from tests.programs import start_agent, start_server
 from tests.services import Postgres
 
@@ -70,3 +71,19 @@ def test_an_agent_with_both_urls_goes_over_when_its_server_dies(tmp_path: Path, 
         two.kill()
         job = client.submit(["true"]).wait(timeout_s=60)
         assert job.state is State.SUCCEEDED
+
+
+def test_a_graph_set_at_one_server_is_known_at_the_other(tmp_path: Path, shared_url: str) -> None:
+    with (
+        start_server(tmp_path, database=shared_url, name="one") as one,
+        start_server(tmp_path, database=shared_url, name="two") as two,
+        Client(one.url) as here,
+        Client(two.url) as there,
+    ):
+        here.create_cluster("alpha")
+        here.set_graph("alpha", b"nodes: 2\neach: {core: 8}")
+        until(lambda: there.cluster("alpha").totals.get("core") == 16, 4, "the other server knows it")
+        here.set_subsystem("alpha", "io", b"attach: {node0: [{type: shm}]}")
+        until(lambda: any(shape.attached for shape in there.graph("alpha").shapes), 4, "and what is attached")
+        here.delete_cluster("alpha")
+        until(lambda: not list(there.clusters()), 4, "and that it is gone")

@@ -37,6 +37,11 @@ def test_the_scope_and_the_value_are_told_apart(tmp_path: Path) -> None:
     assert found.value == {"defaults": {"cpu": "1"}, "limits": {"memory": "450Mi"}}
 
 
+def test_an_empty_word_of_the_scope_is_not_given_but_for_the_project(tmp_path: Path) -> None:
+    assert read(tmp_path, "project: p\ndomain: ''\nworkflow: \"\"\n").scope == {"project": "p"}
+    assert read(tmp_path, "project: ''\ndomain: d\n").scope == {"project": "", "domain": "d"}
+
+
 def test_wrapped_forms_are_left_to_the_server(tmp_path: Path) -> None:
     text = "labels: {values: {a: b}}\ninterruptible: {value: true}\nenvs: {values: [{key: A, value: b}]}\n"
     assert read(tmp_path, text, ExecutionConfig).value["envs"] == {"values": [{"key": "A", "value": "b"}]}

@@ -18,8 +18,8 @@ from switchyard.model.graph.read import compile_graph
 DATA = json.loads((Path(__file__).parents[1] / "data/rainbow_satisfy.json").read_text(encoding="utf-8"))
 
 
-def graph_of(case: dict[str, Any]) -> Graph:
-    """Our compact form of the cases as the JGF it stands for."""
+def forms_of(case: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Our compact form of a case's graph and subsystems as the JGF it stands for."""
     vertices = DATA["graphs"][case["graph"]]
     nodes = {
         name: {
@@ -42,7 +42,11 @@ def graph_of(case: dict[str, Any]) -> Graph:
         for name, key in case.get("subsystems", {}).items()
         for found in [DATA["subsystems"][key]]
     }
-    return compile_graph({"graph": {"nodes": nodes, "edges": edges}}, subsystems, where=case["graph"])
+    return {"graph": {"nodes": nodes, "edges": edges}}, subsystems
+
+
+def graph_of(case: dict[str, Any]) -> Graph:
+    return compile_graph(*forms_of(case), where=case["graph"])
 
 
 def demand_of_case(case: dict[str, Any]) -> Demand:

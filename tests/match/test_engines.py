@@ -30,6 +30,7 @@ def test_both_engines_answer_alike(demand: Demand, graph: Graph) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @settings(max_examples=10_000, deadline=None, suppress_health_check=SLOW)
 @given(demands(most=4), graphs(most=4))
 def test_both_engines_answer_alike_for_long(demand: Demand, graph: Graph) -> None:
@@ -64,6 +65,7 @@ def test_the_answer_is_that_of_trying_every_placement(demand: Demand, graph: Gra
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @settings(max_examples=10_000, deadline=None, suppress_health_check=SLOW)
 @given(demands(most=2), graphs(most=2))
 def test_the_answer_is_that_of_trying_every_placement_for_long(demand: Demand, graph: Graph) -> None:

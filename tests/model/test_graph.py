@@ -179,6 +179,13 @@ BAD = [
         "1 hosts for 2 ranks",
     ),
     ({"version": 1, "execution": {"R_lite": [{"rank": "0", "children": {}}] * 2}}, "a rank twice"),
+    ({"version": 1, "execution": {"R_lite": [{"rank": "0", "children": {"": "0"}}]}}, "R_lite[0].children"),
+    ({"version": 1, "execution": {"R_lite": [{"rank": "0", "children": {"a b": "0"}}]}}, "R_lite[0].children"),
+    ({}, "no node groups"),
+    (jgf({"a": {"type": "core", "properties": {"x" * 300: 1}}}), "vertex 'a': properties"),
+    (jgf({"a": {"type": "core", "properties": {str(number): 1 for number in range(300)}}}), "vertex 'a': properties"),
+    (jgf({"a": {"type": "core", "properties": {"x": 10**30}}}), "vertex 'a': properties"),
+    ({"nodes": 1, "properties": {"x": -(10**30)}}, "properties"),
 ]
 
 
@@ -201,6 +208,12 @@ def test_a_bad_graph_is_refused_with_its_place(form: Any, says: str) -> None:
         b'{"graph":{"nodes":{},"edges":[}}',
         b'{"nodes":1,"nodes":2}',
         b"[" * 100_000,
+        b"graph: {nodes: {a: {metadata: {type: cluster, size: .inf}}}}",
+        b"graph: {nodes: {a: {metadata: {type: cluster, size: .nan}}}}",
+        b"graph: {nodes: {a: {metadata: {type: cluster, properties: {x: .nan}}}}}",
+        b"nodes: 1\nproperties: {x: .inf}",
+        b'nodes: 1\nproperties: {x: "\\ud800"}',
+        b'hosts: "\\ud800"',
     ],
 )
 def test_a_broken_file_is_refused(content: bytes) -> None:
@@ -265,6 +278,14 @@ def test_our_short_subsystem_attaches_by_host() -> None:
         ({"io": {"graph": []}}, "`graph` holds nodes and edges"),
         ({"io": {"graph": {"nodes": [1], "edges": []}}}, "nodes[0]"),
         ({"io": {"graph": {"nodes": {"a": {"metadata": {}}}, "edges": [7]}}}, "edges[0]"),
+        ({"io": {"graph": {"nodes": {}, "edges": []}}}, "no vertices"),
+        (io({"io1": {"type": "shm"}}, ("io1", "io1")), "io1 contain each other, or themselves"),
+        (io({"a": {"type": "x"}, "b": {"type": "x"}}, ("1", "a"), ("a", "b"), ("b", "a")), "a, b contain each other"),
+        (io({"io1": {"type": "shm", "size": "4"}}, ("1", "io1")), "vertex 'io1': the size is '4'"),
+        (io({"io1": {"type": "shm", "size": -4}}, ("1", "io1")), "vertex 'io1': the size is '-4'"),
+        (io({"io1": {"type": "shm", "x": 10**30}}, ("1", "io1")), "vertex 'io1'"),
+        (io({"io1": {"type": "shm", "": 1}}, ("1", "io1")), "vertex 'io1'"),
+        ({"io": {"attach": {"n[0-9999999]": [{"type": "x"}]}}}, "'n0' is no vertex"),
     ],
 )
 def test_a_bad_subsystem_is_refused_with_its_place(subsystems: dict[str, Any], says: str) -> None:
@@ -318,6 +339,7 @@ def test_a_compact_graph_from_outside_is_checked(body: str, says: str) -> None:
         ({"memory": "lots"}, "not an amount"),
         ({"memory": "2GiB", "limits": Limits(memory="1GiB")}, "below the request"),
         ({"gpus": 2, "limits": Limits(gpus=1)}, "below the request"),
+        ({"gpus": 1, "limits": Limits(gpus=2)}, "must be the request"),
         ({"cores": "500m", "limits": Limits(cores="499m")}, "below the request"),
     ],
 )

@@ -163,6 +163,7 @@ def test_rainbows_dictionary_is_kept_as_the_demand() -> None:
     scheduled = copy.deepcopy(RAINBOW)
     scheduled["resources"]["lmp"]["schedule"] = True
     assert from_jobspec(scheduled).plain["tasks"] == 2
+    assert from_jobspec({**RAINBOW, "resources": {}}).plain["demand"]["resources"] == {}, "it fits everywhere"
 
 
 def deep(levels: int) -> dict[str, Any]:
@@ -175,7 +176,6 @@ def deep(levels: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("form", "says"),
     [
-        ({**RAINBOW, "resources": {}}, "resources: expected at least one"),
         ({**RAINBOW, "resources": {"a": 7}}, "resources.a: expected fields"),
         ({**RAINBOW, "resources": {"a": {"type": 7}}}, "resources.a.type: expected a text"),
         ({**RAINBOW, "resources": {"a": {"type": "core", "count": "x"}}}, "resources.a.count: expected a whole"),

@@ -15,6 +15,7 @@ from switchyard.model.quantity import (
     parse_amount,
     parse_bytes,
     parse_duration_s,
+    parse_kubernetes,
     show_amount,
     show_bytes,
 )
@@ -92,6 +93,18 @@ def test_what_was_read_before_does_not_change_what_is_read() -> None:
         parse_amount(True)
     with pytest.raises(ValueError, match="duration"):
         parse_duration_s(1.5)
+
+
+@pytest.mark.parametrize("text", ["1K", "16GiB", "1e3Ki", "1E3m", "2.5e-1k"])
+def test_what_only_people_write_is_no_quantity_of_kubernetes(text: str) -> None:
+    parse_amount(text)
+    with pytest.raises(ValueError, match="not a quantity of Kubernetes"):
+        parse_kubernetes(text)
+
+
+@pytest.mark.parametrize("text", ["1E", "2Ei", "1e3", "500m", ".5", "1.5Gi"])
+def test_what_kubernetes_writes_is_read_alike(text: str) -> None:
+    assert parse_kubernetes(text) == parse_amount(text)
 
 
 def test_bytes_are_rounded_up_to_whole_ones() -> None:

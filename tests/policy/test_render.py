@@ -87,7 +87,7 @@ def test_a_quota_is_rendered() -> None:
     }
 
 
-def test_what_has_no_variable_keeps_its_form() -> None:
+def test_crc_06_what_has_no_variable_keeps_its_form() -> None:
     template = "kind: Namespace\nmetadata:\n  name: {{ namespace }}\n  labels: {a: 'b', c: \"1\"}\n"
     found = fill(template, SYSTEM, where="t.yaml")
     assert found.text == template.replace("{{ namespace }}", SYSTEM["namespace"])
@@ -149,6 +149,7 @@ def test_spaces_and_repetition_and_several_objects() -> None:
 @pytest.mark.parametrize(
     ("template", "said"),
     [
+        # crc-08: Flyte leaves it in the text.
         ("a: 1\ncpu: {{ projectQuotaCpu }}\n", "t.yaml: line 2: {{ projectQuotaCpu }} has no value; known here: "),
         ("a: {{ Namespace }}\n", "{{ Namespace }} has no value"),  # case matters
         ("a: {{ 1x }}\n", "line 1: what {{ }} holds is not a name"),
@@ -181,9 +182,9 @@ def test_all_mistakes_of_a_file_are_listed() -> None:
 @pytest.mark.parametrize(
     ("template", "project", "domain", "namespace"),
     [
-        ("prefix-{{ project }}-{{ domain }}", "flytesnacks", "production", "prefix-flytesnacks-production"),
+        ("prefix-{{ project }}-{{ domain }}", "flytesnacks", "production", "prefix-flytesnacks-production"),  # ns-01
         ("{{ project }}-{{ domain }}", "flytesnacks", "production", "flytesnacks-production"),
-        ("{{ project }}", "flytesnacks", "production", "flytesnacks"),
+        ("{{ project }}", "flytesnacks", "production", "flytesnacks"),  # ns-03
         ("{{domain}}", "flytesnacks", "production", "production"),
         ("fixed", "flytesnacks", "production", "fixed"),
     ],

@@ -27,7 +27,7 @@ def values_of(resources: ClusterResources, domain: str = "development", **enviro
     return platform_values(found, domain)
 
 
-def test_values_are_given_or_from_the_environment_or_from_a_file(tmp_path: Path) -> None:
+def test_crc_01_values_are_given_or_from_the_environment_or_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("3\n")
     data = {**DATA, "filePath": {"valueFrom": {"filePath": str(tmp_path / "file")}}}
     values, origins, mistakes = values_of(read(templateData=data), TEST_FOO="2")
@@ -42,7 +42,7 @@ def test_values_are_given_or_from_the_environment_or_from_a_file(tmp_path: Path)
         [{"development": [{"var1": {"value": "val1"}}]}, {"staging": [{"var1": {"value": "other"}}]}],
     ],
 )
-def test_a_domain_may_have_values_of_its_own(custom: Any) -> None:
+def test_crc_05_a_domain_may_have_values_of_its_own(custom: Any) -> None:
     resources = read(templateData={"var1": {"value": "all"}}, customData=custom)
     assert values_of(resources)[0] == {"var1": "val1"}
     assert values_of(resources)[1] == {"var1": "platform config, domain development"}
@@ -52,6 +52,7 @@ def test_a_domain_may_have_values_of_its_own(custom: Any) -> None:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
+        # crc-03
         ({"valueFrom": {"env": "UNSET"}}, "a (platform config): the environment variable UNSET is unset or empty"),
         ({"valueFrom": {"filePath": "/nowhere/x"}}, "No such file"),
         ({"value": ""}, "a (platform config): its value is unset or empty"),

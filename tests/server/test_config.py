@@ -148,14 +148,23 @@ def complaint(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 def test_all_mistakes_of_the_settings_are_listed_at_once(capsys, tmp_path: Path) -> None:
     config = tmp_path / "yard.yaml"
-    config.write_text("colour: red\nmatch: {engin: x}\n", encoding="utf-8")
+    config.write_text("colour: red\nmatch: {engin: x}\nqueues: [{name: a}, {name: a}]\n", encoding="utf-8")
     said = complaint(
         capsys,
         *("--http", "0.0.0.0:99999", "--grpc", "nowhere", "--no-auth", "--tls-cert", str(tmp_path / "missing.pem")),
         *("--config", str(config), "--database", "mysql://x", "--data", str(tmp_path)),
     )
-    for part in ("--http", "--grpc", "--tls-cert: cannot read", "go together", "colour", "engin", "--database"):
+    options = ("--http", "--grpc", "--tls-cert: cannot read", "go together", "--database")
+    for part in (*options, "colour", "engin", "'a' is given twice"):
         assert part in said, part
+
+
+def test_a_name_of_a_section_with_mistakes_is_not_called_unknown(capsys, tmp_path: Path) -> None:
+    config = tmp_path / "yard.yaml"
+    config.write_text("domains: [{id: moon, hue: 1}]\nclusters: {clusterPoolAssignments: {moon: {pool: p}}}\n")
+    said = complaint(capsys, "--config", str(config), "--data", str(tmp_path))
+    assert "domains[0]" in said
+    assert "no such domain" not in said
 
 
 @pytest.mark.parametrize(

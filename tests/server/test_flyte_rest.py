@@ -124,6 +124,7 @@ def test_attr_del_05_a_delete_takes_its_type_from_the_body_or_the_query(doors: D
     assert ask(doors, "GET", f"{path}?resource_type=0").status == 200
     both = ask(doors, "DELETE", f"{path}?resource_type=3", {"resource_type": 0})
     assert "not in both" in refused(both, 400, 3)
+    refused(ask(doors, "DELETE", path, []), 400, 3)  # no message, so not an empty one either
     assert ask(doors, "DELETE", path, b"").status == 200, "no type at all is the first"
     assert ask(doors, "GET", f"{path}?resource_type=0").status == 404
 

@@ -18,6 +18,7 @@ from switchyard.model.retry import Cause, Retry
 from switchyard.model.scope import Scope
 from switchyard.service import attributes, clusters, jobs, steer, upkeep, waiting
 from switchyard.service.retention import Retention, Terms
+from switchyard.store import crowds
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
 
@@ -92,6 +93,18 @@ def test_a_parked_job_can_be_cancelled_and_the_others_move_up(rig: Rig) -> None:
     assert jobs.job_cancel(rig.context, ADMIN, second, "").state is State.CANCELLED
     end(agent, lease)
     assert [lease.job for lease in agent.lease()] == [third]
+
+
+def test_a_launch_plan_with_a_larger_bound_does_not_wait_behind_those_with_a_smaller(rig: Rig) -> None:
+    agent = rig.cluster("alpha", graph=a_graph(cores=64))
+    rule(rig, CONFIG, FLOW, {"max_parallelism": 1})
+    rule(rig, CONFIG, Scope("development", "default", "flow", "wide"), {"max_parallelism": 3})
+    narrow = [rig.submit(a_request(workflow="flow")).id for _ in range(4)]
+    (lease,) = agent.lease()
+    wide = rig.submit(a_request(workflow="flow", launch_plan="wide")).id
+    rig.context.committer.call(lambda batch: crowds.crowd_park(batch.tx, [wide], "full"))
+    waiting.let_crowds_go(rig.context, rig.leader)
+    assert (lease.job, [each.job for each in agent.lease()]) == (narrow[0], [wide])
 
 
 def test_two_servers_together_keep_the_bound(postgres_url: str, tmp_path: Path) -> None:

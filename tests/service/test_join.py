@@ -8,7 +8,7 @@ import pytest
 
 from switchyard.errors import AgentLives, Denied, Gone, NoSuchCluster, NotFound, Unauthenticated
 from switchyard.model.access import On, Role
-from switchyard.model.cluster import ClusterChange, ClusterRequest, Health, InviteRequest
+from switchyard.model.cluster import ClusterChange, ClusterRequest, Health, InviteRequest, Load
 from switchyard.model.job import ClusterToken
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Join
@@ -167,3 +167,14 @@ def test_invites_and_agents_are_the_cluster_administrators(lite: Rig) -> None:
     with pytest.raises(NotFound):
         clusters.invite_revoke(lite.context, ADMIN, "nothing")
     agents.agent_remove(lite.context, ann, agent.id)
+
+
+def test_how_a_cluster_is_says_the_agent_that_spoke_last(lite: Rig) -> None:
+    gone, living = (lite.join("alpha", f"agent-{number}", journal=f"j{number}") for number in range(2))
+    snapshots = lite.context.snapshots
+    assert snapshots.load_of(gone.cluster_id) is None
+    snapshots.loads |= {gone.id: Load(free_cores=8), living.id: Load(free_cores=1)}
+    for agent, cores in ((living, 1), (gone, 8), (living, 1)):
+        lite.clock.wait(60)
+        agent.seen()
+        assert snapshots.load_of(agent.cluster_id) == Load(free_cores=cores)

@@ -55,6 +55,9 @@ def scope_of(args: Namespace, file: AttributeFile | None = None) -> Scope:
                 f"The file says {key} {text}, the command line {said[key]}.",
                 next_step=f"Leave one of them away: the file's `{key}`, or the option.",
             )
+    empty = [key for key, text in said.items() if not text]
+    if empty:
+        raise BadRequest(f"The {empty[0]} is empty.", next_step="Give a name, or leave the word away.")
     try:
         return msgspec.convert(said, Scope)
     except msgspec.ValidationError as exc:

@@ -31,6 +31,8 @@ def read_attribute_file(name: str, schema: Mapping[str, Any]) -> AttributeFile:
     if not isinstance(found, dict):
         raise Malformed(f"{name}: not a map of fields.", next_step="`yard update KIND --gen` writes a sample.")
     scope = {key: found.pop(key) for key in SCOPE_KEYS if key in found}
+    # flytectl writes words that are not given as empty. Not so the project: without it the row would be everyone's.
+    scope = {key: value for key, value in scope.items() if key == "project" or value != ""}
     for key, value in scope.items():
         if not isinstance(value, str):
             raise Malformed(f"{name}: {key} is not a text.", next_step="Put quotes around it.")

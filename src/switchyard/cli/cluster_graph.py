@@ -84,9 +84,16 @@ def _size(shape: Shape) -> str:
 
 def _fields(fields: object) -> str:
     assert isinstance(fields, dict)
-    shown = [f"{key}={value}" for key, value in sorted(fields.items())]
+    shown = [_field(key, value) for key, value in sorted(fields.items())]
     more = " …" if len(shown) > FIELDS_SHOWN else ""
     return clean("  " + " ".join(shown[:FIELDS_SHOWN]) + more) if shown else ""
+
+
+def _field(key: str, value: object) -> str:
+    """What is simply there is its name, as Flux writes a property."""
+    if value is True:
+        return key
+    return f"{key}={'false' if value is False else value}"
 
 
 def _totals(totals: dict[str, int]) -> str:

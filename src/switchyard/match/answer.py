@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from switchyard.match.cutting import allowed
 from switchyard.match.demand import Demand, Kind, Need, each_need
-from switchyard.match.engine import TOO_COMPLEX, Match, Misfit
-from switchyard.match.misfit import explain, explain_constraint, explain_spread
-from switchyard.match.question import UNBOUNDED, Question, TooComplex, Vector
+from switchyard.match.misfit import explain, explain_constraint, explain_spread, short_in_all
+from switchyard.match.outcome import STEPS_MAX, TOO_COMPLEX, Match, Misfit
+from switchyard.match.question import UNBOUNDED, Budget, Question, TooComplex, Vector
 from switchyard.match.tree import Forest, forest_of
 from switchyard.model.graph import Graph
 
 UNEXPLAINED = Misfit("", "")
+BEAM = 8  # ways kept at first: a few milliseconds
 
 
 class Counting(Protocol):
@@ -21,9 +23,9 @@ class Counting(Protocol):
 
     def question(self, needs: tuple[Need, ...], forest: Forest, *, is_capped: bool) -> Question: ...
 
-    def ways(self, question: Question, forest: Forest) -> list[Vector]: ...
+    def ways(self, question: Question, forest: Forest, budget: Budget) -> list[Vector]: ...
 
-    def ways_by_node(self, question: Question, forest: Forest) -> list[tuple[list[Vector], int]]: ...
+    def ways_by_node(self, question: Question, forest: Forest, budget: Budget) -> list[tuple[list[Vector], int]]: ...
 
 
 def answer(demand: Demand, graph: Graph, engine: Counting, *, is_explained: bool = True) -> Match | Misfit:
@@ -78,16 +80,39 @@ class _Asked:
         """All of them at the same time."""
         question = self.engine.question(needs, self.forest, is_capped=False)
         if question.is_competing:
-            question = self.engine.question(needs, self.forest, is_capped=True)
-        ways = self.engine.ways(question, self.forest)
-        is_met = question.is_reached(ways)
-        if not question.is_competing and len(needs) == 1 and _slot_chain(needs[0]) is None:
-            slots = _counted(ways[0][question.goal[0][0]] // needs[0].slot_units)  # the common case: one look is enough
-        else:
+            # What the whole cluster has too little of needs no search, which might end undecided.
+            is_met = short_in_all(needs, self.forest) is None and self._search(
+                self.engine.question(needs, self.forest, is_capped=True)
+            )
             slots = self._slots(needs) if self.is_explained else None
+        else:
+            (vector,) = self.engine.ways(question, self.forest, Budget())
+            is_met = question.is_reached([vector])
+            if len(needs) == 1 and _slot_chain(needs[0]) is None:
+                slots = _counted(vector[question.goal[0][0]] // needs[0].slot_units)
+            else:
+                slots = self._slots(needs) if self.is_explained else None
         if is_met:
             return Match(slots)
         return replace(self._why(needs), slots=slots) if self.is_explained else UNEXPLAINED
+
+    def _search(self, question: Question) -> bool:
+        """A few ways first, which often show that it fits; then all, within the bounds."""
+        with contextlib.suppress(TooComplex):
+            is_met, is_certain = self._look(question, beam=BEAM)
+            if is_met or is_certain:
+                return is_met
+        return self._look(question)[0]
+
+    def _look(self, question: Question, *, beam: int | None = None) -> tuple[bool, bool]:
+        """Whether it fits, and whether a no is certain. Charged to the demand, whatever comes of it."""
+        search = self.demand.search
+        budget = Budget(max(0, min(STEPS_MAX, search.steps_left)), beam=beam)
+        try:
+            is_met = question.is_reached(self.engine.ways(question, self.forest, budget))
+            return is_met, not budget.was_cut
+        finally:
+            search.steps_left -= budget.steps
 
     def _why(self, needs: tuple[Need, ...]) -> Misfit:
         return explain(needs, self.forest, word=self.demand.unit_word)
@@ -100,7 +125,7 @@ class _Asked:
             question = self.engine.question(needs, self.forest, is_capped=False)
             if question.is_competing:
                 return None
-            (vector,) = self.engine.ways(question, self.forest)
+            (vector,) = self.engine.ways(question, self.forest, Budget())
             return _counted(min(vector[place] // count for place, count in question.goal))
         except TooComplex:
             return None
@@ -109,7 +134,7 @@ class _Asked:
         chain = _slot_chain(need)
         question = self.engine.question((chain or need,), self.forest, is_capped=False)
         place = question.goal[0][0]
-        units = max(vector[place] for vector in self.engine.ways(question, self.forest))
+        units = max(vector[place] for vector in self.engine.ways(question, self.forest, Budget()))
         return _counted(units // (1 if chain else need.slot_units))
 
     def _spread(self, need: Need, nodes: int) -> Match | Misfit:
@@ -117,7 +142,7 @@ class _Asked:
         question = self.engine.question((replace(need, count=1),), self.forest, is_capped=False)
         place = question.goal[0][0]
         holds: dict[int, int] = {}  # tasks on a node → how many such nodes
-        for ways, count in self.engine.ways_by_node(question, self.forest):
+        for ways, count in self.engine.ways_by_node(question, self.forest, Budget()):
             units = max(vector[place] for vector in ways)
             holds[units] = holds.get(units, 0) + count
         best, left = 0, nodes

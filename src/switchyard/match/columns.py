@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from switchyard.match.demand import Demand, Kind, Need
 from switchyard.match.requirement import Requirement
-from switchyard.match.tree import forest_of
-from switchyard.model.graph import Attached, Graph
+from switchyard.match.tree import Forest
+from switchyard.model.graph import Attached
 
 FIRST_ROOM = 16
 # Totals are kept as floats, since they may pass 2^63; a hair less is asked for, so that rounding excludes nobody.
@@ -33,9 +33,8 @@ class Columns:
         self._vertices: list[tuple[Attached, bytes]] = []
         self._meeting: dict[Requirement, tuple[int, list[bytes]]] = {}
 
-    def add(self, graph: Graph) -> None:
+    def add(self, forest: Forest) -> None:
         row = self.rows
-        forest = forest_of(graph)
         for (kind, unit), amount in forest.root.totals.items():
             self._set(("total", kind, unit), row, amount)
         for node, _ in forest.nodes:

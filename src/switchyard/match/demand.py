@@ -68,6 +68,13 @@ class Plain:
     storage_bytes: int = 0
 
 
+@dataclass(slots=True)
+class Search:
+    """How much searching a demand may still cost, over all clusters: a hard one must not hold the server up."""
+
+    steps_left: int = 200_000  # about a second
+
+
 @dataclass(frozen=True, eq=False)
 class Demand:
     """All needs of a job. `is_together`: at the same time; else each on its own. No needs: it fits everywhere.
@@ -93,6 +100,11 @@ class Demand:
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+    @cached_property
+    def search(self) -> Search:
+        """What is left to spend on it."""
+        return Search()
 
     @property
     def is_by_name(self) -> bool:
@@ -137,12 +149,15 @@ def each_need(needs: tuple[Need, ...], times: int = 1) -> Iterator[tuple[Need, i
 
 
 def tidy(needs: list[Need]) -> tuple[Need, ...]:
-    """Equal siblings add up, units of bytes are bytes, and the order in which they were written does not matter."""
+    """Equal siblings add up, units of bytes are bytes, and the order in which they were written does not matter.
+
+    Any other unit is left to the graph, which counts in its own: nothing here could convert it.
+    """
     found: dict[Need, int] = {}
     for need in needs:
         factor = bytes_per(need.unit) if need.unit else None
         amount = need.count * (factor or 1)
-        alike = replace(need, count=1, unit="B" if factor else need.unit, slot_units=1)
+        alike = replace(need, count=1, unit="B" if factor else "", slot_units=1)
         found[alike] = found.get(alike, 0) + amount
     summed = [
         replace(need, count=count, slot_units=1 if need.kind is Kind.SLOT else count) for need, count in found.items()

@@ -36,7 +36,7 @@ class Class:
 
     signature: str
     graph: Graph
-    forest: Forest  # held, so that its subtrees stay shared
+    forest: Forest | None = None  # held from the first question on, so that its subtrees stay shared
     members: Numbers = field(default_factory=lambda: np.empty(FIRST_ROOM, dtype=np.int64))
     size: int = 0
 
@@ -193,7 +193,7 @@ class Index:
             self._sweep()
         layout = self._layout
         kind = len(layout.classes)
-        layout.classes.append(Class(graph.signature, graph, forest_of(graph)))
+        layout.classes.append(Class(graph.signature, graph))
         layout.by_signature[graph.signature] = kind
         layout.empty += 1
         return kind
@@ -246,7 +246,8 @@ NOBODY = Candidates(())
 
 def _fill(layout: _Layout) -> None:
     for new in layout.classes[layout.columns.rows :]:
-        layout.columns.add(new.graph)
+        new.forest = forest_of(new.graph)
+        layout.columns.add(new.forest)
 
 
 def _holds(known: _Known, changes: list[int], as_of: int, now: int) -> bool:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from switchyard.match.constraint import Constraint
 from switchyard.match.demand import Kind, Need, each_need
-from switchyard.match.engine import Misfit
+from switchyard.match.outcome import Misfit
 from switchyard.match.requirement import Requirement
 from switchyard.match.tree import Forest, Tree
 from switchyard.model.graph import Graph
 from switchyard.model.quantity import show_bytes
 
 VALUES_SHOWN = 3
+TEXT_CHARS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,28 @@ def explain(needs: tuple[Need, ...], forest: Forest, *, word: str) -> Misfit:
         for judge in (_too_little, _too_few_that_meet, _too_few_holders):
             if found := judge(level, forest, word):
                 return found
+    if short := short_in_all(needs, forest):
+        return short
     inner = max((need for need, _ in each_need(needs)), key=lambda need: len(need.holds))
     place = "node" if inner.kind is Kind.SLOT else inner.type
     if len(needs) > 1:
         return Misfit(place, "every need fits by itself, but not all of them at the same time")
     what = ", ".join(map(_amount, inner.holds)) or _amount(inner)
     return Misfit(place, f"no single {place} has all that one {_name(inner, word)} needs: {what}")
+
+
+def short_in_all(needs: tuple[Need, ...], forest: Forest) -> Misfit | None:
+    """Needs that must be met together ask for more of a type than the whole cluster has."""
+    asked: dict[tuple[str, str], int] = {}
+    for need, count in each_need(needs):
+        if need.kind is Kind.VERTEX:
+            asked[need.type, need.unit] = asked.get((need.type, need.unit), 0) + count
+    for (kind, unit), total in asked.items():
+        alike = Need(kind, total, unit)
+        best = _has(forest.root, alike)
+        if best < total:
+            return Misfit(kind, f"needs {_amount(alike)} in all; the cluster has {_shown(best, alike)}", total, best)
+    return None
 
 
 def explain_spread(need: Need, nodes: int, holds: dict[int, int], best: int, *, word: str) -> Misfit:
@@ -60,7 +77,7 @@ def explain_spread(need: Need, nodes: int, holds: dict[int, int], best: int, *, 
 
 
 def explain_constraint(constraint: Constraint, graph: Graph) -> Misfit:
-    return Misfit("node", f"no node of {graph.nodes} meets the constraint {constraint}", 1)
+    return Misfit("node", f"no node of {graph.nodes} meets the constraint {str(constraint)[:TEXT_CHARS_MAX]}", 1)
 
 
 def _levels(needs: tuple[Need, ...], forest: Forest) -> Iterator[Level]:

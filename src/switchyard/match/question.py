@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from switchyard.match.demand import Kind, Need, each_need
-from switchyard.match.engine import STEPS_MAX
+from switchyard.match.outcome import STEPS_MAX
 from switchyard.match.requirement import Requirement
 from switchyard.match.tree import Tree
 
@@ -28,10 +28,17 @@ class TooComplex(Exception):
 
 
 class Budget:
-    """How much searching is left."""
+    """How much searching is left. With a beam only so many ways are kept: a yes is then certain, a no is not."""
 
-    def __init__(self, steps: int = STEPS_MAX) -> None:
-        self._left = steps * COMPARED_PER_STEP
+    def __init__(self, steps: int = STEPS_MAX, *, beam: int | None = None) -> None:
+        self._left = self._all = steps * COMPARED_PER_STEP
+        self.beam = beam
+        self.was_cut = False
+
+    @property
+    def steps(self) -> int:
+        """How much was spent."""
+        return (self._all - self._left) // COMPARED_PER_STEP
 
     def spend(self, *, made: int = 0, compared: int = 0) -> None:
         self._left -= made * COMPARED_PER_STEP + compared
@@ -102,6 +109,17 @@ class Question:
     @cached_property
     def places(self) -> tuple[Taker, ...]:
         return tuple(taker for taker in self.takers if taker.kind is Kind.PLACE)
+
+    @cached_property
+    def amounts_of_slot(self) -> tuple[tuple[tuple[str, str], int], ...] | None:
+        """Of a lone slot that holds nothing but amounts, by type and unit: a node's totals then say it all."""
+        *inner, slot = self.takers
+        if slot.kind is not Kind.SLOT or self.is_competing:
+            return None
+        if any(taker.takes or taker.requires or taker.is_distinct or taker.kind is not Kind.VERTEX for taker in inner):
+            return None
+        counts = dict(slot.takes)
+        return tuple(((taker.type, taker.unit), counts[taker.place]) for taker in inner)
 
     @cached_property
     def memo(self) -> Memo:
@@ -222,6 +240,9 @@ class Question:
             budget.spend(compared=len(kept))
             if not any(all(map(int.__ge__, other, vector)) for other in kept):
                 kept.append(vector)
+        if budget.beam is not None and len(kept) > budget.beam:
+            budget.was_cut = True  # evenly along the front: what is needed of each lies somewhere between the ends
+            kept = [kept[at * (len(kept) - 1) // (budget.beam - 1)] for at in range(budget.beam)]
         return kept
 
     def is_reached(self, ways: list[Vector]) -> bool:

@@ -6,13 +6,14 @@ from functools import lru_cache
 
 from switchyard.match.answer import answer
 from switchyard.match.demand import Demand, Kind, Need
-from switchyard.match.engine import Match, Misfit
+from switchyard.match.outcome import Match, Misfit
 from switchyard.match.question import Budget, Memo, Question, Vector, compile_needs
 from switchyard.match.tree import Forest, Tree, forest_of
 from switchyard.model.graph import Graph
 
 # Questions whose partial answers are kept for the next cluster; whole verdicts are kept by the index.
 KEPT_MAX = 64
+MEMO_MAX = 100_000  # subtrees remembered of one question
 
 
 class Shapes:
@@ -34,22 +35,25 @@ class Shapes:
     def question(self, needs: tuple[Need, ...], forest: Forest, *, is_capped: bool) -> Question:
         return _kept(needs, forest.nested, is_capped)
 
-    def ways(self, question: Question, forest: Forest) -> list[Vector]:
+    def ways(self, question: Question, forest: Forest, budget: Budget) -> list[Vector]:
         """What floats up to the top of the cluster."""
-        memo, budget = self._memo(question), Budget()
+        memo = _memo(question)
         root = forest.root
         return _ways(question, root, memo, budget, is_inside=False, is_node=not root.has_node or root.is_node)
 
-    def ways_by_node(self, question: Question, forest: Forest) -> list[tuple[list[Vector], int]]:
+    def ways_by_node(self, question: Question, forest: Forest, budget: Budget) -> list[tuple[list[Vector], int]]:
         """What floats up to the top of each kind of node, and how many there are of the kind."""
-        memo, budget = self._memo(question), Budget()
+        memo = _memo(question)
         return [
             (_ways(question, tree, memo, budget, is_inside=True, is_node=True), count) for tree, count in forest.nodes
         ]
 
-    def _memo(self, question: Question) -> Memo:
-        """A search has a bound per cluster, so what it found before must not count."""
-        return {} if question.is_competing else question.memo
+
+def _memo(question: Question) -> Memo:
+    """A search has a bound per cluster, so what it found before must not count."""
+    if len(question.memo) > MEMO_MAX:
+        question.memo.clear()
+    return {} if question.is_competing else question.memo
 
 
 def _ways(
@@ -68,8 +72,13 @@ def _ways(
 
 def _slots(question: Question, forest: Forest) -> int:
     """A slot lies inside a node, so that the kinds of node are all there is to look at."""
-    memo, place, found = question.memo, question.goal[0][0], 0
+    memo, place, found = _memo(question), question.goal[0][0], 0
+    amounts, slot = question.amounts_of_slot, question.takers[-1]
     for tree, count in forest.nodes:
+        if amounts:
+            if slot.may(tree):
+                found += count * min(tree.totals.get(key, 0) // amount for key, amount in amounts)
+            continue
         ways = memo.get((tree, True))
         if ways is None:
             ways = _ways(question, tree, memo, Budget(), is_inside=True, is_node=True)

@@ -21,6 +21,8 @@ class Tree:
     children: tuple[tuple[Tree, int], ...]
     has_node: bool  # it is a node, or one lies below
     totals: dict[tuple[str, str], int]  # in all, by type and unit: bytes (B), or as the graph counts
+    types: frozenset[str]  # its own and all below
+    nested: frozenset[str]  # types that lie below themselves somewhere
 
     @property
     def is_node(self) -> bool:
@@ -38,12 +40,18 @@ class Forest:
     trees: tuple[Tree, ...]
     counts: tuple[int, ...]
     nodes: tuple[tuple[Tree, int], ...]  # the kinds of node; a cluster without nodes is one itself
-    types: frozenset[str]
-    nested: frozenset[str]  # types that lie below themselves somewhere
 
     @property
     def root(self) -> Tree:
         return self.trees[-1]
+
+    @property
+    def types(self) -> frozenset[str]:
+        return self.root.types
+
+    @property
+    def nested(self) -> frozenset[str]:
+        return self.root.nested
 
     def of_type(self, kind: str) -> list[tuple[Tree, int]]:
         return [(tree, count) for tree, count in zip(self.trees, self.counts, strict=True) if tree.type == kind]
@@ -60,20 +68,14 @@ def forest_of(graph: Graph) -> Forest:
     if known is not None:
         return known
     trees: list[Tree] = []
-    below: list[frozenset[str]] = []
-    nested: set[str] = set()
     for shape, digest in zip(graph.shapes, graph.digests, strict=True):
         tree = _TREES.get(digest)
         if tree is None:
             tree = _TREES.setdefault(digest, _tree(shape, [(trees[child], count) for child, count in shape.children]))
         trees.append(tree)
-        under = frozenset().union(*(below[child] for child, _ in shape.children))
-        if shape.type in under:
-            nested.add(shape.type)
-        below.append(under | {shape.type})
     counts = graph.multiplicity
     nodes = [(tree, count) for tree, count in zip(trees, counts, strict=True) if tree.is_node] or [(trees[-1], 1)]
-    found = Forest(tuple(trees), tuple(counts), tuple(nodes), below[-1], frozenset(nested))
+    found = Forest(tuple(trees), tuple(counts), tuple(nodes))
     return _FORESTS.setdefault(graph.signature, found)
 
 
@@ -86,6 +88,8 @@ def _tree(shape: Shape, children: list[tuple[Tree, int]]) -> Tree:
         for key, amount in child.totals.items():
             totals[key] = totals.get(key, 0) + amount * count
     has_node = shape.type == "node" or any(child.has_node for child, _ in children)
+    below = frozenset[str]().union(*(child.types for child, _ in children))
+    nested = frozenset[str]().union(*(child.nested for child, _ in children))
     return Tree(
         shape.type,
         shape.size,
@@ -95,4 +99,6 @@ def _tree(shape: Shape, children: list[tuple[Tree, int]]) -> Tree:
         tuple(children),
         has_node,
         totals,
+        below | {shape.type},
+        nested | {shape.type} if shape.type in below else nested,
     )

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from switchyard.match.answer import answer
 from switchyard.match.demand import Demand, Need
-from switchyard.match.engine import Match, Misfit
+from switchyard.match.outcome import Match, Misfit
 from switchyard.match.question import Budget, Question, TooComplex, Vector, compile_needs
 from switchyard.match.tree import Forest, Tree
 from switchyard.model.graph import Graph
 
-VERTICES_MAX = 2_000_000  # some seconds
+VERTICES_MAX = 250_000  # about a second
 
 
 class Walk:
@@ -25,18 +25,17 @@ class Walk:
     def question(self, needs: tuple[Need, ...], forest: Forest, *, is_capped: bool) -> Question:
         return compile_needs(needs, nested=forest.nested, is_capped=is_capped)
 
-    def ways(self, question: Question, forest: Forest) -> list[Vector]:
+    def ways(self, question: Question, forest: Forest, budget: Budget) -> list[Vector]:
         """What floats up to the top of the cluster."""
         if sum(forest.counts) > VERTICES_MAX:
             raise TooComplex
         root = forest.root
-        return _visit(question, root, Budget(), is_inside=False, is_node=not root.has_node or root.is_node)
+        return _visit(question, root, budget, is_inside=False, is_node=not root.has_node or root.is_node)
 
-    def ways_by_node(self, question: Question, forest: Forest) -> list[tuple[list[Vector], int]]:
+    def ways_by_node(self, question: Question, forest: Forest, budget: Budget) -> list[tuple[list[Vector], int]]:
         """What floats up to the top of each node."""
         if sum(forest.counts) > VERTICES_MAX:
             raise TooComplex
-        budget = Budget()
         return [
             (_visit(question, tree, budget, is_inside=True, is_node=True), 1)
             for tree, count in forest.nodes

@@ -124,6 +124,9 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         for name, request, limit in pairs:
             if limit is not None and request is not None and parse_amount(limit) < parse_amount(request):
                 raise ValueError(f"limits.{name} ({limit}) is below the request ({request})")
+        if None not in (self.gpus, self.limits.gpus) and self.gpus != self.limits.gpus:
+            # A device is given or not: Kubernetes refuses a limit of such a resource that is not the request.
+            raise ValueError(f"limits.gpus ({self.limits.gpus}) must be the request ({self.gpus})")
 
 
 class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -48,8 +48,6 @@ def from_dictionary(form: Mapping[str, Any]) -> Plain:
     """The same for named groups of resources."""
     only(form, DICTIONARY, "")
     groups = as_mapping(form.get("resources"), "resources")
-    if not groups:
-        raise refused("resources", "expected at least one group of resources")
     totals = _Totals()
     chosen = {
         name: group for name, group in groups.items() if isinstance(group, Mapping) and group.get("schedule") is True

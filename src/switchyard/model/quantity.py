@@ -7,6 +7,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 AMOUNT = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})(?:[eE]([+-]?[0-9]{1,2}))?([A-Za-z]{0,3})\Z")
+EXPONENT_AND_UNIT = re.compile(r"[0-9.][eE][+-]?[0-9]+[A-Za-z]")  # in Kubernetes one excludes the other
 SUFFIX: dict[str, Fraction] = {
     "": Fraction(1),
     "n": Fraction(1, 10**9),
@@ -53,7 +54,7 @@ def parse_amount(text: str | int | float) -> Fraction:
 def parse_kubernetes(text: str | int | float) -> Fraction:
     """An exact amount in Kubernetes' own form, which has no B: 500m, 2, 450Mi, 1e3."""
     value = parse_amount(text)
-    if isinstance(text, str) and text.endswith(("B", "K")):
+    if isinstance(text, str) and (text.endswith(("B", "K")) or EXPONENT_AND_UNIT.search(text)):
         raise ValueError(f"{text[:40]!r} is not a quantity of Kubernetes; write 500m, 2, 450Mi or 16Gi")
     return value
 

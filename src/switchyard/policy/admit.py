@@ -54,15 +54,20 @@ def admit(
     policy: Policy,
     projects: Mapping[str, ProjectEntry],
     *,
+    demanded: Mapping[str, int] | None = None,
     launch_plan: ExecutionConfig | None = None,
     auth_role: ExecutionConfig | None = None,
 ) -> Admitted:
-    """Fill and check a request by the rules of its scope. `launch_plan`, `auth_role`: the launch plan's own words."""
+    """Fill and check a request by the rules of its scope.
+
+    `demanded`: what the largest task of its jobspec asks for. `launch_plan`, `auth_role`: the launch plan's own words.
+    """
     project = _known_scope(request, policy.platform, projects)
     effective = policy.effective(key_of(request))
     draft = Draft(
         request,
         policy.platform,
+        demanded=dict(demanded or {}),
         pool=request.pool,
         label=request.cluster_label,
         tags=tuple(request.tags),

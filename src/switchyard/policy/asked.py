@@ -8,6 +8,7 @@ from switchyard.model.attributes import JobPolicy, UsedValue
 from switchyard.model.execution import ExecutionConfig, QualityOfService
 from switchyard.model.job import JobRequest
 from switchyard.model.scope import Level
+from switchyard.policy.kinds import Kinds
 from switchyard.policy.kinds.cluster_assignment import ClusterAssignment
 from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabel
 from switchyard.policy.kinds.execution_queue import ExecutionQueue
@@ -16,10 +17,14 @@ from switchyard.policy.kinds.task_resources import JOB_FIELDS, TaskResources
 from switchyard.policy.kinds.workflow_execution_config import WorkflowExecutionConfig
 
 
-def as_asked(request: JobRequest, used: JobPolicy) -> JobRequest:
+def as_asked(request: JobRequest, used: JobPolicy, kinds: Kinds) -> JobRequest:
     """The request without what the rules filled in, and with what it said itself."""
+    for kind in kinds:
+        given = {value.field: value.value for value in used.values if value.kind == kind.name and _is_ruled(value)}
+        if given:
+            request = kind.take_back(request, given)
     own = {(value.kind, value.field): value.value for value in used.values if value.level is Level.REQUEST}
-    by_rule = [value for value in used.values if value.level is not Level.REQUEST]
+    by_rule = [value for value in used.values if _is_ruled(value)]
     service = {name: own.get((QualityOfServiceKind.name, name)) for name in ("tier", "queueing_budget")}
     spec = msgspec.structs.replace(
         request.spec,
@@ -35,6 +40,10 @@ def as_asked(request: JobRequest, used: JobPolicy) -> JobRequest:
         tags=own.get((ExecutionQueue.name, "tags"), []),
         quality_of_service=msgspec.convert(service, QualityOfService) if any(service.values()) else None,
     )
+
+
+def _is_ruled(value: UsedValue) -> bool:
+    return value.level is not Level.REQUEST
 
 
 def _resources(request: JobRequest, by_rule: list[UsedValue]) -> object:

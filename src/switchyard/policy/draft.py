@@ -50,6 +50,8 @@ class Draft(Struct, frozen=True):
     platform: Platform
     launch_plan: ExecutionConfig | None = None  # the launch plan's own spec, below the request and above all rows
     auth_role: ExecutionConfig | None = None  # Flyte's deprecated role: below all rows and above the platform
+    # Of a job written as a jobspec: what its largest task asks for, in the words of task resources.
+    demanded: dict[str, int] = {}
     pool: str | None = None
     label: str | None = None
     tags: tuple[str, ...] = ()

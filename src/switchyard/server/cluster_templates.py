@@ -40,7 +40,10 @@ class ClusterResources(Struct, frozen=True, forbid_unknown_fields=True):
         mistakes = [*_mistakes(self.templateData, "templateData")]
         for domain, given in _joined(self.customData, "customData", mistakes).items():
             mistakes += _mistakes(given, f"customData.{domain}")
-        parse_duration_s(self.refreshInterval)
+        try:
+            parse_duration_s(self.refreshInterval)
+        except ValueError as exc:
+            mistakes.append(f"refreshInterval: {exc}")
         if mistakes:
             raise ValueError("; ".join(mistakes))
 

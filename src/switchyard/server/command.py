@@ -14,7 +14,7 @@ import structlog
 from switchyard.errors import EXIT_USAGE, Malformed, YardError
 from switchyard.server.cluster_sections import strangers
 from switchyard.server.cluster_templates import templates_of
-from switchyard.server.config import Config, read_config
+from switchyard.server.config import Config, read_config, sound_sections
 from switchyard.server.platform import read_platform
 from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings, is_loopback, parse_address
@@ -131,22 +131,25 @@ def _file(text: str | None, flag: str, mistakes: list[str]) -> Path | None:
     return path
 
 
-def _config(text: str | None, mistakes: list[str]) -> Config:
-    path = _file(text, "--config", mistakes)
+def _config(file: str | None, mistakes: list[str]) -> Config:
+    path = _file(file, "--config", mistakes)
     if path is None or not path.is_file():
         return Config()
     try:
-        config = read_config(path.read_text(), where=str(path))
-        found = [*read_platform(config)[1], *read_selection(config.selection)[1]]
-        if found:
-            found += strangers(msgspec.to_builtins(config.clusters))
-        mistakes += [f"{path}: {mistake}" for mistake in found]
-        return config
-    except YardError as exc:
-        mistakes.append(exc.detail)
+        text = path.read_text()
     except (OSError, UnicodeDecodeError) as exc:
         mistakes.append(f"--config: {exc}")
-    return Config()
+        return Config()
+    try:
+        config = read_config(text, where=str(path))
+    except YardError as exc:
+        mistakes.append(exc.detail)
+        config = sound_sections(text)
+    found = [*read_platform(config)[1], *read_selection(config.selection)[1]]
+    if found or mistakes:
+        found += strangers(msgspec.to_builtins(config.clusters))
+    mistakes += [f"{path}: {mistake}" for mistake in found]
+    return config
 
 
 def _templates(config: Config, file: str | None, mistakes: list[str]) -> Templates:

@@ -30,6 +30,7 @@ from switchyard.server.cluster_templates import ClusterResources, NamespaceMappi
 Weight = Annotated[float, Meta(ge=0, le=WEIGHT_MAX)]
 Scalar = str | int | float
 MISTAKES_MAX = 100
+REFERRED = ("domains", "queues")  # sections whose names others use
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):
@@ -236,6 +237,23 @@ def read_config(text: str, *, where: str) -> Config:
             next_step="Correct them all and start again.",
         )
     return msgspec.convert(value, Config)
+
+
+def sound_sections(text: str) -> Config:
+    """Of a config with mistakes the sections that have none, so that mistakes between sections are told at once, too.
+
+    Nothing of it where a section is wrong whose names others use: they would seem unknown.
+    """
+    try:
+        value = load_yaml(text, where="")
+    except Malformed:
+        return Config()
+    hints = typing.get_type_hints(Config, include_extras=True)
+    given = {name: section for name, section in value.items() if name in hints} if isinstance(value, dict) else {}
+    sound = {name: section for name, section in given.items() if not find_mistakes(section, hints[name], name)}
+    if any(name in given and name not in sound for name in REFERRED):
+        return Config()
+    return msgspec.convert(sound, Config)
 
 
 def find_mistakes(value: Any, kind: Any, path: str) -> list[str]:

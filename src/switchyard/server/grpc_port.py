@@ -8,7 +8,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from switchyard.errors import Unavailable
-from switchyard.server.flyte import rpc as flyte
+from switchyard.server.flyte.absent import is_installed, refusal
+from switchyard.server.flyte.status import code_of, message_of
 from switchyard.server.yard import Yard
 
 MESSAGE_BYTES_MAX = 64 * 2**20
@@ -34,7 +35,7 @@ class GrpcPort:
         assert settings.grpc is not None
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="grpc")
         self._server = grpc.server(threads, options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
-        self._server.add_generic_rpc_handlers(flyte.handlers(yard))
+        self._server.add_generic_rpc_handlers(_flyte(yard))
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
@@ -57,3 +58,23 @@ class GrpcPort:
     def stop(self) -> None:
         self._health.enter_graceful_shutdown()
         self._server.stop(grace=0.5)
+
+
+def _flyte(yard: Yard) -> tuple[grpc.GenericRpcHandler, ...]:
+    if not is_installed():
+        return (_Absent(),)
+    from switchyard.server.flyte.rpc import handlers
+
+    return handlers(yard)
+
+
+class _Absent(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Refuses every call of Flyte's services, with the reason."""
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        return grpc.unary_unary_rpc_method_handler(_refuse) if details.method.startswith("/flyteidl.") else None
+
+
+def _refuse(_request: bytes, context: grpc.ServicerContext) -> None:
+    error = refusal()
+    context.abort(grpc.StatusCode[code_of(error)], message_of(error))

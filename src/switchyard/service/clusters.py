@@ -60,7 +60,6 @@ def cluster_view(context: Context, member: Member | None) -> Cluster:
 def _view(context: Context, member: Member, row: ClusterEntry, state: list[StateValue]) -> Cluster:
     agents = context.snapshots.fleet.by_cluster.get(member.id, ())
     seen = [context.snapshots.seen[agent] for agent in agents if agent in context.snapshots.seen]
-    loads = [context.snapshots.loads[agent] for agent in agents if agent in context.snapshots.loads]
     return Cluster(
         id=member.id,
         name=member.name,
@@ -71,7 +70,7 @@ def _view(context: Context, member: Member, row: ClusterEntry, state: list[State
         labels=row.labels,
         backend=row.backend,
         totals=member.graph.totals if member.graph else {},
-        load=loads[0] if loads else None,
+        load=context.snapshots.load_of(member.id),
         state=state,
         created_us=row.created_us,
         seen_us=max(seen, default=None),

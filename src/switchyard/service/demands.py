@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -11,7 +11,7 @@ import msgspec
 
 from switchyard.errors import Malformed
 from switchyard.match.canonical import demand_of_jobspec
-from switchyard.match.demand import Demand, Kind, Need
+from switchyard.match.demand import Demand, Kind, Need, each_need
 from switchyard.match.nextgen import demand_of_nextgen
 from switchyard.match.plain import demand_of
 from switchyard.match.requirement import Requirement
@@ -19,6 +19,14 @@ from switchyard.model.image import SUBSYSTEM, Compatibility, architecture_of
 from switchyard.model.job import JobSpec
 
 FORMS_MAX = 1024  # jobspecs kept as demands; most jobs of a user differ in their command alone
+
+# A vertex's type and unit, and what a rule calls it.
+_WORDS = {
+    ("core", ""): "cpu",
+    ("gpu", ""): "gpu",
+    ("memory", "B"): "memory",
+    ("storage", "B"): "ephemeral_storage",
+}
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 
@@ -29,6 +37,36 @@ def demand_of_spec(spec: JobSpec) -> Demand:
     if spec.demand is None:
         return demand_of(spec.resources, requires)
     return demand_of_form(spec.demand, requires)
+
+
+def largest_task(demand: Demand) -> dict[str, int]:
+    """What one task asks for at most, in the words of task resources: a slot's content, or that of a top vertex."""
+    found: dict[str, int] = {}
+    for task in _tasks(demand.needs):
+        below: dict[str, int] = {}
+        for need, count in each_need((replace(task, count=1),)):
+            if (word := _WORDS.get((need.type, need.unit))) is not None:
+                below[word] = below.get(word, 0) + count
+        found = {word: max(found.get(word, 0), below.get(word, 0)) for word in (*found, *below)}
+    return found
+
+
+def _tasks(needs: tuple[Need, ...]) -> Iterator[Need]:
+    """The outermost slots, and each top vertex with what it holds outside of slots."""
+    yield from _slots(needs)
+    yield from (_outside(need) for need in needs if need.kind is not Kind.SLOT)
+
+
+def _slots(needs: tuple[Need, ...]) -> Iterator[Need]:
+    for need in needs:
+        if need.kind is Kind.SLOT:
+            yield need
+        else:
+            yield from _slots(need.holds)
+
+
+def _outside(need: Need) -> Need:
+    return replace(need, holds=tuple(_outside(inner) for inner in need.holds if inner.kind is not Kind.SLOT))
 
 
 def demand_of_form(form: Mapping[str, Any], requires: tuple[Requirement, ...] = ()) -> Demand:

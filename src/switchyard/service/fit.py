@@ -124,9 +124,7 @@ class Fitting:
         """From what the agent last said is free; that it is up and takes jobs at all comes first."""
         if member.health is not Health.UP:
             return False, f"{member.health.value}: {member.reason}".rstrip(": ")
-        snapshots = self._context.snapshots
-        agents = snapshots.fleet.by_cluster.get(member.id, ())
-        load = next((snapshots.loads[agent] for agent in agents if agent in snapshots.loads), None)
+        load = self._context.snapshots.load_of(member.id)
         if load is None or load.free is None or load.signature != graph.signature:
             return None, "its agent does not say what is free on which node"
         free = free_part(graph, load.free)

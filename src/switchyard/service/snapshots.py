@@ -201,6 +201,12 @@ class Snapshots:
     def is_live(self, agent_id: str) -> bool:
         return self._now_us() - self.seen.get(agent_id, 0) < self.silent_after_us
 
+    def load_of(self, cluster_id: str) -> Load | None:
+        """How a cluster is, as the agent of it says that spoke last: another may be gone for long."""
+        agents = [agent for agent in self.fleet.by_cluster.get(cluster_id, ()) if agent in self.loads]
+        last = max(agents, key=lambda agent: self.seen.get(agent, 0), default=None)
+        return self.loads.get(last) if last else None
+
     def reckon(self) -> bool:
         """Work out the router's world from the fleet and from who is alive; true if it changed."""
         with self._lock:
@@ -326,4 +332,9 @@ def _cluster_entry(row: cluster_store.Row, before: ClusterEntry | None) -> Clust
 
 
 def _graph(text: str | None) -> Graph | None:
-    return msgspec.json.decode(text, type=Graph) if text else None
+    """A graph that cannot be read, written by another version, is one cluster's trouble and nobody else's."""
+    try:
+        return msgspec.json.decode(text, type=Graph) if text else None
+    except msgspec.ValidationError as exc:
+        log.error("graph not understood", error=str(exc)[:300])
+        return None

@@ -174,7 +174,7 @@ def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest
         select=Select(bounds.select[0], msgspec.json.decode(bounds.select[1])) if bounds.select else None,
         parameters=msgspec.json.decode(bounds.parameters) if bounds.parameters else {},
     )
-    asked = request if policy is None else as_asked(request, policy)
+    asked = request if policy is None else as_asked(request, policy, context.snapshots.policy.kinds)
     return asked, row.id, row.cluster_id if wanted.elsewhere else None
 
 

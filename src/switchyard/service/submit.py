@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from switchyard.errors import Denied, KeyReused, UnknownName
+from switchyard.match.engine import DEFAULT
 from switchyard.model.access import Role
 from switchyard.model.api import Created
 from switchyard.model.job import JobRequest, JobSpec
@@ -19,7 +20,7 @@ from switchyard.service.bounds import Bounds, bounds_of, encode_bounds, refuse_e
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.credential import hash_secret, holds, split_credential
-from switchyard.service.demands import demand_of_spec
+from switchyard.service.demands import demand_of_spec, largest_task
 from switchyard.service.newjob import (
     JobInsert,
     Kept,
@@ -36,6 +37,7 @@ from switchyard.store import jobs
 from switchyard.store.database import Tx
 
 RULINGS_MAX = 4096  # one per shape and actor, kept for one version of the world
+QUICK_CLASSES_MAX = 64  # different clusters that are asked at once: some milliseconds
 KNOWN_MAX = 65_536  # hashes known to be stored; forgetting one costs an insert that does nothing
 KNOWN_US = 600_000_000  # for this long; then each is put again, which says that it is still used
 
@@ -46,6 +48,10 @@ class Accepted:
 
     created: Created
     is_new: bool
+
+
+class TakesLong(Exception):
+    """Many kinds of cluster are to be asked for the first time: decide it again where that may block."""
 
 
 class Submit:
@@ -68,10 +74,16 @@ class Submit:
         body: bytes,
         job_id: str | None = None,
         last: tuple[tuple[str, str], ...] = (),
+        is_quick: bool = False,
     ) -> JobInsert:
-        """Admit and route, from memory alone. `last`: clusters that come last, each with the reason."""
+        """Admit and route, from memory alone. `last`: clusters that come last, each with the reason.
+
+        `is_quick`: raise TakesLong rather than ask many clusters what nobody has asked before, or reckon with each.
+        """
+        if is_quick and not self.is_quick(request):
+            raise TakesLong
         admitted, bounds = self._admit(actor, request)
-        kept = self._rule(actor, admitted.request.spec, bounds, last)
+        kept = self._rule(actor, admitted.request.spec, bounds, last, is_quick=is_quick)
         job_id = job_id or self._context.new_id()
         return self._insert(
             actor,
@@ -107,7 +119,8 @@ class Submit:
         snapshots = self._context.snapshots
         if request.project in snapshots.access.projects:
             actor.need_project(Role.SUBMIT, request.project)
-        admitted = admit(request, snapshots.policy, snapshots.access.projects)
+        demanded = largest_task(demand_of_spec(request.spec)) if request.spec.demand is not None else None
+        admitted = admit(request, snapshots.policy, snapshots.access.projects, demanded=demanded)
         if request.match_engine is not None:
             self._context.engines.choose(request.match_engine)
         named, by_token = named_clusters(snapshots, actor, request)
@@ -116,7 +129,15 @@ class Submit:
         refuse_empty_names(bounds, snapshots.world)
         return admitted, bounds
 
-    def _rule(self, actor: Actor, spec: JobSpec, bounds: Bounds, last: tuple[tuple[str, str], ...] = ()) -> Kept:
+    def _rule(
+        self,
+        actor: Actor,
+        spec: JobSpec,
+        bounds: Bounds,
+        last: tuple[tuple[str, str], ...] = (),
+        *,
+        is_quick: bool = False,
+    ) -> Kept:
         world, access = self._context.snapshots.world, self._context.snapshots.access
         if self._rulings_of != (world.version, access.version) or len(self._rulings) > RULINGS_MAX:
             self._rulings, self._rulings_of = {}, (world.version, access.version)
@@ -125,6 +146,10 @@ class Submit:
         key = (actor.name, demand, bounds, last)
         kept = self._rulings.get(key)
         if kept is None:
+            # Shapes that compete for nodes are searched, cluster by cluster, and other engines take what they take.
+            is_long = world.index.classes > QUICK_CLASSES_MAX or spec.demand is not None or engine != DEFAULT
+            if is_quick and is_long:
+                raise TakesLong
             kept = keep(rule(bounds.ask(demand, actor, world, engine=engine, last=last), world))
             self._rulings[key] = kept
         return self._selecting.among(kept, key, bounds)

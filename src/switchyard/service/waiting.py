@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from switchyard.model.idset import IdSet
@@ -14,32 +15,43 @@ from switchyard.service.report import blocked, change_of, life_of, record
 from switchyard.service.upkeep import ROUND_MAX, Leadership, drop_tasks
 from switchyard.store import crowds, jobs
 
+# The columns that one locked job changes, or none: it is left alone.
+Change = Callable[[Batch, jobs.Row], dict[str, Any] | None]
 
-def release_due(context: Context, leadership: Leadership) -> int:
-    """Back-offs that are over: a job may be routed again, an array's tasks leased again."""
-    with context.database.read() as tx:
-        due = jobs.job_due(tx, now_us=context.now_us(), limit=ROUND_MAX)
-    if not due:
-        return 0
+
+def _change_each(context: Context, leadership: Leadership, ids: list[str], change: Change) -> int:
+    """One transaction: each of these jobs, locked, is changed or left alone; by nobody who leads no more."""
 
     def apply(batch: Batch) -> int:
         if not leadership.holds(batch):
             return 0
         changes: dict[str, dict[str, Any]] = {}
-        for job_id, row in jobs.job_lock(batch.tx, due).items():
-            if row.wake_us is None or row.wake_us > batch.now_us:
-                continue
-            if State(row.state) in FINAL:
-                changes[job_id] = {"wake_us": None}
-            elif row.array is not None:
-                changes[job_id] = _tasks_due(batch, row)
-            else:
-                changes[job_id] = {"wake_us": None, "blocked": blocked(row.blocked, remove="backoff")}
+        for job_id, row in jobs.job_lock(batch.tx, ids).items():
+            changed = change(batch, row)
+            if changed is not None:
+                changes[job_id] = changed
         jobs.job_change(batch.tx, changes)
-        batch.versions.add("pending")
         return len(changes)
 
-    return context.committer.call(apply, locks=due)
+    return context.committer.call(apply, locks=ids) if ids else 0
+
+
+def release_due(context: Context, leadership: Leadership) -> int:
+    """Back-offs that are over: a job may be routed again, an array's tasks leased again."""
+    with context.database.read() as tx:
+        due = jobs.job_due(tx, now_us=context.now_us(), limit=ROUND_MAX)
+
+    def change(batch: Batch, row: jobs.Row) -> dict[str, Any] | None:
+        if row.wake_us is None or row.wake_us > batch.now_us:
+            return None
+        if State(row.state) in FINAL:
+            return {"wake_us": None}
+        batch.versions.add("pending")
+        if row.array is not None:
+            return _tasks_due(batch, row)
+        return {"wake_us": None, "blocked": blocked(row.blocked, remove="backoff")}
+
+    return _change_each(context, leadership, due, change)
 
 
 def _tasks_due(batch: Batch, row: jobs.Row) -> dict[str, Any]:
@@ -94,53 +106,35 @@ def _holds(condition: str, state: str | None) -> bool:
 def expire(context: Context, leadership: Leadership) -> int:
     """Jobs that were to begin by now and have not."""
     with context.database.read() as tx:
-        late = jobs.job_expired(tx, now_us=context.now_us(), limit=ROUND_MAX)
-    if not late:
-        return 0
+        due = jobs.job_expired(tx, now_us=context.now_us(), limit=ROUND_MAX)
 
-    def apply(batch: Batch) -> int:
-        if not leadership.holds(batch):
-            return 0
-        changes: dict[str, dict[str, Any]] = {}
-        for job_id, row in jobs.job_lock(batch.tx, late).items():
-            life = life_of(row)
-            if row.expires_us is None or row.expires_us > batch.now_us:
-                continue
-            changes[job_id] = {"expires_us": None}
-            if life.state in FINAL or life.is_leased or row.leased_us is not None or row.tries:
-                continue  # it began in time
-            changes[job_id] |= _end(batch, row, State.FAILED, "expired: it did not begin in time")
-        jobs.job_change(batch.tx, changes)
-        jobs.dependency_clear(batch.tx, sorted(changes))
-        return len(changes)
+    def change(batch: Batch, row: jobs.Row) -> dict[str, Any] | None:
+        if row.expires_us is None or row.expires_us > batch.now_us:
+            return None
+        life = life_of(row)
+        if life.state in FINAL or life.is_leased or row.leased_us is not None or row.tries:
+            return {"expires_us": None}  # it began in time
+        jobs.dependency_clear(batch.tx, [row.id])
+        return _end(batch, row, State.FAILED, "expired: it did not begin in time")
 
-    return context.committer.call(apply, locks=late)
+    return _change_each(context, leadership, due, change)
 
 
 def report_late(context: Context, leadership: Leadership) -> int:
     """Jobs whose queueing budget is spent and that have not begun: said once, and shown from then on."""
     with context.database.read() as tx:
         due = jobs.job_late(tx, now_us=context.now_us(), limit=ROUND_MAX)
-    if not due:
-        return 0
 
-    def apply(batch: Batch) -> int:
-        if not leadership.holds(batch):
-            return 0
-        changes: dict[str, dict[str, Any]] = {}
-        for job_id, row in jobs.job_lock(batch.tx, due).items():
-            if row.late_from_us is None or row.late_from_us > batch.now_us:
-                continue
-            changes[job_id] = {"late_from_us": None}
-            if State(row.state) not in (State.PENDING, State.ASSIGNED) or row.agent_id is not None:
-                continue  # it began in time, or is over
-            budget_s = (row.late_from_us - row.created_us) // 1_000_000
-            changes[job_id]["late_us"] = batch.now_us
-            record(batch, row, Step(life_of(row), "late", f"it waits for longer than its budget of {budget_s} s"))
-        jobs.job_change(batch.tx, changes)
-        return len(changes)
+    def change(batch: Batch, row: jobs.Row) -> dict[str, Any] | None:
+        if row.late_from_us is None or row.late_from_us > batch.now_us:
+            return None
+        if State(row.state) not in (State.PENDING, State.ASSIGNED) or row.agent_id is not None:
+            return {"late_from_us": None}  # it began in time, or is over
+        budget_s = (row.late_from_us - row.created_us) // 1_000_000
+        record(batch, row, Step(life_of(row), "late", f"it waits for longer than its budget of {budget_s} s"))
+        return {"late_from_us": None, "late_us": batch.now_us}
 
-    return context.committer.call(apply, locks=due)
+    return _change_each(context, leadership, due, change)
 
 
 def let_crowds_go(context: Context, leadership: Leadership) -> int:
@@ -156,7 +150,7 @@ def let_crowds_go(context: Context, leadership: Leadership) -> int:
         if not leadership.holds(batch):
             return 0
         for crowd in sorted(spare):
-            batch.clusters |= crowds.crowd_release(batch.tx, crowd, spare[crowd])
+            batch.clusters |= crowds.crowd_release(batch.tx, crowd, spare[crowd], live=live[crowd])
         return len(spare)
 
     return context.committer.call(apply)

@@ -44,10 +44,11 @@ def crowd_park(tx: Tx, job_ids: list[str], reason: str) -> None:
         tx.execute(sa.update(jobs).where(jobs.c.id.in_(sorted(job_ids))).values(is_ready=False, reason=reason))
 
 
-def crowd_release(tx: Tx, crowd: str, count: int) -> set[str]:
+def crowd_release(tx: Tx, crowd: str, count: int, *, live: int = 0) -> set[str]:
     """Put the first parked jobs of a crowd back in their lines; the clusters to wake.
 
-    Without waiting for a lock: what somebody else is changing at this moment is left to the chore.
+    `live`: how many run; those that so many forbid are left out, as launch plans of one workflow may have several
+    bounds. Without waiting for a lock: what somebody else is changing at this moment is left to the chore.
     """
     has_tasks = sa.or_(
         jobs.c.array.is_(None),
@@ -55,7 +56,7 @@ def crowd_release(tx: Tx, crowd: str, count: int) -> set[str]:
     )
     parked = (
         sa.select(jobs.c.id, jobs.c.cluster_id)
-        .where(jobs.c.crowd == crowd, sa.text(PARKED), has_tasks)
+        .where(jobs.c.crowd == crowd, sa.text(PARKED), has_tasks, jobs.c.crowd_max > live)
         .order_by(jobs.c.priority.desc(), jobs.c.id)
         .limit(count)
         .with_for_update(skip_locked=True)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from switchyard.model.job import Priority
+from switchyard.model.job import JobRequest, Priority
 from switchyard.policy.draft import REQUEST, Draft, Entry
 from switchyard.policy.kinds.kind import Kind, Merge
 
@@ -36,3 +36,7 @@ class WorkflowPriority(Kind):
             return draft
         request = replace(draft.request, priority=found["priority"].value)
         return replace(draft, request=request)
+
+    def take_back(self, request: JobRequest, given: Mapping[str, Any]) -> JobRequest:
+        """Called for a job that is to run once more: what the rule gave it is not its own word."""
+        return replace(request, priority=0) if request.priority == given["priority"] else request

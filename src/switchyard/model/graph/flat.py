@@ -13,14 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct
 
 from switchyard.errors import Malformed
 from switchyard.model.decode import convert
 from switchyard.model.graph.cons import Cons
-from switchyard.model.graph.graph import NODES_MAX, Attached, Graph, Value
+from switchyard.model.graph.fields import checked_fields
+from switchyard.model.graph.graph import NODES_MAX, Attached, Graph, TypeName, Value
 from switchyard.model.graph.subsystem import Attachments
 from switchyard.model.hostlist import Run, compress, join, names_of, parse_hosts
 from switchyard.model.idset import IdSet
@@ -28,7 +31,7 @@ from switchyard.model.job import COUNT_MAX, Amount, Count
 from switchyard.model.names import LabelKey
 from switchyard.model.quantity import parse_bytes
 
-# Hosts are told apart only where a subsystem names them; then each costs a line in memory.
+# Hosts are told apart only where there are subsystems; then each costs a line in memory.
 NAMED_MAX = 1_000_000
 DEFAULT_PREFIX = "node"
 
@@ -58,20 +61,17 @@ class Flat:
     groups: list[Nodes]
 
     def resolve(self, name: str) -> str | None:
-        return name if any(_holds(run, name) for group in self.groups for run in group.hosts) else None
+        return name if name in self._names else None
 
-
-def _holds(run: Run, name: str) -> bool:
-    if run.lo is None:
-        return name == run.prefix
-    digits = name[len(run.prefix) : len(name) - len(run.suffix)]
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 12 or not run.lo <= int(digits) <= run.hi:
-        return False
-    return name == f"{run.prefix}{int(digits):0{run.width}d}{run.suffix}"
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        if (total := sum(group.count for group in self.groups)) > NAMED_MAX:
+            raise Malformed(f"{self.where}: a subsystem names hosts among {total:,}; the most is {NAMED_MAX:,}.")
+        return frozenset(name for group in self.groups for run in group.hosts for name in run)
 
 
 def graph_of(flat: Flat, attachments: Attachments) -> Graph:
-    groups = [part for group in flat.groups for part in _split(group, attachments, flat.where)]
+    groups = [part for group in flat.groups for part in (_split(group, attachments) if attachments else [group])]
     cons = Cons(flat.where)
     numbers = [_node(cons, group) for group in groups]
     counts: dict[int, int] = {}
@@ -88,29 +88,24 @@ def graph_of(flat: Flat, attachments: Attachments) -> Graph:
     return Graph(finished.shapes, "" if is_counted else hosts, ranks if is_ranked else "")
 
 
-def _split(group: Nodes, attachments: Attachments, where: str) -> Iterable[Nodes]:
+def _split(group: Nodes, attachments: Attachments) -> Iterable[Nodes]:
     """Nodes that a subsystem attaches different things to are no longer equal."""
-    if not attachments or not any(_holds(run, name) for name in attachments for run in group.hosts):
-        return [group]
-    if group.count > NAMED_MAX:
-        raise Malformed(f"{where}: a subsystem names hosts of a group of {group.count:,}; the most is {NAMED_MAX:,}.")
-    parts: dict[int, list[int]] = {}
-    kinds: list[list[Attached]] = []
     names = names_of(group.hosts)
+    if not any(name in attachments for name in names):
+        return [group]
     ranks = names_of(group.ranks)
+    parts: dict[bytes, list[int]] = {}
     for index, name in enumerate(names):
-        held = attachments.get(name, [])
-        if held not in kinds:
-            kinds.append(held)
-        parts.setdefault(kinds.index(held), []).append(index)
+        mark = msgspec.json.encode(attachments.get(name, []))
+        parts.setdefault(mark, []).append(index)
     return [
         replace(
             group,
             hosts=tuple(parse_hosts(compress(names[index] for index in indexes))),
             ranks=tuple(parse_hosts(compress(ranks[index] for index in indexes))),
-            attached=tuple(kinds[kind]),
+            attached=tuple(attachments.get(names[indexes[0]], [])),
         )
-        for kind, indexes in parts.items()
+        for indexes in parts.values()
     ]
 
 
@@ -159,8 +154,8 @@ def read_short(value: Any, *, where: str) -> Flat:
     groups = (
         convert(value, list[_Group], where=where) if isinstance(value, list) else [convert(value, _Group, where=where)]
     )
-    if not groups:
-        raise Malformed(f"{where}: no node groups.")
+    if not groups or value == {}:
+        raise Malformed(f"{where}: no node groups.", next_step="Say `nodes:` and `each:`.")
     found: list[Nodes] = []
     numbered = ranked = 0
     for index, group in enumerate(groups):
@@ -180,13 +175,14 @@ def read_short(value: Any, *, where: str) -> Flat:
         ranks = (Run("", "", ranked, ranked + count - 1),)
         ranked += count
         counts = {"core": group.each.core, "gpu": group.each.gpu}
-        found.append(Nodes(hosts, ranks, counts, size, group.each.socket, dict(group.properties)))
+        properties = checked_fields(group.properties, f"{place}.properties")
+        found.append(Nodes(hosts, ranks, counts, size, group.each.socket, properties))
     return Flat(where, found)
 
 
 class _Entry(Struct, frozen=True):
     rank: str
-    children: dict[str, str]
+    children: dict[TypeName, str]
 
 
 class _Execution(Struct, frozen=True):

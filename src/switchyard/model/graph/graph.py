@@ -28,7 +28,8 @@ COUNTED = frozenset({"node", "core", "gpu", "socket", "rack"})  # whose sizes ar
 
 TypeName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\u0000-\u0020\u007f]+(?!\n)$")]
 Text = Annotated[str, Meta(max_length=4096, pattern=r"^[^\u0000]*$")]
-Value = str | int | float | bool
+Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Value = str | Whole | float | bool
 Fields = Annotated[dict[Annotated[str, Meta(min_length=1, max_length=256)], Value], Meta(max_length=256)]
 Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 ChildCount = Annotated[int, Meta(ge=1, le=COUNT_MAX)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from msgspec import Struct
 
 from switchyard.errors import Malformed
 from switchyard.model.graph.cons import Cons
+from switchyard.model.graph.fields import checked_fields
 from switchyard.model.graph.graph import COUNTED, DEPTH_MAX, NODES_MAX, Attached, Graph, Value
 from switchyard.model.graph.subsystem import Attachments
 from switchyard.model.hostlist import compress
@@ -249,7 +251,7 @@ def _shape(
 ) -> int:
     entry = vertices.metadata[index]
     place = f"{vertices.where}: vertex {vertices.ids[index][:80]!r}"
-    size = int(entry.size)
+    size = int(entry.size) if isfinite(entry.size) else -1
     if size != entry.size or not 0 <= size <= SIZE_MAX:
         raise Malformed(f"{place}: the size is {entry.size}; it is a whole number from 0 to 2^63 - 1.")
     if entry.type in COUNTED and size > COUNT_MAX:
@@ -268,9 +270,9 @@ def _properties(value: Any, place: str) -> dict[str, Value]:
     if not value:
         return {}
     if isinstance(value, list) and all(isinstance(name, str) and name for name in value):
-        return dict.fromkeys(value, True)
+        return checked_fields(dict.fromkeys(value, True), f"{place}: properties")
     if isinstance(value, Mapping) and all(isinstance(held, str | int | float | bool) for held in value.values()):
-        return {str(name): held for name, held in value.items()}
+        return checked_fields(value, f"{place}: properties")
     raise Malformed(f"{place}: properties are names with a text, a number, or true or false each.")
 
 

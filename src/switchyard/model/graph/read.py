@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -27,7 +27,7 @@ def compile_graph(
     if compact is not None:
         given = (subsystems or {}).items()
         further = {name: _plain(content, f"{where}: subsystem {name[:80]}") for name, content in given}
-        return attach(compact, further, where=where)
+        return _kept(lambda: attach(compact, further, where=where), where)
     source = _source(main, where)
     attachments: Attachments = {}
     for name, content in sorted((subsystems or {}).items()):
@@ -35,11 +35,16 @@ def compile_graph(
         found = read_subsystem(name, _plain(content, place), resolve=source.resolve, where=place)
         for vertex, held in found.items():
             attachments.setdefault(vertex, []).extend(held)
+    if isinstance(source, flat.Flat):
+        return _kept(lambda: flat.graph_of(source, attachments), where)
+    return _kept(lambda: jgf.graph_of(source, attachments), where)
+
+
+def _kept(make: Callable[[], Graph], where: str) -> Graph:
+    """The graph as it will be read again. Bounds in its types hold only there, and one that could not would stay."""
     try:
-        if isinstance(source, flat.Flat):
-            return flat.graph_of(source, attachments)
-        return jgf.graph_of(source, attachments)
-    except ValueError as exc:
+        return msgspec.json.decode(msgspec.json.encode(make()), type=Graph)
+    except (ValueError, OverflowError) as exc:
         raise Malformed(f"{where}: {exc}.") from exc
 
 

@@ -11,6 +11,7 @@ Only what is attached directly counts; the subsystem's own structure is checked 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -18,14 +19,15 @@ from msgspec import Meta, Struct
 
 from switchyard.errors import Malformed
 from switchyard.model.decode import convert
+from switchyard.model.graph.fields import checked_fields
 from switchyard.model.graph.graph import ATTACHED_MAX, Attached, Value
-from switchyard.model.hostlist import names_of, parse_hosts
+from switchyard.model.hostlist import Run, parse_hosts
 
 TAKEN = ("cluster", "containment")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 # How a vertex is filed, not what it is: equal things on different nodes must stay equal.
 FILING = frozenset({"paths", "id", "uniq_id", "rank", "exclusive", "basename", "status"})
-FIELDS_MAX = 256
+TOTAL_MAX = 5_000_000  # of one subsystem, over all vertices of the main graph
 NAMES_SHOWN = 5
 
 Attachments = dict[str, list[Attached]]
@@ -51,26 +53,36 @@ def read_subsystem(name: str, value: Any, *, resolve: Resolve, where: str) -> At
 
 def _read_short(name: str, value: Mapping[str, Any], *, resolve: Resolve, where: str) -> Attachments:
     found: Attachments = {}
+    total = 0
     for hosts, vertices in convert(value, _Short, where=where).attach.items():
         place = f"{where}: attach.{hosts[:60]}"
         made = [_attached(name, vertex, f"{place}[{number}]") for number, vertex in enumerate(vertices)]
         try:
-            names = names_of(parse_hosts(hosts)) if resolve(hosts) is None else [hosts]
+            runs = parse_hosts(hosts) if resolve(hosts) is None else [Run(hosts)]
         except ValueError as exc:
             raise Malformed(f"{place}: {exc}.") from exc
-        for host in names:
+        total += sum(map(len, runs)) * len(made)
+        for host in (name for run in runs for name in run):
             vertex_id = resolve(host)
             if vertex_id is None:
                 raise _nothing(place, host)
-            found.setdefault(vertex_id, []).extend(made)
-    return _bounded(found, where)
+            if total > TOTAL_MAX:
+                raise Malformed(f"{place}: over {TOTAL_MAX:,} vertices attached in all; attach fewer to each host.")
+            held = found.setdefault(vertex_id, [])
+            held += made
+            if len(held) > ATTACHED_MAX:
+                raise _too_many(host, where)
+    return found
 
 
 def _read_jgf(name: str, graph: Any, *, resolve: Resolve, where: str) -> Attachments:
     if not isinstance(graph, Mapping):
         raise Malformed(f"{where}: `graph` holds nodes and edges.")
     vertices = _vertices(name, graph.get("nodes"), where)
+    if not vertices:
+        raise Malformed(f"{where}: the subsystem has no vertices.", next_step="To remove one, use `subsystem rm`.")
     found: Attachments = {}
+    inside: dict[str, list[str]] = {}
     reached: set[str] = set()
     for number, edge in enumerate(_list(graph.get("edges", []), f"{where}: edges")):
         place = f"{where}: edges[{number}]"
@@ -81,18 +93,35 @@ def _read_jgf(name: str, graph: Any, *, resolve: Resolve, where: str) -> Attachm
             raise Malformed(f"{place}: {source} → {target}: the subsystem has no vertex {target!r}.")
         reached.add(target)
         if source in vertices:
-            continue  # its own structure
+            inside.setdefault(source, []).append(target)
+            continue
         vertex_id = resolve(source)
         if vertex_id is None:
             raise _nothing(place, source)
         held = found.setdefault(vertex_id, [])
         if vertices[target] not in held:
             held.append(vertices[target])
+        if len(held) > ATTACHED_MAX:
+            raise _too_many(source, where)
+    _refuse_circles(inside, where)
     loose = [vertex for vertex in vertices if vertex not in reached and not _is_own_root(name, vertices[vertex])]
     if loose:
         shown = ", ".join(loose[:NAMES_SHOWN])
         raise Malformed(f"{where}: no edge reaches {shown}; a vertex that is attached to nothing is of no use.")
-    return _bounded(found, where)
+    return found
+
+
+def _refuse_circles(inside: dict[str, list[str]], where: str) -> None:
+    """What is left when every vertex that nothing of the subsystem contains is taken away, again and again."""
+    above = Counter(target for targets in inside.values() for target in targets)
+    free = [vertex for vertex in inside if not above[vertex]]
+    while free:
+        for target in inside.get(free.pop(), ()):
+            above[target] -= 1
+            if not above[target]:
+                free.append(target)
+    if stuck := sorted(vertex for vertex, count in above.items() if count):
+        raise Malformed(f"{where}: {', '.join(stuck[:NAMES_SHOWN])} contain each other, or themselves, in a circle.")
 
 
 def _vertices(name: str, nodes: Any, where: str) -> dict[str, Attached]:
@@ -113,14 +142,15 @@ def _vertices(name: str, nodes: Any, where: str) -> dict[str, Attached]:
         metadata = vertex.get("metadata", {}) if isinstance(vertex, Mapping) else None
         if not isinstance(metadata, Mapping):
             raise Malformed(f"{place}: expected `metadata` with fields.")
+        size = metadata.get("size", 1)
+        if not isinstance(size, int | float) or isinstance(size, bool) or not size >= 0:
+            raise Malformed(f"{place}: the size is {str(size)[:40]!r}; it is a number from 0 on.")
         found[vertex_id] = _attached(name, metadata, place)
     return found
 
 
 def _attached(name: str, metadata: Mapping[str, Any], place: str) -> Attached:
     """The fields that say what it is; a list or a tree in one of them is refused, since nothing could match it."""
-    if len(metadata) > FIELDS_MAX:
-        raise Malformed(f"{place}: {len(metadata)} fields; the most is {FIELDS_MAX}.")
     kept: dict[str, Value] = {}
     for key, value in metadata.items():
         if key in FILING or value is None:
@@ -137,7 +167,7 @@ def _attached(name: str, metadata: Mapping[str, Any], place: str) -> Attached:
     label = kept.get("name")
     if isinstance(label, str) and label.rstrip("0123456789") in (kind, str(metadata.get("basename", kind))):
         del kept["name"]  # shm0, shm1, …: numbered, not named
-    return Attached(name, dict(sorted(kept.items())))
+    return Attached(name, dict(sorted(checked_fields(kept, place).items())))
 
 
 def _is_own_root(name: str, vertex: Attached) -> bool:
@@ -148,7 +178,7 @@ def _ends(edge: Any, place: str) -> tuple[str | None, str]:
     """Source and target; none for an edge that says nothing of containment."""
     if not isinstance(edge, Mapping):
         raise Malformed(f"{place}: an edge has a source and a target.")
-    if edge.get("relation", "contains") != "contains":
+    if edge.get("relation", "contains") not in ("contains", None):
         return None, ""
     ends = [edge.get("source"), edge.get("target")]
     if not all(isinstance(end, str | int) and not isinstance(end, bool) for end in ends):
@@ -165,12 +195,10 @@ def _list(value: Any, place: str) -> list[Any]:
 def _nothing(place: str, vertex: str) -> Malformed:
     return Malformed(
         f"{place}: {vertex[:80]!r} is no vertex of the main graph.",
-        next_step="Name vertices of a JGF by their id, and nodes by their host name.",
+        next_step="Name vertices of a JGF by their id, and nodes by their host name; of what an agent said only hosts "
+        "are known, so set its JGF with `yard cluster set-graph` to go by ids.",
     )
 
 
-def _bounded(found: Attachments, where: str) -> Attachments:
-    for vertex, held in found.items():
-        if len(held) > ATTACHED_MAX:
-            raise Malformed(f"{where}: {len(held)} vertices attached to {vertex[:80]!r}; the most is {ATTACHED_MAX}.")
-    return found
+def _too_many(vertex: str, where: str) -> Malformed:
+    return Malformed(f"{where}: over {ATTACHED_MAX} vertices attached to {vertex[:80]!r}.")

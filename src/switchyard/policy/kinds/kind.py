@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from switchyard.errors import Conflict, UnknownName
 from switchyard.model.decode import convert
+from switchyard.model.job import JobRequest
 from switchyard.model.scope import ROW_LEVELS, Level
 from switchyard.policy.draft import Draft, Entry
 from switchyard.policy.platform import Platform
@@ -72,6 +73,10 @@ class Kind:
     def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
         """What the effective fields (there may be none) do to a job that is being admitted."""
         return draft
+
+    def take_back(self, request: JobRequest, given: Mapping[str, Any]) -> JobRequest:
+        """An admitted request without what these fields gave it: a retry is admitted anew, by the rules of then."""
+        return request
 
 
 def _paths(plain: Mapping[str, Any], depth: int) -> Iterable[tuple[str, Any]]:

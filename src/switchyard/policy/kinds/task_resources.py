@@ -90,7 +90,7 @@ class TaskResources(Kind):
             draft,
             request=replace(draft.request, spec=spec),
             own=draft.own | own,
-            refusals=draft.refusals + filled.refusals,
+            refusals=draft.refusals + (filled.refusals or _demanded_above(draft.demanded, found)),
         )
 
 
@@ -126,6 +126,14 @@ def _fill(asked: Resources, found: Mapping[str, Entry]) -> _Filled:
         return _Filled(asked, tuple(unused), tuple(refusals))
     both = replace(asked.limits, **limits) if not refusals else Limits()
     return _Filled(replace(asked, **requests, limits=both), tuple(unused), tuple(refusals))
+
+
+def _demanded_above(demanded: Mapping[str, int], found: Mapping[str, Entry]) -> tuple[str, ...]:
+    """A jobspec says what it needs in a tree of its own, whatever the plain fields beside it say."""
+    refusals: list[str] = []
+    for word, amount in demanded.items():
+        refusals += _above(word, amount, amount, found.get(f"limits.{word}"), None)
+    return tuple(refusals)
 
 
 def _above(word: str, amount: Any, most: Any, bound: Entry | None, default: Entry | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from switchyard.errors import Malformed
 from switchyard.model.execution import ExecutionConfig
 from switchyard.model.scope import Level
 from switchyard.policy.draft import OWN_SPEC, REQUEST, Draft, Entry
@@ -108,6 +110,9 @@ def plain_form(raw: object) -> object:
 def _pairs(values: Any) -> Any:
     if not isinstance(values, list):
         return values
-    if all(isinstance(pair, Mapping) and set(pair) <= {"key", "value"} and "key" in pair for pair in values):
-        return {pair["key"]: pair.get("value", "") for pair in values}
-    return values
+    if not all(isinstance(pair, Mapping) and set(pair) <= {"key", "value"} and "key" in pair for pair in values):
+        return values
+    counts = Counter(str(pair["key"]) for pair in values)
+    if twice := next((key for key, count in counts.items() if count > 1), None):
+        raise Malformed(f"workflow execution config: envs: the variable {twice[:80]!r} is given twice.")
+    return {pair["key"]: pair.get("value", "") for pair in values}

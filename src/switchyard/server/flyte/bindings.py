@@ -84,7 +84,10 @@ def _read_body(body: bytes, request: Any, *, is_proto: bool) -> None:
     from google.protobuf.message import DecodeError
 
     if not is_proto:
-        json_format.Parse(body.decode("utf-8"), request, max_recursion_depth=DEPTH_MAX)
+        text = body.decode("utf-8")
+        if not text.lstrip().startswith("{"):  # json_format takes an empty list for an empty message
+            raise Malformed("The body is not a JSON object.")
+        json_format.Parse(text, request, max_recursion_depth=DEPTH_MAX)
         return
     try:
         request.ParseFromString(body)

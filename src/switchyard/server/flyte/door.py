@@ -81,6 +81,10 @@ class Served:
 
 
 def _load() -> Served:
+    from switchyard.server.flyte.absent import is_installed, refusal
+
+    if not is_installed():
+        raise refusal()
     from switchyard.server.flyte.bindings import bindings
     from switchyard.server.flyte.calls import CALLS
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +23,10 @@ def _same(plain: Plain) -> Plain:
 
 @dataclass(frozen=True)
 class FlyteKind:
-    """`field`: which of MatchingAttributes holds it. `ours` and `theirs` work on proto3's JSON of that message."""
+    """`field`: which of MatchingAttributes holds it. `ours` and `theirs` work on proto3's JSON of that message.
+
+    `ours` only where the kind does not read that form itself, as it does for the files of Flyte's users.
+    """
 
     number: int
     field: str
@@ -73,16 +75,6 @@ def _quality_theirs(value: Plain) -> Plain:
     return {"spec": {"queueing_budget": f"{parse_duration_s(value['queueing_budget'])}s"}}
 
 
-def _execution_ours(plain: Plain) -> Plain:
-    found = dict(plain)
-    for name in ("labels", "annotations"):
-        if name in found:
-            found[name] = found[name].get("values", {})
-    if "envs" in found:
-        found["envs"] = _pairs(found["envs"].get("values", []))
-    return found
-
-
 def _execution_theirs(value: Plain) -> Plain:
     found = {name: inner for name, inner in value.items() if inner is not None}
     for name in ("labels", "annotations"):
@@ -93,13 +85,6 @@ def _execution_theirs(value: Plain) -> Plain:
     return found
 
 
-def _pairs(values: list[Plain]) -> dict[str, str]:
-    keys = Counter(pair.get("key", "") for pair in values)
-    if twice := [key for key, count in keys.items() if count > 1]:
-        raise Malformed(f"The variable {twice[0][:80]!r} is given twice.")
-    return {pair.get("key", ""): pair.get("value", "") for pair in values}
-
-
 KINDS = (
     FlyteKind(0, "task_resource_attributes", theirs=_resources_theirs),
     FlyteKind(1, "cluster_resource_attributes"),
@@ -107,7 +92,7 @@ KINDS = (
     FlyteKind(3, "execution_cluster_label"),
     FlyteKind(4, "quality_of_service", _quality_ours, _quality_theirs),
     FlyteKind(5, "plugin_overrides"),
-    FlyteKind(6, "workflow_execution_config", _execution_ours, _execution_theirs),
+    FlyteKind(6, "workflow_execution_config", theirs=_execution_theirs),
     FlyteKind(7, "cluster_assignment"),
 )
 BY_NUMBER = {kind.number: kind for kind in KINDS}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from switchyard.errors import BadRequest, Conflict, MethodNotAllowed, NotFound, TooLarge, YardError
+from switchyard.errors import BadRequest, Conflict, MethodNotAllowed, NotFound, PolicyRefused, TooLarge, YardError
 
 MESSAGE_BYTES_MAX = 2000  # it travels in the trailers, up to three times as long, and gRPC's clients take 8 kB of them
 
@@ -56,12 +56,17 @@ class Unserved(MethodNotAllowed):
 def code_of(error: YardError) -> str:
     if type(error) is Conflict:
         return "FAILED_PRECONDITION"  # ALREADY_EXISTS is for a name that is taken: some clients take it for a success
+    if isinstance(error, PolicyRefused):
+        return "INVALID_ARGUMENT"  # what Flyte answers to a pool or an amount that its rules do not allow
     # flytekit takes UNKNOWN for a token that ran out, and would ask for another.
     return "INTERNAL" if error.grpc == "UNKNOWN" else error.grpc
 
 
 def message_of(error: YardError) -> str:
-    found = f"{error.detail} {error.next_step}".strip().encode()
+    detail = error.detail
+    if error.next_step:
+        detail = f"{detail.rstrip()}{'' if detail.rstrip().endswith('.') else '.'} {error.next_step}"
+    found = detail.encode()
     return found[:MESSAGE_BYTES_MAX].decode(errors="ignore")
 
 

@@ -34,9 +34,9 @@ def attribute_check(call: Call) -> dict[str, Any]:
 
 
 def attribute_delete(call: Call) -> Deleted:
-    kind, scope = call.path["kind"], scope_of(call)
+    kind, scope = attributes.kind_of(call.yard.context, call.path["kind"]).name, scope_of(call)
     if not attributes.delete_here(call.yard.context, call.actor, kind, scope, condition=condition_of(call)):
-        raise NoSuchAttribute(f"There is no {kind[:80]} exactly at {scope}.")
+        raise NoSuchAttribute(f"There is no {kind} exactly at {scope}.")
     return Deleted(f"{kind} at {scope}")
 
 

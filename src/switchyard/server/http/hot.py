@@ -27,7 +27,7 @@ from switchyard.service.newjob import JobInsert
 from switchyard.service.report import ReportWrite, Settled
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import AgentEntry
-from switchyard.service.submit import Accepted
+from switchyard.service.submit import Accepted, TakesLong
 
 _job_request = JsonReader(JobRequest)
 _fit = JsonReader(FitRequest)
@@ -77,11 +77,9 @@ async def _decide(
 ) -> JobInsert:
     """A no is final, so it is never said from a snapshot that another replica may have outdated."""
     try:
-        if request.spec.demand is None and yard.submit.is_quick(request):
-            write = yard.submit.decide(actor, request, key=key, body=body)
-        else:
-            # A jobspec may take long to decide: shapes that compete for nodes are searched, cluster by cluster. So
-            # may a selection that asks what is known of each.
+        try:
+            write = yard.submit.decide(actor, request, key=key, body=body, is_quick=True)
+        except TakesLong:
             write = await yard.in_thread(yard.submit.decide, actor, request, key=key, body=body)
         if write.created.state != State.REJECTED.value:
             return write
