@@ -10,8 +10,9 @@ from switchyard.model.cluster import Health
 from switchyard.model.graph import Graph
 from switchyard.model.graph.read import compile_graph
 from switchyard.model.job import JobRequest, JobSpec, OnLost, Resources, State
+from switchyard.model.layout import Layout
 from switchyard.model.lifecycle import FINAL, Life
-from switchyard.route.route import Ask
+from switchyard.route.ask import Ask
 from switchyard.route.world import Member, World
 
 GIB = 2**30
@@ -55,7 +56,7 @@ def a_request(*command: str, **fields: Any) -> JobRequest:
     """A submit; the words of a request stay there, all others describe the spec."""
     own = ("name", "project", "domain", "priority", "labels", "cluster", "clusters")
     own += ("array", "after", "hold", "expires_after")
-    own += ("workflow", "launch_plan", "pool", "cluster_label", "tags", "quality_of_service")
+    own += ("workflow", "launch_plan", "pool", "cluster_label", "tags", "quality_of_service", "select", "parameters")
     kept = {name: fields.pop(name) for name in own if name in fields}
     return JobRequest(spec=a_spec(*command, **fields), **kept)
 
@@ -86,8 +87,9 @@ def a_member(name: str, **fields: Any) -> Member:
     return Member(name=name, **(defaults | fields))
 
 
-def a_world(*members: Member) -> World:
-    return World.of(1, list(members))
+def a_world(*members: Member, **layout: Any) -> World:
+    """`pools`, `labels`: name → cluster → weight."""
+    return World.of(1, list(members), layout=Layout(**layout))
 
 
 def an_ask(world: World, **fields: Any) -> Ask:

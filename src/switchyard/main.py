@@ -34,6 +34,8 @@ GROUPS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "Clusters": [
         ("cluster", "switchyard.cli.cluster", "List, invite, describe, cordon and remove clusters; ask what fits"),
+        ("pool", "switchyard.cli.pool", "List, set and remove pools, which bound where jobs may run"),
+        ("cluster-label", "switchyard.cli.cluster_label", "List, set and remove labels, which narrow where jobs go"),
         (
             "agent",
             "switchyard.agent.command",

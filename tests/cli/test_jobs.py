@@ -189,9 +189,10 @@ def test_explain_shows_verdicts_and_policy(yard: Callable[..., Done], peer: Peer
     assert lines[0].startswith(f"Job {ID}  hello  RUNNING on gamma, submitted ")
     assert lines[0].endswith("   project=default domain=development priority=0")
     assert lines[1:] == [
-        "CLUSTER  VERDICT  WHY",
-        "✔ gamma  yes      chosen: fits",
-        "  alpha  no       asks 8 cores per task; its largest node has 2",
+        "CLUSTER  VERDICT  STEP   WHY",
+        "✔ gamma  yes      match  chosen: fits",
+        "  alpha  no       match  asks 8 cores per task; its largest node has 2",
+        "Selected by weighted, drawn on the job's id.",
         "Notes:  limits.gpu=8 ← domain=prod",
     ]
     assert json.loads(yard("explain", ID, "-o", "json").out)["plan"]["chosen"] == "gamma"
@@ -204,5 +205,5 @@ def test_explain_shows_what_changed_since_and_what_would_help(yard: Callable[...
         "GET", "/v1/jobs/*/explain", Say(explanation(state="PENDING", now=now, hints=["bring the agent of alpha back"]))
     )
     out = yard("explain", ID).out
-    assert "\nNow:\nCLUSTER  VERDICT  WHY\nalpha    wait     down\n" in out
+    assert "\nNow:\nCLUSTER  VERDICT  STEP    WHY\nalpha    wait     health  down\n" in out
     assert "Would run if:  bring the agent of alpha back" in out

@@ -221,12 +221,12 @@ def test_plan_shows_every_verdict_and_submits_nothing(yard: Callable[..., Done],
     done = yard("submit", "--plan", "-c", "4", "x")
     assert done.code == 0
     assert done.out == (
-        "CLUSTER  VERDICT  WHY\n"
-        "✔ beta   yes      chosen: fits\n"
-        "  gamma  wait     cordoned\n"
-        "  alpha  no       asks 4 cores, node has 2\n"
+        "CLUSTER  VERDICT  STEP    WHY\n"
+        "✔ beta   yes      match   chosen: fits\n"
+        "  gamma  wait     health  cordoned\n"
+        "  alpha  no       match   asks 4 cores, node has 2\n"
         "\n"
-        "The job would go to beta (drawn by weighted). Nothing was submitted.\n"
+        "The job would go to beta (selected by weighted). Nothing was submitted.\n"
     )
     assert [each.path for each in server.asked] == ["/v1/plan"]
     assert yard("submit", "--plan", "-o", "name", "x").out == "beta\n"
@@ -249,8 +249,8 @@ def test_a_rejected_job_shows_every_reason_and_exits_5(yard: Callable[..., Done]
     for extra in ([], ["--wait"]):
         done = yard("submit", *extra, "-c", "64", "x")
         assert done.code == 5
-        assert "alpha    no       asks 64 cores, node has 2" in done.out
-        assert "beta     no       asks 64 cores, node has 4" in done.out
+        assert "alpha    no       match  asks 64 cores, node has 2" in done.out
+        assert "beta     no       match  asks 64 cores, node has 4" in done.out
         assert "Would run if:  cores 64 → 4 (beta)" in done.out
         assert f"error: Job {ID} was REJECTED: no cluster fits" in done.err
     named = yard("submit", "-o", "name", "x")

@@ -92,6 +92,7 @@ rainbow: {}
         "clusters.clusterConfigs[2].enabled",
         "(name 'bad pool')",
         "[0].weight",
+        "poolNameClusterMap.bad pool: 'a' is not in clusterConfigs",
         "queues[0].limits.running",
         "queues[0].speed: unknown key",
         "task_resources.defaults.cpu",

@@ -30,6 +30,7 @@ from tests.server.cases import (
     send,
 )
 from tests.server.graph_cases import GRAPH_CASES
+from tests.server.layout_cases import LAYOUT_CASES
 from tests.server.rows_rules import RULES
 from tests.server.town import ROLES, Town
 
@@ -148,6 +149,13 @@ CASES = [
         "401 401 401 404 403 403 200 200 200",
         lambda *_: "/v1/clusters/own",
         send(is_cordoned=False),
+    ),
+    Case(
+        "PATCH /v1/clusters/{cluster}",
+        "state, own",
+        "401 401 401 404 403 403 200 200 200",
+        lambda *_: "/v1/clusters/own",
+        send(state={"cost": 3}),
     ),
     Case("PATCH /v1/clusters/{cluster}", "labels, own", ADMINS, lambda *_: "/v1/clusters/own", send(labels={})),
     Case("PATCH /v1/clusters/{cluster}", "foreign", UNSEEN, lambda *_: "/v1/clusters/foreign", send(labels={})),
@@ -280,6 +288,7 @@ CASES = [
         lambda *_: "/v1/cluster-resources/changes?project=foreign&domain=development",
     ),
     Case("GET /v1/audit", "all", ROOT),
+    *LAYOUT_CASES,
 ]
 
 

@@ -92,6 +92,14 @@ class Town:
         answer = self.ask("PUT", path, {"tags": ["default"]}, token=self.root, headers=headers)
         assert answer.status == 200, answer.body
 
+    def cluster_set(self, kind: str) -> str:
+        """A new pool or cluster label."""
+        name = self.name("set")
+        members = {"members": [{"id": "own", "weight": 2}, {"id": "foreign"}]}
+        answer = self.ask("PUT", f"/v1/{kind}/{name}", members, token=self.root, headers={"If-None-Match": "*"})
+        assert answer.status == 200, answer.body
+        return name
+
     def token_of(self, user: str) -> str:
         return str(self.must("POST", "/v1/tokens", {"user": user})["info"]["id"])
 

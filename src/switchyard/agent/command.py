@@ -29,6 +29,7 @@ from switchyard.agent.discover import describe, describe_system, discover, read_
 from switchyard.agent.journal import Journal
 from switchyard.agent.log import line, set_up
 from switchyard.agent.loop import FREE_BYTES_MIN, Limits, Loop
+from switchyard.agent.site_state import SiteState
 from switchyard.errors import (
     EXIT_ERROR,
     EXIT_OK,
@@ -118,6 +119,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--data", type=Path, metavar="DIR", help="state (default: ~/.local/share/switchyard/agents/CLUSTER)"
+    )
+    made.add_argument(
+        "--state", type=Path, metavar="FILE", help="names and values to say of the cluster (YAML), read as it changes"
     )
     made.add_argument("--name", help="the agent's name (default: CLUSTER-HOSTNAME)")
     made.add_argument("--ca-file", metavar="FILE", help="certificates to trust instead of the system's")
@@ -218,6 +222,7 @@ def run(given: argparse.Namespace) -> int:
     _check_tls(servers, given.ca_file)
     make_backend = load(given.backend)
     chooser = load_chooser(given.chooser)
+    site = SiteState(given.state)
     directory = (given.data or _folder_of(given.cluster)).absolute()
     with closing(credentials.claim_folder(directory)):
         described = read_graph(given.graph) if given.graph else None
@@ -246,6 +251,7 @@ def run(given: argparse.Namespace) -> int:
                     ),
                     chooser=chooser,
                     keys=keys,
+                    values=site.values,
                 )
                 _announce(member, graph, given)
                 return _until_signal(loop, directory)

@@ -34,6 +34,7 @@ from switchyard.agent.rotation import ROTATE_AFTER_S, Rotation
 from switchyard.agent.runner import Runner
 from switchyard.errors import Gone, Internal, Resync, Unauthenticated, YardError
 from switchyard.model.quantity import show_bytes
+from switchyard.model.selection import Scalar
 
 BACKOFF_S_MIN = 0.1
 BACKOFF_S_MAX = 10.0  # after an outage all agents are back within this, spread by chance
@@ -85,6 +86,7 @@ class Loop:
         limits: Limits,
         chooser: Chooser | None = None,
         keys: Keys | None = None,
+        values: Callable[[], dict[str, Scalar]] = dict,
     ) -> None:
         self._backend = backend
         self._journal = journal
@@ -108,6 +110,7 @@ class Loop:
             jobs_max=limits.jobs_max,
             trouble=self._trouble,
             on_work=self._on_work,
+            values=values,
         )
 
     def start(self) -> None:

@@ -39,6 +39,7 @@ from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.lifecycle import Seen
 from switchyard.model.poll import BATCH_MAX, Held, Poll, Report, Room
+from switchyard.model.selection import Scalar
 
 PATH = "/v1/agents/poll"
 PARK_S = 50.0  # under the minute after which many proxies cut a silent connection
@@ -88,6 +89,7 @@ class Poller:
         jobs_max: int,
         trouble: Callable[[], str],
         on_work: Callable[[], None],
+        values: Callable[[], dict[str, Scalar]] = dict,
     ) -> None:
         self._journal = journal
         self._runner = runner
@@ -99,6 +101,7 @@ class Poller:
         self._jobs_max = jobs_max
         self._trouble = trouble
         self._on_work = on_work
+        self._values = values  # what the site adds
         self._short = threading.Lock()
         self._parked: Offer | None = None  # what the parked poll that is under way offers
         self._is_given_up = False  # the parked poll was aborted by us
@@ -171,8 +174,8 @@ class Poller:
             if parked is None or self._is_given_up:
                 return
             offer = self._offer()
-            is_trouble_new = bool(offer.load.trouble) != bool(parked.load.trouble)
-            if offer.exceeds(parked) or is_trouble_new or (self._needs_sync and not offer.load.trouble):
+            is_new = bool(offer.load.trouble) != bool(parked.load.trouble) or offer.load.values != parked.load.values
+            if offer.exceeds(parked) or is_new or (self._needs_sync and not offer.load.trouble):
                 self._is_given_up = True
                 self._park.abort()
 
@@ -218,7 +221,7 @@ class Poller:
         trouble = self._trouble()[:TROUBLE_MAX]
         live = sum(1 for each in self._journal.attempts() if each.is_live)
         want = 0 if trouble or room.cores == 0 else max(0, min(self._jobs_max - live, BATCH_MAX))
-        return Offer(want, room, msgspec.structs.replace(load, trouble=trouble))
+        return Offer(want, room, msgspec.structs.replace(load, trouble=trouble, values=self._values()))
 
     def _poll(
         self, offer: Offer, *, wait_s: float = 0.0, letter: Letter | None = None, inventory: list[Held] | None = None

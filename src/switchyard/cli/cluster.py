@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from switchyard.cli import cluster_fit, cluster_graph
+from switchyard.cli import cluster_fit, cluster_graph, cluster_state
 from switchyard.cli.connect import connect
 from switchyard.cli.output import confirm, emit, emit_list, note, paint
 from switchyard.cli.parser import Parser, Verb, add_force, duration_s, no_arguments, pair, run_noun
@@ -90,6 +90,9 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
         ("seen", stamp(cluster.seen_us, now)),
     ]
     print_fields(fields)
+    if cluster.state:
+        print()
+        cluster_state.print_state(cluster.state)
     if agents:
         from switchyard.cli.agent import print_agents
 
@@ -305,5 +308,6 @@ VERBS = (
     ),
     *cluster_graph.VERBS,
     *cluster_fit.VERBS,
+    *cluster_state.VERBS,
     Verb("rm", "Remove a cluster", _rm, _rm_arguments, examples="  yard cluster rm alpha --force", outputs=()),
 )

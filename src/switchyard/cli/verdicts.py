@@ -8,8 +8,9 @@ from switchyard.cli.output import clean, paint
 from switchyard.cli.table import Column, print_table
 from switchyard.model.verdict import Explanation, Plan, Verdict
 
-COLUMNS = (Column("CLUSTER"), Column("VERDICT"), Column("WHY", flexible=True))
+COLUMNS = (Column("CLUSTER"), Column("VERDICT"), Column("STEP"), Column("WHY", flexible=True))
 CHOSEN = "✔ "
+DRAWN = {"weighted": ", drawn on the job's id", "random": ", drawn on the job's id with all alike"}
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED")  # a REJECTED job may fit by now
 
 
@@ -25,6 +26,7 @@ def print_verdicts(verdicts: Sequence[Verdict], *, chosen: str | None) -> None:
         [
             (CHOSEN if each.cluster == chosen else " " * len(pad)) + each.cluster,
             each.say.value,
+            each.step,
             _why(each, is_chosen=each.cluster == chosen),
         ]
         for each in ranked
@@ -42,7 +44,7 @@ def print_plan(plan: Plan) -> None:
     print_verdicts(plan.verdicts, chosen=plan.chosen)
     print()
     if plan.chosen:
-        print(clean(f"The job would go to {plan.chosen} (drawn by {plan.algorithm}). Nothing was submitted."))
+        print(clean(f"The job would go to {plan.chosen} (selected by {plan.algorithm}). Nothing was submitted."))
     else:
         state = "REJECTED" if plan.outcome == "reject" else "PENDING"
         print(clean(f"The job would be {state}: {plan.reason or 'no cluster takes it'}. Nothing was submitted."))
@@ -60,6 +62,8 @@ def print_explanation(found: Explanation) -> None:
     """The decision as it was made, how things are now where that differs, and what would help."""
     if found.plan:
         print_verdicts(found.plan.verdicts, chosen=found.plan.chosen)
+        if found.plan.chosen:
+            print(clean(f"Selected by {found.plan.algorithm}{DRAWN.get(found.plan.algorithm, '')}."))
     if _has_news(found):
         print(paint("\nNow:", "bold") if found.plan else paint("Now:", "bold"))
         print_verdicts(found.now, chosen=None)

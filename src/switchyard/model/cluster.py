@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from switchyard.model.graph.graph import FreeNodes
 from switchyard.model.names import LabelKey, LabelValue, Name, Title
+from switchyard.model.selection import VALUES_MAX, Scalar, StateValue, ValueName, Values, refuse_endless
 
 Labels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)]
 
@@ -37,6 +38,10 @@ class Load(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     # By node; none: the agent does not know. Shapes are those of the graph with this signature.
     free: Annotated[list[FreeNodes], Meta(max_length=FREE_MAX)] | None = None
     signature: Annotated[str, Meta(max_length=64)] = ""
+    values: Values = {}  # what the site adds
+
+    def __post_init__(self) -> None:
+        refuse_endless(self.values)
 
 
 class Cluster(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,6 +57,7 @@ class Cluster(Struct, frozen=True, kw_only=True, omit_defaults=True):
     backend: str = ""
     totals: dict[str, int] = {}  # of every type of its graph; none: nobody has said what it has
     load: Load | None = None
+    state: list[StateValue] = []  # what selection goes by; not in lists
     created_us: int = 0
     seen_us: int | None = None
 
@@ -89,6 +95,11 @@ class ClusterChange(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     groups: Annotated[list[Name], Meta(max_length=256)] | None = None
     labels: Labels | None = None
     reason: Title = ""
+    # Set by hand, over what agents say; none takes a value away.
+    state: Annotated[dict[ValueName, Scalar | None], Meta(max_length=VALUES_MAX)] | None = None
+
+    def __post_init__(self) -> None:
+        refuse_endless(self.state or {})
 
 
 class InviteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -16,6 +16,7 @@ from switchyard.model.names import LabelKey, LabelValue, Name, Title
 from switchyard.model.quantity import parse_amount, parse_bytes, parse_duration_s
 from switchyard.model.retry import Retry
 from switchyard.model.scope import LongName
+from switchyard.model.selection import Select, Values, refuse_endless
 
 COUNT_MAX = 10_000_000
 Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
@@ -184,8 +185,11 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     hold: bool = False
     expires_after: Duration | None = None  # not begun by then: it fails
     match_engine: Name | None = None  # who answers whether it fits; none: the server's own choice
+    select: Select | None = None  # how one is chosen of those that can run it; none: the server's own choice
+    parameters: Values = {}  # what an algorithm may reckon with
 
     def __post_init__(self) -> None:
+        refuse_endless(self.parameters)
         if self.array is not None:
             parse_array(self.array)
         if self.expires_after is not None:

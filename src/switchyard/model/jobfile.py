@@ -39,6 +39,8 @@ FIELDS = {
     "compatibility": "what the image needs of a node's system: field, and equals, min or max",
     "demand": "resources as a canonical jobspec has them, where the fields here cannot say it",
     "match_engine": "who answers whether it fits; else the server's own choice",
+    "select": "how one is chosen of the clusters that can run it: name, and options; else the server's own choice",
+    "parameters": "names and values that the selection may reckon with",
     "nodes": "spread over this many nodes (default: any)",
     "tasks": "tasks in all; cores, gpus, memory and storage are for each of them (default 1)",
     "cores": "cores of a task; 500m is half of one (default 1)",

@@ -161,11 +161,10 @@ def _attributes(attributes: object, notes: list[str]) -> Plain:
     if attributes is None:
         return {}
     attributes = as_mapping(attributes, "attributes")
-    for name in attributes:
-        if name != "system":
-            notes.append(f"attributes.{name} is left out")
+    notes += [f"attributes.{name} is left out" for name in attributes if name not in ("parameter", "system")]
+    parameters = as_mapping(attributes.get("parameter") or {}, "attributes.parameter")
+    plain: Plain = {"parameters": dict(parameters)} if parameters else {}
     system = as_mapping(attributes.get("system") or {}, "attributes.system")
-    plain: Plain = {}
     for name, value in system.items():
         place = f"attributes.system.{name}"
         if name in REFUSED_SYSTEM and value:

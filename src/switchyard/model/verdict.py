@@ -25,7 +25,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
 
     cluster: str
     say: Say
-    step: str  # grant · token · pin · health · match
+    step: str  # pool · label · pin · grant · interruptible · backend · match · weight · health · last · select
     reason: str = ""
 
 
@@ -39,6 +39,7 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     outcome: str  # assign · hold · reject
     reason: str = ""
     engine: str = ""  # who answered whether it fits
+    remaining: list[str] = []  # whom the algorithm left in the race, the best first; not of `weighted`
 
 
 class FitRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -106,6 +106,10 @@ class Policy:
                 policy._merged.pop(key, None)
         return policy
 
+    def on(self, platform: Platform) -> Policy:
+        """The same rows, on another platform config."""
+        return Policy(self.version, kinds=self.kinds, platform=platform, rows=self._rows)
+
     def effective(self, key: Key) -> Effective:
         """What holds at a scope."""
         found = self._seen.get(key)

@@ -10,7 +10,7 @@ from switchyard.match.plain import demand_from
 from switchyard.model.cluster import Health
 from switchyard.model.graph import Graph
 from switchyard.model.quantity import show_bytes
-from switchyard.route.route import Ask
+from switchyard.route.ask import Ask
 from switchyard.route.world import Member, World
 
 HINTS_MAX = 5
@@ -24,7 +24,7 @@ def hints(ask: Ask, world: World) -> list[str]:
         if member.id in ask.hidden:
             continue
         if member.graph is None or isinstance(world.index.verdict(ask.demand, member.graph, by=ask.engine), Match):
-            hint = _outside(ask, member)
+            hint = _outside(ask, member, world)
         else:
             if member.graph.signature not in smaller:
                 smaller[member.graph.signature] = _smaller(ask.demand, member.graph, by=ask.engine)
@@ -43,8 +43,12 @@ class Hint:
     text: str
 
 
-def _outside(ask: Ask, member: Member) -> Hint | None:
+def _outside(ask: Ask, member: Member, world: World) -> Hint | None:
     """It would fit, or nobody knows: what else stands in the way."""
+    for word, name, sets in (("pool", ask.pool, world.pools), ("label", ask.label, world.labels)):
+        if name is not None and member.name not in sets.get(name, {}):
+            others = [other for other in sorted(sets) if member.name in sets[other]]
+            return Hint(0, f"{word} {others[0]} ({member.name})" if others else f"{member.name} in {word} {name}")
     if member.graph is None:
         return Hint(0, f"start an agent on {member.name}")
     if ask.named is not None and member.id not in ask.named:

@@ -1,6 +1,6 @@
 """Decide where a job goes: narrow, match, select. Pure: the same inputs and seed give the same plan.
 
-narrow   grants · tokens · pin        who may
+narrow   pool · label · pin · grant   who may
 match    the graph                    who could
 health   up · down · cordoned         who can now
 select   weighted rendezvous          who does
@@ -10,37 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from switchyard.match.demand import Demand
-from switchyard.match.engine import DEFAULT, Match, Misfit
+from switchyard.match.engine import Match, Misfit
 from switchyard.model.cluster import Health
 from switchyard.model.verdict import Plan, Say, Verdict
+from switchyard.route.ask import Ask
+from switchyard.route.narrow import Bound, without_zeros
 from switchyard.route.select.weighted import Field
 from switchyard.route.world import Member, World
 
 ALGORITHM = "weighted"
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What a job asks of the router. `granted`: ids of the clusters its owner may submit to.
-
-    `named`: the clusters the request was bounded to, by pin or by submit tokens; none: no bound. `hidden`: clusters
-    the owner may not even see; they get no verdict.
-    """
-
-    demand: Demand
-    granted: frozenset[str]
-    hidden: frozenset[str] = frozenset()
-    named: frozenset[str] | None = None
-    last: tuple[tuple[str, str], ...] = ()  # clusters that come last for this job, each with the reason
-    engine: str = DEFAULT  # who answers whether it fits
-    # What policy or the request said; routing by the first three comes with pools, labels and queues.
-    pool: str | None = None
-    label: str | None = None
-    tags: tuple[str, ...] = ()
-    backends: tuple[str, ...] = ()  # one of these is to run it, the first that a cluster has
-    needs_backend: bool = False  # … and a cluster that has none of them is no place for it
-    is_interruptible: bool = False
+UNTOLD = "its agent has not told what it has"
+STEPS = ("pool", "label", "pin", "grant", "interruptible", "backend", "match", "weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +31,9 @@ class Ruling:
     able: Field
     verdicts: tuple[Verdict, ...]
     reason: str
+    # By whom those to draw from were chosen, if not all of the able are (choose.py), and who was left, the best first.
+    algorithm: str = ALGORITHM
+    remaining: tuple[str, ...] = ()
 
 
 def route(ask: Ask, world: World, *, seed: str) -> Plan:
@@ -60,13 +43,16 @@ def route(ask: Ask, world: World, *, seed: str) -> Plan:
 
 def rule(ask: Ask, world: World) -> Ruling:
     """One verdict per cluster, and what follows from them all."""
-    verdicts = tuple(_judge(ask, member, world) for member in world.members if member.id not in ask.hidden)
-    able = [world.by_name[verdict.cluster] for verdict in verdicts if verdict.say is Say.YES]
+    bound = Bound.of(ask, world)
+    seen = [member for member in world.members if member.id not in ask.hidden]
+    judged = without_zeros(bound, [(member, _judge(bound, member, world)) for member in seen])
+    able = [member for member, verdict in judged if verdict.say is Say.YES]
     last = dict(ask.last)
     able = [member for member in able if member.id not in last] or able
-    outcome, reason = _conclude(verdicts)
-    able_field = Field.of([member.name for member in able], [member.weight for member in able])
-    return Ruling(outcome, able_field, verdicts, reason)
+    verdicts = tuple(verdict for _, verdict in judged)
+    outcome, reason = _conclude(verdicts, bound.missing)
+    field = Field.of([member.name for member in able], [bound.weight(member) for member in able])
+    return Ruling(outcome, field, verdicts, reason)
 
 
 def plan(ruling: Ruling, *, seed: str) -> Plan:
@@ -75,25 +61,25 @@ def plan(ruling: Ruling, *, seed: str) -> Plan:
     return Plan(
         chosen=chosen,
         verdicts=list(ruling.verdicts),
-        algorithm=ALGORITHM,
+        algorithm=ruling.algorithm,
         seed=seed,
         outcome=ruling.outcome,
         reason=ruling.reason,
+        remaining=list(ruling.remaining),
     )
 
 
-def _judge(ask: Ask, member: Member, world: World) -> Verdict:
+def _judge(bound: Bound, member: Member, world: World) -> Verdict:
     """What can never be comes before what cannot be now: a misfit that is also down is a misfit."""
-    if ask.named is not None and member.id not in ask.named:
-        return Verdict(member.name, Say.NO, "pin", "the request names other clusters")
-    if member.id not in ask.granted:
-        return Verdict(member.name, Say.NO, "grant", "you have no grant to submit here")
+    ask = bound.ask
+    if (refused := bound.refuse(member)) is not None:
+        return refused
     if member.is_interruptible and not ask.is_interruptible:
         return Verdict(member.name, Say.NO, "interruptible", "its nodes may be taken away, and the job must not be")
     if ask.needs_backend and member.backends and member.backends.isdisjoint(ask.backends):
         return Verdict(member.name, Say.NO, "backend", f"has none of the backends {', '.join(ask.backends)}")
     if member.graph is None:
-        return Verdict(member.name, Say.WAIT, "health", "down: its agent has not told what it has")
+        return Verdict(member.name, Say.WAIT, "health", f"{member.health.value}: {member.reason or UNTOLD}")
     found = world.index.verdict(ask.demand, member.graph, by=ask.engine)
     if isinstance(found, Misfit):
         return Verdict(member.name, Say.NO, "match", found.reason)
@@ -112,15 +98,17 @@ def _how_often(found: Match, word: str) -> str:
     return f"fits; holds {found.slots} such {word}{'' if found.slots == 1 else 's'} at once"
 
 
-def _conclude(verdicts: tuple[Verdict, ...]) -> tuple[str, str]:
+def _conclude(verdicts: tuple[Verdict, ...], missing: str) -> tuple[str, str]:
     if any(verdict.say is Say.YES for verdict in verdicts):
         return "assign", ""
     waiting = [verdict for verdict in verdicts if verdict.say is Say.WAIT]
     if waiting:
         return "hold", "waits for " + _gist(waiting)
     if not verdicts:
-        return "reject", "no cluster is registered that you may see"
-    return "reject", "no cluster could ever run it: " + _gist(list(verdicts))
+        return "reject", missing or "no cluster is registered that you may see"
+    # Who came furthest says most about why nobody takes it.
+    listed = _gist(sorted(verdicts, key=lambda verdict: STEPS.index(verdict.step), reverse=True))
+    return "reject", f"{missing or 'no cluster could ever run it'}: {listed}"
 
 
 def _gist(verdicts: list[Verdict], most: int = 5) -> str:

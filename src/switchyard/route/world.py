@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from switchyard.match.index import Index
 from switchyard.model.cluster import Health
 from switchyard.model.graph import Graph
+from switchyard.model.layout import NO_LAYOUT, Layout, Weights
 from switchyard.route.select.weighted import hash_text
 
 
@@ -29,16 +30,21 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All clusters at one version. `index` outlives it: what was answered of a graph stays true of that graph."""
+    """All clusters at one version, and the pools and labels they are in, by name.
+
+    `index` outlives it: what was answered of a graph stays true of that graph.
+    """
 
     version: int
     members: tuple[Member, ...] = ()
     by_name: dict[str, Member] = field(default_factory=dict)
     by_id: dict[str, Member] = field(default_factory=dict)
     index: Index = field(default_factory=Index, compare=False)
+    pools: Mapping[str, Weights] = field(default_factory=dict)
+    labels: Mapping[str, Weights] = field(default_factory=dict)
 
     @staticmethod
-    def of(version: int, members: Sequence[Member], *, after: World | None = None) -> World:
+    def of(version: int, members: Sequence[Member], *, layout: Layout = NO_LAYOUT, after: World | None = None) -> World:
         """`after`: the world before this one, whose index is brought up to date and kept."""
         ordered = tuple(sorted(members, key=lambda member: member.name))
         by_id = {member.id: member for member in ordered}
@@ -50,4 +56,5 @@ class World:
                 index.remove(member.id)
             else:
                 index.put(member.id, member.graph, key=hash_text(member.name), weight=member.weight)
-        return World(version, ordered, {member.name: member for member in ordered}, by_id, index)
+        by_name = {member.name: member for member in ordered}
+        return World(version, ordered, by_name, by_id, index, layout.pools, layout.labels)

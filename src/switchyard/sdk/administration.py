@@ -31,11 +31,13 @@ from switchyard.model.cluster import (
     NewInvite,
     SubmitToken,
 )
+from switchyard.model.selection import Scalar
 from switchyard.sdk.calls import at
+from switchyard.sdk.layouts import Layouts
 from switchyard.sdk.rules import Rules
 
 
-class Administration(Rules):
+class Administration(Rules, Layouts):
     """The part of the client that is about the place, not about jobs."""
 
     def clusters(self, *, limit: int | None = None) -> Iterator[Cluster]:
@@ -59,14 +61,16 @@ class Administration(Rules):
         groups: Sequence[str] | None = None,
         labels: Mapping[str, str] | None = None,
         reason: str = "",
+        state: Mapping[str, Scalar | None] | None = None,
     ) -> Cluster:
-        """Change what is given; what is not stays."""
+        """Change what is given; what is not stays. Of `state` only the named values change; none takes one away."""
         body = ClusterChange(
             is_cordoned=cordoned,
             is_private=private,
             groups=None if groups is None else list(groups),
             labels=None if labels is None else dict(labels),
             reason=reason,
+            state=None if state is None else dict(state),
         )
         return self._patch(at("clusters", name), Cluster, body=body)
 

@@ -28,6 +28,7 @@ from switchyard.model.image import Compatibility
 from switchyard.model.job import Job, JobRequest, JobSpec, Limits, OnLost, State, Task
 from switchyard.model.lifecycle import FINAL
 from switchyard.model.retry import Retry
+from switchyard.model.selection import Scalar, Select
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.sdk.administration import Administration
 from switchyard.sdk.calls import PAGE_SIZE, at
@@ -86,6 +87,8 @@ class JobFields(TypedDict, total=False):
     expires_after: int | str | None
     compatibility: Sequence[Compatibility | Mapping[str, Any]] | None
     match_engine: str | None
+    select: str | Select | Mapping[str, Any] | None
+    parameters: Mapping[str, Scalar] | None
 
 
 class Client(Following, Administration, Graphs):

@@ -22,9 +22,8 @@ SPEC_FIELDS = tuple(name for name in JobSpec.__struct_fields__ if name != "resou
 RESOURCE_FIELDS = Resources.__struct_fields__
 FIELDS = frozenset((*REQUEST_FIELDS, *SPEC_FIELDS, *RESOURCE_FIELDS))
 KEY_CHARS_MAX = 200  # as the server takes
-MERGED = frozenset(
-    {"env", "labels", "limits", "retry"}
-)  # what is given adds to these, key by key; all else it replaces
+# What is given adds to these, key by key; all else it replaces.
+MERGED = frozenset({"env", "labels", "limits", "parameters", "retry"})
 
 
 def job_request(
@@ -39,6 +38,8 @@ def job_request(
     for name, value in given.items():
         if value is not None:
             plain: Any = _after(value) if name == "after" else msgspec.to_builtins(value)
+            if name == "select" and isinstance(plain, str):
+                plain = {"name": plain}
             flat[name] = {**(flat.get(name) or {}), **plain} if name in MERGED else plain
     if not flat.get("clusters"):
         flat["clusters"] = [msgspec.to_builtins(cluster) for cluster in clusters]

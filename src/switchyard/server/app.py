@@ -24,7 +24,8 @@ from switchyard.policy.resolve import empty_policy
 from switchyard.server.http.routes import Door
 from switchyard.server.listener import Listener
 from switchyard.server.loops import Loops
-from switchyard.server.platform import platform_of
+from switchyard.server.platform import layout_of, platform_of
+from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings
 from switchyard.server.yard import Yard
 from switchyard.service.access import first_start
@@ -34,6 +35,7 @@ from switchyard.service.committer import Apply, Call, Committer, apply_calls
 from switchyard.service.context import Context
 from switchyard.service.engines import Engines
 from switchyard.service.kinds import load_kinds
+from switchyard.service.layout import settle_file
 from switchyard.service.lease import LeaseAsk, SyncAsk, apply_leases, apply_syncs
 from switchyard.service.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.newjob import JobInsert
@@ -71,6 +73,7 @@ def build(settings: Settings) -> Yard:
         policy=empty_policy(platform_of(settings.config), load_kinds()),
         now_us=now_us,
         silent_after_us=int(settings.pace.silent_after_s * 1_000_000),
+        layout=layout_of(settings.config),
     )
     logs = _logs(settings)
     ids = Ids()
@@ -87,6 +90,7 @@ def build(settings: Settings) -> Yard:
         page_max=settings.bounds.page,
         logs=logs,
         engines=engines,
+        selections=read_selection(settings.config.selection)[0],
     )
     submit = Submit(context)
     bulk = Bulk(submit, ids)
@@ -195,6 +199,8 @@ def run(settings: Settings, *, announce: bool = True) -> int:
             _refuse_taken(settings.grpc, "--grpc")
         yard = build(settings)
         yard.context.committer.start()
+        for name in settle_file(yard.context, layout_of(settings.config)):
+            log.warning("a pool or label names a cluster that is not registered", cluster=name)
         token = first_start(yard.context, is_open=settings.is_open)
         if token is not None and announce:
             from switchyard.server.welcome import welcome

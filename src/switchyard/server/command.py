@@ -8,12 +8,15 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from switchyard.errors import EXIT_USAGE, Malformed, YardError
+from switchyard.server.cluster_sections import strangers
 from switchyard.server.cluster_templates import templates_of
 from switchyard.server.config import Config, read_config, sound_sections
 from switchyard.server.platform import read_platform
+from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings, is_loopback, parse_address
 from switchyard.service.cluster_resources import Templates
 
@@ -142,7 +145,10 @@ def _config(file: str | None, mistakes: list[str]) -> Config:
     except YardError as exc:
         mistakes.append(exc.detail)
         config = sound_sections(text)
-    mistakes += [f"{path}: {mistake}" for mistake in read_platform(config)[1]]
+    found = [*read_platform(config)[1], *read_selection(config.selection)[1]]
+    if found or mistakes:
+        found += strangers(msgspec.to_builtins(config.clusters))
+    mistakes += [f"{path}: {mistake}" for mistake in found]
     return config
 
 

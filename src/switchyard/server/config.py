@@ -20,12 +20,14 @@ from switchyard.model.execution import (
     RawOutput,
     SecurityContext,
 )
+from switchyard.model.layout import WEIGHT_MAX
 from switchyard.model.log import OUTPUT_BYTES_MAX
 from switchyard.model.names import LabelKey, LabelValue, Name
 from switchyard.model.quantity import DURATION_S_MAX, parse_duration_s
+from switchyard.server.cluster_sections import doubles, strangers
 from switchyard.server.cluster_templates import ClusterResources, NamespaceMapping
 
-Weight = Annotated[float, Meta(ge=0)]
+Weight = Annotated[float, Meta(ge=0, le=WEIGHT_MAX)]
 Scalar = str | int | float
 MISTAKES_MAX = 100
 REFERRED = ("domains", "queues")  # sections whose names others use
@@ -145,8 +147,19 @@ class MatchSection(Section, frozen=True):
 
 
 class Selection(Section, frozen=True):
+    """Who chooses among the clusters that can run a job, where the job does not say; and what becomes of old news."""
+
     name: Name = "weighted"
-    options: dict[str, Scalar] = {}
+    options: dict[str, Any] = {}
+    stale: typing.Literal["use", "ignore"] = "use"
+    stale_after: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "3m"
+
+    def __post_init__(self) -> None:
+        parse_duration_s(self.stale_after)
+
+    @property
+    def stale_after_us(self) -> int:
+        return parse_duration_s(self.stale_after) * 1_000_000
 
 
 class Logs(Section, frozen=True):
@@ -216,6 +229,8 @@ def read_config(text: str, *, where: str) -> Config:
         return Config()
     mistakes = find_mistakes(value, Config, "")
     if mistakes:
+        clusters = value.get("clusters") if isinstance(value, dict) else None
+        mistakes += [*doubles(clusters), *strangers(clusters)]
         listed = "\n".join(f"  - {mistake}" for mistake in mistakes[:MISTAKES_MAX])
         raise Malformed(
             f"{where} has {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}:\n{listed}",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -11,6 +9,7 @@ from msgspec import Struct
 
 from switchyard.errors import YardError
 from switchyard.model.execution import Tier
+from switchyard.model.layout import Layout
 from switchyard.model.quantity import parse_duration_s
 from switchyard.policy.kinds import BUILTIN
 from switchyard.policy.kinds.cluster_assignment import ClusterAssignment, ClusterAssignmentValue
@@ -21,7 +20,9 @@ from switchyard.policy.kinds.quality_of_service import QualityOfServiceKind
 from switchyard.policy.kinds.task_resources import TaskResources
 from switchyard.policy.kinds.workflow_execution_config import WorkflowExecutionConfig
 from switchyard.policy.platform import Platform
+from switchyard.server.cluster_sections import doubles, twice
 from switchyard.server.config import Config, ResourceSet
+from switchyard.service.clusters import RESERVED
 
 DEFAULT_QUEUE = "default"  # built in: it takes what no tag sends elsewhere
 OLD_WORDS = {"ephemeralStorage": "ephemeral_storage"}
@@ -55,6 +56,18 @@ def read_platform(config: Config) -> tuple[Platform, list[str]]:
     )
     mistakes += _mistakes(config, platform)
     return platform, mistakes
+
+
+def layout_of(config: Config) -> Layout:
+    """What the config says of clusters, pools and labels."""
+    clusters = config.clusters
+    return Layout(
+        {each.name: each.enabled for each in clusters.clusterConfigs},
+        {name: {each.id: each.weight for each in members} for name, members in clusters.poolNameClusterMap.items()},
+        {name: {each.id: each.weight for each in members} for name, members in clusters.labelClusterMap.items()},
+        clusters.defaultExecutionLabel,
+        {domain: assigned.pool for domain, assigned in clusters.clusterPoolAssignments.items()},
+    )
 
 
 def _take(values: dict[str, Struct], mistakes: list[str], kind: Kind, where: str, raw: dict[str, Any]) -> None:
@@ -133,9 +146,14 @@ def _mistakes(config: Config, platform: Platform) -> list[str]:
     """Names that are given twice, or named and never given."""
     clusters = config.clusters
     found = [
-        *_twice("clusters.clusterConfigs", (each.name for each in clusters.clusterConfigs)),
-        *_twice("queues", (each.name for each in config.queues)),
-        *_twice("domains", (each.id for each in config.all_domains)),
+        *doubles(msgspec.to_builtins(clusters)),
+        *(
+            f"clusters.clusterConfigs: no cluster can be called {each.name}: it is a word of the API"
+            for each in clusters.clusterConfigs
+            if each.name in RESERVED
+        ),
+        *twice("queues", (each.name for each in config.queues)),
+        *twice("domains", (each.id for each in config.all_domains)),
         *(["domains: give at least one"] if not config.domains else []),
     ]
     for section, named in (
@@ -143,12 +161,6 @@ def _mistakes(config: Config, platform: Platform) -> list[str]:
         ("quality_of_service.defaultTiers", config.quality_of_service.defaultTiers),
     ):
         found += [f"{section}.{name}: there is no such domain" for name in named if name not in platform.domains]
-    for kind_of_map, members in (
-        ("poolNameClusterMap", clusters.poolNameClusterMap),
-        ("labelClusterMap", clusters.labelClusterMap),
-    ):
-        for name, weighted in members.items():
-            found += _twice(f"clusters.{kind_of_map}.{name}", (each.id for each in weighted))
     if (label := clusters.defaultExecutionLabel) is not None and label not in platform.labels:
         found.append(f"clusters.defaultExecutionLabel: labelClusterMap has no label {label!r}")
     kinds = Kinds(BUILTIN)
@@ -164,7 +176,3 @@ _SECTIONS = {
     ExecutionQueue.name: "tags",
     QualityOfServiceKind.name: "quality_of_service.defaultTiers",
 }
-
-
-def _twice(where: str, names: Iterable[str]) -> list[str]:
-    return [f"{where}: {name!r} is given twice" for name, count in Counter(names).items() if count > 1]

@@ -27,8 +27,8 @@ log = structlog.get_logger()
 RECKON_S = 0.02
 COMMIT_S_MAX = 30.0  # an accepted change waits no longer for its commit
 READY_S = 5.0  # without an answer of the database for this long, a balancer should ask another replica
-LOADED = frozenset({"access", "clusters", "policy"})  # what is kept in memory here
-ROUTED_BY = frozenset({"pending", "clusters", "access"})  # changes that may let a waiting job go
+LOADED = frozenset({"access", "clusters", "layout", "policy"})  # what is kept in memory here
+ROUTED_BY = frozenset({"pending", "clusters", "layout", "access"})  # changes that may let a waiting job go
 
 
 class Yard:
@@ -109,7 +109,7 @@ class Yard:
     def seen(self, agent_id: str, load: Load | None) -> None:
         """An agent spoke: it is alive, and this is how its cluster is."""
         if load is not None:
-            self.context.snapshots.loads[agent_id] = load
+            self.context.snapshots.take_load(agent_id, load, self.context.now_us())
         self._seen([agent_id])
 
     def still_parked(self) -> None:

@@ -46,14 +46,18 @@ class Condition:
     if_none_match: bool = False  # only while there is no row
 
     def check(self, row: attributes.Row | None, what: str) -> None:
-        if self.if_none_match and row is not None:
+        self.check_tag(None if row is None else row.etag, "" if row is None else row.changed_by, f"row of {what}")
+
+    def check_tag(self, etag: str | None, changed_by: str, what: str) -> None:
+        """`etag`: of what is there now; none: nothing is."""
+        if self.if_none_match and etag is not None:
             raise Outdated(
-                f"There is a row of {what} already, changed by {row.changed_by}.",
+                f"There is a {what} already, changed by {changed_by}.",
                 next_step="Read it, then write with If-Match and its ETag.",
             )
-        if self.if_match is not None and (row is None or self.if_match not in ("*", row.etag)):
-            now = "it is gone" if row is None else f"{row.changed_by} changed it"
-            raise Outdated(f"The row of {what} is no longer what you read: {now}.")
+        if self.if_match is not None and (etag is None or self.if_match not in ("*", etag)):
+            now = "it is gone" if etag is None else f"{changed_by} changed it"
+            raise Outdated(f"The {what} is no longer what you read: {now}.")
 
 
 ANYWAY = Condition()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from switchyard.errors import UnknownName
 from switchyard.match.demand import Demand
+from switchyard.model.job import JobRequest
 from switchyard.policy.draft import Draft
-from switchyard.route.route import Ask
+from switchyard.route.ask import Ask
 from switchyard.route.world import World
 from switchyard.service.rights import Actor
+from switchyard.service.selections import Named
 
 
 class Bounds(Struct, frozen=True, omit_defaults=True):
@@ -24,6 +27,9 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
     needs_backend: bool = False
     is_interruptible: bool = False
     engine: str | None = None  # the match engine it asked for
+    select: Named | None = None  # the selection algorithm it asked for, with its options
+    parameters: str = ""  # what that may reckon with, as JSON
+    order: tuple[str, ...] = ()  # the clusters as the request lists them: steps that do not sort go by it
 
     def ask(
         self,
@@ -53,7 +59,14 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
         )
 
 
-def bounds_of(named: frozenset[str] | None, by_token: frozenset[str], draft: Draft, engine: str | None) -> Bounds:
+def bounds_of(
+    named: frozenset[str] | None,
+    by_token: frozenset[str],
+    draft: Draft,
+    request: JobRequest,
+    *,
+    select: Named | None,
+) -> Bounds:
     return Bounds(
         None if named is None else tuple(sorted(named)),
         tuple(sorted(by_token)),
@@ -63,8 +76,23 @@ def bounds_of(named: frozenset[str] | None, by_token: frozenset[str], draft: Dra
         draft.backends,
         draft.needs_backend,
         draft.is_interruptible,
-        engine,
+        request.match_engine,
+        select,
+        msgspec.json.encode(request.parameters, order="sorted").decode() if request.parameters else "",
+        tuple(each.name for each in request.clusters),
     )
+
+
+def refuse_empty_names(bounds: Bounds, world: World) -> None:
+    """Fail closed: a pool or label whose every cluster is unknown is as unknown as they are."""
+    for word, name, sets in (("pool", bounds.pool, world.pools), ("label", bounds.label, world.labels)):
+        members = sets.get(name, {}) if name is not None else {}
+        if members and not any(each in world.by_name for each in members):
+            known = (each for each in sorted(sets) if any(member in world.by_name for member in sets[each]))
+            raise UnknownName(
+                f"There is no {word} {name!r} to speak of: none of its clusters is registered.",
+                next_step=f"Known {word}s: {', '.join(known) or 'none'}.",
+            )
 
 
 def encode_bounds(bounds: Bounds) -> str:

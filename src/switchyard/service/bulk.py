@@ -22,6 +22,7 @@ from switchyard.service.submit import Submit
 from switchyard.store import jobs
 
 SHOWN_MAX = 20  # mistakes named in one refusal
+SELECTIONS_MAX = 200  # different ones in one request
 
 _reader = JsonReader(JobRequest)
 
@@ -68,6 +69,7 @@ class Bulk:
                 refused[place] = exc
         refused |= _bad_references(parsed, len(request.jobs))
         refused |= _left_alone(parsed, refused)
+        self._refuse_many_selections(parsed.values())
         for place, job in parsed.items():
             if place in refused:
                 continue
@@ -94,6 +96,16 @@ class Bulk:
             sha256(body).hexdigest() if key else "",
             actor.name,
         )
+
+    def _refuse_many_selections(self, several: Iterable[JobRequest]) -> None:
+        """Each has to be read and followed by itself, and one may take up to a second."""
+        is_quick = self._submit.is_quick
+        different = {msgspec.json.encode((job.select, job.parameters)) for job in several if not is_quick(job)}
+        if len(different) > SELECTIONS_MAX:
+            raise BadRequest(
+                f"The jobs have {len(different)} different selections and parameters, and at most {SELECTIONS_MAX} go.",
+                next_step="Send them in several requests.",
+            )
 
     def apply(self, batch: Batch, bulks: list[BulkInsert]) -> list[Any]:
         return [self._apply(batch, bulk) for bulk in bulks]

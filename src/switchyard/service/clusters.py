@@ -19,14 +19,18 @@ from switchyard.model.cluster import (
 )
 from switchyard.model.names import readable
 from switchyard.model.poll import Join, Joined
+from switchyard.model.selection import StateValue
 from switchyard.route.world import Member
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import holds, make_credential, split_credential
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import ClusterEntry
+from switchyard.service.states import set_by_hand, state_of
 from switchyard.store import access, clusters, graphs, leases
 
+BY_FILE = "config file"  # who registers a cluster that the server's file names
+DISABLED = "the server's file does not enable it"
 RESERVED = ("fit",)  # `/v1/clusters/fit` asks all clusters
 
 
@@ -40,7 +44,7 @@ def visible(context: Context, actor: Actor, name: str) -> Member:
 def cluster_list(context: Context, actor: Actor) -> list[Cluster]:
     fleet, members = context.snapshots.fleet, context.snapshots.world.members
     seen = [member for member in members if member.id in fleet.rows and actor.may_cluster(Role.VIEW, member)]
-    return [_view(context, member, fleet.rows[member.id]) for member in seen]
+    return [_view(context, member, fleet.rows[member.id], []) for member in seen]
 
 
 def cluster_view(context: Context, member: Member | None) -> Cluster:
@@ -48,10 +52,12 @@ def cluster_view(context: Context, member: Member | None) -> Cluster:
     row = context.snapshots.fleet.rows.get(member.id) if member else None
     if member is None or row is None:
         raise NoSuchCluster("The cluster was deleted a moment ago.")
-    return _view(context, member, row)
+    bound_us = context.selections.stale_after_us
+    state = state_of(context.snapshots, member.id, now_us=context.now_us(), stale_after_us=bound_us)
+    return _view(context, member, row, state)
 
 
-def _view(context: Context, member: Member, row: ClusterEntry) -> Cluster:
+def _view(context: Context, member: Member, row: ClusterEntry, state: list[StateValue]) -> Cluster:
     agents = context.snapshots.fleet.by_cluster.get(member.id, ())
     seen = [context.snapshots.seen[agent] for agent in agents if agent in context.snapshots.seen]
     return Cluster(
@@ -65,6 +71,7 @@ def _view(context: Context, member: Member, row: ClusterEntry) -> Cluster:
         backend=row.backend,
         totals=member.graph.totals if member.graph else {},
         load=context.snapshots.load_of(member.id),
+        state=state,
         created_us=row.created_us,
         seen_us=max(seen, default=None),
     )
@@ -109,6 +116,27 @@ def _register(batch: Batch, context: Context, actor: str, request: ClusterReques
     return cluster_id
 
 
+def register_configured(
+    batch: Batch, context: Context, name: str, *, is_enabled: bool, was_enabled: bool | None
+) -> None:
+    """A cluster that the server's file names: there is one, down until an agent joins it. Not enabled: cordoned.
+
+    The file's word counts when it is new; what was cordoned or let go at run time since stays so.
+    """
+    row = clusters.cluster_by_name(batch.tx, name)
+    cluster_id = row.id if row else _register(batch, context, BY_FILE, ClusterRequest(name))
+    if row is not None and is_enabled == was_enabled:
+        return
+    if is_enabled and (row is None or row.reason != DISABLED):
+        return
+    clusters.cluster_change(
+        batch.tx, cluster_id, {"is_cordoned": not is_enabled, "reason": "" if is_enabled else DISABLED}
+    )
+    bump(batch, "clusters")
+    batch.clusters.add(cluster_id)
+    audited(batch, context, BY_FILE, "cluster.change", name, after={"is_cordoned": not is_enabled})
+
+
 def _open_to_everyone(batch: Batch, context: Context, cluster_id: str) -> None:
     grant = {
         "id": context.new_id(),
@@ -124,10 +152,10 @@ def _open_to_everyone(batch: Batch, context: Context, cluster_id: str) -> None:
 
 
 def cluster_change(context: Context, actor: Actor, name: str, change: ClusterChange) -> Cluster:
-    """Cordoning needs `operate`; everything else is the administrator's."""
+    """Cordoning and setting state need `operate`; everything else is the administrator's."""
     member = visible(context, actor, name)
-    only_cordon = change.is_private is None and change.groups is None and change.labels is None
-    actor.need_cluster(Role.OPERATE if only_cordon else Role.ADMIN, member)
+    is_operating = change.is_private is None and change.groups is None and change.labels is None
+    actor.need_cluster(Role.OPERATE if is_operating else Role.ADMIN, member)
     columns: dict[str, object] = {}
     if change.is_cordoned is not None:
         columns |= {"is_cordoned": change.is_cordoned, "reason": change.reason if change.is_cordoned else ""}
@@ -139,6 +167,9 @@ def cluster_change(context: Context, actor: Actor, name: str, change: ClusterCha
         columns["labels"] = msgspec.json.encode(change.labels, order="sorted").decode()
 
     def apply(batch: Batch) -> None:
+        if change.state:
+            row = clusters.cluster_lock(batch.tx, member.id)
+            columns["state"] = set_by_hand(row.state, change.state, at_us=batch.now_us, by=actor.name) if row else "{}"
         if not columns:
             return
         before = cluster_view(context, member)

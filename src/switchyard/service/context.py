@@ -9,6 +9,7 @@ from switchyard.service.committer import Batch, Committer
 from switchyard.service.compiler import Compiler
 from switchyard.service.engines import Engines
 from switchyard.service.log_store import LogStore
+from switchyard.service.selections import Selections
 from switchyard.service.snapshots import Snapshots
 from switchyard.store import access
 from switchyard.store.database import Database
@@ -30,6 +31,7 @@ class Context:
     logs: LogStore = field(default_factory=DatabaseLogs)
     compiler: Compiler = field(default_factory=Compiler)
     engines: Engines = field(default_factory=Engines)
+    selections: Selections = field(default_factory=Selections)
 
 
 def bump(batch: Batch, version: str) -> None:

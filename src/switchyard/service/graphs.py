@@ -200,7 +200,7 @@ def _change(
         graph = _compiled(context, new, where=f"cluster {member.name}")
 
         def apply(batch: Batch, old: Sources = old, new: Sources = new, graph: Graph | None = graph) -> bool:
-            if not clusters.cluster_lock(batch.tx, member.id):
+            if clusters.cluster_lock(batch.tx, member.id) is None:
                 raise NotFound(f"Cluster {member.name} was deleted a moment ago.")
             now = {row.subsystem: row.hash for row in graphs.source_heads(batch.tx, member.id)}
             if now != {name: source.hash for name, source in old.items()}:

@@ -19,7 +19,7 @@ from switchyard.model.lifecycle import FINAL, cancel
 from switchyard.model.names import readable
 from switchyard.model.verdict import Explanation, Plan, Say
 from switchyard.route.explain import hints
-from switchyard.route.route import ALGORITHM, rule
+from switchyard.route.route import rule
 from switchyard.service.arrays import Arrays, cancel_tasks
 from switchyard.service.bounds import decode_bounds
 from switchyard.service.committer import Batch
@@ -28,6 +28,7 @@ from switchyard.service.demands import demand_of_spec
 from switchyard.service.newjob import verdicts_from
 from switchyard.service.report import change_of, life_of, read_avoid, record
 from switchyard.service.rights import Actor
+from switchyard.service.selecting import select_or_hold
 from switchyard.service.snapshots import owner_of
 from switchyard.store import events, jobs
 from switchyard.store.database import Tx
@@ -194,8 +195,9 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
     if body is not None:
         outcome = "assign" if row.cluster else ("reject" if state is State.REJECTED else "hold")
         verdicts = [verdict for verdict in verdicts_from(body) if verdict.cluster not in unseen]
-        decided = Plan(row.cluster, verdicts, ALGORITHM, row.id, outcome, row.reason, engine)
-    now = list(rule(ask, world).verdicts)
+        algorithm, _ = context.selections.choose(bounds.select)
+        decided = Plan(row.cluster, verdicts, algorithm, row.id, outcome, row.reason, engine)
+    now = list(select_or_hold(context, rule(ask, world), bounds).verdicts)
     stuck = state in (State.PENDING, State.REJECTED)
     return Explanation(
         job=row.id,

@@ -13,9 +13,13 @@ from switchyard.errors import YardError
 from switchyard.model.access import Grant, On, Role, To
 from switchyard.model.cluster import Health, Load
 from switchyard.model.graph import Graph
+from switchyard.model.layout import NO_LAYOUT, Layout
+from switchyard.model.selection import Scalar
 from switchyard.policy.admit import ProjectEntry
+from switchyard.policy.laid import platform_with
 from switchyard.policy.resolve import Policy, RuleRow
 from switchyard.route.world import Member, World
+from switchyard.service.laid import Laid, load_laid
 from switchyard.service.rights import Actor, Rights, local_admin, rights_of
 from switchyard.store import access as access_store
 from switchyard.store import attributes as attribute_store
@@ -113,12 +117,21 @@ class ClusterEntry:
     graph: Graph | None
     submit_token_hash: str | None
     created_us: int
+    state: dict[str, tuple[Scalar, int, str]]  # set by hand: a value, since when, by whom
 
 
 class Snapshots:
     """The current snapshots. Reading one is a plain attribute; `refresh` is called after commits and each second."""
 
-    def __init__(self, database: Database, *, policy: Policy, now_us: Callable[[], int], silent_after_us: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        policy: Policy,
+        now_us: Callable[[], int],
+        silent_after_us: int,
+        layout: Layout = NO_LAYOUT,
+    ) -> None:
         self._database = database
         self._now_us = now_us
         self.silent_after_us = silent_after_us
@@ -129,10 +142,13 @@ class Snapshots:
         self._has_read_seen = False
         self.seen: dict[str, int] = {}  # agent → when it was last seen, by us or (read from the store) by another
         self.loads: dict[str, Load] = {}
+        self.told: dict[str, int] = {}  # agent → when it said its load
+        self.loads_number = 0  # grows when a load is another one
         self.access = Access(-1, {}, {}, ())
         self.policy = policy  # the config alone, until the first refresh
+        self.laid = Laid.by_file(layout)  # likewise
         self.fleet = Fleet(-1, {}, {}, {})
-        self.world = World.of(0, [])
+        self.world = World.of(0, [], layout=layout)
 
     def refresh(self, *, force: bool = False) -> bool:
         """Load what has a new version; true if the router's world changed."""
@@ -140,6 +156,8 @@ class Snapshots:
             versions = events.counters_read(tx)
             if force or versions.get("access", 0) != self.access.version:
                 self.access = self._load_access(tx, versions.get("access", 0))
+            if versions.get("layout", 0) != self.laid.version:
+                self._take_laid(load_laid(tx, versions.get("layout", 0), before=self.laid))
             if versions.get("policy", 0) != self.policy.version:
                 self.policy = _next_policy(tx, self.policy, versions.get("policy", 0))
             if force or versions.get("clusters", 0) != self.fleet.version:
@@ -156,11 +174,23 @@ class Snapshots:
                 self._load_loads(tx, elsewhere)
             return self.reckon()
 
+    def _take_laid(self, laid: Laid) -> None:
+        if laid.base != self.laid.base:
+            log.warning("the clusters section of another server's file holds from here on")
+        self.laid = laid
+        self.policy = self.policy.on(platform_with(self.policy.platform, laid.layout))
+
     def _load_loads(self, tx: Tx, agent_ids: Collection[str]) -> None:
         """What agents said of their clusters at another replica, or before this one started."""
         for agent_id, load in cluster_store.agent_loads(tx).items():
             if agent_id in agent_ids:
-                self.loads[agent_id] = msgspec.json.decode(load, type=Load)
+                self.take_load(agent_id, msgspec.json.decode(load, type=Load), self.seen[agent_id])
+
+    def take_load(self, agent_id: str, load: Load, at_us: int) -> None:
+        """How an agent says its cluster is."""
+        if self.loads.get(agent_id) != load:
+            self.loads_number += 1
+        self.loads[agent_id], self.told[agent_id] = load, at_us
 
     def mark_seen(self, agent_id: str, at_us: int) -> bool:
         """An agent spoke; true if it was silent before, so that the world is to be reckoned anew."""
@@ -182,10 +212,12 @@ class Snapshots:
         with self._lock:
             fleet = self.fleet
             members = sorted((self._member(row, fleet) for row in fleet.rows.values()), key=lambda member: member.name)
-            if tuple(members) == self.world.members:
+            layout = self.laid.layout
+            is_same = layout.pools is self.world.pools and layout.labels is self.world.labels
+            if is_same and tuple(members) == self.world.members:
                 return False
             self._world_number += 1
-            self.world = World.of(self._world_number, members, after=self.world)
+            self.world = World.of(self._world_number, members, layout=layout, after=self.world)
             return True
 
     def _member(self, row: ClusterEntry, fleet: Fleet) -> Member:
@@ -295,6 +327,7 @@ def _cluster_entry(row: cluster_store.Row, before: ClusterEntry | None) -> Clust
         graph=before.graph if is_same and before else _graph(row.graph),
         submit_token_hash=row.submit_token_hash,
         created_us=row.created_us,
+        state=msgspec.json.decode(row.state, type=dict[str, tuple[Scalar, int, str]]),
     )
 
 

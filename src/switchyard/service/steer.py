@@ -12,6 +12,7 @@ from switchyard.model.api import Created, JobChange, RetryRequest
 from switchyard.model.idset import IdSet
 from switchyard.model.job import Job, JobRequest, JobSpec, State, Task
 from switchyard.model.lifecycle import FINAL, unassign
+from switchyard.model.selection import Select
 from switchyard.model.tasks import read_task
 from switchyard.policy.asked import as_asked
 from switchyard.service.arrays import Arrays, cancel_tasks
@@ -158,6 +159,7 @@ def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest
             f"Job {row.id} is {row.state}: only a job that is over can be tried again.",
             next_step="Wait for its end, or cancel it first.",
         )
+    bounds = decode_bounds(row.bounds)
     request = JobRequest(
         spec=msgspec.json.decode(row.spec, type=JobSpec),
         name=row.name,
@@ -168,7 +170,9 @@ def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest
         priority=row.priority,
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
         array=_tasks_again(row, rows, wanted.tasks),
-        match_engine=decode_bounds(row.bounds).engine,
+        match_engine=bounds.engine,
+        select=Select(bounds.select[0], msgspec.json.decode(bounds.select[1])) if bounds.select else None,
+        parameters=msgspec.json.decode(bounds.parameters) if bounds.parameters else {},
     )
     asked = request if policy is None else as_asked(request, policy, context.snapshots.policy.kinds)
     return asked, row.id, row.cluster_id if wanted.elsewhere else None

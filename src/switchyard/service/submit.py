@@ -16,7 +16,7 @@ from switchyard.model.job import JobRequest, JobSpec
 from switchyard.model.verdict import Plan
 from switchyard.policy.admit import Admitted, admit
 from switchyard.route.route import plan, rule
-from switchyard.service.bounds import Bounds, bounds_of, encode_bounds
+from switchyard.service.bounds import Bounds, bounds_of, encode_bounds, refuse_empty_names
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.credential import hash_secret, holds, split_credential
@@ -31,6 +31,7 @@ from switchyard.service.newjob import (
     new_job,
 )
 from switchyard.service.rights import Actor
+from switchyard.service.selecting import Selecting
 from switchyard.service.snapshots import Snapshots
 from switchyard.store import jobs
 from switchyard.store.database import Tx
@@ -58,6 +59,7 @@ class Submit:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._selecting = Selecting(context)
         self._rulings: dict[tuple[object, ...], Kept] = {}
         self._rulings_of: tuple[int, int] = (-1, -1)
         self._known: set[str] = set()
@@ -76,8 +78,10 @@ class Submit:
     ) -> JobInsert:
         """Admit and route, from memory alone. `last`: clusters that come last, each with the reason.
 
-        `is_quick`: raise TakesLong rather than ask many clusters what nobody has asked before.
+        `is_quick`: raise TakesLong rather than ask many clusters what nobody has asked before, or reckon with each.
         """
+        if is_quick and not self.is_quick(request):
+            raise TakesLong
         admitted, bounds = self._admit(actor, request)
         kept = self._rule(actor, admitted.request.spec, bounds, last, is_quick=is_quick)
         job_id = job_id or self._context.new_id()
@@ -90,6 +94,10 @@ class Submit:
             key=key,
             body=body,
         )
+
+    def is_quick(self, request: JobRequest) -> bool:
+        """Whether its cluster is selected in no time: by a draw alone."""
+        return self._context.selections.is_quick(request.select)
 
     def repeated(self, actor: Actor, *, key: str, body: bytes) -> Accepted | None:
         """The job that this key and body made before: it is accepted, even if it would be refused by now."""
@@ -116,7 +124,10 @@ class Submit:
         if request.match_engine is not None:
             self._context.engines.choose(request.match_engine)
         named, by_token = named_clusters(snapshots, actor, request)
-        return admitted, bounds_of(named, by_token, admitted.draft, request.match_engine)
+        select = self._context.selections.read(request.select)
+        bounds = bounds_of(named, by_token, admitted.draft, request, select=select)
+        refuse_empty_names(bounds, snapshots.world)
+        return admitted, bounds
 
     def _rule(
         self,
@@ -141,7 +152,7 @@ class Submit:
                 raise TakesLong
             kept = keep(rule(bounds.ask(demand, actor, world, engine=engine, last=last), world))
             self._rulings[key] = kept
-        return kept
+        return self._selecting.among(kept, key, bounds)
 
     def _insert(
         self,

@@ -13,6 +13,7 @@ import msgspec
 
 from switchyard.match.demand import Demand
 from switchyard.model.cluster import Health
+from switchyard.model.idset import IdSet
 from switchyard.model.job import JobSpec, State
 from switchyard.model.lifecycle import Life, Seen, Step, assign, lose, move, reject, unassign
 from switchyard.model.poll import Report
@@ -28,6 +29,7 @@ from switchyard.service.demands import demand_of_spec
 from switchyard.service.jobs import last_of
 from switchyard.service.newjob import Kept, keep
 from switchyard.service.report import again_at, change_of, life_of, record
+from switchyard.service.selecting import select_or_hold
 from switchyard.service.snapshots import owner_of
 from switchyard.store import clusters, events, jobs, leaders, leases, ranges
 
@@ -140,7 +142,8 @@ def _rule(context: Context, world: World, row: jobs.Row, demand: Demand) -> Ruli
     bounds = decode_bounds(row.bounds)
     owner = owner_of(context.snapshots.access, row.owner)
     engine = bounds.engine or context.engines.default
-    return rule(bounds.ask(demand, owner, world, engine=engine, last=last_of(row)), world)
+    ruling = rule(bounds.ask(demand, owner, world, engine=engine, last=last_of(row)), world)
+    return select_or_hold(context, ruling, bounds)
 
 
 def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan) -> dict[str, Any] | None:
@@ -150,10 +153,13 @@ def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan) -> dict[st
         return None
     if decided.outcome == "hold":
         return {"reason": decided.reason}
+    if decided.outcome == "reject" and row.tasks_live:
+        return {"reason": decided.reason}  # tasks of it run on; what is left of it is rejected when they have ended
     if decided.outcome == "reject":
         step = reject(life, decided.reason)
         record(batch, row, step)
-        return {"state": step.life.state.value, "reason": decided.reason, "ended_us": batch.now_us}
+        change = {"state": step.life.state.value, "reason": decided.reason, "ended_us": batch.now_us}
+        return change if row.array is None else change | drop_tasks(row)
     step = assign(life)
     assert decided.chosen is not None
     cluster_id = world.by_name[decided.chosen].id
@@ -175,6 +181,13 @@ def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan) -> dict[st
         "assigned_us": batch.now_us,
         "is_ready": row.array is None or bool(row.todo),
     }
+
+
+def drop_tasks(row: jobs.Row) -> dict[str, Any]:
+    """The columns of an array that ends before the tasks nobody has: they count as cancelled."""
+    later = msgspec.json.decode(row.later, type=list[tuple[int, str]]) if row.later else []
+    left = sum(len(IdSet.parse(each)) for each in (row.todo, *(index for _, index in later)) if each)
+    return {"todo": "", "later": None, "tasks_cancelled": row.tasks_cancelled + left}
 
 
 def move_unleased(context: Context, leadership: Leadership) -> int:

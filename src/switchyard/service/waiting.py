@@ -12,7 +12,7 @@ from switchyard.service.arrays import ArrayJob
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.report import blocked, change_of, life_of, record
-from switchyard.service.upkeep import ROUND_MAX, Leadership
+from switchyard.service.upkeep import ROUND_MAX, Leadership, drop_tasks
 from switchyard.store import crowds, jobs
 
 # The columns that one locked job changes, or none: it is left alone.
@@ -163,8 +163,4 @@ def _end(batch: Batch, row: jobs.Row, to: State, reason: str) -> dict[str, Any]:
     step: Step = move(taken.life if taken else life, to, to.value.lower(), reason)
     record(batch, row, step)
     change = change_of(batch, row, step) | {"blocked": None, "wake_us": None, "expires_us": None}
-    if row.array is not None:
-        left = IdSet.parse(row.todo) if row.todo else IdSet()
-        change |= {"todo": "", "later": None}
-        change |= {"tasks_cancelled": row.tasks_cancelled + len(left)}
-    return change
+    return change if row.array is None else change | drop_tasks(row)

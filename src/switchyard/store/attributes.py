@@ -72,6 +72,12 @@ def row_count(tx: Tx) -> int:
     return tx.execute(sa.select(sa.func.count()).where(attributes.c.value.is_not(None))).scalar_one()
 
 
+def row_count_of(tx: Tx, kind: str, value: str) -> int:
+    """How many rows of a kind have exactly this value."""
+    query = sa.select(sa.func.count()).where(attributes.c.kind == kind, attributes.c.value == value)
+    return tx.execute(query).scalar_one()
+
+
 def row_since(tx: Tx, serial: int) -> list[Row]:
     """Every row written after a version of the policy, deleted ones too; from the very first on: all that there are."""
     return list(tx.execute(sa.select(attributes).where(attributes.c.serial > serial)))

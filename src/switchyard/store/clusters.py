@@ -21,6 +21,10 @@ def cluster_all(tx: Tx) -> list[Row]:
     return list(tx.execute(sa.select(clusters).where(_ALIVE).order_by(clusters.c.name)))
 
 
+def cluster_names(tx: Tx) -> set[str]:
+    return set(tx.execute(sa.select(clusters.c.name).where(_ALIVE)).scalars())
+
+
 def cluster_by_name(tx: Tx, name: str) -> Row | None:
     return tx.execute(sa.select(clusters).where(clusters.c.name == name, _ALIVE)).one_or_none()
 
@@ -29,10 +33,10 @@ def cluster_by_id(tx: Tx, cluster_id: str) -> Row | None:
     return tx.execute(sa.select(clusters).where(clusters.c.id == cluster_id, _ALIVE)).one_or_none()
 
 
-def cluster_lock(tx: Tx, cluster_id: str) -> bool:
-    """Whether there is such a cluster; until the commit nobody else changes it."""
-    query = sa.select(clusters.c.id).where(clusters.c.id == cluster_id, _ALIVE).with_for_update()
-    return tx.execute(query).scalar() is not None
+def cluster_lock(tx: Tx, cluster_id: str) -> Row | None:
+    """The cluster, if there is such a one; until the commit nobody else changes it."""
+    query = sa.select(clusters).where(clusters.c.id == cluster_id, _ALIVE).with_for_update()
+    return tx.execute(query).one_or_none()
 
 
 def cluster_deleted_with_ready(tx: Tx) -> list[str]:

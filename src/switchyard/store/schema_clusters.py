@@ -1,4 +1,4 @@
-"""The tables of clusters: registrations, what their graphs are made from, agents, invitations."""
+"""The tables of clusters: registrations, what their graphs are made from, agents, invitations, pools and labels."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ clusters = Table(
     Column("backend", Text, nullable=False),
     Column("graph", Text, nullable=True),
     Column("submit_token_hash", Text, nullable=True),
+    Column("state", Text, nullable=False, default="{}"),  # set by hand: name → value, since when, by whom
     Column("created_us", BigInteger, nullable=False),
     Column("deleted_us", BigInteger, nullable=True),
 )
@@ -89,4 +90,17 @@ invites = Table(
     Column("uses", Integer, nullable=False),
     Column("created_us", BigInteger, nullable=False),
     Column("revoked_us", BigInteger, nullable=True),
+)
+
+# Pools, labels and defaults: what a server's file said (part `file`, one row), and what was set at run time over it. A
+# row without a value was removed, also where the file has it.
+layout = Table(
+    "layout",
+    metadata,
+    Column("part", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=True),
+    Column("etag", Text, nullable=False),  # new at each write, never used again
+    Column("changed_us", BigInteger, nullable=False),
+    Column("changed_by", Text, nullable=False),
 )

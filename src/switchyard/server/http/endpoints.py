@@ -52,6 +52,7 @@ from switchyard.model.rendering import Rendering, RenderingChange, RenderRequest
 from switchyard.model.verdict import Explanation, FitAnswer, FitRequest, Plan
 from switchyard.server.http import graph_handlers, handlers, handlers_rendering
 from switchyard.server.http.endpoint import ABANDON, AGENT, CURSOR, EITHER, JOINER, LIMIT, OPEN, Endpoint, Query
+from switchyard.server.http.endpoints_layout import LAYOUT
 from switchyard.server.http.endpoints_rules import RULES
 
 _JOB_FILTERS = (
@@ -284,6 +285,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/grants", "Grants", Page[Grant], handlers.grant_list, query=(LIMIT, CURSOR)),
     Endpoint("POST", "/v1/grants", "Grant a role", Grant, handlers.grant_create, GrantRequest, 201),
     Endpoint("DELETE", "/v1/grants/{grant}", "Take a grant back", Deleted, handlers.grant_delete),
+    *LAYOUT,
     *RULES,
     Endpoint(
         "POST",

@@ -13,7 +13,15 @@ from switchyard.server.http.endpoint import OPEN, Endpoint
 from switchyard.server.http.endpoints import ENDPOINTS
 
 REF = "#/components/schemas/{name}"
-CONDITIONAL = "/v1/attributes/{kind}"  # a write says what it has seen
+CONDITIONAL = frozenset(  # a write says what it has seen
+    {
+        "/v1/attributes/{kind}",
+        "/v1/pools/{name}",
+        "/v1/cluster-labels/{name}",
+        "/v1/layout/default-label",
+        "/v1/layout/domain-pools/{domain}",
+    }
+)
 KEYED = ("/v1/jobs", "/v1/jobs/bulk")  # these take an idempotency key
 
 
@@ -90,9 +98,9 @@ def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
         found.append({"name": query.name, "in": "query", "required": False, "schema": schema})
         if query.about:
             found[-1]["description"] = query.about
-    if endpoint.path == CONDITIONAL and endpoint.method in ("PUT", "DELETE"):
+    if endpoint.path in CONDITIONAL and endpoint.method in ("PUT", "DELETE"):
         found.append(_header("If-Match", "the ETag that was read: only while it is still that"))
-    if endpoint.path == CONDITIONAL and endpoint.method == "PUT":
+    if endpoint.path in CONDITIONAL and endpoint.method == "PUT":
         found.append(_header("If-None-Match", "*: only while there is none"))
     if endpoint.path in KEYED and endpoint.method == "POST":
         found.append(

@@ -12,6 +12,7 @@ from switchyard.model.api import Output
 from switchyard.model.attributes import AttributeRow
 from switchyard.model.decode import JsonReader
 from switchyard.model.job import Job
+from switchyard.model.layout import ClusterSet, Named
 from switchyard.model.lifecycle import FINAL
 from switchyard.server.flyte.door import FlyteDoor
 from switchyard.server.http import hot, stream
@@ -44,6 +45,7 @@ from switchyard.server.yard import Yard
 from switchyard.service.rights import Actor, Rights
 
 NOBODY = Actor("nobody", Rights())
+TAGGED = (AttributeRow, ClusterSet, Named)  # answers that carry an ETag
 LOG_AGAIN_S = 1.0  # how late a follower hears of what came in at another server, which tells nobody of logs
 
 
@@ -146,7 +148,7 @@ class _Handler:
         if isinstance(result, Body):
             await send_body(send, endpoint.status, result.content, (b"content-type", result.media))
         else:
-            extra = [(b"etag", f'"{result.etag}"'.encode())] if isinstance(result, AttributeRow) else []
+            extra = [(b"etag", f'"{result.etag}"'.encode())] if isinstance(result, TAGGED) else []
             await send_json(send, endpoint.status, result, *extra)
 
     async def _read(self, scope: Scope, receive: Receive) -> Any:

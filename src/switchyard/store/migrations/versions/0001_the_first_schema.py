@@ -60,6 +60,7 @@ def upgrade() -> None:
         sa.Column("backend", sa.Text(), nullable=False),
         sa.Column("graph", sa.Text(), nullable=True),
         sa.Column("submit_token_hash", sa.Text(), nullable=True),
+        sa.Column("state", sa.Text(), nullable=False),
         sa.Column("created_us", sa.BigInteger(), nullable=False),
         sa.Column("deleted_us", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_clusters")),
@@ -129,6 +130,16 @@ def upgrade() -> None:
     with op.batch_alter_table("idempotency", schema=None) as batch_op:
         batch_op.create_index("ix_idempotency_created", ["created_us"], unique=False)
 
+    op.create_table(
+        "layout",
+        sa.Column("part", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("value", sa.Text(), nullable=True),
+        sa.Column("etag", sa.Text(), nullable=False),
+        sa.Column("changed_us", sa.BigInteger(), nullable=False),
+        sa.Column("changed_by", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("part", "name", name=op.f("pk_layout")),
+    )
     op.create_table(
         "leaders",
         sa.Column("name", sa.Text(), nullable=False),
@@ -515,6 +526,7 @@ def downgrade() -> None:
     op.drop_table("projects")
     op.drop_table("output")
     op.drop_table("leaders")
+    op.drop_table("layout")
     with op.batch_alter_table("idempotency", schema=None) as batch_op:
         batch_op.drop_index("ix_idempotency_created")
 

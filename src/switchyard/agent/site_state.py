@@ -1,0 +1,62 @@
+"""What a site adds to what the agent itself sees: names and values in a file, read again when it changes."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from switchyard.agent.log import line
+from switchyard.errors import Malformed
+from switchyard.model.decode import convert, load_yaml
+from switchyard.model.selection import Scalar, Values, refuse_endless
+
+FILE_BYTES_MAX = 64 * 1024
+
+log = logging.getLogger(__name__)
+
+
+def read_state(path: Path) -> dict[str, Scalar]:
+    """The values of a file: YAML or JSON, one level."""
+    try:
+        with path.open("rb") as file:
+            body = file.read(FILE_BYTES_MAX + 1)
+    except OSError as exc:
+        raise Malformed(f"Cannot read {path}: {exc.strerror}.", next_step="Give --state a file that is there.") from exc
+    if len(body) > FILE_BYTES_MAX:
+        raise Malformed(f"{path}: over {FILE_BYTES_MAX} bytes.")
+    found: dict[str, Scalar] = convert(load_yaml(body, where=str(path)) or {}, Values, where=str(path))
+    try:
+        refuse_endless(found)
+    except ValueError as exc:
+        raise Malformed(f"{path}: {exc}.") from exc
+    return found
+
+
+class SiteState:
+    """A file that was right at the start and is wrong now keeps its last values: it may be half written."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._mark: tuple[int, ...] = ()
+        self._values: dict[str, Scalar] = {}
+        if path is not None:
+            self._mark, self._values = _mark(path), read_state(path)
+
+    def values(self) -> dict[str, Scalar]:
+        if self._path is None or (mark := _mark(self._path)) == self._mark:
+            return self._values
+        self._mark = mark
+        try:
+            self._values = read_state(self._path)
+        except Malformed as exc:
+            log.warning(line("state-file", error=exc.detail))
+        return self._values
+
+
+def _mark(path: Path) -> tuple[int, ...]:
+    """By what a change of the file is seen."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino

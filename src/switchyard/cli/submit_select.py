@@ -1,0 +1,67 @@
+"""The part of `yard submit` that says how one cluster is selected of those that can run the job."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from switchyard.cli.parser import Parser, pair
+from switchyard.errors import BadRequest, Malformed
+
+WHOLE = re.compile(r"-?[0-9]{1,19}\Z")
+FRACTION = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,3})?\Z")
+
+
+def add_select(parser: Parser) -> None:
+    group = parser.add_argument_group("which one of the clusters that can run it")
+    group.add_argument(
+        "--select", metavar="NAME", help="weighted, random, least-loaded, constraint … (default: the server's)"
+    )
+    group.add_argument(
+        "--select-option", type=pair, action="append", default=[], metavar="K=V", help="of the algorithm; repeatable"
+    )
+    group.add_argument("--select-options", metavar="FILE", help="its options, as YAML: priorities: [{priority, steps}]")
+    group.add_argument(
+        "--parameter", type=pair, action="append", default=[], metavar="K=V", help="to reckon with; repeatable"
+    )
+
+
+def select_of(args: Namespace) -> dict[str, Any] | None:
+    """What the flags say of the algorithm; none: nothing."""
+    options = {} if args.select_options is None else _read_options(args.select_options)
+    options |= {key: typed(value) for key, value in args.select_option}
+    if args.select is None:
+        if options:
+            raise BadRequest("--select-option and --select-options go with --select.")
+        return None
+    return {"name": args.select, "options": options}
+
+
+def parameters_of(args: Namespace) -> dict[str, Any]:
+    return {key: typed(value) for key, value in args.parameter}
+
+
+def typed(text: str) -> bool | int | float | str:
+    """true, 3, 0.5 as such; anything else, and what stands in quotes, is a text."""
+    if text in ("true", "false"):
+        return text == "true"
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    if WHOLE.match(text):
+        return int(text)
+    return float(text) if FRACTION.match(text) and isfinite(float(text)) else text
+
+
+def _read_options(file: str) -> dict[str, Any]:
+    from switchyard.model.decode import load_yaml
+
+    try:
+        found = load_yaml(Path(file).read_bytes(), where=file)
+    except OSError as exc:
+        raise Malformed(f"Cannot read {file}: {exc.strerror}.", next_step="Name a file that is there.") from exc
+    if not isinstance(found, dict):
+        raise Malformed(f"{file}: expected options such as `priorities:`.")
+    return found

@@ -1,0 +1,165 @@
+"""How clusters are laid out: pools and labels with their weights, and who gets which where a request says nothing.
+
+The server's file is the base; what was set at run time lies over it. Values only: who may change them is not said here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from switchyard.model.names import Name, is_name
+
+WEIGHT_MAX = 1e9  # far above any share one could mean, far below where a float's score of the draw overflows
+MEMBERS_MAX = 20_000  # of one pool or label: twice the clusters a server is measured with
+SETS_MAX = 10_000  # pools and labels set at run time, together: every server keeps them all in memory
+
+Weights = Mapping[str, float]  # cluster → weight
+
+
+class Part(StrEnum):
+    """What can be set at run time."""
+
+    POOL = "pool"
+    LABEL = "label"
+    DEFAULT_LABEL = "default-label"
+    DOMAIN_POOL = "domain-pool"
+
+
+class Layout(Struct, frozen=True, omit_defaults=True):
+    """The whole of it. `clusters`: those the file says there are, and whether they are enabled."""
+
+    clusters: dict[str, bool] = {}
+    pools: dict[str, dict[str, float]] = {}
+    labels: dict[str, dict[str, float]] = {}
+    default_label: str | None = None
+    domain_pools: dict[str, str] = {}
+
+    def get(self, part: Part, name: str) -> dict[str, float] | str | None:
+        if part is Part.POOL:
+            return self.pools.get(name)
+        if part is Part.LABEL:
+            return self.labels.get(name)
+        return self.default_label if part is Part.DEFAULT_LABEL else self.domain_pools.get(name)
+
+
+NO_LAYOUT = Layout()
+
+
+class Change(Struct, frozen=True):
+    """One thing that was set at run time. No value: it was removed, also where the file has it."""
+
+    part: Part
+    name: str
+    value: dict[str, float] | str | None
+
+
+def lay_over(base: Layout, changes: Iterable[Change]) -> Layout:
+    """What holds: the base with every change over it."""
+    pools, labels, domain_pools = dict(base.pools), dict(base.labels), dict(base.domain_pools)
+    default_label = base.default_label
+    for change in changes:
+        if change.part is Part.DEFAULT_LABEL:
+            default_label = change.value if isinstance(change.value, str) else None
+        elif change.part is Part.DOMAIN_POOL:
+            domain_pools.pop(change.name, None)
+            if isinstance(change.value, str):
+                domain_pools[change.name] = change.value
+        else:
+            sets = pools if change.part is Part.POOL else labels
+            sets.pop(change.name, None)
+            if isinstance(change.value, dict):
+                sets[change.name] = change.value
+    return replace(base, pools=pools, labels=labels, default_label=default_label, domain_pools=domain_pools)
+
+
+class SetMember(Struct, frozen=True, forbid_unknown_fields=True):
+    """A cluster in a pool or label. Of all that may be drawn, each gets the share that its weight is of their sum.
+
+    Looser than it means, so that every mistake in a set is said at once.
+    """
+
+    id: Annotated[str, Meta(max_length=128)]
+    weight: float = 1.0
+
+
+class SetRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """All members of a pool or label; none: nobody may run what it bounds."""
+
+    members: Annotated[list[SetMember], Meta(max_length=MEMBERS_MAX)]
+
+
+class DefaultLabelRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    label: Name
+
+
+class DomainPoolRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    pool: Name
+
+
+class ClusterSet(Struct, frozen=True, omit_defaults=True):
+    """A pool or a label as the API shows it: of its members those one may see. `source`: file, or set at run time."""
+
+    name: str
+    members: list[SetMember]
+    source: str
+    etag: str
+    changed_us: int | None = None
+    changed_by: str = ""
+
+
+class Named(Struct, frozen=True, omit_defaults=True):
+    """A name that stands where a request says nothing: the default label, or the pool of a domain."""
+
+    name: str
+    source: str
+    etag: str
+    domain: str = ""
+    changed_us: int | None = None
+    changed_by: str = ""
+
+
+class LayoutView(Struct, frozen=True, omit_defaults=True):
+    """Everything at once. `clusters`: those the server's file names, and whether it enables them."""
+
+    version: int
+    pools: list[ClusterSet]
+    labels: list[ClusterSet]
+    default_label: Named | None = None
+    domain_pools: list[Named] = []
+    clusters: dict[str, bool] = {}
+
+
+def set_mistakes(members: Sequence[SetMember], known: Collection[str]) -> list[str]:
+    """Everything that is wrong with the members of one set."""
+    return [
+        *twice_in(member.id for member in members),
+        *(f"{member.id!r}: {wrong}" for member in members if (wrong := weight_mistake(member.weight))),
+        *unknown_members((member.id for member in members), known),
+    ]
+
+
+def twice_in(names: Iterable[str]) -> list[str]:
+    return [f"{name!r} is given twice" for name, count in Counter(names).items() if count > 1]
+
+
+def unknown_members(names: Iterable[str], known: Collection[str]) -> list[str]:
+    listed = ", ".join(sorted(known)[:20]) or "none"
+    return [
+        f"{name!r} is no cluster; known: {listed}" if is_name(name) else f"{name!r} is not a valid name"
+        for name in dict.fromkeys(names)
+        if name not in known
+    ]
+
+
+def weight_mistake(weight: float) -> str:
+    """Why this is no weight, if it is none."""
+    if not math.isfinite(weight) or weight < 0 or weight > WEIGHT_MAX:
+        return f"the weight {weight:g} is not a number from 0 to {WEIGHT_MAX:g}"
+    return ""

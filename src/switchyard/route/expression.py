@@ -1,0 +1,257 @@
+"""The expressions of `constraint`: arithmetic and logic over a job's parameters and a cluster's state. Pure.
+
+The language is govaluate's, which users of Rainbow know: `+ - * / % **`, `& | ^ ~ << >>`, `> >= < <= == != =~ !~ in`,
+`&& || !`, `c ? a : b`, `a ?? b`, 'texts', [names-with-dashes], min(a, b) and max(a, b). All numbers are floats.
+
+It is written here, not taken. simpleeval reads Python's grammar, and its own page warns of long or large evaluations;
+the CEL packages read CEL's. Neither reads what users of Rainbow have, and users' expressions run in the server.
+Here nothing can be reached but the values handed in. There are no loops, no assignment, no attributes; a text has at
+most CHARS_MAX characters and NODES_MAX parts, each of which is visited once, and what is done inside a part is counted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from switchyard.errors import Malformed
+from switchyard.route.operators import (
+    Budget,
+    Node,
+    Scope,
+    Undefined,
+    Value,
+    coalesce,
+    constant,
+    extreme,
+    is_in,
+    one,
+    ternary,
+    two,
+    variable,
+)
+from switchyard.route.pattern import BadPattern, compile_pattern
+
+CHARS_MAX = 4096
+NODES_MAX = 256  # names, values and operators; also the deepest that one can stand in another
+DEEP_MAX = 50  # parentheses and prefixes in each other, while reading
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<number>0[xX][0-9a-fA-F]{1,13}|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
+    |(?P<name>[^\W\d]\w*)
+    |\[(?P<bracketed>[^\[\]]{1,128})\]
+    |(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
+    |(?P<sign>\*\*|<<|>>|<=|>=|==|!=|=~|!~|&&|\|\||\?\?|[-+*/%&|^~<>!?:(),]))""",
+    re.VERBOSE | re.DOTALL,
+)
+LEVELS = (
+    ("||",),
+    ("&&",),
+    ("==", "!=", ">", ">=", "<", "<=", "=~", "!~", "in"),
+    ("&", "|", "^"),
+    ("<<", ">>"),
+    ("+", "-"),
+    ("*", "/", "%"),
+    ("**",),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why an expression has no value here."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    text: str
+    names: frozenset[str]
+    size: int  # its parts, each of which is visited once at most
+    _node: Node = field(repr=False, compare=False)
+
+    def value(self, values: Mapping[str, Value], budget: Budget) -> Value | Trouble:
+        """What it comes to; `Spent` is raised when there is no budget for it."""
+        budget.spend(self.size)
+        try:
+            return self._node(Scope(values, budget))
+        except Undefined as exc:
+            return Trouble(str(exc))
+
+
+@lru_cache(maxsize=256)
+def parse(text: str) -> Expression:
+    """An expression from its text; Malformed says what is wrong with it, and where."""
+    if len(text) > CHARS_MAX:
+        raise Malformed(f"an expression has at most {CHARS_MAX} characters, this one {len(text)}")
+    reader = _Reader(text)
+    node = reader.whole()
+    return Expression(text, frozenset(reader.names), reader.size, node)
+
+
+class _Reader:
+    """Recursive descent, one method per kind of thing, each giving a function of the scope."""
+
+    def __init__(self, text: str) -> None:
+        self.names: set[str] = set()
+        self.size = 0
+        self._deep = 0
+        self._tokens = _tokens(text)
+        self._next = 0
+
+    def whole(self) -> Node:
+        if not self._tokens:
+            raise Malformed("the expression is empty")
+        node = self._choice()
+        if self._next < len(self._tokens):
+            raise self._unexpected()
+        return node
+
+    def _choice(self) -> Node:
+        """`c ? a : b`, `a ?? b`."""
+        self._enter()
+        node = self._binary(0)
+        if self._take("?"):
+            yes = self._choice()
+            self._need(":")
+            node = ternary(node, yes, self._choice())
+        elif self._take("??"):
+            node = coalesce(node, self._choice())
+        self._deep -= 1
+        return node
+
+    def _binary(self, level: int) -> Node:
+        if level == len(LEVELS):
+            return self._prefixed()
+        node = self._binary(level + 1)
+        while sign := self._take(*LEVELS[level]):
+            self._count()
+            if sign == "in":
+                node = is_in(node, self._list())
+                continue
+            node = two(sign, node, self._right(sign, level + 1))
+            if sign == "**" and self._take("**"):
+                raise Malformed("a ** b ** c can be read in two ways: write parentheses")
+        return node
+
+    def _right(self, sign: str, level: int) -> Node:
+        """The right side of an operator. A pattern that stands there as it is, is read now: a mistake is a mistake."""
+        first = self._next
+        node = self._binary(level)
+        kind, word, _ = self._tokens[first]
+        if sign in ("=~", "!~") and kind == "text" and self._next == first + 1:
+            try:
+                compile_pattern(_read_text(word))
+            except BadPattern as exc:
+                raise Malformed(f"{word[:80]}: {exc}") from exc
+        return node
+
+    def _prefixed(self) -> Node:
+        sign = self._take("!", "-", "~")
+        if not sign:
+            return self._single()
+        self._enter()
+        self._count()
+        node = one(sign, self._prefixed())
+        self._deep -= 1
+        return node
+
+    def _single(self) -> Node:
+        self._count()
+        if self._take("("):
+            node = self._choice()
+            self._need(")")
+            return node
+        if self._next >= len(self._tokens):
+            raise Malformed("the expression ends too early")
+        kind, word, _ = self._tokens[self._next]
+        if kind == "sign":
+            raise self._unexpected()
+        self._next += 1
+        if kind == "number":
+            return constant(_read_number(word))
+        if kind == "text":
+            return constant(_read_text(word))
+        if kind == "name" and word in ("true", "false"):
+            return constant(word == "true")
+        if kind == "name" and self._peek("("):
+            return self._call(word)
+        self.names.add(word)
+        return variable(word)
+
+    def _call(self, name: str) -> Node:
+        if name not in ("min", "max"):
+            raise Malformed(f"undefined function {name[:80]}: there are min and max")
+        nodes = self._list()
+        if len(nodes) < 2:
+            raise Malformed(f"{name} takes two values or more")
+        return extreme(min if name == "min" else max, name, nodes)
+
+    def _list(self) -> tuple[Node, ...]:
+        self._need("(")
+        nodes = [self._choice()]
+        while self._take(","):
+            nodes.append(self._choice())
+        self._need(")")
+        return tuple(nodes)
+
+    def _enter(self) -> None:
+        self._deep += 1
+        if self._deep > DEEP_MAX:
+            raise Malformed(f"nested deeper than {DEEP_MAX}")
+
+    def _count(self) -> None:
+        self.size += 1
+        if self.size > NODES_MAX:
+            raise Malformed(f"an expression has at most {NODES_MAX} names, values and operators")
+
+    def _peek(self, *words: str) -> str:
+        if self._next < len(self._tokens):
+            kind, word, _ = self._tokens[self._next]
+            if word in words and (kind == "sign" or (kind == "name" and word == "in")):
+                return word
+        return ""
+
+    def _take(self, *words: str) -> str:
+        found = self._peek(*words)
+        self._next += bool(found)
+        return found
+
+    def _need(self, word: str) -> None:
+        if not self._take(word):
+            raise self._unexpected(f"expected {word!r}")
+
+    def _unexpected(self, said: str = "") -> Malformed:
+        if self._next >= len(self._tokens):
+            return Malformed("the expression ends too early" + (f": {said}" if said else ""))
+        _, word, place = self._tokens[self._next]
+        return Malformed(f"unexpected {word[:40]!r} at character {place + 1}" + (f": {said}" if said else ""))
+
+
+def _tokens(text: str) -> list[tuple[str, str, int]]:
+    found: list[tuple[str, str, int]] = []
+    text = text.rstrip()
+    place = 0
+    while place < len(text):
+        match = _TOKEN.match(text, place)
+        if match is None:
+            start = place + len(text[place:]) - len(text[place:].lstrip())
+            hint = " (there are no attributes here)" if text[start] == "." else ""
+            raise Malformed(f"unexpected {text[start]!r} at character {start + 1}{hint}")
+        kind = str(match.lastgroup)
+        found.append(("name_" if kind == "bracketed" else kind, match[kind], match.start(kind)))
+        place = match.end()
+    return found
+
+
+def _read_number(word: str) -> float:
+    number = float(int(word, 16)) if word[:2] in ("0x", "0X") else float(word)
+    if not math.isfinite(number):
+        raise Malformed(f"{word[:40]} is too large a number")
+    return number
+
+
+def _read_text(word: str) -> str:
+    return re.sub(r"\\(.)", lambda match: {"n": "\n", "t": "\t"}.get(match[1], match[1]), word[1:-1], flags=re.DOTALL)

@@ -1,0 +1,80 @@
+"""Who may run a job, before anybody asks who could: a pool bounds, a label narrows, a pin names, grants always hold.
+
+All that are given apply together. Weights come from the pool where there is one, else from the label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from switchyard.model.layout import Weights
+from switchyard.model.verdict import Say, Verdict
+from switchyard.route.ask import Ask
+from switchyard.route.world import Member, World
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The bounds of one ask, looked up once for all clusters. A set that is gone has no members: it fails closed."""
+
+    ask: Ask
+    pool: Weights | None
+    label: Weights | None
+    missing: str = ""  # what the job is bounded to and is no more
+
+    @staticmethod
+    def of(ask: Ask, world: World) -> Bound:
+        pool = None if ask.pool is None else world.pools.get(ask.pool, {})
+        label = None if ask.label is None else world.labels.get(ask.label, {})
+        return Bound(ask, pool, label, _missing(ask, world))
+
+    def refuse(self, member: Member) -> Verdict | None:
+        """The first of these steps that says no, if one does."""
+        if self.pool is not None and member.name not in self.pool:
+            return Verdict(member.name, Say.NO, "pool", f"not in pool {self.ask.pool}")
+        if self.label is not None and member.name not in self.label:
+            return Verdict(member.name, Say.NO, "label", f"not under label {self.ask.label}")
+        if self.ask.named is not None and member.id not in self.ask.named:
+            return Verdict(member.name, Say.NO, "pin", "the request names other clusters")
+        if member.id not in self.ask.granted:
+            return Verdict(member.name, Say.NO, "grant", "you have no grant to submit here")
+        return None
+
+    def weight(self, member: Member) -> float:
+        weights = self.pool if self.pool is not None else self.label
+        return member.weight if weights is None else weights.get(member.name, 0.0)
+
+    @property
+    def whose_weights(self) -> str:
+        if self.pool is not None:
+            return f"pool {self.ask.pool}"
+        return f"label {self.ask.label}" if self.label is not None else "the world"
+
+
+def without_zeros(bound: Bound, judged: list[tuple[Member, Verdict]]) -> list[tuple[Member, Verdict]]:
+    """A weight of zero is never drawn unless all that are left have it. Judged before health: what weighs nothing does
+    not take over when the others are down."""
+    weights = [bound.weight(member) for member, _ in judged]
+    left = [weight for weight, (_, verdict) in zip(weights, judged, strict=True) if verdict.say is not Say.NO]
+    if all(left) or not any(left):
+        return judged
+    said = f"has weight 0 in {bound.whose_weights}, and others have more"
+    found = []
+    for weight, (member, verdict) in zip(weights, judged, strict=True):
+        is_passed_over = not weight and verdict.say is not Say.NO
+        found.append((member, Verdict(member.name, Say.NO, "weight", said) if is_passed_over else verdict))
+    return found
+
+
+def _missing(ask: Ask, world: World) -> str:
+    """What was there when the job came, in words; empty where nothing is missing."""
+    for word, name, sets in (("pool", ask.pool, world.pools), ("label", ask.label, world.labels)):
+        if name is None:
+            continue
+        if name not in sets:
+            return f"there is no {word} {name} any more"
+        if not any(each in world.by_name for each in sets[name]):
+            return f"the {word} {name} has no cluster" if not sets[name] else f"no cluster of {word} {name} is there"
+    if ask.named and not any(cluster_id in world.by_id for cluster_id in ask.named):
+        return "the cluster it names is gone"
+    return ""

@@ -1,0 +1,128 @@
+"""The algorithms that choose among able clusters, by name: ours, others by entry point `switchyard.selectors`. Pure.
+
+A selector is a class made from a job's options, which it refuses with `Malformed` if they are wrong. What a job may not
+do is never decided here: whoever stands before a selector may, could and can run the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from switchyard.errors import Malformed, UnknownName
+from switchyard.route.operators import Value
+
+GROUP = "switchyard.selectors"
+WEIGHTED = "weighted"
+BUILT_IN = (WEIGHTED, "random", "least-loaded", "constraint")
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One cluster that could take the job now. `state`: what is known of it; numbers are floats."""
+
+    name: str
+    weight: float = 1.0
+    cores: int = 0  # all it has
+    state: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """Who is left in the race, the best first, and among whom the job's id draws: by weight, or with `is_even` alike.
+
+    `notes`: of those, why they are; `out`: of the others, which step put them out. Nobody left: the job waits.
+    """
+
+    remaining: tuple[str, ...]
+    among: tuple[str, ...]
+    is_even: bool = False
+    notes: Mapping[str, str] = field(default_factory=dict)
+    out: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The algorithm cannot be followed, with the step and the cluster where that was found."""
+
+    reason: str
+
+
+class Selector(Protocol):
+    reads_state: ClassVar[bool]  # else it is handed none
+
+    def __init__(self, options: Mapping[str, Any]) -> None: ...
+
+    def select(self, contenders: Sequence[Contender], parameters: Mapping[str, Value]) -> Selected | Failed:
+        """Choose. `parameters` are the job's. The same inputs give the same answer; the draw comes after."""
+
+
+@lru_cache(maxsize=64)  # the largest that are taken are some megabytes each
+def selector(name: str, options: str = "{}") -> Selector:
+    """The algorithm of that name with these options (JSON). Reading them may be slow, so what was read is kept."""
+    return _class_of(name)(msgspec.json.decode(options, type=dict[str, Any]))
+
+
+def _class_of(name: str) -> type[Selector]:
+    if name == WEIGHTED:
+        return Weighted
+    if name == "random":
+        return Random
+    if name == "least-loaded":
+        from switchyard.route.select.least_loaded import LeastLoaded
+
+        return LeastLoaded
+    if name == "constraint":
+        from switchyard.route.select.constraint import Constraint
+
+        return Constraint
+    for found in entry_points(group=GROUP):
+        if found.name == name:
+            loaded: type[Selector] = found.load()
+            return loaded
+    raise UnknownName(
+        f"There is no selection algorithm {name[:80]!r}.", next_step=f"Installed are {', '.join(selector_names())}."
+    )
+
+
+def selector_names() -> list[str]:
+    """Ours first, then what is installed."""
+    return [*BUILT_IN, *sorted({found.name for found in entry_points(group=GROUP)} - set(BUILT_IN))]
+
+
+def refuse_options(name: str, options: Mapping[str, Any], known: Sequence[str] = ()) -> None:
+    for option in options:
+        if option not in known:
+            said = f"it knows {', '.join(known)}" if known else "it takes none"
+            raise Malformed(f"{name} has no option {option[:80]!r}: {said}.")
+
+
+class Weighted:
+    """Everybody is drawn by weight. The router does this by itself, faster; here it stands for third parties."""
+
+    reads_state: ClassVar[bool] = False
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        refuse_options(WEIGHTED, options)
+
+    def select(self, contenders: Sequence[Contender], parameters: Mapping[str, Value]) -> Selected:  # noqa: ARG002
+        names = tuple(each.name for each in contenders)
+        return Selected(names, names)
+
+
+class Random:
+    """Everybody is drawn alike, by the job's id."""
+
+    reads_state: ClassVar[bool] = False
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        refuse_options("random", options)
+
+    def select(self, contenders: Sequence[Contender], parameters: Mapping[str, Value]) -> Selected:  # noqa: ARG002
+        names = tuple(each.name for each in contenders)
+        return Selected(names, names, is_even=True)

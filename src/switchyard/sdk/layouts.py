@@ -1,0 +1,85 @@
+"""Pools, cluster labels and what stands where a request says nothing, as calls. It knows nothing of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from switchyard.model.api import Page
+from switchyard.model.layout import (
+    ClusterSet,
+    DefaultLabelRequest,
+    DomainPoolRequest,
+    LayoutView,
+    Named,
+    SetMember,
+    SetRequest,
+)
+from switchyard.sdk.calls import Calls, at
+
+
+class Layouts(Calls):
+    """The part of the client that is about sets of clusters.
+
+    `etag`: of what is replaced or removed, as it was read; none at a write: there must be nothing yet; none at a
+    removal: whatever is there. `reset`: only forget what was set at run time, so that the server's file holds again.
+    """
+
+    def layout(self) -> LayoutView:
+        """Everything at once."""
+        return self._get(at("layout"), LayoutView)
+
+    def pools(self, *, limit: int | None = None) -> Iterator[ClusterSet]:
+        return self._walk(at("pools"), Page[ClusterSet], limit=limit)
+
+    def pool(self, name: str) -> ClusterSet:
+        return self._get(at("pools", name), ClusterSet)
+
+    def put_pool(self, name: str, members: Mapping[str, float], *, etag: str | None = None) -> ClusterSet:
+        """Give a pool these members, cluster → weight, and no others."""
+        return self._put(at("pools", name), ClusterSet, body=_request(members), headers=_seen(etag))
+
+    def delete_pool(self, name: str, *, etag: str | None = None, reset: bool = False) -> None:
+        self._delete(at("pools", name), query=_reset(reset), headers=_seen(etag or "*"))
+
+    def cluster_labels(self, *, limit: int | None = None) -> Iterator[ClusterSet]:
+        return self._walk(at("cluster-labels"), Page[ClusterSet], limit=limit)
+
+    def cluster_label(self, name: str) -> ClusterSet:
+        return self._get(at("cluster-labels", name), ClusterSet)
+
+    def put_cluster_label(self, name: str, members: Mapping[str, float], *, etag: str | None = None) -> ClusterSet:
+        """Give a label these members, cluster → weight, and no others."""
+        return self._put(at("cluster-labels", name), ClusterSet, body=_request(members), headers=_seen(etag))
+
+    def delete_cluster_label(self, name: str, *, etag: str | None = None, reset: bool = False) -> None:
+        self._delete(at("cluster-labels", name), query=_reset(reset), headers=_seen(etag or "*"))
+
+    def put_default_label(self, label: str, *, etag: str | None = None) -> Named:
+        """The label of jobs that have neither a label nor a pool."""
+        path = at("layout", "default-label")
+        return self._put(path, Named, body=DefaultLabelRequest(label), headers=_seen(etag))
+
+    def delete_default_label(self, *, etag: str | None = None, reset: bool = False) -> None:
+        self._delete(at("layout", "default-label"), query=_reset(reset), headers=_seen(etag or "*"))
+
+    def put_domain_pool(self, domain: str, pool: str, *, etag: str | None = None) -> Named:
+        """The pool of a domain's jobs, where no attribute names another."""
+        path = at("layout", "domain-pools", domain)
+        return self._put(path, Named, body=DomainPoolRequest(pool), headers=_seen(etag))
+
+    def delete_domain_pool(self, domain: str, *, etag: str | None = None, reset: bool = False) -> None:
+        self._delete(at("layout", "domain-pools", domain), query=_reset(reset), headers=_seen(etag or "*"))
+
+
+def _request(members: Mapping[str, float]) -> SetRequest:
+    return SetRequest([SetMember(name, weight) for name, weight in members.items()])
+
+
+def _seen(etag: str | None) -> dict[str, str]:
+    if etag is None:
+        return {"If-None-Match": "*"}
+    return {"If-Match": etag if etag == "*" else f'"{etag}"'}
+
+
+def _reset(is_reset: bool) -> dict[str, str | None]:
+    return {"reset": "true" if is_reset else None}

@@ -1,0 +1,81 @@
+"""The part of the table of endpoints that is about pools, cluster labels and what stands in their place."""
+
+from __future__ import annotations
+
+from switchyard.model.api import Deleted, Page
+from switchyard.model.layout import (
+    ClusterSet,
+    DefaultLabelRequest,
+    DomainPoolRequest,
+    LayoutView,
+    Named,
+    Part,
+    SetRequest,
+)
+from switchyard.server.http import handlers_layout as handlers
+from switchyard.server.http.endpoint import CURSOR, LIMIT, Endpoint, Query
+
+RESET = Query("reset", "boolean", "only forget what was set at run time: the server's file holds again")
+
+
+def _of_sets(part: Part, path: str, one: str, many: str) -> tuple[Endpoint, ...]:
+    at = f"{path}/{{name}}"
+    return (
+        Endpoint("GET", path, many, Page[ClusterSet], handlers.set_list(part), query=(LIMIT, CURSOR)),
+        Endpoint("GET", at, f"One {one}", ClusterSet, handlers.set_get(part)),
+        Endpoint(
+            "PUT",
+            at,
+            f"Give a {one} its members; needs If-Match, or If-None-Match: *",
+            ClusterSet,
+            handlers.set_put(part),
+            SetRequest,
+        ),
+        Endpoint(
+            "DELETE",
+            at,
+            f"Remove a {one}; needs If-Match",
+            Deleted,
+            handlers.remove(part, "name"),
+            query=(RESET,),
+        ),
+    )
+
+
+LAYOUT: tuple[Endpoint, ...] = (
+    Endpoint("GET", "/v1/layout", "Pools, labels and defaults, and who set them", LayoutView, handlers.layout_get),
+    *_of_sets(Part.POOL, "/v1/pools", "pool", "Pools"),
+    *_of_sets(Part.LABEL, "/v1/cluster-labels", "cluster label", "Cluster labels"),
+    Endpoint(
+        "PUT",
+        "/v1/layout/default-label",
+        "Set the label of jobs that have neither label nor pool; needs If-Match, or If-None-Match: *",
+        Named,
+        handlers.default_label_put,
+        DefaultLabelRequest,
+    ),
+    Endpoint(
+        "DELETE",
+        "/v1/layout/default-label",
+        "Remove the default label; needs If-Match",
+        Deleted,
+        handlers.remove(Part.DEFAULT_LABEL),
+        query=(RESET,),
+    ),
+    Endpoint(
+        "PUT",
+        "/v1/layout/domain-pools/{domain}",
+        "Set the pool of a domain's jobs; needs If-Match, or If-None-Match: *",
+        Named,
+        handlers.domain_pool_put,
+        DomainPoolRequest,
+    ),
+    Endpoint(
+        "DELETE",
+        "/v1/layout/domain-pools/{domain}",
+        "Remove the pool of a domain; needs If-Match",
+        Deleted,
+        handlers.remove(Part.DOMAIN_POOL, "domain"),
+        query=(RESET,),
+    ),
+)

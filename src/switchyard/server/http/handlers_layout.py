@@ -1,0 +1,58 @@
+"""The endpoints of pools, cluster labels and what stands where a request says nothing: from a Call to a use case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from switchyard.model.api import Deleted, Page
+from switchyard.model.layout import ClusterSet, LayoutView, Named, Part
+from switchyard.server.http.call import Call
+from switchyard.server.http.handlers import page
+from switchyard.server.http.handlers_rules import condition_of
+from switchyard.service import layout
+
+
+def layout_get(call: Call) -> LayoutView:
+    return layout.layout_view(call.yard.context, call.actor)
+
+
+def set_list(part: Part) -> Callable[[Call], Page[ClusterSet]]:
+    return lambda call: page(call, layout.set_list(call.yard.context, call.actor, part), lambda each: each.name)
+
+
+def set_get(part: Part) -> Callable[[Call], ClusterSet]:
+    return lambda call: layout.set_get(call.yard.context, call.actor, part, call.path["name"])
+
+
+def set_put(part: Part) -> Callable[[Call], ClusterSet]:
+    return lambda call: layout.set_put(
+        call.yard.context, call.actor, part, call.path["name"], call.body, condition=condition_of(call)
+    )
+
+
+def default_label_put(call: Call) -> Named:
+    return layout.default_label_put(call.yard.context, call.actor, call.body.label, condition=condition_of(call))
+
+
+def domain_pool_put(call: Call) -> Named:
+    return layout.domain_pool_put(
+        call.yard.context, call.actor, call.path["domain"], call.body.pool, condition=condition_of(call)
+    )
+
+
+def remove(part: Part, word: str = "") -> Callable[[Call], Deleted]:
+    """`word`: of the path, which names what is removed."""
+
+    def handle(call: Call) -> Deleted:
+        name = call.path[word] if word else ""
+        layout.remove(
+            call.yard.context,
+            call.actor,
+            part,
+            name,
+            condition=condition_of(call),
+            is_reset=call.flag("reset"),
+        )
+        return Deleted(name or part.value)
+
+    return handle

@@ -1,0 +1,56 @@
+"""How clusters are laid out, as every server keeps it in memory: the base of the file with what was set over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from switchyard.model.layout import Change, Layout, Part, lay_over
+from switchyard.store import layout as layout_store
+from switchyard.store.database import Tx
+
+FILE = "file"  # the part under which the base is kept, whole
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One thing that was set at run time, with who did it."""
+
+    change: Change
+    etag: str
+    changed_us: int
+    changed_by: str
+
+
+@dataclass(frozen=True)
+class Laid:
+    """The layout at one version. `own`: what this server's own file says, which holds until one is stored."""
+
+    own: Layout
+    base: Layout
+    layout: Layout
+    version: int = 0
+    rows: dict[tuple[Part, str], Standing] = field(default_factory=dict)
+
+    @staticmethod
+    def by_file(own: Layout) -> Laid:
+        return Laid(own, own, own)
+
+
+def load_laid(tx: Tx, version: int, *, before: Laid) -> Laid:
+    rows: dict[tuple[Part, str], Standing] = {}
+    base = before.own
+    for row in layout_store.layout_all(tx):
+        if row.part == FILE:
+            base = msgspec.json.decode(row.value, type=Layout)
+        else:
+            standing = read_standing(row)
+            rows[standing.change.part, row.name] = standing
+    layout = lay_over(base, (standing.change for standing in rows.values()))
+    return Laid(before.own, base, layout, version, rows)
+
+
+def read_standing(row: layout_store.Row) -> Standing:
+    value = None if row.value is None else msgspec.json.decode(row.value, type=dict[str, float] | str)
+    return Standing(Change(Part(row.part), row.name, value), row.etag, row.changed_us, row.changed_by)
