@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from switchyard.match.demand import Demand
 from switchyard.model.cluster import Health
 from switchyard.model.idset import IdSet
 from switchyard.model.job import JobSpec, State
@@ -77,26 +76,20 @@ class Leadership:
 def route_waiting(context: Context, leadership: Leadership) -> int:
     """Take up every PENDING job again; how many left that state."""
     done, after = 0, ""
-    demands: dict[str, Demand] = {}  # by the spec's hash: thousands of jobs often have one spec
     while True:
         with context.database.read() as tx:
             rows = jobs.job_waiting(tx, after=after, limit=LOOK_MAX)
-            for row in rows:
-                if row.spec_hash not in demands:
-                    spec = msgspec.json.decode(jobs.spec_get(tx, row.spec_hash), type=JobSpec)
-                    demands[row.spec_hash] = demand_of_spec(spec)
+            specs = jobs.spec_many(tx, (row.spec_hash for row in rows))  # thousands of jobs often have one
         if not rows:
             return done
         after = rows[-1].id
         world = context.snapshots.world
-        moving = _moving(context, world, rows, demands)
+        moving = _moving(context, world, rows, specs)
         for first in range(0, len(moving), ROUND_MAX):
             done += _route_round(context, leadership, world, dict(moving[first : first + ROUND_MAX]))
 
 
-def _moving(
-    context: Context, world: World, rows: list[jobs.Row], demands: dict[str, Demand]
-) -> list[tuple[str, Ruling]]:
+def _moving(context: Context, world: World, rows: list[jobs.Row], specs: dict[str, str]) -> list[tuple[str, Ruling]]:
     """The jobs for which something has changed, each with its ruling."""
     rulings: dict[tuple[object, ...], Ruling] = {}
     moving: list[tuple[str, Ruling]] = []
@@ -104,7 +97,7 @@ def _moving(
         key = (row.owner, row.spec_hash, row.bounds, row.avoid)
         ruling = rulings.get(key)
         if ruling is None:
-            ruling = rulings[key] = _rule(context, world, row, demands[row.spec_hash])
+            ruling = rulings[key] = _rule(context, world, row, specs[row.spec_hash])
         if ruling.outcome != "hold" or ruling.reason != row.reason:
             moving.append((row.id, ruling))
     return moving
@@ -127,7 +120,9 @@ def _route_round(context: Context, leadership: Leadership, world: World, rulings
             change = _change(batch, world, row, decided)
             if change is None:
                 continue
-            kept = kept_of.get(id(ruling)) or kept_of.setdefault(id(ruling), keep(ruling))
+            kept = kept_of.get(id(ruling))
+            if kept is None:
+                kept = kept_of[id(ruling)] = keep(ruling)
             bodies[kept.verdicts_hash] = kept.verdicts_body
             changes[job_id] = change | {"plan_hash": kept.verdicts_hash}
             moved += decided.outcome != "hold"
@@ -138,8 +133,8 @@ def _route_round(context: Context, leadership: Leadership, world: World, rulings
     return context.committer.call(apply, locks=moving)
 
 
-def _rule(context: Context, world: World, row: jobs.Row, demand: Demand) -> Ruling:
-    bounds = decode_bounds(row.bounds)
+def _rule(context: Context, world: World, row: jobs.Row, spec: str) -> Ruling:
+    demand, bounds = demand_of_spec(msgspec.json.decode(spec, type=JobSpec)), decode_bounds(row.bounds)
     owner = owner_of(context.snapshots.access, row.owner)
     engine = bounds.engine or context.engines.default
     ruling = rule(bounds.ask(demand, owner, world, engine=engine, last=last_of(row)), world)

@@ -73,6 +73,12 @@ def policy_get(tx: Tx, hash_: str) -> str | None:
     return found
 
 
+def spec_many(tx: Tx, hashes: Iterable[str]) -> dict[str, str]:
+    """Specs by their hashes, in one query."""
+    query = sa.select(specs.c.hash, specs.c.body).where(specs.c.hash.in_(sorted(set(hashes))))
+    return {row.hash: row.body for row in tx.execute(query)}
+
+
 def verdicts_put(tx: Tx, bodies: dict[str, str], *, at_us: int) -> None:
     _put_shared(tx, verdict_sets, bodies, at_us)
 
