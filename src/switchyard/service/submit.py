@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -16,6 +16,7 @@ from switchyard.model.job import JobRequest, JobSpec
 from switchyard.model.verdict import Plan
 from switchyard.policy.admit import Admitted, admit
 from switchyard.route.route import plan, rule
+from switchyard.route.world import World
 from switchyard.service.bounds import Bounds, bounds_of, encode_bounds, refuse_empty_names
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
@@ -50,6 +51,14 @@ class Accepted:
     is_new: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Rulings:
+    """What was ruled under one version of the world and of access."""
+
+    versions: tuple[int, int]
+    kept: dict[tuple[object, ...], Kept] = field(default_factory=dict)
+
+
 class TakesLong(Exception):
     """Many kinds of cluster are to be asked for the first time: decide it again where that may block."""
 
@@ -60,8 +69,7 @@ class Submit:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._selecting = Selecting(context)
-        self._rulings: dict[tuple[object, ...], Kept] = {}
-        self._rulings_of: tuple[int, int] = (-1, -1)
+        self._rulings = _Rulings((-1, -1))
         self._known: set[str] = set()
         self._known_since_us = 0
 
@@ -83,11 +91,13 @@ class Submit:
         if is_quick and not self.is_quick(request):
             raise TakesLong
         admitted, bounds = self._admit(actor, request)
-        kept = self._rule(actor, admitted.request.spec, bounds, last, is_quick=is_quick)
+        world = self._context.snapshots.world  # one for all of it: the next may not have the chosen cluster any more
+        kept = self._rule(world, actor, admitted.request.spec, bounds, last, is_quick=is_quick)
         job_id = job_id or self._context.new_id()
         return self._insert(
             actor,
             admitted,
+            world=world,
             kept=kept,
             decided=plan(kept.ruling, seed=job_id),
             bounds=encode_bounds(bounds),
@@ -111,7 +121,8 @@ class Submit:
     def plan(self, actor: Actor, request: JobRequest) -> Plan:
         """Decide and show, store nothing."""
         admitted, bounds = self._admit(actor, request)
-        decided = plan(self._rule(actor, admitted.request.spec, bounds).ruling, seed=self._context.new_id())
+        kept = self._rule(self._context.snapshots.world, actor, admitted.request.spec, bounds)
+        decided = plan(kept.ruling, seed=self._context.new_id())
         return replace(decided, engine=self._context.engines.choose(bounds.engine))
 
     def _admit(self, actor: Actor, request: JobRequest) -> tuple[Admitted, Bounds]:
@@ -131,6 +142,7 @@ class Submit:
 
     def _rule(
         self,
+        world: World,
         actor: Actor,
         spec: JobSpec,
         bounds: Bounds,
@@ -138,20 +150,21 @@ class Submit:
         *,
         is_quick: bool = False,
     ) -> Kept:
-        world, access = self._context.snapshots.world, self._context.snapshots.access
-        if self._rulings_of != (world.version, access.version) or len(self._rulings) > RULINGS_MAX:
-            self._rulings, self._rulings_of = {}, (world.version, access.version)
+        rulings, versions = self._rulings, (world.version, self._context.snapshots.access.version)
+        if rulings.versions != versions or len(rulings.kept) > RULINGS_MAX:
+            # Threads decide, too: one that is still at an older world writes into the older memory, never into this.
+            rulings = self._rulings = _Rulings(versions)
         demand = demand_of_spec(spec)
         engine = bounds.engine or self._context.engines.default
         key = (actor.name, demand, bounds, last)
-        kept = self._rulings.get(key)
+        kept = rulings.kept.get(key)
         if kept is None:
             # Shapes that compete for nodes are searched, cluster by cluster, and other engines take what they take.
             is_long = world.index.classes > QUICK_CLASSES_MAX or spec.demand is not None or engine != DEFAULT
             if is_quick and is_long:
                 raise TakesLong
             kept = keep(rule(bounds.ask(demand, actor, world, engine=engine, last=last), world))
-            self._rulings[key] = kept
+            rulings.kept[key] = kept
         return self._selecting.among(kept, key, bounds)
 
     def _insert(
@@ -159,6 +172,7 @@ class Submit:
         actor: Actor,
         admitted: Admitted,
         *,
+        world: World,
         kept: Kept,
         decided: Plan,
         bounds: str,
@@ -166,7 +180,7 @@ class Submit:
         body: bytes,
     ) -> JobInsert:
         decided = held_back(decided, admitted.request)
-        cluster = self._context.snapshots.world.by_name[decided.chosen] if decided.chosen else None
+        cluster = world.by_name[decided.chosen] if decided.chosen else None
         return new_job(
             actor,
             admitted,
@@ -209,9 +223,8 @@ class Submit:
         policies = {write.policy.hash: write.policy.body for write in writes}
         new = {key: body for key, body in policies.items() if key not in self._known}
         jobs.policy_put(batch.tx, new, at_us=batch.now_us)
-        batch.settled.append(
-            lambda: self._known.update(specs, verdicts, policies)
-        )  # only what is durable counts as known
+        # Only what is durable counts as known.
+        batch.settled.append(lambda: self._known.update(specs, verdicts, policies))
 
     def _claim(self, batch: Batch, writes: list[JobInsert]) -> dict[tuple[str, str], jobs.Row]:
         if not writes:
