@@ -193,7 +193,8 @@ def _rm(args: Namespace) -> int:
 def _token(args: Namespace) -> int:
     """Make a new submit token, and keep it in the user's file if asked."""
     with connect(args) as yard:
-        made = yard.submit_token(args.name)
+        make = yard.group_submit_token if args.group else yard.submit_token
+        made = make(args.name, account=args.account)
     if args.save:
         from switchyard.model.job import ClusterToken
         from switchyard.sdk.config import config_path, load, save
@@ -203,7 +204,8 @@ def _token(args: Namespace) -> int:
     if args.output:
         emit(made, args.output, name=lambda each: each.token)
         return 0
-    print(f"The submit token of cluster {made.cluster}, shown once; the one before no longer holds:")
+    what = "group" if args.group else "cluster"
+    print(f"The submit token of {what} {made.cluster}, shown once; the one before no longer holds:")
     print(made.token)
     return 0
 
@@ -260,7 +262,10 @@ def _rm_arguments(parser: Parser) -> None:
 
 def _token_arguments(parser: Parser) -> None:
     _named(parser)
-    parser.add_argument("--save", action="store_true", help="keep it in your own file, so your submits carry it")
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--save", action="store_true", help="keep it in your own file, so your submits carry it")
+    kept.add_argument("--group", action="store_true", help="NAME is a group: one token for all of its clusters")
+    parser.add_argument("--account", metavar="USER", help="whose jobs they are that show it and nothing else")
 
 
 VERBS = (
@@ -304,7 +309,7 @@ VERBS = (
         "Make a new submit token of a cluster; the old one ends",
         _token,
         _token_arguments,
-        examples="  yard cluster token alpha --save",
+        examples="  yard cluster token alpha --save\n  yard cluster token gpu --group --account alice",
     ),
     *cluster_graph.VERBS,
     *cluster_fit.VERBS,

@@ -13,6 +13,10 @@ from switchyard.model.selection import VALUES_MAX, Scalar, StateValue, ValueName
 
 Labels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)]
 
+# The backend of a cluster that has no agent of ours and only polls, as Rainbow's clients do: nobody hears its heart, so
+# it counts as up until it is cordoned or deleted.
+POLLS = "rainbow"
+
 
 class Health(StrEnum):
     """Whether leases can be given there now."""
@@ -129,9 +133,9 @@ class NewInvite(Struct, frozen=True):
 
 
 class SubmitToken(Struct, frozen=True):
-    """A cluster's submit token, shown once; making a new one ends the old."""
+    """The submit token of a cluster or of a group, shown once; making a new one ends the old."""
 
-    cluster: str
+    cluster: str  # or the group
     token: str
 
 

@@ -28,3 +28,4 @@ class Ask:
     backends: tuple[str, ...] = ()  # one of these is to run it, the first that a cluster has
     needs_backend: bool = False  # … and a cluster that has none of them is no place for it
     is_interruptible: bool = False
+    is_array: bool = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from switchyard.match.engine import Match, Misfit
-from switchyard.model.cluster import Health
+from switchyard.model.cluster import POLLS, Health
 from switchyard.model.verdict import Plan, Say, Verdict
 from switchyard.route.ask import Ask
 from switchyard.route.narrow import Bound, without_zeros
@@ -19,6 +19,7 @@ from switchyard.route.select.weighted import Field
 from switchyard.route.world import Member, World
 
 ALGORITHM = "weighted"
+ONLY_POLLS = frozenset({POLLS})
 UNTOLD = "its agent has not told what it has"
 STEPS = ("pool", "label", "pin", "grant", "interruptible", "backend", "match", "weight")
 
@@ -78,6 +79,8 @@ def _judge(bound: Bound, member: Member, world: World) -> Verdict:
         return Verdict(member.name, Say.NO, "interruptible", "its nodes may be taken away, and the job must not be")
     if ask.needs_backend and member.backends and member.backends.isdisjoint(ask.backends):
         return Verdict(member.name, Say.NO, "backend", f"has none of the backends {', '.join(ask.backends)}")
+    if ask.is_array and member.backends == ONLY_POLLS:
+        return Verdict(member.name, Say.NO, "backend", "it only polls, and is handed one job at a time: no arrays")
     if member.graph is None:
         return Verdict(member.name, Say.WAIT, "health", f"{member.health.value}: {member.reason or UNTOLD}")
     found = world.index.verdict(ask.demand, member.graph, by=ask.engine)

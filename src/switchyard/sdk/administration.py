@@ -97,9 +97,13 @@ class Administration(Rules, Layouts):
     def revoke_invite(self, invite: str) -> None:
         self._delete(at("invites", invite))
 
-    def submit_token(self, cluster: str) -> SubmitToken:
-        """A new submit token of this cluster. The old one ends."""
-        return self._post(at("clusters", cluster, "submit-token"), SubmitToken)
+    def submit_token(self, cluster: str, *, account: str | None = None) -> SubmitToken:
+        """A new submit token of this cluster; the old one ends. `account`: whose jobs they are that show only it."""
+        return self._post(at("clusters", cluster, "submit-token"), SubmitToken, query={"account": account})
+
+    def group_submit_token(self, group: str, *, account: str | None = None) -> SubmitToken:
+        """The same for all clusters of a group."""
+        return self._post(at("cluster-groups", group, "submit-token"), SubmitToken, query={"account": account})
 
     def agents(self, *, cluster: str | None = None, limit: int | None = None) -> Iterator[Agent]:
         return self._walk(at("agents"), Page[Agent], query={"cluster": cluster}, limit=limit)

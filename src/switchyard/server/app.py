@@ -39,6 +39,7 @@ from switchyard.service.layout import settle_file
 from switchyard.service.lease import LeaseAsk, SyncAsk, apply_leases, apply_syncs
 from switchyard.service.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.newjob import JobInsert
+from switchyard.service.rainbow import NumberedInsert, apply_numbered
 from switchyard.service.report import ReportWrite, apply_reports
 from switchyard.service.snapshots import Snapshots
 from switchyard.service.submit import Submit, unwritten
@@ -102,6 +103,7 @@ def build(settings: Settings) -> Yard:
     appliers[LeaseAsk] = apply_leases
     appliers[JobInsert] = submit.apply_inserts
     appliers[BulkInsert] = bulk.apply
+    appliers[NumberedInsert] = partial(apply_numbered, submit)
     return Yard(settings, context, submit, bulk)
 
 

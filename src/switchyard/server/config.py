@@ -135,8 +135,24 @@ class ResourceManager(Section, frozen=True):
 
 
 class Rainbow(Section, frozen=True):
-    registration_secret: Annotated[str, Meta(min_length=1)]
+    """Rainbow's door on the gRPC port. `handover_ttl`: how long a job counts whose end nobody reports."""
+
+    registration_secret: Annotated[str, Meta(min_length=1, max_length=512)]
     anonymous_match: bool = False
+    receive_lease: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "60s"
+    handover_ttl: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "24h"
+
+    def __post_init__(self) -> None:
+        parse_duration_s(self.receive_lease)
+        parse_duration_s(self.handover_ttl)
+
+    @property
+    def receive_lease_us(self) -> int:
+        return parse_duration_s(self.receive_lease) * 1_000_000
+
+    @property
+    def handover_ttl_us(self) -> int:
+        return parse_duration_s(self.handover_ttl) * 1_000_000
 
 
 class MatchSection(Section, frozen=True):

@@ -1,4 +1,4 @@
-"""The gRPC port: the standard health service, and Flyte's services. Imported only where there is such a port."""
+"""The gRPC port: the standard health service, Flyte's, and Rainbow's. Imported only where there is such a port."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class GrpcPort:
         assert settings.grpc is not None
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="grpc")
         self._server = grpc.server(threads, options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
-        self._server.add_generic_rpc_handlers(_flyte(yard))
+        self._server.add_generic_rpc_handlers((*_flyte(yard), *_rainbow(yard)))
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
@@ -44,7 +44,9 @@ class GrpcPort:
         try:
             if settings.tls_cert and settings.tls_key:
                 pair = (settings.tls_key.read_bytes(), settings.tls_cert.read_bytes())
-                self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+                ca = settings.tls_client_ca.read_bytes() if settings.tls_client_ca else None
+                credentials = grpc.ssl_server_credentials([pair], ca, require_client_auth=ca is not None)
+                self._server.add_secure_port(address, credentials)
             else:
                 self._server.add_insecure_port(address)
         except RuntimeError as exc:
@@ -64,6 +66,14 @@ def _flyte(yard: Yard) -> tuple[grpc.GenericRpcHandler, ...]:
     if not is_installed():
         return (_Absent(),)
     from switchyard.server.flyte.rpc import handlers
+
+    return handlers(yard)
+
+
+def _rainbow(yard: Yard) -> tuple[grpc.GenericRpcHandler, ...]:
+    if yard.settings.config.rainbow is None:
+        return ()
+    from switchyard.server.rainbow.door import handlers
 
     return handlers(yard)
 

@@ -11,8 +11,9 @@ import structlog
 
 from switchyard.errors import YardError
 from switchyard.model.cluster import Load
+from switchyard.server.config import Rainbow
 from switchyard.server.yard import Yard
-from switchyard.service import upkeep, waiting
+from switchyard.service import pollers, upkeep, waiting
 from switchyard.service.committer import Batch
 from switchyard.service.retention import Retention, Terms
 from switchyard.store import access, clusters, leases
@@ -20,6 +21,7 @@ from switchyard.store import access, clusters, leases
 log = structlog.get_logger()
 # A job that another replica let wait, by a world it saw a moment late, is looked at after this at the latest.
 LOOK_S_MAX = 10.0
+POLLING = Rainbow("-")  # what was handed out comes back, also when the door has been closed since
 CLEAN_S_MAX = 600.0  # between two clean-ups; terms that are shorter than days are looked at sooner
 
 
@@ -137,6 +139,7 @@ class Loops:
             return
         moved = upkeep.move_unleased(context, leadership)
         lost = upkeep.judge_silent(context, leadership) + upkeep.judge_silent_ranges(context, leadership)
+        pollers.take_back(context, lease_us=(self._yard.settings.config.rainbow or POLLING).receive_lease_us)
         waiting.release_due(context, leadership)
         waiting.settle_after(context, leadership)
         waiting.expire(context, leadership)

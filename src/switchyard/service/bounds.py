@@ -29,6 +29,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
     engine: str | None = None  # the match engine it asked for
     select: Named | None = None  # the selection algorithm it asked for, with its options
     parameters: str = ""  # what that may reckon with, as JSON
+    is_array: bool = False
     order: tuple[str, ...] = ()  # the clusters as the request lists them: steps that do not sort go by it
 
     def ask(
@@ -55,6 +56,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
             backends=self.backends,
             needs_backend=self.needs_backend,
             is_interruptible=self.is_interruptible,
+            is_array=self.is_array,
             engine=engine,
         )
 
@@ -79,6 +81,7 @@ def bounds_of(
         request.match_engine,
         select,
         msgspec.json.encode(request.parameters, order="sorted").decode() if request.parameters else "",
+        request.array is not None,
         tuple(each.name for each in request.clusters),
     )
 

@@ -9,6 +9,7 @@ from switchyard.model.access import EVERYONE, RANK, Grant, On, Role, To
 from switchyard.route.world import Member, World
 
 LOCAL_ADMIN = "local-admin"
+TOKENS_OWNER = "rainbow"  # who owns a job whose submitter showed a submit token of nobody in particular
 _NOTHING = -1
 
 

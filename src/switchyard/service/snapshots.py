@@ -11,7 +11,7 @@ import structlog
 
 from switchyard.errors import YardError
 from switchyard.model.access import Grant, On, Role, To
-from switchyard.model.cluster import Health, Load
+from switchyard.model.cluster import POLLS, Health, Load
 from switchyard.model.graph import Graph
 from switchyard.model.layout import NO_LAYOUT, Layout
 from switchyard.model.selection import Scalar
@@ -20,11 +20,11 @@ from switchyard.policy.laid import platform_with
 from switchyard.policy.resolve import Policy, RuleRow
 from switchyard.route.world import Member, World
 from switchyard.service.laid import Laid, load_laid
-from switchyard.service.rights import Actor, Rights, local_admin, rights_of
+from switchyard.service.rights import TOKENS_OWNER, Actor, Rights, local_admin, rights_of
 from switchyard.store import access as access_store
 from switchyard.store import attributes as attribute_store
 from switchyard.store import clusters as cluster_store
-from switchyard.store import events
+from switchyard.store import events, submit_tokens
 from switchyard.store.database import Database, Tx
 
 log = structlog.get_logger()
@@ -89,6 +89,8 @@ def owner_of(access: Access, name: str) -> Actor:
     for user_id, (user, _, _) in access.users.items():
         if user == name:
             return access.actor(user_id) or Actor(name, Rights())
+    if name == TOKENS_OWNER:
+        return Actor(name, rights_of(name, (), access.grants))
     admin = local_admin()
     return admin if name == admin.name else Actor(name, Rights())
 
@@ -101,6 +103,17 @@ class Fleet:
     rows: dict[str, ClusterEntry]
     agents: dict[str, AgentEntry]
     by_cluster: dict[str, tuple[str, ...]]
+    submit_tokens: dict[str, SubmitEntry] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitEntry:
+    """A submit token: for one cluster, or for every cluster of a group."""
+
+    on: On
+    object: str
+    account: str
+    hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +128,6 @@ class ClusterEntry:
     backend: str
     graph_text: str | None
     graph: Graph | None
-    submit_token_hash: str | None
     created_us: int
     state: dict[str, tuple[Scalar, int, str]]  # set by hand: a value, since when, by whom
 
@@ -199,6 +211,9 @@ class Snapshots:
         return not was_live
 
     def is_live(self, agent_id: str) -> bool:
+        entry = self.fleet.agents.get(agent_id)
+        if entry is not None and entry.backend == POLLS:
+            return True
         return self._now_us() - self.seen.get(agent_id, 0) < self.silent_after_us
 
     def load_of(self, cluster_id: str) -> Load | None:
@@ -308,7 +323,10 @@ def _load_fleet(tx: Tx, version: int, *, before: Fleet) -> Fleet:
     by_cluster: dict[str, tuple[str, ...]] = {}
     for agent in agents.values():
         by_cluster[agent.cluster_id] = (*by_cluster.get(agent.cluster_id, ()), agent.id)
-    return Fleet(version, rows, agents, by_cluster)
+    tokens = {
+        row.id: SubmitEntry(On(row.on_kind), row.object, row.account, row.hash) for row in submit_tokens.token_all(tx)
+    }
+    return Fleet(version, rows, agents, by_cluster, tokens)
 
 
 def _cluster_entry(row: cluster_store.Row, before: ClusterEntry | None) -> ClusterEntry:
@@ -325,7 +343,6 @@ def _cluster_entry(row: cluster_store.Row, before: ClusterEntry | None) -> Clust
         backend=row.backend,
         graph_text=row.graph,
         graph=before.graph if is_same and before else _graph(row.graph),
-        submit_token_hash=row.submit_token_hash,
         created_us=row.created_us,
         state=msgspec.json.decode(row.state, type=dict[str, tuple[Scalar, int, str]]),
     )

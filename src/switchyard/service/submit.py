@@ -20,7 +20,6 @@ from switchyard.route.world import World
 from switchyard.service.bounds import Bounds, bounds_of, encode_bounds, refuse_empty_names
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
-from switchyard.service.credential import hash_secret, holds, split_credential
 from switchyard.service.demands import demand_of_spec, largest_task
 from switchyard.service.newjob import (
     JobInsert,
@@ -34,6 +33,7 @@ from switchyard.service.newjob import (
 from switchyard.service.rights import Actor
 from switchyard.service.selecting import Selecting
 from switchyard.service.snapshots import Snapshots
+from switchyard.service.submit_tokens import token_of
 from switchyard.store import jobs
 from switchyard.store.database import Tx
 
@@ -270,12 +270,7 @@ def named_clusters(
     by_token: set[str] = set()
     for given in request.clusters:
         member = world.by_name.get(given.name)
-        row = snapshots.fleet.rows.get(member.id) if member else None  # it may be deleted at this very moment
-        kept = row.submit_token_hash if row else None
-        parts = split_credential(given.token, "submit")
-        secret = parts[1] if parts else given.token
-        # Compare in any case, so that an unknown cluster takes as long as a known one.
-        if not holds(secret, kept or hash_secret("")) or member is None or kept is None:
+        if token_of(snapshots, member, given.token) is None or member is None:
             raise Denied(
                 f"The submit token for cluster {given.name} does not hold.",
                 next_step="Correct or remove it under `clusters:` in your file: one that does not hold denies all.",

@@ -72,6 +72,11 @@ def agent_change(tx: Tx, agent_id: str, change: dict[str, Any]) -> None:
     tx.execute(sa.update(agents).where(agents.c.id == agent_id).values(**change))
 
 
+def agent_count(tx: Tx, cluster_id: str) -> int:
+    mine = (agents.c.cluster_id == cluster_id, agents.c.deleted_us.is_(None))
+    return int(tx.execute(sa.select(sa.func.count()).select_from(agents).where(*mine)).scalar_one())
+
+
 def agent_delete_of(tx: Tx, cluster_id: str, *, at_us: int) -> None:
     gone = sa.update(agents).where(agents.c.cluster_id == cluster_id, agents.c.deleted_us.is_(None))
     tx.execute(gone.values(deleted_us=at_us))

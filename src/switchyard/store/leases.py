@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from switchyard.model.cluster import POLLS
 from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.schema import CANCELLING, HELD, LIVE, READY, agents, jobs, ranges, specs
@@ -139,6 +140,7 @@ def held_by_silent(tx: Tx, *, now_us: int, amnesty_us: int, bears_s: int, silent
         .join(agents, agents.c.id == jobs.c.agent_id)
         .where(
             sa.text(_prefixed(HELD)),
+            sa.or_(agents.c.backend != POLLS, agents.c.deleted_us.is_not(None)),  # who only polls is never silent
             sa.or_(agents.c.deleted_us.is_not(None), sa.and_(jobs.c.on_lost != "wait", until_us < _big(now_us))),
         )
         .limit(limit)

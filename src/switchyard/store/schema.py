@@ -16,11 +16,33 @@ from sqlalchemy import (
 )
 
 from switchyard.store.metadata import metadata
-from switchyard.store.schema_clusters import agents, clusters, graph_sources, invites, layout
+from switchyard.store.schema_clusters import (
+    OPEN,
+    agents,
+    clusters,
+    graph_sources,
+    handovers,
+    invites,
+    layout,
+    submit_tokens,
+)
 from switchyard.store.schema_rules import attributes, policies, projects
 
 # Defined elsewhere, and part of the schema.
-__all__ = ["agents", "attributes", "clusters", "graph_sources", "invites", "layout", "metadata", "policies", "projects"]
+__all__ = [
+    "OPEN",
+    "agents",
+    "attributes",
+    "clusters",
+    "graph_sources",
+    "handovers",
+    "invites",
+    "layout",
+    "metadata",
+    "policies",
+    "projects",
+    "submit_tokens",
+]
 
 # SQLite uses a partial index only where the query says the same words, so these texts are shared with the queries.
 READY = "is_ready"

@@ -55,6 +55,7 @@ from switchyard.server.http.endpoint import ABANDON, AGENT, CURSOR, EITHER, JOIN
 from switchyard.server.http.endpoints_layout import LAYOUT
 from switchyard.server.http.endpoints_rules import RULES
 
+ACCOUNT = Query("account", about="whose jobs they are that show the token and no other credential")
 _JOB_FILTERS = (
     Query("state", about="only in these states", is_repeatable=True),
     Query("cluster"),
@@ -202,6 +203,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "A new submit token for a cluster; the old one ends",
         SubmitToken,
         handlers.submit_token,
+        query=(ACCOUNT,),
+        status=201,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/cluster-groups/{group}/submit-token",
+        "A new submit token for all clusters of a group; the old one ends",
+        SubmitToken,
+        handlers.group_submit_token,
+        query=(ACCOUNT,),
         status=201,
     ),
     Endpoint(

@@ -19,7 +19,7 @@ from switchyard.model.poll import Joined, Rotated
 from switchyard.model.quantity import DURATION_S_MAX
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.server.http.call import Call
-from switchyard.service import access, agents, clusters, jobs, logs, selected, steer
+from switchyard.service import access, agents, clusters, jobs, logs, selected, steer, submit_tokens
 from switchyard.store.jobs import JobFilter
 
 T = TypeVar("T")
@@ -157,7 +157,13 @@ def invite_revoke(call: Call) -> Deleted:
 
 
 def submit_token(call: Call) -> SubmitToken:
-    return clusters.submit_token(call.yard.context, call.actor, call.path["cluster"])
+    account = call.text("account") or ""
+    return submit_tokens.cluster_token(call.yard.context, call.actor, call.path["cluster"], account)
+
+
+def group_submit_token(call: Call) -> SubmitToken:
+    account = call.text("account") or ""
+    return submit_tokens.group_token(call.yard.context, call.actor, call.path["group"], account)
 
 
 def agent_list(call: Call) -> Page[Agent]:

@@ -49,6 +49,42 @@ def upgrade() -> None:
         )
 
     op.create_table(
+        "submit_tokens",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("on_kind", sa.Text(), nullable=False),
+        sa.Column("object", sa.Text(), nullable=False),
+        sa.Column("account", sa.Text(), nullable=False),
+        sa.Column("hash", sa.Text(), nullable=False),
+        sa.Column("created_us", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_submit_tokens")),
+    )
+    with op.batch_alter_table("submit_tokens", schema=None) as batch_op:
+        batch_op.create_index("uq_submit_tokens", ["on_kind", "object", "account"], unique=True)
+
+    op.create_table(
+        "handovers",
+        sa.Column("number", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("cluster_id", sa.Text(), nullable=False),
+        sa.Column("fence", sa.BigInteger(), nullable=True),
+        sa.Column("jobspec", sa.Text(), nullable=True),
+        sa.Column("received_us", sa.BigInteger(), nullable=True),
+        sa.Column("accepted_us", sa.BigInteger(), nullable=True),
+        sa.Column("is_open", sa.Boolean(), nullable=False),
+        sa.PrimaryKeyConstraint("number", name=op.f("pk_handovers")),
+        sqlite_autoincrement=True,
+    )
+    with op.batch_alter_table("handovers", schema=None) as batch_op:
+        batch_op.create_index("ix_handovers_job", ["job_id", "number"], unique=False)
+        batch_op.create_index(
+            "ix_handovers_open",
+            ["received_us"],
+            unique=False,
+            sqlite_where=sa.text("is_open"),
+            postgresql_where=sa.text("is_open"),
+        )
+
+    op.create_table(
         "clusters",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
@@ -59,7 +95,6 @@ def upgrade() -> None:
         sa.Column("labels", sa.Text(), nullable=False),
         sa.Column("backend", sa.Text(), nullable=False),
         sa.Column("graph", sa.Text(), nullable=True),
-        sa.Column("submit_token_hash", sa.Text(), nullable=True),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("created_us", sa.BigInteger(), nullable=False),
         sa.Column("deleted_us", sa.BigInteger(), nullable=True),
@@ -519,6 +554,8 @@ def downgrade() -> None:
 
     op.drop_table("agents")
     op.drop_table("verdict_sets")
+    op.drop_table("handovers")
+    op.drop_table("submit_tokens")
     op.drop_table("users")
     op.drop_table("specs")
     op.drop_table("renders")

@@ -1,0 +1,93 @@
+"""Submit through Rainbow's door: tokens of clusters are the only credential, and the answer names the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from switchyard.errors import Denied, PolicyRefused
+from switchyard.model.job import ClusterToken, JobRequest
+from switchyard.model.verdict import Say
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context
+from switchyard.service.newjob import JobInsert
+from switchyard.service.pollers import handover_row, refuse_full
+from switchyard.service.rights import TOKENS_OWNER, Actor
+from switchyard.service.snapshots import owner_of
+from switchyard.service.submit import Accepted, Submit
+from switchyard.service.submit_tokens import token_of
+from switchyard.store import handovers
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedInsert:
+    """A job that waits for its commit and its number."""
+
+    insert: JobInsert
+    jobspec: str
+
+    def job_ids(self) -> Iterable[str]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    accepted: Accepted
+    number: int
+
+
+def actor_of(context: Context, clusters: list[ClusterToken]) -> Actor:
+    """Whose job it is: the first cluster's token says it."""
+    snapshots = context.snapshots
+    first = clusters[0]
+    entry = token_of(snapshots, snapshots.world.by_name.get(first.name), first.token)
+    if entry is None:
+        raise Denied(f"request denied: the token for cluster {first.name} does not hold.")
+    return owner_of(snapshots.access, entry.account or TOKENS_OWNER)
+
+
+def remaining(submit: Submit, actor: Actor, request: JobRequest) -> list[str]:
+    """Who could take the job, the best first; nothing is stored."""
+    decided = submit.plan(actor, request)
+    if decided.outcome != "assign":
+        return []
+    return decided.remaining or [verdict.cluster for verdict in decided.verdicts if verdict.say is Say.YES]
+
+
+def decide(context: Context, submit: Submit, actor: Actor, request: JobRequest, jobspec: str) -> NumberedInsert:
+    """Choose among the clusters it has tokens for, and pin the job to the one that was chosen: its name is the answer.
+
+    What no cluster can take is an error, and nothing is stored: there would be no name to answer with.
+    """
+    job_id = context.new_id()
+    first = submit.decide(actor, request, key=None, body=b"", job_id=job_id)
+    chosen = first.created.cluster
+    if chosen is None:
+        raise PolicyRefused(first.created.reason, next_step="Ask for less, or show the tokens of further clusters.")
+    mine = [each for each in request.clusters if each.name == chosen]
+    pinned = msgspec.structs.replace(request, clusters=mine, cluster=chosen, select=None)
+    return NumberedInsert(submit.decide(actor, pinned, key=None, body=b"", job_id=job_id), jobspec)
+
+
+def apply_numbered(submit: Submit, batch: Batch, writes: list[NumberedInsert]) -> list[Any]:
+    """Put the jobs and draw their numbers, in one transaction."""
+    results = submit.apply_inserts(batch, [write.insert for write in writes])
+    made = [
+        (number, write)
+        for number, (write, result) in enumerate(zip(writes, results, strict=True))
+        if isinstance(result, Accepted)
+    ]
+    numbers = handovers.handover_insert(
+        batch.tx,
+        [
+            handover_row(write.insert.row["id"], write.insert.row["cluster_id"] or "", jobspec=write.jobspec)
+            for _, write in made
+        ],
+    )
+    refuse_full(numbers)
+    for (place, _), number in zip(made, numbers, strict=True):
+        results[place] = Numbered(results[place], number)
+    return results
