@@ -24,13 +24,17 @@ JOB = "version: 1\nresources:\n  a:\n    type: node\n    replicas: 1\n    with:\
 JOB += "tasks:\n- command: [app]\n  resources: a\n"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Said:
     """What came back: `code` OK and the answer's fields, or the code of the refusal and its words."""
 
     code: str
     words: str
     answer: Any
+
+    def __repr__(self) -> str:
+        """Without the answer: it may have secrets in it, and whatever fails is shown."""
+        return f"<{self.code} {self.words}>"
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.answer, name)

@@ -189,6 +189,12 @@ CASES = [
         UNSEEN_MAKES,
         lambda *_: "/v1/clusters/foreign/submit-token",
     ),
+    Case(
+        "POST /v1/cluster-groups/{group}/submit-token",
+        "a group of no cluster",
+        "401 401 401 403 403 403 403 403 400",
+        lambda *_: "/v1/cluster-groups/of-nobody/submit-token",
+    ),
     *GRAPH_CASES,
     Case("GET /v1/agents", "all one may see", USERS),
     Case("GET /v1/agents", "own", SEES, lambda *_: "/v1/agents?cluster=own"),

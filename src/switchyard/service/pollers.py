@@ -59,6 +59,8 @@ def poller_register(context: Context, name: str, source: graphs.Source, *, join_
     """
     request = Join(cluster=name, name=AGENT_NAME, journal=context.new_id(), backend=POLLS)
     parts = split_credential(join_token, "join") if join_token is not None else None
+    if join_token is not None and parts is None:
+        raise Denied("request denied: this is neither the registration secret nor a join token.")
     graph = graphs.compiled(context, {graphs.OPERATOR: source}, where=f"cluster {name}")
     assert graph is not None
     encoded = msgspec.json.encode(graph).decode()

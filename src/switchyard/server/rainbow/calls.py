@@ -64,12 +64,9 @@ def register(yard: Yard, request: Any) -> Any:
 
 
 def _admitted(yard: Yard, secret: str) -> str | None:
-    """None: by the server's own secret; else the join token that is to be used up."""
-    if hmac.compare_digest(secret.encode(), section(yard).registration_secret.encode()):
-        return None
-    if secret.startswith("join_"):
-        return secret
-    raise Denied("request denied: this is neither the registration secret nor a join token.")
+    """None: by the server's own secret; else what must be a join token, and is used up."""
+    is_servers = hmac.compare_digest(secret.encode(), section(yard).registration_secret.encode())
+    return None if is_servers else secret
 
 
 def _graph(text: str, what: str) -> graphs.Source:
@@ -144,7 +141,8 @@ def _unwrapped(payload: str) -> bytes:
     return text.encode()
 
 
-def submit_job(yard: Yard, request: Any) -> Any:
+def submit_decide(yard: Yard, request: Any) -> Any:
+    """The write that makes the job; or, where only an opinion was asked for, the answer."""
     given = [each for each in request.clusters if each.name and each.token]
     if not given:
         raise Malformed("one or more authenticated clusters are required: each with its name and token.")
@@ -164,8 +162,10 @@ def submit_job(yard: Yard, request: Any) -> Any:
     if request.satisfy_only:
         found = rainbow.remaining(yard.submit, actor, wanted)
         return SubmitJobResponse(status="SUBMIT_SUCCESS", clusters=found)
-    write = rainbow.decide(yard.context, yard.submit, actor, wanted, request.jobspec)
-    numbered: rainbow.Numbered = yard.context.committer.do(write)
+    return rainbow.decide(yard.context, yard.submit, actor, wanted, request.jobspec)
+
+
+def submitted(numbered: rainbow.Numbered) -> Any:
     created = numbered.accepted.created
     return SubmitJobResponse(status="SUBMIT_SUCCESS", jobid=numbered.number, cluster=created.cluster or "")
 
@@ -226,13 +226,13 @@ def fitting(yard: Yard, payload: str, matcher: str) -> FitAnswer:
     return msgspec.json.decode(yard.fit.answer(stranger, asked), type=FitAnswer)
 
 
+# SubmitJob and Satisfy are served by the door itself: they are asked thousands of times a second.
 SCHEDULER: dict[str, Callable[[Yard, Any], Any]] = {
     "Register": register,
     "RegisterSubsystem": register_subsystem,
     "Delete": delete,
     "DeleteSubsystem": delete_subsystem,
     "UpdateState": update_state,
-    "SubmitJob": submit_job,
     "ReceiveJobs": receive_jobs,
     "AcceptJobs": accept_jobs,
 }
