@@ -25,7 +25,7 @@ ifneq ($(shell test -x $(BIN)/python && echo yes),yes)
 $(INSTALLED): .FORCE
 endif
 
-.PHONY: .FORCE help install test-install demo lint check fast test bench soak reference pins clean
+.PHONY: .FORCE help install test-install demo lint check fast test bench soak reference proto pins clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -63,6 +63,10 @@ soak: test-install ## Run the slow tests: minutes to hours of faults
 
 reference: install ## Write docs/reference anew, from the code
 	@$(BIN)/python scripts/reference.py
+
+proto: $(TEST_INSTALLED) ## Write the compiled form of Rainbow's messages anew
+	@cd src/switchyard/server/rainbow/proto && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --include_imports \
+		--descriptor_set_out=rainbow.binpb rainbow.proto memory.proto handover.proto
 
 pins: ## Renew constraints.txt with the newest versions, from a venv of its own
 	@scripts/pin $(PYTHON)

@@ -15,7 +15,7 @@ import pytest
 from tests.acceptance.stage import Secret
 from tests.match.test_cases import forms_of
 from tests.processes import free_port, until
-from tests.programs import Server, call, isolated_env, yard
+from tests.programs import START_S, YARD, Server, call, isolated_env, start_server, yard
 from tests.server.rainbow_door import JOB, SECRET, Door, rainbow
 
 GRAPH, SUBSYSTEMS = forms_of({"graph": "keebler-3x12", "subsystems": {"io": "io-shm-all"}})
@@ -305,8 +305,6 @@ def test_the_section_needs_a_secret_and_without_it_there_is_no_door(tmp_path: Pa
     done = yard(*argv, env=isolated_env(tmp_path))
     assert done.returncode == 2
     assert "registration_secret" in done.stderr
-    from tests.programs import start_server
-
     port = free_port()
     with start_server(tmp_path, extra=("--grpc", f"127.0.0.1:{port}")):
         door = Door(f"127.0.0.1:{port}")
@@ -348,3 +346,37 @@ def test_256_submitters_at_once_lose_nothing(tmp_path: Path, database_url: str) 
             received |= set(more)
             assert door("AcceptJobs", **own(mine), jobids=more).status == "RESULT_TYPE_SUCCESS"
         assert received == acknowledged
+
+
+def made_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    named = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
+    argv = ["openssl", "req", "-x509", *curve, *named, "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    return cert, key
+
+
+@pytest.mark.parametrize("with_clients", [False, True])
+def test_tls_with_and_without_certificates_of_clients(tmp_path: Path, with_clients: bool) -> None:
+    cert, key = made_certificate(tmp_path, "server")
+    mine, mine_key = made_certificate(tmp_path, "client")
+    http, port = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    config = tmp_path / "rainbow.yaml"
+    config.write_text(f"rainbow: {{registration_secret: {SECRET}}}\n", encoding="utf-8")
+    argv = ["server", "--data", str(tmp_path / "data"), "--http", http, "--grpc", port, "--config", str(config)]
+    argv += ["--tls-cert", str(cert), "--tls-key", str(key), "--no-auth"]
+    argv += ["--tls-client-ca", str(mine)] if with_clients else []
+    trusting = {**isolated_env(tmp_path, url=f"https://{http}"), "SSL_CERT_FILE": str(cert)}
+    with Server([*YARD, *argv], tmp_path, name="server", env=isolated_env(tmp_path)) as server:
+        server.wait_for(lambda: yard("whoami", env=trusting).returncode == 0, START_S, "the server answers")
+        pair = (mine_key.read_bytes(), mine.read_bytes())
+        doors = {
+            "stranger": Door(port, credentials=grpc.ssl_channel_credentials(cert.read_bytes())),
+            "known": Door(port, credentials=grpc.ssl_channel_credentials(cert.read_bytes(), *pair)),
+        }
+        said = {name: door("Register", name=name, secret=SECRET, nodes=GRAPH).code for name, door in doors.items()}
+        for door in doors.values():
+            door.close()
+    assert said["known"] == "OK"
+    assert said["stranger"] == ("UNAVAILABLE" if with_clients else "OK")

@@ -152,3 +152,26 @@ def test_a_switchyard_agent_runs_what_the_client_submits(tmp_path: Path) -> None
         until(lambda: job(server, "ours")["state"] == "SUCCEEDED", 30, "the job has run")
         shown = yard("logs", job(server, "ours")["id"], env=isolated_env(tmp_path, url=server.url)).stdout
         assert shown == "through the rainbow\n"
+
+
+def test_the_go_clients_requests(tmp_path: Path) -> None:
+    """As its command line sends them: with `sent`, every job called app, one rack slot under the command's first word."""
+    go = {"type": "rack", "replicas": 1, "label": "hostname"}
+    go["with"] = [{"type": "node", "count": 2, "with": [{"type": "core", "count": 24}]}]
+    spec = {"version": 1, "resources": {"task-resources": go}}
+    spec["tasks"] = [{"command": ["hostname"], "resources": "task-resources"}]
+    sent = "2026-01-02T03:04:05Z"
+    with rainbow(tmp_path) as (server, door):
+        made = door("Register", name="g", secret=SECRET, nodes=GRAPH, sent=sent)
+        assert door("Satisfy", payload=spec, matcher="match").clusters == []  # 24 cores on one node of 12
+        go["with"][0]["with"][0]["count"] = 12
+        assert list(door("Satisfy", payload=spec, matcher="match").clusters) == ["g"]
+        clusters = [{"name": "g", "token": made.token}]
+        said = door("SubmitJob", name="app", jobspec=json.dumps(spec), clusters=clusters, sent=sent)
+        assert (said.status, said.cluster, said.jobid) == ("SUBMIT_SUCCESS", "g", 1)
+        got = door("ReceiveJobs", cluster="g", secret=made.secret, maxJobs=5, sent=sent)
+        assert json.loads(got.jobs[1])["name"] == "app"
+        accepted = door("AcceptJobs", cluster="g", secret=made.secret, jobids=[1], sent=sent)
+        assert accepted.status == "RESULT_TYPE_SUCCESS"
+        assert door("Delete", name="g", secret=made.secret).status == "DELETE_SUCCESS"
+        assert call("GET", f"{server.url}/v1/clusters").json["items"] == []

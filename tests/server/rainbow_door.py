@@ -50,6 +50,7 @@ class Door:
 
     def __init__(self, address: str, *, credentials: grpc.ChannelCredentials | None = None) -> None:
         self.address = address
+        self._is_patient = credentials is None  # with TLS, not to be let in is an answer
         options = [("grpc.max_receive_message_length", 64 * 2**20), ("grpc.max_send_message_length", 64 * 2**20)]
         self._channel = (
             grpc.insecure_channel(address, options)
@@ -67,7 +68,7 @@ class Door:
             response_deserializer=message(method.output_type.full_name).FromString,
         )
         try:
-            return Said("OK", "", asked(request, timeout=CALL_S, wait_for_ready=True))
+            return Said("OK", "", asked(request, timeout=CALL_S, wait_for_ready=self._is_patient))
         except grpc.RpcError as exc:
             return Said(exc.code().name, exc.details() or "", None)
 
