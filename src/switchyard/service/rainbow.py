@@ -57,19 +57,21 @@ def remaining(submit: Submit, actor: Actor, request: JobRequest) -> list[str]:
     return decided.remaining or [verdict.cluster for verdict in decided.verdicts if verdict.say is Say.YES]
 
 
-def decide(context: Context, submit: Submit, actor: Actor, request: JobRequest, jobspec: str) -> NumberedInsert:
+def decide(
+    submit: Submit, actor: Actor, request: JobRequest, jobspec: str, *, is_quick: bool = False
+) -> NumberedInsert:
     """Choose among the clusters it has tokens for, and pin the job to the one that was chosen: its name is the answer.
 
     What no cluster can take is an error, and nothing is stored: there would be no name to answer with.
     """
-    job_id = context.new_id()
-    first = submit.decide(actor, request, key=None, body=b"", job_id=job_id)
-    chosen = first.created.cluster
-    if chosen is None:
-        raise PolicyRefused(first.created.reason, next_step="Ask for less, or show the tokens of further clusters.")
-    mine = [each for each in request.clusters if each.name == chosen]
-    pinned = msgspec.structs.replace(request, clusters=mine, cluster=chosen, select=None)
-    return NumberedInsert(submit.decide(actor, pinned, key=None, body=b"", job_id=job_id), jobspec)
+    found = submit.decide(actor, request, key=None, body=b"", is_quick=is_quick)
+    if (chosen := found.created.cluster) is None:
+        raise PolicyRefused(found.created.reason, next_step="Ask for less, or show the tokens of further clusters.")
+    if len(request.clusters) > 1:
+        mine = [each for each in request.clusters if each.name == chosen]
+        pinned = msgspec.structs.replace(request, clusters=mine, select=None)
+        found = submit.decide(actor, pinned, key=None, body=b"", job_id=found.created.id, is_quick=is_quick)
+    return NumberedInsert(found, jobspec)
 
 
 def apply_numbered(submit: Submit, batch: Batch, writes: list[NumberedInsert]) -> list[Any]:

@@ -90,7 +90,9 @@ def owner_of(access: Access, name: str) -> Actor:
         if user == name:
             return access.actor(user_id) or Actor(name, Rights())
     if name == TOKENS_OWNER:
-        return Actor(name, rights_of(name, (), access.grants))
+        if name not in access.actors:
+            access.actors[name] = Actor(name, rights_of(name, (), access.grants))
+        return access.actors[name]
     admin = local_admin()
     return admin if name == admin.name else Actor(name, Rights())
 

@@ -31,11 +31,13 @@ from switchyard.server.rainbow.messages import (
 from switchyard.server.yard import Yard
 from switchyard.service import clusters, graphs, pollers, rainbow
 from switchyard.service.rights import Actor, rights_of
+from switchyard.service.submit import TakesLong
 
 MAIN = ("", "cluster", "containment")  # what a subsystem is called that is the cluster itself
 MATCHER = "match"  # its word for the one way to match
 GRAPH_BYTES_MAX = 60 * 2**20  # what the port takes in one message, less its other fields
 CLUSTERS_MAX = 10_000
+QUICK_BYTES_MAX = 4096  # of a jobspec: read in less than a millisecond
 _payload = JsonReader(dict[str, Any])
 _jobspec = JsonReader(dict[str, Any])
 
@@ -141,8 +143,13 @@ def _unwrapped(payload: str) -> bytes:
     return text.encode()
 
 
-def submit_decide(yard: Yard, request: Any) -> Any:
-    """The write that makes the job; or, where only an opinion was asked for, the answer."""
+def submit_decide(yard: Yard, request: Any, *, is_quick: bool = False) -> Any:
+    """The write that makes the job; or, where only an opinion was asked for, the answer.
+
+    `is_quick`: raise TakesLong rather than hold up a loop.
+    """
+    if is_quick and (request.satisfy_only or len(request.jobspec) > QUICK_BYTES_MAX):
+        raise TakesLong
     given = [each for each in request.clusters if each.name and each.token]
     if not given:
         raise Malformed("one or more authenticated clusters are required: each with its name and token.")
@@ -162,7 +169,13 @@ def submit_decide(yard: Yard, request: Any) -> Any:
     if request.satisfy_only:
         found = rainbow.remaining(yard.submit, actor, wanted)
         return SubmitJobResponse(status="SUBMIT_SUCCESS", clusters=found)
-    return rainbow.decide(yard.context, yard.submit, actor, wanted, request.jobspec)
+    return rainbow.decide(yard.submit, actor, wanted, request.jobspec, is_quick=is_quick)
+
+
+def submit_again(yard: Yard, request: Any) -> Any:
+    """Where it may take long. A no is final: it is never said by a snapshot that another server may have outdated."""
+    yard.context.snapshots.refresh()
+    return submit_decide(yard, request)
 
 
 def submitted(numbered: rainbow.Numbered) -> Any:

@@ -15,12 +15,13 @@ import grpc.aio
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
-from switchyard.errors import Internal, Unavailable, YardError
+from switchyard.errors import BadRequest, Denied, Internal, PolicyRefused, Unavailable, YardError
 from switchyard.server.flyte.status import message_of
 from switchyard.server.rainbow import calls
 from switchyard.server.rainbow.messages import GRAPH, HANDOVER, SCHEDULER, SatisfyResponse, message
 from switchyard.server.yard import Yard
 from switchyard.service.rainbow import Numbered, NumberedInsert
+from switchyard.service.submit import TakesLong
 
 log = structlog.get_logger()
 ANSWERS_MAX = 4096  # of Satisfy, kept for one version of the world
@@ -49,9 +50,11 @@ async def _in_thread(threads: ThreadPoolExecutor, call: Callable[[Any], Any], re
 
 
 async def _submit(threads: ThreadPoolExecutor, yard: Yard, request: Any) -> Any:
-    """Decided on a thread, for a jobspec may take long; committed without one: hundreds may wait for one commit."""
-    loop = asyncio.get_running_loop()
-    decided = await loop.run_in_executor(threads, calls.submit_decide, yard, request)
+    """Decided here, or on a thread where that may take long; committed without one: hundreds may wait for a commit."""
+    try:
+        decided = calls.submit_decide(yard, request, is_quick=True)
+    except (TakesLong, BadRequest, Denied, PolicyRefused):
+        decided = await _in_thread(threads, partial(calls.submit_again, yard), request)
     if not isinstance(decided, NumberedInsert):
         return decided
     return calls.submitted(await _committed(yard, decided))
