@@ -36,7 +36,7 @@ from switchyard.service.context import Context
 from switchyard.service.engines import Engines
 from switchyard.service.kinds import load_kinds
 from switchyard.service.layout import settle_file
-from switchyard.service.lease import LeaseAsk, SyncAsk, apply_leases, apply_syncs
+from switchyard.service.lease import LeaseAsk, Leasing, SyncAsk
 from switchyard.service.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.newjob import JobInsert
 from switchyard.service.report import ReportWrite, apply_reports
@@ -91,15 +91,18 @@ def build(settings: Settings) -> Yard:
         logs=logs,
         engines=engines,
         selections=read_selection(settings.config.selection)[0],
+        moving=settings.config.moving.terms,
     )
+    committer.committed = context.tally.committed
     submit = Submit(context)
     bulk = Bulk(submit, ids)
     # The order in which the parts of a batch are applied.
     appliers[OutputWrite] = partial(apply_output, logs=logs)
     appliers[ReportWrite] = partial(apply_reports, logs=logs)
     appliers[Call] = apply_calls
-    appliers[SyncAsk] = apply_syncs
-    appliers[LeaseAsk] = apply_leases
+    leasing = Leasing(lambda: snapshots.laid.layout)
+    appliers[SyncAsk] = leasing.apply_syncs
+    appliers[LeaseAsk] = leasing.apply_leases
     appliers[JobInsert] = submit.apply_inserts
     appliers[BulkInsert] = bulk.apply
     return Yard(settings, context, submit, bulk)
