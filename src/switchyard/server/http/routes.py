@@ -62,7 +62,6 @@ class Door:
         ordered = sorted(served.items(), key=lambda item: "{" in item[0])
         routes = [Route(path, _Methods(yard, by_method)) for path, by_method in ordered]
         self._router = Router(routes=routes, default=_no_such_address, redirect_slashes=False)
-        self._openapi = document()
         self._flyte = FlyteDoor(yard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,7 +76,7 @@ class Door:
             is_ok = path == "/healthz" or self._yard.can_serve()
             await send_json(send, 200 if is_ok else 503, {"status": "ok" if is_ok else "not ready"})
         elif path == "/v1/openapi.json":
-            await send_json(send, 200, self._openapi)
+            await send_json(send, 200, document())
         elif not path.isprintable():
             # No name has such a character; `$` in a route's pattern would let a last newline through.
             await _no_such_address(scope, receive, send)
