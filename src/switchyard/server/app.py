@@ -44,7 +44,7 @@ from switchyard.service.snapshots import Snapshots
 from switchyard.service.submit import Submit, unwritten
 from switchyard.service.upkeep import Leadership
 from switchyard.store import restored
-from switchyard.store.database import Database, revisions, upgrade
+from switchyard.store.database import Database, create, revisions
 from switchyard.store.logfiles import DirectoryLogs
 from switchyard.store.output import DatabaseLogs
 
@@ -132,7 +132,7 @@ def _prepare(database: Database) -> None:
     """An empty database gets its schema; an old one is left to `yard db upgrade`."""
     current, head = revisions(database)
     if current is None:
-        upgrade(database)
+        create(database)
     elif current != head:
         raise Conflict(
             f"The database is at revision {current}, this version needs {head}.",

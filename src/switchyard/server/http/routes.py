@@ -68,7 +68,6 @@ class Door:
         ordered = sorted(served.items(), key=lambda item: "{" in item[0])
         routes = [Route(path, _Methods(yard, path, by_method)) for path, by_method in ordered]
         self._router = Router(routes=routes, default=_no_such_address, redirect_slashes=False)
-        self._openapi = document()
         self._flyte = FlyteDoor(yard)
         self._metrics = Metrics(yard)
 
@@ -102,7 +101,7 @@ class Door:
         elif path == "/metrics":
             await guarded(scope, send, lambda: metrics(self._yard, self._metrics, scope, receive, send))
         elif path == "/v1/openapi.json":
-            await send_json(send, 200, self._openapi)
+            await send_json(send, 200, document())
         elif not path.isprintable():
             # No name has such a character; `$` in a route's pattern would let a last newline through.
             await _no_such_address(scope, receive, send)
