@@ -10,9 +10,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# One worker per core. More than 4 would only make tests that start whole programs fight for the same cores.
-WORKERS_MAX ?= 4
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=$(WORKERS_MAX)
+# As tests/conftest.py counts cores. More than 8 would only make tests that start whole programs fight for them.
+WORKERS_MAX ?= 8
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=$(WORKERS_MAX) --dist loadgroup
 
 # Where this is set, every start of Python would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -51,7 +51,7 @@ fast: test-install ## Run the tests that start no whole program
 	@$(PYTEST) -m "not acceptance and not slow"
 
 test: test-install lint ## Install what is needed, check, and run every test but the slow ones
-	@$(PYTEST) --dist loadgroup
+	@$(PYTEST)
 
 bench: test-install ## Measure, and write the figures into bench/RESULTS.md
 	@command -v wrk >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -q install -y wrk >/dev/null; } || \

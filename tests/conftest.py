@@ -16,6 +16,7 @@ from tests.services import Postgres, postgres_running
 
 HERE = Path(__file__).resolve().parent
 DATABASES = ("sqlite", "postgresql")
+SHARING = ('scope="module"', "xdist_group(")  # the second for files that use a module's fixture of a conftest.py
 
 # `make test` says the same each time it is run on the same code; `make soak` looks further, and prints what it found.
 settings.register_profile("test", deadline=None, derandomize=True, database=None)
@@ -30,8 +31,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Two workers per core: whole programs are waited for half of the time."""
+    return 2 * len(os.sched_getaffinity(0))
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
-    """Files whose tests share a server (`xdist_group`) go to one worker each, all other tests anywhere.
+    """Files whose tests share something that is made once per module go to one worker each, all other tests anywhere.
 
     xdist's own `loadgroup` does that by adding the group to the test's id, which pytest no longer lets it since 9.2:
     each worker would then start the shared server, and wait for what the file waits for, once more.
@@ -44,7 +51,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return file if "xdist_group(" in _text(config.rootpath / file) else nodeid
+            return file if any(word in _text(config.rootpath / file) for word in SHARING) else nodeid
 
     return ByFile(config, log)
 

@@ -27,6 +27,7 @@ IN_PACKAGE = [
     tidy.catch_alls,
 ]
 EVERYWHERE = [tidy.long_files, tidy.long_functions]
+pytestmark = pytest.mark.xdist_group("tidy")  # one worker reads all files, once
 Rule = Callable[[Source], Iterator[Finding]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -23,8 +24,10 @@ GROUPS: dict[str, list[tuple[str, str, str]]] = {
         ("wait", "switchyard.cli.wait", "Wait for jobs to end; exits as the job did"),
         ("watch", "switchyard.cli.watch", "Watch jobs change, as a live table or line by line"),
         ("logs", "switchyard.cli.logs", "Print what a job wrote; -f follows it as it writes"),
+        ("quote", "switchyard.cli.quote", "Ask the clusters when a job would begin there, and for how much"),
         ("explain", "switchyard.cli.explain", "Say why a job is where it is, or what an error code means"),
         ("events", "switchyard.cli.events", "Show what happened to a job, or to all"),
+        ("stats", "switchyard.cli.stats", "Draw where jobs went, as bars"),
         ("tasks", "switchyard.cli.tasks", "List the tasks of an array"),
         ("cancel", "switchyard.cli.cancel", "Cancel jobs, by id or all that a selector means"),
         ("retry", "switchyard.cli.retry", "Submit jobs that are over once more"),
@@ -35,6 +38,7 @@ GROUPS: dict[str, list[tuple[str, str, str]]] = {
     "Clusters": [
         ("cluster", "switchyard.cli.cluster", "List, invite, describe, cordon and remove clusters; ask what fits"),
         ("pool", "switchyard.cli.pool", "List, set and remove pools, which bound where jobs may run"),
+        ("queue", "switchyard.cli.queue", "List, set and remove queues: limits, priorities, fair share"),
         ("cluster-label", "switchyard.cli.cluster_label", "List, set and remove labels, which narrow where jobs go"),
         (
             "agent",
@@ -133,6 +137,7 @@ def _command(name: str, argv: list[str]) -> int:
     if name not in paths:
         raise _unknown(name, list(paths))
     path = AGENT_VERBS.get(argv[0], paths[name]) if name == "agent" and argv else paths[name]
+    gc.disable()  # what an import makes is never garbage, and looking for some takes a tenth of a server's start
     try:
         module = import_module(path)
     except ModuleNotFoundError as exc:
@@ -142,6 +147,9 @@ def _command(name: str, argv: list[str]) -> int:
             f"`yard {name}` needs the package {exc.name}, which is not installed.",
             next_step="Install the server's parts too: pip install 'switchyard[server]'.",
         ) from exc
+    finally:
+        gc.freeze()
+        gc.enable()
     code: int = module.main(argv)
     return code
 

@@ -149,6 +149,23 @@ def test_quote_says_whether_it_could_ever_run(backend: Backend) -> None:
     assert refused.reason
 
 
+def test_quote_says_when_there_will_be_room(start: Start) -> None:
+    backend = start()
+    asks = JobSpec(command=["true"], resources=Resources(cores=3))
+    assert (backend.quote(asks).eta_s, backend.quote(asks).confidence) == (0, 1.0)
+    lease = runs("60", cores=2, time_limit=60)
+    status_when(backend, backend.submit(lease), lambda status: status.seen is Seen.RUNNING)
+    for each in (backend, start()):  # and after a restart
+        quote = each.quote(asks)
+        assert quote.can
+        assert quote.eta_s is not None
+        assert 0 < quote.eta_s <= 60
+        assert 0 < quote.confidence < 1
+        assert quote.valid_s > 0
+    backend.cancel(marker(lease))
+    end_of(backend, marker(lease))
+
+
 def test_output_is_bytes_at_offsets(backend: Backend) -> None:
     lease = a_lease(
         "sh", "-c", "printf 'one two'; printf oops >&2", env={"FAKE_OUTPUT": "one two", "FAKE_ERROR": "oops"}

@@ -126,17 +126,17 @@ def test_ten_thousand_levels_are_refused(opening: bytes) -> None:
     ids=["quotes", "backslashes", "spaces", "words"],
 )
 def test_a_strange_body_costs_no_more_than_a_plain_one(body: bytes) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     decode_json(body, JobRequest)
-    assert time.perf_counter() - began < SLOW_S
+    assert time.process_time() - began < SLOW_S
 
 
 def test_a_hundred_thousand_duplicates_are_refused_in_time() -> None:
     fields = b",".join(b'"k%d":"v"' % index for index in range(9_999))
     body = b'{"spec":{"command":["a"],"env":{' + fields + b',"z":"v"' * 100_000 + b"}}}"
-    began = time.perf_counter()
+    began = time.process_time()
     assert "'z'" in refusal(body)
-    assert time.perf_counter() - began < SLOW_S
+    assert time.process_time() - began < SLOW_S
 
 
 def test_numbers_beyond_the_bounds_are_refused() -> None:

@@ -43,6 +43,7 @@ JOB_READS = {
     "/v1/jobs/{job}/output": "/v1/jobs/{}/output?stream=stderr",
     "/v1/jobs/{job}/explain": "/v1/jobs/{}/explain",
 }
+HUGE = {**SPEC, "resources": {"cores": 10_000}}  # fits nowhere, so nobody is asked and waited for
 CASES = [
     Case("GET /v1/version", "anybody", ALL),
     Case("GET /v1/whoami", "a user", USERS),
@@ -62,6 +63,8 @@ CASES = [
     ),
     Case("POST /v1/plan", "own project", "401 401 401 403 403 200 200 200 200", body=send(spec=SPEC, project="own")),
     Case("POST /v1/plan", "foreign project", ROOT, body=send(spec=SPEC, project="foreign")),
+    Case("POST /v1/quotes", "own project", "401 401 401 403 403 200 200 200 200", body=send(spec=HUGE, project="own")),
+    Case("POST /v1/quotes", "foreign project", ROOT, body=send(spec=HUGE, project="foreign")),
     Case("GET /v1/jobs", "all one may see", USERS),
     Case("GET /v1/jobs", "own project", "401 401 401 403 200 200 200 200 200", lambda *_: "/v1/jobs?project=own"),
     Case("GET /v1/jobs", "foreign project", ROOT, lambda *_: "/v1/jobs?project=foreign"),
@@ -76,6 +79,7 @@ CASES = [
     ),
     Case("POST /v1/jobs/{job}/cancel", "foreign project", UNSEEN, at("/v1/jobs/{}/cancel", foreign("job")), send()),
     Case("GET /v1/schema", "anybody", ALL),
+    Case("GET /v1/stats/routes", "of the jobs one may see", USERS),
     Case(
         "POST /v1/jobs/bulk",
         "own project",

@@ -8,7 +8,7 @@ from switchyard.model.job import State
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.log import OUTPUT_BYTES_MAX
 from switchyard.model.poll import CHUNK_BYTES_MAX, Held, OutputChunk, Report
-from switchyard.service import jobs, logs
+from switchyard.service import explaining, jobs, logs
 from switchyard.service.upkeep import route_waiting
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
@@ -115,7 +115,7 @@ def test_a_lost_attempt_is_requeued_under_a_higher_fence_and_the_old_one_stopped
     assert again.fence > held.fence
     assert agent.report(held, Seen.SUCCEEDED) is STOP, "the old attempt's word counts no more"
     assert agent.report(again, Seen.SUCCEEDED) is TAKEN
-    notes = jobs.job_explain(rig.context, ADMIN, made.id).notes
+    notes = explaining.job_explain(rig.context, ADMIN, made.id).notes
     assert "attempt 1 on alpha ended: requeued squeue does not know it" in notes
     kinds = ["accepted", "leased", "running", "requeued", "assigned", "leased", "succeeded"]
     assert rig.kinds(made.id) == kinds

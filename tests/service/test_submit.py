@@ -12,7 +12,7 @@ from switchyard.errors import Denied, KeyReused, UnknownName, YardError
 from switchyard.model.access import On, Role
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.job import ClusterToken, State
-from switchyard.service import clusters, jobs, submit_tokens
+from switchyard.service import clusters, explaining, jobs, submit_tokens
 from switchyard.service.submit import Accepted
 from switchyard.store.schema import idempotency
 from switchyard.store.schema import jobs as jobs_table
@@ -211,10 +211,10 @@ def test_specs_and_verdicts_are_stored_though_an_earlier_batch_was_undone(lite: 
     assert isinstance(lite.failure(bad), YardError)
     lite.leader.take(lite.context)  # a commit that has nothing to do with it
     made = lite.submit(a_request("a"))
-    plan = jobs.job_explain(lite.context, ADMIN, made.id).plan
+    plan = explaining.job_explain(lite.context, ADMIN, made.id).plan
     assert plan is not None
     assert {verdict.cluster for verdict in plan.verdicts} == {"alpha", "beta"}
-    assert jobs.job_explain(lite.context, ADMIN, spec_stored.id).plan is not None
+    assert explaining.job_explain(lite.context, ADMIN, spec_stored.id).plan is not None
 
 
 def test_equal_specs_are_one_row(rig: Rig) -> None:

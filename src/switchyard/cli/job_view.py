@@ -129,6 +129,8 @@ def print_job(job: Job, now: int) -> None:
         ("workflow", " / ".join(filter(None, (job.workflow, job.launch_plan)))),
         ("pool", job.pool or ""),
         ("label", job.cluster_label or ""),
+        ("spill", "; ".join(job.spill)),
+        ("queue", job.queue),
         ("queue tags", " ".join(job.tags)),
         ("priority", str(job.priority) if job.priority else ""),
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(job.labels.items()))),

@@ -17,6 +17,7 @@ from switchyard.model.quantity import parse_amount, parse_bytes, parse_duration_
 from switchyard.model.retry import Retry
 from switchyard.model.scope import LongName
 from switchyard.model.selection import Select, Values, refuse_endless
+from switchyard.model.spill import SpillTexts, parse_rules
 
 COUNT_MAX = 10_000_000
 Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
@@ -187,9 +188,12 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     match_engine: Name | None = None  # who answers whether it fits; none: the server's own choice
     select: Select | None = None  # how one is chosen of those that can run it; none: the server's own choice
     parameters: Values = {}  # what an algorithm may reckon with
+    spill: SpillTexts = []  # `after 10m try pool burst`, `reject after 24h`: where it waits for long
 
     def __post_init__(self) -> None:
         refuse_endless(self.parameters)
+        if self.spill:
+            parse_rules(self.spill)
         if self.array is not None:
             parse_array(self.array)
         if self.expires_after is not None:
@@ -258,5 +262,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tasks: Tally | None = None
     pool: str | None = None
     cluster_label: str | None = None
+    queue: str = ""
     tags: list[str] = []
+    spill: list[str] = []
     policy: JobPolicy | msgspec.Raw | None = None  # not in lists

@@ -41,6 +41,7 @@ FIELDS = {
     "match_engine": "who answers whether it fits; else the server's own choice",
     "select": "how one is chosen of the clusters that can run it: name, and options; else the server's own choice",
     "parameters": "names and values that the selection may reckon with",
+    "spill": "where it waits for long: `after 10m try pool burst`, `reject after 24h`",
     "nodes": "spread over this many nodes (default: any)",
     "tasks": "tasks in all; cores, gpus, memory and storage are for each of them (default 1)",
     "cores": "cores of a task; 500m is half of one (default 1)",

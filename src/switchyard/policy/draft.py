@@ -60,5 +60,7 @@ class Draft(Struct, frozen=True):
     parallel_max: int | None = None
     is_interruptible: bool = False
     budget_s: int | None = None  # how long it may wait before it is late
+    spill: tuple[str, ...] = ()  # what becomes of it when it waits for long
+    spill_from: str = ""
     own: Own = {}
     refusals: tuple[str, ...] = ()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from switchyard.errors import NotFound
+from switchyard.errors import NotFound, TimedOut
 from switchyard.model.access import (
     EVERYONE,
     Grant,
@@ -35,6 +36,8 @@ from switchyard.model.selection import Scalar
 from switchyard.sdk.calls import at
 from switchyard.sdk.layouts import Layouts
 from switchyard.sdk.rules import Rules
+
+EMPTY_LOOK_S = 0.5  # between two looks at a cluster that empties
 
 
 class Administration(Rules, Layouts):
@@ -73,6 +76,37 @@ class Administration(Rules, Layouts):
             state=None if state is None else dict(state),
         )
         return self._patch(at("clusters", name), Cluster, body=body)
+
+    def drain_cluster(
+        self,
+        name: str,
+        *,
+        reason: str = "",
+        timeout_s: float | None = None,
+        on_progress: Callable[[Cluster], None] | None = None,
+    ) -> Cluster:
+        """Give a cluster no new jobs, and wait until its agents have none. `on_progress` is told what is left."""
+        self.change_cluster(name, cordoned=True, reason=reason)
+        return self.wait_empty(name, timeout_s=timeout_s, on_progress=on_progress)
+
+    def wait_empty(
+        self, name: str, *, timeout_s: float | None = None, on_progress: Callable[[Cluster], None] | None = None
+    ) -> Cluster:
+        """Wait until the agents of a cluster have no jobs."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            found = self.cluster(name)
+            if on_progress is not None:
+                on_progress(found)
+            if not found.held:
+                return found
+            left_s = EMPTY_LOOK_S if end is None else end - time.monotonic()
+            if left_s <= 0:
+                raise TimedOut(
+                    f"Cluster {name} still has {found.held} job{'' if found.held == 1 else 's'}.",
+                    next_step="Wait on, or cancel them: `yard cancel --cluster` names a cluster.",
+                )
+            time.sleep(min(left_s, EMPTY_LOOK_S))
 
     def delete_cluster(self, name: str, *, abandon: bool = False) -> None:
         """End a registration. `abandon`: also while jobs run there; they end as FAILED."""

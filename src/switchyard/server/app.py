@@ -36,7 +36,7 @@ from switchyard.service.context import Context
 from switchyard.service.engines import Engines
 from switchyard.service.kinds import load_kinds
 from switchyard.service.layout import settle_file
-from switchyard.service.lease import LeaseAsk, SyncAsk, apply_leases, apply_syncs
+from switchyard.service.lease import LeaseAsk, Leasing, SyncAsk
 from switchyard.service.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.newjob import JobInsert
 from switchyard.service.rainbow import NumberedInsert, apply_numbered
@@ -45,7 +45,7 @@ from switchyard.service.snapshots import Snapshots
 from switchyard.service.submit import Submit, unwritten
 from switchyard.service.upkeep import Leadership
 from switchyard.store import restored
-from switchyard.store.database import Database, revisions, upgrade
+from switchyard.store.database import Database, create, revisions
 from switchyard.store.logfiles import DirectoryLogs
 from switchyard.store.output import DatabaseLogs
 
@@ -92,19 +92,22 @@ def build(settings: Settings) -> Yard:
         logs=logs,
         engines=engines,
         selections=read_selection(settings.config.selection)[0],
+        moving=settings.config.moving.terms,
     )
+    committer.committed = context.tally.committed
     submit = Submit(context)
     bulk = Bulk(submit, ids)
     # The order in which the parts of a batch are applied.
     appliers[OutputWrite] = partial(apply_output, logs=logs)
     appliers[ReportWrite] = partial(apply_reports, logs=logs)
     appliers[Call] = apply_calls
-    appliers[SyncAsk] = apply_syncs
-    appliers[LeaseAsk] = apply_leases
+    leasing = Leasing(lambda: snapshots.laid.layout)
+    appliers[SyncAsk] = leasing.apply_syncs
+    appliers[LeaseAsk] = leasing.apply_leases
     appliers[JobInsert] = submit.apply_inserts
     appliers[BulkInsert] = bulk.apply
     appliers[NumberedInsert] = partial(apply_numbered, submit)
-    return Yard(settings, context, submit, bulk)
+    return Yard(settings, context, submit, bulk, leasing)
 
 
 def _logs(settings: Settings) -> LogStore:
@@ -131,7 +134,7 @@ def _prepare(database: Database) -> None:
     """An empty database gets its schema; an old one is left to `yard db upgrade`."""
     current, head = revisions(database)
     if current is None:
-        upgrade(database)
+        create(database)
     elif current != head:
         raise Conflict(
             f"The database is at revision {current}, this version needs {head}.",

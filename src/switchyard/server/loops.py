@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 
@@ -13,8 +14,9 @@ from switchyard.errors import YardError
 from switchyard.model.cluster import Load
 from switchyard.server.config import Rainbow
 from switchyard.server.yard import Yard
-from switchyard.service import pollers, upkeep, waiting
+from switchyard.service import moving, places, pollers, upkeep, waiting
 from switchyard.service.committer import Batch
+from switchyard.service.quoted import Quoting
 from switchyard.service.retention import Retention, Terms
 from switchyard.store import access, clusters, leases
 
@@ -23,6 +25,7 @@ log = structlog.get_logger()
 LOOK_S_MAX = 10.0
 POLLING = Rainbow("-")  # what was handed out comes back, also when the door has been closed since
 CLEAN_S_MAX = 600.0  # between two clean-ups; terms that are shorter than days are looked at sooner
+QUOTES_S = 0.01  # between two looks at what waits for quotes, however often it is kicked
 
 
 class Loops:
@@ -38,8 +41,10 @@ class Loops:
         )
         self._flushed: dict[str, Load | None] = {}  # agent → the load that is written down
         self._clean_at = 0.0  # on the monotonic clock
+        self._quoting = Quoting(yard.context)
         self._looked: tuple[int, int] | None = None  # the versions of world and access at the last look at what waits
         self._rest_until = self._look_at = 0.0
+        self._mover = moving.Mover()
 
     def start(self) -> None:
         pace = self._yard.settings.pace
@@ -48,6 +53,7 @@ class Loops:
             ("flush", pace.flush_s, self._flush),
             ("sweep", pace.sweep_s, self._sweep),
             ("upkeep", pace.upkeep_s, self._upkeep),
+            ("quotes", 1.0, self._quotes),
             ("checkpoint", pace.checkpoint_s, self._checkpoint),
             ("give up", 1.0, self._give_up),
         ):
@@ -137,7 +143,7 @@ class Loops:
         context, leadership = self._yard.context, self._leadership
         if not leadership.take(context):
             return
-        moved = upkeep.move_unleased(context, leadership)
+        moved = moving.move_unleased(context, leadership)
         lost = upkeep.judge_silent(context, leadership) + upkeep.judge_silent_ranges(context, leadership)
         pollers.take_back(context, lease_us=(self._yard.settings.config.rainbow or POLLING).receive_lease_us)
         waiting.release_due(context, leadership)
@@ -146,8 +152,10 @@ class Loops:
         waiting.report_late(context, leadership)
         waiting.let_crowds_go(context, leadership)
         routed = self._route_now()
-        if moved or lost or routed:
-            log.info("upkeep", moved=moved, lost=lost, routed=routed)
+        promoted = places.promote(context, leadership)
+        moved += self._mover.look(context, leadership)  # last: what waits comes before who waits somewhere already
+        if moved or lost or routed or promoted:
+            log.info("upkeep", moved=moved, lost=lost, routed=routed, promoted=promoted)
         if time.monotonic() >= self._clean_at:
             self._clean_now()
 
@@ -178,6 +186,15 @@ class Loops:
         self._clean_at = 0.0 if is_left else time.monotonic() + pause_s
         if self._retention.removed:
             log.info("removed", **self._retention.removed)
+
+    async def _quotes(self) -> None:
+        """Every server decides what waits for quotes; it is kicked, or comes when the next one is due."""
+        while True:
+            self._yard.quote_kick.clear()
+            wait_s = await self._yard.in_thread(self._quoting.go)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._yard.quote_kick.wait(), wait_s)
+            await asyncio.sleep(QUOTES_S)
 
     async def _checkpoint(self) -> None:
         if self._yard.context.database.is_sqlite:

@@ -19,6 +19,8 @@ from switchyard.service.bulk import Bulk
 from switchyard.service.committer import Woken, Write
 from switchyard.service.context import Context
 from switchyard.service.fit import Fitting
+from switchyard.service.inquiries import QUOTES, Handing
+from switchyard.service.lease import Leasing
 from switchyard.service.submit import Submit
 
 T = TypeVar("T")
@@ -29,16 +31,18 @@ COMMIT_S_MAX = 30.0  # an accepted change waits no longer for its commit
 READY_S = 5.0  # without an answer of the database for this long, a balancer should ask another replica
 LOADED = frozenset({"access", "clusters", "layout", "policy"})  # what is kept in memory here
 ROUTED_BY = frozenset({"pending", "clusters", "layout", "access"})  # changes that may let a waiting job go
+PROMOTED_BY = frozenset({"queues"})  # changes that may give a job its place in a limited queue
 
 
 class Yard:
     """What the doors are handed."""
 
-    def __init__(self, settings: Settings, context: Context, submit: Submit, bulk: Bulk) -> None:
+    def __init__(self, settings: Settings, context: Context, submit: Submit, bulk: Bulk, leasing: Leasing) -> None:
         self.settings = settings
         self.context = context
         self.submit = submit
         self.bulk = bulk
+        self.leasing = leasing
         self.fit = Fitting(context)
         self.hub = Hub()
         self.threads = ThreadPoolExecutor(settings.bounds.threads, thread_name_prefix="use-case")
@@ -53,6 +57,8 @@ class Yard:
         self._commits: deque[tuple[float, asyncio.Future[Any]]] = deque()  # oldest first
         self.looked_us = 0  # when a credential that was not found last made us look at the store
         self.next_look: asyncio.Task[None] | None = None  # the look that all who miss something now wait for
+        self.handing = Handing(context)  # questions to agents
+        self.quote_kick = asyncio.Event()  # somebody asks for quotes, or has answered
         self.pending_kick = asyncio.Event()
         self.is_pending_new = True  # a job came to wait, or what some wait for may have come
         self._is_reckoning = False
@@ -134,9 +140,14 @@ class Yard:
 
     def woken(self, woken: Woken) -> None:
         """Somebody committed something, here or in another replica. On the loop."""
+        if QUOTES in woken.versions:
+            self.handing.note()
+            self.quote_kick.set()
         self.hub.wake(woken.clusters, woken.jobs)
         if not ROUTED_BY.isdisjoint(woken.versions):
             self.is_pending_new = True
+            self.pending_kick.set()
+        elif not PROMOTED_BY.isdisjoint(woken.versions):
             self.pending_kick.set()
 
     def heard(self, woken: Woken) -> None:

@@ -12,6 +12,7 @@ from switchyard.model.cluster import (
     Cluster,
     ClusterChange,
     ClusterRequest,
+    Health,
     Invite,
     InviteRequest,
     NewInvite,
@@ -23,6 +24,7 @@ from switchyard.route.world import Member
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import holds, make_credential, split_credential
+from switchyard.service.quotes import record_of
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import ClusterEntry
 from switchyard.service.states import set_by_hand, state_of
@@ -53,7 +55,7 @@ def cluster_view(context: Context, member: Member | None) -> Cluster:
         raise NoSuchCluster("The cluster was deleted a moment ago.")
     bound_us = context.selections.stale_after_us
     state = state_of(context.snapshots, member.id, now_us=context.now_us(), stale_after_us=bound_us)
-    return _view(context, member, row, state)
+    return msgspec.structs.replace(_view(context, member, row, state), quotes=record_of(context, member.id))
 
 
 def _view(context: Context, member: Member, row: ClusterEntry, state: list[StateValue]) -> Cluster:
@@ -156,7 +158,10 @@ def cluster_change(context: Context, actor: Actor, name: str, change: ClusterCha
     actor.need_cluster(Role.OPERATE if is_operating else Role.ADMIN, member)
     columns: dict[str, object] = {}
     if change.is_cordoned is not None:
-        columns |= {"is_cordoned": change.is_cordoned, "reason": change.reason if change.is_cordoned else ""}
+        # Said once more without a reason: the one before still holds.
+        before_reason = member.reason if member.health is Health.CORDONED else ""
+        reason = (change.reason or before_reason) if change.is_cordoned else ""
+        columns |= {"is_cordoned": change.is_cordoned, "reason": reason}
     if change.is_private is not None:
         columns["is_private"] = change.is_private
     if change.groups is not None:

@@ -22,7 +22,7 @@ from switchyard.service.clusters import admitted_by, agent_row, register
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import holds, make_credential, split_credential
-from switchyard.service.lease import Given, LeaseAsk, apply_leases
+from switchyard.service.lease import Given, LeaseAsk, Leasing
 from switchyard.service.report import ReportWrite, Settled, apply_reports, archive, change_of, life_of, record
 from switchyard.service.snapshots import AgentEntry
 from switchyard.service.submit_tokens import put_token
@@ -116,7 +116,9 @@ def _held(context: Context, name: str, parts: tuple[str, str]) -> AgentEntry | N
     return entry if row is not None and row.name == name else None
 
 
-def receive(context: Context, entry: AgentEntry, cluster: str, most: int, *, lease_us: int) -> list[Handed]:
+def receive(
+    context: Context, leasing: Leasing, entry: AgentEntry, cluster: str, *, most: int, lease_us: int
+) -> list[Handed]:
     """The next jobs of this cluster, each under a number; as many as one answer holds."""
     take_back(context, lease_us=lease_us, cluster_id=entry.cluster_id)
     want = most if 0 < most < BATCH_MAX else BATCH_MAX
@@ -125,7 +127,7 @@ def receive(context: Context, entry: AgentEntry, cluster: str, most: int, *, lea
         found: list[Lease] = []
         size, step = 0, 1
         while want > len(found) and size < ANSWER_BYTES:
-            more = _lease(batch, entry, cluster, min(step, want - len(found)))
+            more = _lease(batch, leasing, entry, cluster, min(step, want - len(found)))
             found += more
             size += sum(len(lease.spec) for lease in more if isinstance(lease.spec, msgspec.Raw))
             if len(more) < step:
@@ -136,7 +138,7 @@ def receive(context: Context, entry: AgentEntry, cluster: str, most: int, *, lea
     return context.committer.call(apply)
 
 
-def _lease(batch: Batch, entry: AgentEntry, cluster: str, want: int) -> list[Lease]:
+def _lease(batch: Batch, leasing: Leasing, entry: AgentEntry, cluster: str, want: int) -> list[Lease]:
     session, _ = clusters.agent_sessions(batch.tx, [entry.id]).get(entry.id, (-1, False))
     ask = LeaseAsk(
         agent_id=entry.id,
@@ -148,7 +150,7 @@ def _lease(batch: Batch, entry: AgentEntry, cluster: str, want: int) -> list[Lea
         backend=POLLS,
         backends=frozenset({POLLS}),
     )
-    given = apply_leases(batch, [ask])[0]
+    given = leasing.apply_leases(batch, [ask])[0]
     if not isinstance(given, Given):
         raise given
     return given.leases

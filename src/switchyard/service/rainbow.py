@@ -11,8 +11,10 @@ import msgspec
 from switchyard.errors import Denied, PolicyRefused
 from switchyard.model.job import ClusterToken, JobRequest
 from switchyard.model.verdict import Say
+from switchyard.route.route import plan
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
+from switchyard.service.limits import QUEUE
 from switchyard.service.newjob import JobInsert
 from switchyard.service.pollers import handover_row, refuse_full
 from switchyard.service.rights import TOKENS_OWNER, Actor
@@ -28,6 +30,8 @@ class NumberedInsert:
 
     insert: JobInsert
     jobspec: str
+    cluster: str  # its name, and below the registration's id
+    cluster_id: str
 
     def job_ids(self) -> Iterable[str]:
         return ()
@@ -35,8 +39,8 @@ class NumberedInsert:
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    accepted: Accepted
     number: int
+    cluster: str
 
 
 def actor_of(context: Context, clusters: list[ClusterToken]) -> Actor:
@@ -58,20 +62,26 @@ def remaining(submit: Submit, actor: Actor, request: JobRequest) -> list[str]:
 
 
 def decide(
-    submit: Submit, actor: Actor, request: JobRequest, jobspec: str, *, is_quick: bool = False
+    context: Context, submit: Submit, actor: Actor, request: JobRequest, jobspec: str, *, is_quick: bool = False
 ) -> NumberedInsert:
     """Choose among the clusters it has tokens for, and pin the job to the one that was chosen: its name is the answer.
 
     What no cluster can take is an error, and nothing is stored: there would be no name to answer with.
     """
+    world = context.snapshots.world
     found = submit.decide(actor, request, key=None, body=b"", is_quick=is_quick)
-    if (chosen := found.created.cluster) is None:
-        raise PolicyRefused(found.created.reason, next_step="Ask for less, or show the tokens of further clusters.")
+    chosen = found.created.cluster
+    if chosen is None and QUEUE in (found.row.get("blocked") or ""):  # it waits for a place alone: where is decided now
+        _, ruling = submit.able(actor, request)
+        chosen = plan(ruling, seed=found.created.id).chosen
+    if chosen is None or chosen not in world.by_name:
+        why = found.created.reason or "no clusters passed selection"
+        raise PolicyRefused(why, next_step="Ask for less, or show the tokens of further clusters.")
     if len(request.clusters) > 1:
         mine = [each for each in request.clusters if each.name == chosen]
         pinned = msgspec.structs.replace(request, clusters=mine, select=None)
         found = submit.decide(actor, pinned, key=None, body=b"", job_id=found.created.id, is_quick=is_quick)
-    return NumberedInsert(found, jobspec)
+    return NumberedInsert(found, jobspec, chosen, world.by_name[chosen].id)
 
 
 def apply_numbered(submit: Submit, batch: Batch, writes: list[NumberedInsert]) -> list[Any]:
@@ -84,12 +94,9 @@ def apply_numbered(submit: Submit, batch: Batch, writes: list[NumberedInsert]) -
     ]
     numbers = handovers.handover_insert(
         batch.tx,
-        [
-            handover_row(write.insert.row["id"], write.insert.row["cluster_id"] or "", jobspec=write.jobspec)
-            for _, write in made
-        ],
+        [handover_row(write.insert.row["id"], write.cluster_id, jobspec=write.jobspec) for _, write in made],
     )
     refuse_full(numbers)
-    for (place, _), number in zip(made, numbers, strict=True):
-        results[place] = Numbered(results[place], number)
+    for (place, write), number in zip(made, numbers, strict=True):
+        results[place] = Numbered(number, write.cluster)
     return results

@@ -224,6 +224,10 @@ class Snapshots:
         last = max(agents, key=lambda agent: self.seen.get(agent, 0), default=None)
         return self.loads.get(last) if last else None
 
+    def told_of(self, cluster_id: str) -> int:
+        """When an agent of a cluster last said how it is."""
+        return max((self.told.get(agent, 0) for agent in self.fleet.by_cluster.get(cluster_id, ())), default=0)
+
     def reckon(self) -> bool:
         """Work out the router's world from the fleet and from who is alive; true if it changed."""
         with self._lock:

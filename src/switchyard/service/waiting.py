@@ -8,7 +8,9 @@ from typing import Any
 from switchyard.model.idset import IdSet
 from switchyard.model.job import State
 from switchyard.model.lifecycle import FINAL, Life, Step, move, unassign
+from switchyard.model.spill import rejects_after
 from switchyard.service.arrays import ArrayJob
+from switchyard.service.bounds import decode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.report import blocked, change_of, life_of, record
@@ -104,7 +106,7 @@ def _holds(condition: str, state: str | None) -> bool:
 
 
 def expire(context: Context, leadership: Leadership) -> int:
-    """Jobs that were to begin by now and have not."""
+    """Jobs that were to begin by now and have not: by their own word they fail, by a spill rule they are rejected."""
     with context.database.read() as tx:
         due = jobs.job_expired(tx, now_us=context.now_us(), limit=ROUND_MAX)
 
@@ -115,6 +117,11 @@ def expire(context: Context, leadership: Leadership) -> int:
         if life.state in FINAL or life.is_leased or row.leased_us is not None or row.tries:
             return {"expires_us": None}  # it began in time
         jobs.dependency_clear(batch.tx, [row.id])
+        bounds = decode_bounds(row.bounds)
+        rule = rejects_after(bounds.spill)
+        if rule is not None and row.created_us + rule.after_s * 1_000_000 <= row.expires_us:
+            said = f"it has not begun after {rule.after}: rule `{rule.text}` ({bounds.spill_from})"
+            return _end(batch, row, State.REJECTED, said)
         return _end(batch, row, State.FAILED, "expired: it did not begin in time")
 
     return _change_each(context, leadership, due, change)

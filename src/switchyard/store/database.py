@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from switchyard.errors import BadRequest, Conflict, Unavailable
+from switchyard.store.schema import metadata
 
 Tx = Connection
 
@@ -24,6 +25,16 @@ MIGRATION_LOCK = 7_305_817_551  # any number of our own
 SQLITE_BUSY_MS = 10_000
 # Above this the writer itself restarts the WAL; below, a background passive checkpoint keeps it short.
 WAL_BYTES_MAX = 64 * 2**20
+MIGRATIONS = Path(__file__).parent / "migrations"
+HEAD = "0001"  # the newest migration
+# Alembic's own table, as it makes it: apart from ours, so that its comparisons do not see it.
+_VERSIONS = sa.MetaData()
+_VERSION = sa.Table(
+    "alembic_version",
+    _VERSIONS,
+    sa.Column("version_num", sa.String(32)),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
 
 
 class Database:
@@ -141,44 +152,65 @@ def _away(said: str, exc: DBAPIError) -> Unavailable:
     return error
 
 
+def create(database: Database) -> None:
+    """Give an empty database the schema as it is now, which is what all the migrations would make of it."""
+    with database.write() as tx:
+        _wait_for_others(tx)
+        if _revision(tx) is None:
+            metadata.create_all(tx)
+            _VERSIONS.create_all(tx)
+            tx.execute(_VERSION.insert().values(version_num=HEAD))
+
+
 def upgrade(database: Database, revision: str = "head") -> None:
     """Run the migrations up to `revision`."""
-    from alembic import command
+    from alembic import command  # here, as below: it takes longer to import than a server takes to start
 
     engine = sa.create_engine(database.url, poolclass=NullPool)
     try:
         with translated(), engine.begin() as connection:
-            if not database.is_sqlite:
-                # Two servers that start on one empty database: the second waits, then finds nothing to do.
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+            _wait_for_others(connection)
             command.upgrade(_alembic(connection), revision)
     finally:
         engine.dispose()
 
 
+def _wait_for_others(tx: Tx) -> None:
+    """Two servers that start on one empty database: the second waits, then finds nothing to do."""
+    if tx.dialect.name == "postgresql":
+        tx.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+
+
 def revisions(database: Database) -> tuple[str | None, str]:
     """The database's revision (none: empty) and the newest known one; one that nobody here knows is refused."""
-    from alembic.runtime.migration import MigrationContext
-    from alembic.script import ScriptDirectory
-
     with database.read() as tx:
-        current = MigrationContext.configure(tx).get_current_revision()
-        scripts = ScriptDirectory.from_config(_alembic(tx))
-    head = scripts.get_current_head()
-    assert head is not None, "the migrations folder is empty"
-    if current is not None and current not in {script.revision for script in scripts.walk_revisions()}:
+        current = _revision(tx)
+    if current not in (None, HEAD) and current not in _known_revisions():
         raise Conflict(
-            f"The database is at revision {current}, and the newest that this version knows is {head}.",
+            f"The database is at revision {current}, and the newest that this version knows is {HEAD}.",
             next_step="A newer version made it: install that one, or restore a backup from before the upgrade.",
         )
-    return current, head
+    return current, HEAD
+
+
+def _revision(tx: Tx) -> str | None:
+    if not sa.inspect(tx).has_table(_VERSION.name):
+        return None
+    found: str | None = tx.scalar(sa.select(_VERSION.c.version_num))
+    return found
+
+
+def _known_revisions() -> set[str]:
+    from alembic.script import ScriptDirectory
+
+    return {script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
 
 
 def _alembic(connection: Connection) -> Any:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(MIGRATIONS))
     config.attributes["connection"] = connection
     return config
 

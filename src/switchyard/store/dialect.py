@@ -8,7 +8,6 @@ from hashlib import sha256
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from switchyard.store.database import Tx
 
@@ -22,7 +21,7 @@ def is_postgresql(tx: Tx) -> bool:
 
 def insert(tx: Tx, table: sa.Table) -> Any:
     """An INSERT that has `on_conflict_do_nothing` and `on_conflict_do_update` on both."""
-    return postgresql.insert(table) if is_postgresql(tx) else sqlite.insert(table)
+    return _insert(tx.dialect.name, table)
 
 
 def put_new(tx: Tx, table: sa.Table, rows: list[dict[str, Any]]) -> None:
@@ -33,8 +32,17 @@ def put_new(tx: Tx, table: sa.Table, rows: list[dict[str, Any]]) -> None:
 
 @cache
 def _new(dialect: str, table: sa.Table) -> Any:
-    kind = postgresql if dialect == "postgresql" else sqlite
-    return kind.insert(table).on_conflict_do_nothing()
+    return _insert(dialect, table).on_conflict_do_nothing()
+
+
+def _insert(dialect: str, table: sa.Table) -> Any:
+    if dialect == "postgresql":  # imported where it is used: a server on SQLite starts without it
+        from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+
+        return postgresql_insert(table)
+    from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+    return sqlite_insert(table)
 
 
 def lock_names(tx: Tx, names: Sequence[str]) -> None:

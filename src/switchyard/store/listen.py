@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-import psycopg
-
 from switchyard.store.database import CONNECT_S, Database
 from switchyard.store.dialect import CHANNEL
 
@@ -19,6 +17,8 @@ class Interrupted(Exception):
 
 def listen(database: Database, stop: threading.Event) -> Iterator[str]:
     """Payloads until `stop`; raises Interrupted when the connection is gone."""
+    import psycopg  # here: a server on SQLite never needs it
+
     url = database.url.set(drivername="postgresql").render_as_string(hide_password=False)
     try:
         with psycopg.connect(url, autocommit=True, connect_timeout=CONNECT_S) as connection:

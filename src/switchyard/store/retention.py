@@ -16,6 +16,8 @@ from switchyard.store.schema import (
     handovers,
     jobs,
     policies,
+    quote_uses,
+    quote_waits,
     ranges,
     specs,
     verdict_sets,
@@ -43,7 +45,7 @@ def jobs_waited_for(tx: Tx, job_ids: Sequence[str]) -> set[str]:
 
 def jobs_delete(tx: Tx, job_ids: Sequence[str]) -> int:
     """Remove ended jobs with all that is kept of them but their output."""
-    for table in (events, attempts, ranges, dependencies, handovers):
+    for table in (events, attempts, ranges, dependencies, quote_waits, quote_uses, handovers):
         tx.execute(sa.delete(table).where(table.c.job_id.in_(job_ids)))
     return tx.execute(sa.delete(jobs).where(jobs.c.id.in_(job_ids), jobs.c.state.in_(FINAL))).rowcount
 

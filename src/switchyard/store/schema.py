@@ -26,6 +26,7 @@ from switchyard.store.schema_clusters import (
     layout,
     submit_tokens,
 )
+from switchyard.store.schema_quotes import quote_asks, quote_uses, quote_waits, quotes
 from switchyard.store.schema_rules import attributes, policies, projects
 
 # Defined elsewhere, and part of the schema.
@@ -41,6 +42,10 @@ __all__ = [
     "metadata",
     "policies",
     "projects",
+    "quote_asks",
+    "quote_uses",
+    "quote_waits",
+    "quotes",
     "submit_tokens",
 ]
 
@@ -55,6 +60,14 @@ LATE = "late_from_us IS NOT NULL"
 CROWDED = "crowd IS NOT NULL AND ended_us IS NULL"
 PARKED = "crowd IS NOT NULL AND NOT is_ready AND agent_id IS NULL AND state IN ('ASSIGNED', 'RUNNING')"
 LIVE = "is_live"
+# Assigned, and not in line for a lease: with an agent, parked, or an array that may lease no more for now. In other
+# words than PARKED, or PostgreSQL would take the one index for the other.
+BUSY = "NOT is_ready AND ended_us IS NULL AND state <> 'PENDING'"
+# Waits for a place in a limited queue, and for nothing else; and arrays that were given places in one.
+QUEUED = "state = 'PENDING' AND blocked = 'queue'"
+PLACED = "places IS NOT NULL AND todo IS NOT NULL AND ended_us IS NULL"  # only arrays have a `todo`
+# PENDING, and kept from the router by something else: held, after others, a back-off.
+STOPPED = "state = 'PENDING' AND blocked IS NOT NULL AND blocked <> 'queue'"
 
 # Shared by many jobs. No foreign key holds them: without an index on the jobs' side removing one would read every job,
 # and that index costs each insert a sixth. `used_us` says when one was last put, and what was put lately stays.
@@ -119,7 +132,7 @@ jobs = Table(
     Column("cancel_us", BigInteger, nullable=True),
     # May be leased now: assigned and not leased, or an array with tasks left and its bound not reached.
     Column("is_ready", Boolean, nullable=False),
-    # Why a PENDING job is not even looked at by the router: hold · after · backoff.
+    # Why a PENDING job is not even looked at by the router: hold · after · backoff · queue.
     Column("blocked", Text, nullable=True),
     Column("wake_us", BigInteger, nullable=True),  # when a back-off is over
     Column("expires_us", BigInteger, nullable=True),  # when it is too late to begin
@@ -128,6 +141,8 @@ jobs = Table(
     # Of a workflow that may run only so many jobs at once: which one, and how many.
     Column("crowd", Text, nullable=True),
     Column("crowd_max", Integer, nullable=True),
+    # The places its limited queue gave it: of an array, how many of its tasks may be live at once.
+    Column("places", Integer, nullable=True),
     Column("tries", Integer, nullable=False),  # retries granted so far
     Column("retries", Integer, nullable=False),  # retries allowed in all
     Column("avoid", Text, nullable=True),  # clusters that come last for this job, with the reason
@@ -162,6 +177,24 @@ Index(
     sqlite_where=text(PARKED),
     postgresql_where=text(PARKED),
 )
+Index(
+    "ix_jobs_busy",
+    jobs.c.lane,
+    jobs.c.agent_id,
+    jobs.c.cores,
+    sqlite_where=text(BUSY),
+    postgresql_where=text(BUSY),
+)
+Index(
+    "ix_jobs_queued",
+    jobs.c.lane,
+    jobs.c.priority.desc(),
+    jobs.c.id,
+    sqlite_where=text(QUEUED),
+    postgresql_where=text(QUEUED),
+)
+Index("ix_jobs_stopped", jobs.c.blocked, sqlite_where=text(STOPPED), postgresql_where=text(STOPPED))
+Index("ix_jobs_placed", jobs.c.lane, sqlite_where=text(PLACED), postgresql_where=text(PLACED))
 Index("ix_jobs_expiring", jobs.c.expires_us, sqlite_where=text(EXPIRING), postgresql_where=text(EXPIRING))
 Index(
     "ix_jobs_ready",

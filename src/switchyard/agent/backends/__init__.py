@@ -21,6 +21,7 @@ from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import Seen
 from switchyard.model.poll import Lease
+from switchyard.model.quote import VALID_S
 from switchyard.model.retry import Cause
 
 ENDS = frozenset({Seen.SUCCEEDED, Seen.FAILED, Seen.CANCELLED, Seen.LOST})
@@ -54,11 +55,14 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """Could it run here, and in how many seconds."""
+    """Could it run here, in how many seconds, and for how much."""
 
     can: bool
-    eta_s: int | None = None
+    eta_s: int | None = None  # none: nobody knows when
     reason: str = ""
+    cost: float | None = None  # none: the server reckons with what is known of the cluster
+    valid_s: int = VALID_S  # for so long it holds
+    confidence: float = 1.0  # 0 to 1: how sure the backend is of the ETA
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,11 @@ class Backend(Protocol):
     def state(self) -> Load:
         """What is free now, and how many jobs run and wait. What was submitted counts as taken."""
 
-    def quote(self, spec: JobSpec) -> Quote: ...
+    def quote(self, spec: JobSpec) -> Quote:
+        """When and for how much it could run here. Asked on a thread of its own; may take seconds, and change nothing.
+
+        The spec says what a job needs, not what it runs: its command is a stand-in.
+        """
 
     def submit(self, lease: Lease) -> str:
         """Hand one attempt over, with `marker(lease)` in its name, and return the native id."""

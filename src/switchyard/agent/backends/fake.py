@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from switchyard.agent import clock
 from switchyard.agent.backends import Piece, Quote, Setting, Status, marker
-from switchyard.agent.need import Need, load_of, need_of, room_of, spec_of, total
+from switchyard.agent.need import Busy, Need, load_of, need_of, quote_of, room_of, spec_of, total
 from switchyard.errors import PolicyRefused, Unavailable
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
@@ -68,10 +68,10 @@ class FakeBackend:
         return load_of(self._setting.graph, taken, running=len(live) - queued, queued=queued)
 
     def quote(self, spec: JobSpec) -> Quote:
-        whole = load_of(self._setting.graph, Need(), running=0, queued=0)
-        if not need_of(spec).fits(room_of(whole, less=Need())):
-            return Quote(can=False, reason="it needs more than this cluster has")
-        return Quote(can=True, eta_s=0)
+        whole = room_of(load_of(self._setting.graph, Need(), running=0, queued=0), less=Need())
+        records = [record for record in self._records.values() if self._status(record).seen in _LIVE]
+        busy = [Busy(need_of(spec_of(record.lease)), self._left_s(record)) for record in records]
+        return quote_of(need_of(spec), whole, room_of(self.state(), less=Need()), busy)
 
     def submit(self, lease: Lease) -> str:
         env = spec_of(lease).env
@@ -139,6 +139,11 @@ class FakeBackend:
         if "FAKE_LOSE" in env:
             return Status(seen=Seen.LOST, reason="the cluster does not know this job")
         return _ended(env, ago_us=(now_ns - end_ns) // 1000, began_ago_us=(now_ns - begin_ns) // 1000)
+
+    def _left_s(self, record: _Record) -> float:
+        spec = spec_of(record.lease)
+        end_s = record.submitted_ns / 1e9 + float(spec.env.get("FAKE_DELAY_S", "0")) + _run_s(spec)
+        return max(0.0, end_s - self._now_ns() / 1e9)
 
     def _write(self, name: str, record: _Record) -> None:
         new = self._jobs / f"{name}.new"

@@ -13,14 +13,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from switchyard.agent.backends import Piece, Quote, Setting, Status, marker, supervisor
 from switchyard.agent.backends.jobdir import NEVER, Claim, Exit, JobDir
+from switchyard.agent.clock import Stamp
 from switchyard.agent.environment import variables
-from switchyard.agent.need import Need, load_of, need_of, room_of, spec_of, total
+from switchyard.agent.need import Need, busy_for, load_of, need_of, quote_of, room_of, spec_of, total
 from switchyard.errors import Unavailable
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
@@ -46,6 +47,8 @@ class _Live:
     fd: int = -1  # readable when something happened: the supervisor's pipe, or its pidfd after a restart
     tries: int = 0
     spawned_at: float = 0.0
+    limit_s: float | None = None
+    since: float = field(default_factory=time.monotonic)  # when it began to take up room
 
 
 class LocalBackend:
@@ -83,16 +86,18 @@ class LocalBackend:
             return load_of(self._graph, taken, running=len(self._live), queued=0)
 
     def quote(self, spec: JobSpec) -> Quote:
-        need = need_of(spec)
-        if not need.fits(room_of(load_of(self._graph, Need(), running=0, queued=0), less=Need())):
-            return Quote(can=False, reason="it needs more than this machine has")
-        return Quote(can=True, eta_s=0 if need.fits(room_of(self.state(), less=Need())) else None)
+        whole = room_of(load_of(self._graph, Need(), running=0, queued=0), less=Need())
+        now = time.monotonic()
+        with self._lock:
+            busy = [busy_for(live.need, ran_s=now - live.since, limit_s=live.limit_s) for live in self._live.values()]
+        free = room_of(load_of(self._graph, total(each.need for each in busy), running=0, queued=0), less=Need())
+        return quote_of(need_of(spec), whole, free, busy)
 
     def submit(self, lease: Lease) -> str:
         name = marker(lease)
         job = JobDir(self._jobs / name)
         with self._lock:
-            live = self._live.setdefault(name, _Live(need_of(spec_of(lease))))
+            live = self._live.setdefault(name, _live_of(lease))
         if live.process is not None and live.process.poll() is None:
             return name
         try:
@@ -169,7 +174,7 @@ class LocalBackend:
             claim, lease = job.claim(), job.lease()
             if claim is None or lease is None or not claim.lives():
                 continue
-            live = self._live[path.name] = _Live(need_of(spec_of(lease)))
+            live = self._live[path.name] = _live_of(lease, started=job.started())
             self._follow(path.name, live, claim)
 
     def _follow(self, name: str, live: _Live, claim: Claim) -> None:
@@ -263,7 +268,7 @@ class LocalBackend:
             return Status(seen=Seen.LOST, reason="the job's directory is gone")
         with self._lock:
             lease = job.lease()
-            live = self._live.setdefault(name, _Live(need_of(spec_of(lease)) if lease else Need()))
+            live = self._live.setdefault(name, _live_of(lease) if lease else _Live(Need()))
         waiting = Status(seen=Seen.SUBMITTED, text="waiting for its supervisor")
         code = live.process.poll() if live.process is not None else supervisor.END_AGAIN
         if code is None or time.monotonic() - live.spawned_at < RESPAWN_S:
@@ -280,6 +285,14 @@ class LocalBackend:
             live.spawned_at = time.monotonic()
             return Status(seen=Seen.UNKNOWN, text=f"no supervisor can be started: {exc}")
         return waiting
+
+
+def _live_of(lease: Lease, *, started: Stamp | None = None) -> _Live:
+    limit = spec_of(lease).resources.time_limit
+    live = _Live(need_of(spec_of(lease)), limit_s=None if limit is None else float(parse_duration_s(limit)))
+    if started is not None:
+        live.since -= started.age_us / 1e6
+    return live
 
 
 def start_words(lease: Lease, path: Path, setting: Setting) -> list[bytes]:

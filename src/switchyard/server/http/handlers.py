@@ -19,7 +19,18 @@ from switchyard.model.poll import Joined, Rotated
 from switchyard.model.quantity import DURATION_S_MAX
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.server.http.call import Call
-from switchyard.service import access, agents, clusters, jobs, logs, selected, steer, submit_tokens
+from switchyard.service import (
+    access,
+    agents,
+    cluster_show,
+    clusters,
+    explaining,
+    jobs,
+    logs,
+    selected,
+    steer,
+    submit_tokens,
+)
 from switchyard.store.jobs import JobFilter
 
 T = TypeVar("T")
@@ -115,7 +126,7 @@ def job_output(call: Call) -> Output:
 
 
 def job_explain(call: Call) -> Explanation:
-    return jobs.job_explain(call.yard.context, call.actor, call.path["job"])
+    return explaining.job_explain(call.yard.context, call.actor, call.path["job"])
 
 
 def cluster_list(call: Call) -> Page[Cluster]:
@@ -128,8 +139,7 @@ def cluster_create(call: Call) -> Cluster:
 
 
 def cluster_get(call: Call) -> Cluster:
-    context = call.yard.context
-    return clusters.cluster_view(context, clusters.visible(context, call.actor, call.path["cluster"]))
+    return cluster_show.cluster_get(call.yard.context, call.actor, call.path["cluster"])
 
 
 def cluster_change(call: Call) -> Cluster:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -25,8 +26,9 @@ CONDITIONAL = frozenset(  # a write says what it has seen
 KEYED = ("/v1/jobs", "/v1/jobs/bulk")  # these take an idempotency key
 
 
+@cache
 def document() -> dict[str, Any]:
-    """The whole document."""
+    """The whole document; made when it is first asked for, not at the start."""
     types = [Problem, *(kind for end in ENDPOINTS for kind in (end.answer, end.body) if kind is not None)]
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
     by_type = dict(zip(map(_key, types), schemas, strict=True))

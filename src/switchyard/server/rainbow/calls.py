@@ -169,7 +169,7 @@ def submit_decide(yard: Yard, request: Any, *, is_quick: bool = False) -> Any:
     if request.satisfy_only:
         found = rainbow.remaining(yard.submit, actor, wanted)
         return SubmitJobResponse(status="SUBMIT_SUCCESS", clusters=found)
-    return rainbow.decide(yard.submit, actor, wanted, request.jobspec, is_quick=is_quick)
+    return rainbow.decide(yard.context, yard.submit, actor, wanted, request.jobspec, is_quick=is_quick)
 
 
 def submit_again(yard: Yard, request: Any) -> Any:
@@ -179,14 +179,13 @@ def submit_again(yard: Yard, request: Any) -> Any:
 
 
 def submitted(numbered: rainbow.Numbered) -> Any:
-    created = numbered.accepted.created
-    return SubmitJobResponse(status="SUBMIT_SUCCESS", jobid=numbered.number, cluster=created.cluster or "")
+    return SubmitJobResponse(status="SUBMIT_SUCCESS", jobid=numbered.number, cluster=numbered.cluster)
 
 
 def receive_jobs(yard: Yard, request: Any) -> Any:
     entry = pollers.poller(yard.context, request.cluster, request.secret)
-    lease_us = section(yard).receive_lease_us
-    found = pollers.receive(yard.context, entry, request.cluster, request.maxJobs, lease_us=lease_us)
+    most, lease_us = request.maxJobs, section(yard).receive_lease_us
+    found = pollers.receive(yard.context, yard.leasing, entry, request.cluster, most=most, lease_us=lease_us)
     if not found:
         return ReceiveJobsResponse(status="REQUEST_JOBS_NORESULTS")
     answer = ReceiveJobsResponse(status="REQUEST_JOBS_SUCCESS")

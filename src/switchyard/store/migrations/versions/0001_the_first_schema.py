@@ -110,6 +110,75 @@ def upgrade() -> None:
         )
 
     op.create_table(
+        "quote_asks",
+        sa.Column("shape", sa.Text(), nullable=False),
+        sa.Column("cluster_id", sa.Text(), nullable=False),
+        sa.Column("asked_us", sa.BigInteger(), nullable=False),
+        sa.Column("deadline_us", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("shape", "cluster_id", name=op.f("pk_quote_asks")),
+    )
+    with op.batch_alter_table("quote_asks", schema=None) as batch_op:
+        batch_op.create_index("ix_quote_asks_cluster", ["cluster_id", "asked_us"], unique=False)
+
+    op.create_table(
+        "quote_uses",
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("cluster_id", sa.Text(), nullable=True),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.Column("expected_us", sa.BigInteger(), nullable=True),
+        sa.Column("error_us", sa.BigInteger(), nullable=True),
+        sa.Column("is_open", sa.Boolean(), nullable=False),
+        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_quote_uses")),
+    )
+    with op.batch_alter_table("quote_uses", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_quote_uses_measured",
+            ["cluster_id", sa.literal_column("at_us DESC")],
+            unique=False,
+            sqlite_where=sa.text("error_us IS NOT NULL"),
+            postgresql_where=sa.text("error_us IS NOT NULL"),
+        )
+        batch_op.create_index(
+            "ix_quote_uses_open",
+            ["job_id"],
+            unique=False,
+            sqlite_where=sa.text("is_open"),
+            postgresql_where=sa.text("is_open"),
+        )
+
+    op.create_table(
+        "quote_waits",
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("shape", sa.Text(), nullable=False),
+        sa.Column("asked", sa.Text(), nullable=False),
+        sa.Column("asked_us", sa.BigInteger(), nullable=False),
+        sa.Column("deadline_us", sa.BigInteger(), nullable=False),
+        sa.Column("due_us", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_quote_waits")),
+    )
+    with op.batch_alter_table("quote_waits", schema=None) as batch_op:
+        batch_op.create_index("ix_quote_waits_due", ["due_us"], unique=False)
+        batch_op.create_index("ix_quote_waits_shape", ["shape"], unique=False)
+
+    op.create_table(
+        "quotes",
+        sa.Column("shape", sa.Text(), nullable=False),
+        sa.Column("cluster_id", sa.Text(), nullable=False),
+        sa.Column("said", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("eta_us", sa.BigInteger(), nullable=True),
+        sa.Column("cost", sa.Float(), nullable=True),
+        sa.Column("confidence", sa.Float(), nullable=False),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.Column("until_us", sa.BigInteger(), nullable=False),
+        sa.Column("took_us", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("shape", "cluster_id", name=op.f("pk_quotes")),
+    )
+    with op.batch_alter_table("quotes", schema=None) as batch_op:
+        batch_op.create_index("ix_quotes_until", ["until_us"], unique=False)
+
+    op.create_table(
         "counters",
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("value", sa.BigInteger(), nullable=False),
@@ -334,6 +403,7 @@ def upgrade() -> None:
         sa.Column("late_us", sa.BigInteger(), nullable=True),
         sa.Column("crowd", sa.Text(), nullable=True),
         sa.Column("crowd_max", sa.Integer(), nullable=True),
+        sa.Column("places", sa.Integer(), nullable=True),
         sa.Column("tries", sa.Integer(), nullable=False),
         sa.Column("retries", sa.Integer(), nullable=False),
         sa.Column("avoid", sa.Text(), nullable=True),
@@ -405,6 +475,34 @@ def upgrade() -> None:
             postgresql_where=sa.text(
                 "crowd IS NOT NULL AND NOT is_ready AND agent_id IS NULL AND state IN ('ASSIGNED', 'RUNNING')"
             ),
+        )
+        batch_op.create_index(
+            "ix_jobs_busy",
+            ["lane", "agent_id", "cores"],
+            unique=False,
+            sqlite_where=sa.text("NOT is_ready AND ended_us IS NULL AND state <> 'PENDING'"),
+            postgresql_where=sa.text("NOT is_ready AND ended_us IS NULL AND state <> 'PENDING'"),
+        )
+        batch_op.create_index(
+            "ix_jobs_queued",
+            ["lane", sa.literal_column("priority DESC"), "id"],
+            unique=False,
+            sqlite_where=sa.text("state = 'PENDING' AND blocked = 'queue'"),
+            postgresql_where=sa.text("state = 'PENDING' AND blocked = 'queue'"),
+        )
+        batch_op.create_index(
+            "ix_jobs_stopped",
+            ["blocked"],
+            unique=False,
+            sqlite_where=sa.text("state = 'PENDING' AND blocked IS NOT NULL AND blocked <> 'queue'"),
+            postgresql_where=sa.text("state = 'PENDING' AND blocked IS NOT NULL AND blocked <> 'queue'"),
+        )
+        batch_op.create_index(
+            "ix_jobs_placed",
+            ["lane"],
+            unique=False,
+            sqlite_where=sa.text("places IS NOT NULL AND todo IS NOT NULL AND ended_us IS NULL"),
+            postgresql_where=sa.text("places IS NOT NULL AND todo IS NOT NULL AND ended_us IS NULL"),
         )
         batch_op.create_index(
             "ix_jobs_ready",
@@ -510,6 +608,10 @@ def downgrade() -> None:
             postgresql_where=sa.text("state = 'PENDING' AND blocked IS NULL"),
         )
         batch_op.drop_index("ix_jobs_seq")
+        batch_op.drop_index("ix_jobs_stopped")
+        batch_op.drop_index("ix_jobs_placed")
+        batch_op.drop_index("ix_jobs_queued")
+        batch_op.drop_index("ix_jobs_busy")
         batch_op.drop_index("ix_jobs_ready", sqlite_where=sa.text("is_ready"), postgresql_where=sa.text("is_ready"))
         batch_op.drop_index(
             "ix_jobs_held",
@@ -575,6 +677,10 @@ def downgrade() -> None:
 
     op.drop_table("events")
     op.drop_table("counters")
+    op.drop_table("quotes")
+    op.drop_table("quote_waits")
+    op.drop_table("quote_uses")
+    op.drop_table("quote_asks")
     with op.batch_alter_table("clusters", schema=None) as batch_op:
         batch_op.drop_index(
             "uq_clusters_name",
