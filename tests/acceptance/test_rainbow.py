@@ -380,3 +380,19 @@ def test_tls_with_and_without_certificates_of_clients(tmp_path: Path, with_clien
             door.close()
     assert said["known"] == "OK"
     assert said["stranger"] == ("UNAVAILABLE" if with_clients else "OK")
+
+
+def test_a_job_whose_end_nobody_tells_gives_its_place_up_after_a_while(tmp_path: Path) -> None:
+    with rainbow(tmp_path, handover_ttl=2) as (server, door):
+        mine = registered(door, "k")
+        queue = {"attributes": ["few"], "limits": {"running": 1}}
+        assert call("PUT", f"{server.url}/v1/queues/few", queue, headers={"If-None-Match": "*"}).status in (200, 201)
+        body = {"spec": {"command": ["x"]}, "cluster": "k", "tags": ["few"]}
+        ids = [call("POST", f"{server.url}/v1/jobs", body).json["id"] for _ in range(2)]
+        first = until(lambda: list(door("ReceiveJobs", **own(mine)).jobs), 20, "the first has its place")
+        assert door("AcceptJobs", **own(mine), jobids=first).status == "RESULT_TYPE_SUCCESS"
+        assert door_is_empty(door, mine)
+        second = until(lambda: list(door("ReceiveJobs", **own(mine)).jobs), 30, "the place is given up")
+        assert len(second) == 1
+        kept = call("GET", f"{server.url}/v1/jobs/{ids[0]}").json
+        assert (kept["state"], kept["reason"]) == ("SUBMITTED", "handed over, end not reported")

@@ -15,6 +15,7 @@ from switchyard.model.job import Priority
 from switchyard.model.names import Name
 from switchyard.model.quantity import DURATION_S_MAX, parse_duration_s
 
+UNCOUNTED = "-"  # no queue has this name: where a job is that counts nowhere any more
 DEFAULT_QUEUE = "default"  # built in: it takes what no tag sends elsewhere
 PLACES_MAX = 2**31 - 1  # what the column holds
 NATIVE_PATTERN = r"^[!-~]+(?!\n)$"  # one printable word: it goes into a batch system's options

@@ -145,7 +145,9 @@ class Loops:
             return
         moved = moving.move_unleased(context, leadership)
         lost = upkeep.judge_silent(context, leadership) + upkeep.judge_silent_ranges(context, leadership)
-        pollers.take_back(context, lease_us=(self._yard.settings.config.rainbow or POLLING).receive_lease_us)
+        polling = self._yard.settings.config.rainbow or POLLING
+        pollers.take_back(context, lease_us=polling.receive_lease_us)
+        pollers.let_go(context, ttl_us=polling.handover_ttl_us)
         waiting.release_due(context, leadership)
         waiting.settle_after(context, leadership)
         waiting.expire(context, leadership)

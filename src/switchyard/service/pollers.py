@@ -17,12 +17,14 @@ from switchyard.model.access import On
 from switchyard.model.cluster import POLLS, ClusterRequest
 from switchyard.model.lifecycle import FINAL, Answer, Seen, assign, give_back
 from switchyard.model.poll import BATCH_MAX, Join, Lease, Report
+from switchyard.model.queue import UNCOUNTED, lane_of
 from switchyard.service import graphs
 from switchyard.service.clusters import admitted_by, agent_row, register
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import holds, make_credential, split_credential
 from switchyard.service.lease import Given, LeaseAsk, Leasing
+from switchyard.service.limits import FREED
 from switchyard.service.report import ReportWrite, Settled, apply_reports, archive, change_of, life_of, record
 from switchyard.service.snapshots import AgentEntry
 from switchyard.service.submit_tokens import put_token
@@ -194,6 +196,7 @@ def handover_row(
         "received_us": received_us,
         "accepted_us": None,
         "is_open": fence is not None,
+        "is_counted": False,
     }
 
 
@@ -297,6 +300,28 @@ def _again(batch: Batch, job: jobs.Row) -> dict[str, Any]:
         "assigned_us": batch.now_us,
         "is_ready": True,
     }
+
+
+def let_go(context: Context, *, ttl_us: int) -> int:
+    """A job whose end nobody reported for so long stays as it is, and takes up no place any more."""
+    with context.database.read() as tx:
+        old = handovers.handover_unreported(tx, accepted_before_us=context.now_us() - ttl_us, limit=ROUND_MAX)
+    if not old:
+        return 0
+
+    def apply(batch: Batch) -> int:
+        changes: dict[str, dict[str, Any]] = {}
+        for row in old:
+            job = batch.rows.get(row.job_id)
+            if job is not None and job.fence == row.fence and job.state in ("SUBMITTED", "RUNNING"):
+                batch.free(job)
+                batch.versions.add(FREED)
+                changes[job.id] = {"lane": lane_of(UNCOUNTED, job.project), "crowd": None, "crowd_max": None}
+        jobs.job_change(batch.tx, changes)
+        handovers.handover_uncount(batch.tx, [row.number for row in old])
+        return len(changes)
+
+    return context.committer.call(apply, locks=[row.job_id for row in old])
 
 
 def refuse_full(numbers: Sequence[int]) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from switchyard.model.job import State
 from switchyard.model.queue import (
     AHEAD_MAX,
+    UNCOUNTED,
     Queue,
     Queues,
     Share,
@@ -52,6 +53,8 @@ class Usage:
 def cores_by_project(tx: Tx) -> dict[str, float]:
     found: dict[str, float] = {}
     for lane, cores in store.cores_held(tx).items():
+        if queue_of(lane) == UNCOUNTED:
+            continue
         found[project_of(lane)] = found.get(project_of(lane), 0.0) + cores
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from switchyard.store.database import Tx
-from switchyard.store.schema import OPEN, handovers
+from switchyard.store.schema import COUNTED, OPEN, handovers
 
 Row = sa.Row[*tuple[Any, ...]]
 
@@ -67,4 +67,14 @@ def handover_close(tx: Tx, numbers: Sequence[int], *, accepted_us: int | None) -
     """Accepted, or (no time) taken back."""
     statement = sa.update(handovers).where(handovers.c.number.in_(sorted(numbers)))
     if numbers:
-        tx.execute(statement.values(is_open=False, accepted_us=accepted_us))
+        tx.execute(statement.values(is_open=False, accepted_us=accepted_us, is_counted=accepted_us is not None))
+
+
+def handover_unreported(tx: Tx, *, accepted_before_us: int, limit: int) -> list[Row]:
+    """Accepted long ago, and counted ever since."""
+    query = sa.select(handovers).where(sa.text(COUNTED), handovers.c.accepted_us < accepted_before_us)
+    return list(tx.execute(query.order_by(handovers.c.accepted_us).limit(limit)))
+
+
+def handover_uncount(tx: Tx, numbers: Sequence[int]) -> None:
+    tx.execute(sa.update(handovers).where(handovers.c.number.in_(sorted(numbers))).values(is_counted=False))

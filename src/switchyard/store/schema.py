@@ -17,6 +17,7 @@ from sqlalchemy import (
 
 from switchyard.store.metadata import metadata
 from switchyard.store.schema_clusters import (
+    COUNTED,
     OPEN,
     agents,
     clusters,
@@ -31,6 +32,7 @@ from switchyard.store.schema_rules import attributes, policies, projects
 
 # Defined elsewhere, and part of the schema.
 __all__ = [
+    "COUNTED",
     "OPEN",
     "agents",
     "attributes",

@@ -131,13 +131,21 @@ handovers = Table(
     Column("received_us", BigInteger, nullable=True),
     Column("accepted_us", BigInteger, nullable=True),
     Column("is_open", Boolean, nullable=False),  # received, and neither accepted nor taken back
+    Column("is_counted", Boolean, nullable=False),  # accepted, and its job counts in its queue and its crowd
     sqlite_autoincrement=True,
 )
 OPEN = "is_open"
+COUNTED = "is_counted"
 Index("ix_handovers_job", handovers.c.job_id, handovers.c.number)
 Index(
     "ix_handovers_open",
     handovers.c.received_us,
     sqlite_where=text(OPEN),
     postgresql_where=text(OPEN),
+)
+Index(
+    "ix_handovers_counted",
+    handovers.c.accepted_us,
+    sqlite_where=text(COUNTED),
+    postgresql_where=text(COUNTED),
 )

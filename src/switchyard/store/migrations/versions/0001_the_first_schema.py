@@ -71,6 +71,7 @@ def upgrade() -> None:
         sa.Column("received_us", sa.BigInteger(), nullable=True),
         sa.Column("accepted_us", sa.BigInteger(), nullable=True),
         sa.Column("is_open", sa.Boolean(), nullable=False),
+        sa.Column("is_counted", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("number", name=op.f("pk_handovers")),
         sqlite_autoincrement=True,
     )
@@ -82,6 +83,13 @@ def upgrade() -> None:
             unique=False,
             sqlite_where=sa.text("is_open"),
             postgresql_where=sa.text("is_open"),
+        )
+        batch_op.create_index(
+            "ix_handovers_counted",
+            ["accepted_us"],
+            unique=False,
+            sqlite_where=sa.text("is_counted"),
+            postgresql_where=sa.text("is_counted"),
         )
 
     op.create_table(
