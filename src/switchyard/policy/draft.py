@@ -60,5 +60,6 @@ class Draft(Struct, frozen=True):
     parallel_max: int | None = None
     is_interruptible: bool = False
     budget_s: int | None = None  # how long it may wait before it is late
+    tokens: dict[str, int] = {}  # what it holds of token pools while it lives
     own: Own = {}
     refusals: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ class Platform:
     pools: frozenset[str] = frozenset()
     labels: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
+    task_tokens: dict[str, dict[str, int]] = field(default_factory=dict)  # type of task → pool → what its jobs hold
     tiers_s: dict[str, int] = field(default_factory=dict)  # tier → its queueing budget
     values: dict[str, Struct] = field(default_factory=dict)  # kind → value
     domain_values: dict[str, dict[str, Struct]] = field(default_factory=dict)  # domain → kind → value

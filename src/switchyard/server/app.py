@@ -27,6 +27,7 @@ from switchyard.server.loops import Loops
 from switchyard.server.platform import layout_of, platform_of
 from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings
+from switchyard.server.token_section import tokens_of
 from switchyard.server.yard import Yard
 from switchyard.service.access import first_start
 from switchyard.service.bulk import Bulk, BulkInsert, unwritten_bulk
@@ -91,6 +92,7 @@ def build(settings: Settings) -> Yard:
         logs=logs,
         engines=engines,
         selections=read_selection(settings.config.selection)[0],
+        tokens=tokens_of(settings.config.resourcemanager),
     )
     submit = Submit(context)
     bulk = Bulk(submit, ids)
@@ -171,6 +173,7 @@ async def serve(settings: Settings, yard: Yard) -> None:
     if listener:
         listener.stop()
     yard.context.compiler.close()
+    yard.context.tokens.pools.close()
     yard.threads.shutdown(wait=False, cancel_futures=True)
     yard.context.committer.close(COMMIT_S if has_answered else 0)
     yard.context.database.close()

@@ -12,7 +12,7 @@ import structlog
 from switchyard.errors import YardError
 from switchyard.model.cluster import Load
 from switchyard.server.yard import Yard
-from switchyard.service import upkeep, waiting
+from switchyard.service import token_jobs, upkeep, waiting
 from switchyard.service.committer import Batch
 from switchyard.service.retention import Retention, Terms
 from switchyard.store import access, clusters, leases
@@ -38,6 +38,7 @@ class Loops:
         self._clean_at = 0.0  # on the monotonic clock
         self._looked: tuple[int, int] | None = None  # the versions of world and access at the last look at what waits
         self._rest_until = self._look_at = 0.0
+        self._tokens = token_jobs.TokenCare()
 
     def start(self) -> None:
         pace = self._yard.settings.pace
@@ -142,11 +143,20 @@ class Loops:
         waiting.expire(context, leadership)
         waiting.report_late(context, leadership)
         waiting.let_crowds_go(context, leadership)
+        self._tend_tokens()
         routed = self._route_now()
         if moved or lost or routed:
             log.info("upkeep", moved=moved, lost=lost, routed=routed)
         if time.monotonic() >= self._clean_at:
             self._clean_now()
+
+    def _tend_tokens(self) -> None:
+        """Token pools that are away must keep no other chore from being done."""
+        assert self._leadership.epoch is not None
+        try:
+            token_jobs.tend(self._yard.context, self._tokens, term=self._leadership.epoch)
+        except YardError as exc:
+            log.warning("token pools", error=exc.inner)
 
     def _route_now(self) -> int:
         """Look at what waits when something may have changed for it, for at most a fifth of the time."""
@@ -154,13 +164,15 @@ class Loops:
         snapshots = yard.context.snapshots
         versions = (snapshots.world.version, snapshots.access.version)
         is_due = began >= self._look_at or (
-            began >= self._rest_until and (yard.is_pending_new or versions != self._looked)
+            began >= self._rest_until
+            # Leases of callers end by themselves, and nobody says so.
+            and (yard.is_pending_new or versions != self._looked or yard.context.tokens.counts.waiting)
         )
         if not is_due:
             return 0
         yard.is_pending_new, self._looked = False, versions  # first: what comes from here on needs another look
         try:
-            routed = upkeep.route_waiting(yard.context, self._leadership)
+            routed = upkeep.route_waiting(yard.context, self._leadership, self._tokens)
         except YardError:
             yard.is_pending_new = True
             raise

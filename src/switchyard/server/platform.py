@@ -51,6 +51,7 @@ def read_platform(config: Config) -> tuple[Platform, list[str]]:
         labels=frozenset(config.clusters.labelClusterMap),
         tags=frozenset(tag for queue in config.queues for tag in (queue.name, *queue.attributes)) | {DEFAULT_QUEUE},
         tiers_s=_tiers(config, mistakes),
+        task_tokens={name: dict(needed) for name, needed in config.resourcemanager.taskTypes.items()},
         values=values,
         domain_values=_domain_values(config, mistakes),
     )

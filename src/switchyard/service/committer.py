@@ -85,7 +85,11 @@ class Batch:
 
     def free(self, row: Any, count: int = 1) -> None:
         """A job that counted in its crowd does so no more: others of it may go."""
-        if row.crowd is not None and count > 0 and (row.agent_id is not None or row.array is not None):
+        if count <= 0:
+            return
+        if row.tokens is not None:
+            self.versions.add("pending")  # the leader gives its tokens back, and others may wait for them
+        if row.crowd is not None and (row.agent_id is not None or row.array is not None):
             self.freed[row.crowd] += count
 
     def woken(self) -> Woken:

@@ -11,6 +11,7 @@ from switchyard.service.engines import Engines
 from switchyard.service.log_store import LogStore
 from switchyard.service.selections import Selections
 from switchyard.service.snapshots import Snapshots
+from switchyard.service.token_settings import Tokens
 from switchyard.store import access
 from switchyard.store.database import Database
 from switchyard.store.events import counter_take
@@ -32,6 +33,7 @@ class Context:
     compiler: Compiler = field(default_factory=Compiler)
     engines: Engines = field(default_factory=Engines)
     selections: Selections = field(default_factory=Selections)
+    tokens: Tokens = field(default_factory=Tokens)
 
 
 def bump(batch: Batch, version: str) -> None:

@@ -30,6 +30,7 @@ from switchyard.service.report import change_of, life_of, read_avoid, record
 from switchyard.service.rights import Actor
 from switchyard.service.selecting import select_or_hold
 from switchyard.service.snapshots import owner_of
+from switchyard.service.token_needs import needs_of, token_notes
 from switchyard.store import events, jobs
 from switchyard.store.database import Tx
 
@@ -205,7 +206,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         plan=decided,
         now=now,
         hints=hints(ask, world) if stuck or not any(verdict.say is Say.YES for verdict in now) else [],
-        notes=[*_notes(row, spec, earlier), *_waits(row, waits)],
+        notes=[*_notes(row, spec, earlier), *_waits(row, waits), *token_notes(context, row)],
         policy=policy,
     )
 
@@ -314,6 +315,7 @@ def job_view(row: jobs.Row) -> Job:
         pool=bounds.pool,
         cluster_label=bounds.label,
         tags=list(bounds.tags),
+        tokens=needs_of(row.tokens, row.array, row.array_max),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -144,6 +144,8 @@ def _ruled_columns(draft: Draft, life: Life, now_us: int) -> dict[str, Any]:
         found |= {"workflow": request.workflow, "launch_plan": request.launch_plan}
     if life.state is State.REJECTED:
         return found
+    if draft.tokens:
+        found["tokens"] = _SORTED.encode(draft.tokens).decode()
     if draft.budget_s is not None:
         found["late_from_us"] = now_us + draft.budget_s * 1_000_000
     if draft.parallel_max is not None and request.array is not None:
@@ -157,11 +159,14 @@ def _ruled_columns(draft: Draft, life: Life, now_us: int) -> dict[str, Any]:
     return found
 
 
-def held_back(decided: Plan, request: JobRequest) -> Plan:
-    """A job that is held, or waits for others, goes nowhere yet."""
-    if decided.outcome != "assign" or blocked_of(request) is None:
+def held_back(decided: Plan, request: JobRequest, tokens: Mapping[str, int]) -> Plan:
+    """A job that is held, or waits for others, goes nowhere yet; nor does one that needs tokens, which one server for
+    all hands out in order."""
+    if decided.outcome != "assign" or (blocked_of(request) is None and not tokens):
         return decided
-    return msgspec.structs.replace(decided, outcome="hold", chosen=None, reason=_why_blocked(request))
+    waits = f"waits for tokens: {', '.join(f'{pool} {units}' for pool, units in tokens.items())}"
+    reason = waits if blocked_of(request) is None else _why_blocked(request)
+    return msgspec.structs.replace(decided, outcome="hold", chosen=None, reason=reason)
 
 
 def insert(batch: Batch, write: JobInsert) -> None:
@@ -170,6 +175,8 @@ def insert(batch: Batch, write: JobInsert) -> None:
     batch.jobs.add(write.row["id"])
     if write.row["cluster_id"]:
         batch.clusters.add(write.row["cluster_id"])
+    if write.row.get("tokens"):
+        batch.versions.add("pending")
     if write.after:
         batch.after += [
             {"job_id": write.row["id"], "on_id": job_id, "condition": condition} for job_id, condition in write.after

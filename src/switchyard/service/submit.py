@@ -34,6 +34,7 @@ from switchyard.service.newjob import (
 from switchyard.service.rights import Actor
 from switchyard.service.selecting import Selecting
 from switchyard.service.snapshots import Snapshots
+from switchyard.service.token_needs import refuse_unknown_pools
 from switchyard.store import jobs
 from switchyard.store.database import Tx
 
@@ -132,6 +133,8 @@ class Submit:
             actor.need_project(Role.SUBMIT, request.project)
         demanded = largest_task(demand_of_spec(request.spec)) if request.spec.demand is not None else None
         admitted = admit(request, snapshots.policy, snapshots.access.projects, demanded=demanded)
+        if admitted.draft.tokens:
+            refuse_unknown_pools(self._context, admitted)
         if request.match_engine is not None:
             self._context.engines.choose(request.match_engine)
         named, by_token = named_clusters(snapshots, actor, request)
@@ -179,7 +182,8 @@ class Submit:
         key: str | None,
         body: bytes,
     ) -> JobInsert:
-        decided = held_back(decided, admitted.request)
+        tokens = admitted.draft.tokens if self._context.tokens.pools.is_enforced else {}
+        decided = held_back(decided, admitted.request, tokens)
         cluster = world.by_name[decided.chosen] if decided.chosen else None
         return new_job(
             actor,

@@ -30,6 +30,7 @@ from switchyard.service.newjob import Kept, keep
 from switchyard.service.report import again_at, change_of, life_of, record
 from switchyard.service.selecting import select_or_hold
 from switchyard.service.snapshots import owner_of
+from switchyard.service.token_jobs import TokenCare, Waiter, set_aside, with_tokens
 from switchyard.store import clusters, events, jobs, leaders, leases, ranges
 
 LEADER = "upkeep"
@@ -73,20 +74,25 @@ class Leadership:
         return self.epoch is not None and leaders.leader_holds(batch.tx, LEADER, self.epoch)
 
 
-def route_waiting(context: Context, leadership: Leadership) -> int:
+def route_waiting(context: Context, leadership: Leadership, tokens: TokenCare | None = None) -> int:
     """Take up every PENDING job again; how many left that state."""
+    tokens = tokens or TokenCare()
     done, after = 0, ""
+    waiters: list[tuple[Waiter, Ruling]] = []
     while True:
         with context.database.read() as tx:
             rows = jobs.job_waiting(tx, after=after, limit=LOOK_MAX)
             specs = jobs.spec_many(tx, (row.spec_hash for row in rows))  # thousands of jobs often have one
-        if not rows:
-            return done
-        after = rows[-1].id
         world = context.snapshots.world
-        moving = _moving(context, world, rows, specs)
+        if not rows:
+            moving = with_tokens(context, tokens, waiters)
+        else:
+            after = rows[-1].id
+            moving = set_aside(context, rows, _moving(context, world, rows, specs), waiters)
         for first in range(0, len(moving), ROUND_MAX):
             done += _route_round(context, leadership, world, dict(moving[first : first + ROUND_MAX]))
+        if not rows:
+            return done
 
 
 def _moving(context: Context, world: World, rows: list[jobs.Row], specs: dict[str, str]) -> list[tuple[str, Ruling]]:

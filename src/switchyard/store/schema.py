@@ -17,10 +17,21 @@ from sqlalchemy import (
 
 from switchyard.store.metadata import metadata
 from switchyard.store.schema_clusters import agents, clusters, graph_sources, invites, layout
-from switchyard.store.schema_rules import attributes, policies, projects
+from switchyard.store.schema_rules import attributes, policies, projects, token_pools
 
 # Defined elsewhere, and part of the schema.
-__all__ = ["agents", "attributes", "clusters", "graph_sources", "invites", "layout", "metadata", "policies", "projects"]
+__all__ = [
+    "agents",
+    "attributes",
+    "clusters",
+    "graph_sources",
+    "invites",
+    "layout",
+    "metadata",
+    "policies",
+    "projects",
+    "token_pools",
+]
 
 # SQLite uses a partial index only where the query says the same words, so these texts are shared with the queries.
 READY = "is_ready"
@@ -33,6 +44,7 @@ LATE = "late_from_us IS NOT NULL"
 CROWDED = "crowd IS NOT NULL AND ended_us IS NULL"
 PARKED = "crowd IS NOT NULL AND NOT is_ready AND agent_id IS NULL AND state IN ('ASSIGNED', 'RUNNING')"
 LIVE = "is_live"
+TOKENED = "tokens IS NOT NULL AND ended_us IS NULL"
 
 # Shared by many jobs. No foreign key holds them: without an index on the jobs' side removing one would read every job,
 # and that index costs each insert a sixth. `used_us` says when one was last put, and what was put lately stays.
@@ -106,6 +118,7 @@ jobs = Table(
     # Of a workflow that may run only so many jobs at once: which one, and how many.
     Column("crowd", Text, nullable=True),
     Column("crowd_max", Integer, nullable=True),
+    Column("tokens", Text, nullable=True),  # what it needs of token pools: held while it is assigned and not over
     Column("tries", Integer, nullable=False),  # retries granted so far
     Column("retries", Integer, nullable=False),  # retries allowed in all
     Column("avoid", Text, nullable=True),  # clusters that come last for this job, with the reason
@@ -123,6 +136,7 @@ jobs = Table(
 )
 Index("ix_jobs_seq", jobs.c.seq)
 Index("ix_jobs_due", jobs.c.wake_us, sqlite_where=text(DUE), postgresql_where=text(DUE))
+Index("ix_jobs_tokens", jobs.c.id, sqlite_where=text(TOKENED), postgresql_where=text(TOKENED))
 Index("ix_jobs_late", jobs.c.late_from_us, sqlite_where=text(LATE), postgresql_where=text(LATE))
 Index(
     "ix_jobs_crowd",

@@ -54,6 +54,7 @@ from switchyard.server.http import graph_handlers, handlers, handlers_rendering
 from switchyard.server.http.endpoint import ABANDON, AGENT, CURSOR, EITHER, JOINER, LIMIT, OPEN, Endpoint, Query
 from switchyard.server.http.endpoints_layout import LAYOUT
 from switchyard.server.http.endpoints_rules import RULES
+from switchyard.server.http.endpoints_tokens import TOKENS
 
 _JOB_FILTERS = (
     Query("state", about="only in these states", is_repeatable=True),
@@ -287,6 +288,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("DELETE", "/v1/grants/{grant}", "Take a grant back", Deleted, handlers.grant_delete),
     *LAYOUT,
     *RULES,
+    *TOKENS,
     Endpoint(
         "POST",
         "/v1/cluster-resources",
