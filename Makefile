@@ -32,7 +32,7 @@ help: ## Show this list
 
 install: $(INSTALLED) ## Make .venv with the `yard` command: server, agent, CLI and SDK
 
-test-install: $(TEST_INSTALLED) ## Add what the tests need: Python packages, PostgreSQL, faketime
+test-install: $(TEST_INSTALLED) ## Add what the tests need: Python packages, PostgreSQL, Redis, faketime
 	@scripts/install-services $(BIN)/python
 
 demo: install ## Start a server and clusters on this machine and run jobs on them

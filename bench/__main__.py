@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import agents, crowd, match, policy, rainbow, scale, start, submit
+from bench import agents, crowd, match, policy, rainbow, scale, start, submit, tokens
 from bench.table import Table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -28,6 +28,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
     "scale": scale.measure,
     "match": match.measure,
     "rainbow": rainbow.measure,
+    "tokens": tokens.measure,
 }
 
 

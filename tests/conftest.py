@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from tests.processes import end_strays
 from tests.programs import isolated_env
+from tests.redis_service import RedisServer, redis_running
 from tests.services import Postgres, postgres_running
 
 HERE = Path(__file__).resolve().parent
@@ -89,6 +90,13 @@ def postgres() -> Iterator[Postgres]:
 def own_postgres() -> Iterator[Postgres]:
     """A PostgreSQL for one test, which may kill, pause and restart it. Slower: it writes through to the disk."""
     with postgres_running(durable=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """The Redis that the tests of this worker share. It is emptied by whoever needs it empty, and never stopped."""
+    with redis_running() as server:
         yield server
 
 

@@ -53,6 +53,11 @@ GROUPS: dict[str, list[tuple[str, str, str]]] = {
         ("history", "switchyard.cli.attributes_history", "Show who changed an attribute, when, from what to what"),
         ("explain-policy", "switchyard.cli.policy", "Show every rule that holds somewhere, and the level that gave it"),
         (
+            "token-pool",
+            "switchyard.cli.token_pool",
+            "List, register and bound token pools: licences and services that jobs share",
+        ),
+        (
             "cluster-resources",
             "switchyard.cli.cluster_resources",
             "Fill the templates of a project's namespace, or show what would change",

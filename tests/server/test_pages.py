@@ -30,6 +30,7 @@ LISTS = {
     "/v1/pools": ("name", False),
     "/v1/cluster-labels": ("name", False),
     "/v1/queues": ("name", False),
+    "/v1/token-pools": ("namespace", False),
     "/v1/attribute-kinds": ("number", False),
     "/v1/attributes/{kind}/list?level=workflow": ("id", False),
     "/v1/attributes/{kind}/history?project=own": ("id", True),
@@ -59,6 +60,7 @@ def filled(town: Town) -> dict[str, str]:
         town.cluster_set("pools")
         town.cluster_set("cluster-labels")
         town.queue()
+        town.token_pool()
     town.must("POST", f"/v1/jobs/{job}/cancel", {})
     array = town.job("own", array="0-9,20")
     return {"job": job, "cluster": "own", "array": array, "kind": "execution-queue-attribute"}

@@ -32,6 +32,7 @@ from tests.server.cases import (
 from tests.server.graph_cases import GRAPH_CASES
 from tests.server.layout_cases import LAYOUT_CASES
 from tests.server.rows_rules import RULES
+from tests.server.token_cases import TOKEN_CASES
 from tests.server.town import ROLES, Town
 
 pytestmark = pytest.mark.xdist_group("permissions")
@@ -299,6 +300,7 @@ CASES = [
     ),
     Case("GET /v1/audit", "all", ROOT),
     *LAYOUT_CASES,
+    *TOKEN_CASES,
 ]
 
 

@@ -107,6 +107,11 @@ class Town:
         assert answer.status == 200, answer.body
         return name
 
+    def token_pool(self) -> str:
+        name = self.name("pool")
+        self.must("PUT", f"/v1/token-pools/{name}", {"quota": 5})
+        return name
+
     def token_of(self, user: str) -> str:
         return str(self.must("POST", "/v1/tokens", {"user": user})["info"]["id"])
 

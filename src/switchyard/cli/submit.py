@@ -62,6 +62,12 @@ FIELDS = (
 )
 
 
+def token(text: str) -> tuple[str, int]:
+    """`matlab` or `matlab=2`."""
+    pool, sign, units = text.partition("=")
+    return pool, count(units) if sign else 1
+
+
 def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
     if args.bulk is not None:
@@ -98,6 +104,7 @@ def given_of(args: Namespace) -> dict[str, Any]:
     given["spill"] = args.spill or None
     given["select"] = select_of(args)
     given["parameters"] = parameters_of(args) or None
+    given["tokens"] = dict(args.token) or None
     given["retry"] = _retry(args) or None
     given["compatibility"] = None if args.compatibility is None else _read_needs(args.compatibility)
     return given
@@ -304,6 +311,14 @@ def _add_job(parser: Parser) -> None:
     group.add_argument("--cluster-label", metavar="NAME", help="only clusters with this label")
     group.add_argument("--queue-tag", action="append", metavar="TAG", help="of the queue to wait in; repeatable")
     group.add_argument("--task-type", metavar="NAME", help="what plugin overrides go by")
+    group.add_argument(
+        "--token",
+        type=token,
+        action="append",
+        default=[],
+        metavar="POOL[=N]",
+        help="hold a token of this pool from the job's assignment to its end; repeatable",
+    )
 
 
 def _add_needs(parser: Parser) -> None:

@@ -18,6 +18,7 @@ from switchyard.model.retry import Retry
 from switchyard.model.scope import LongName
 from switchyard.model.selection import Select, Values, refuse_endless
 from switchyard.model.spill import SpillTexts, parse_rules
+from switchyard.model.tokens import TokensOfJob
 
 COUNT_MAX = 10_000_000
 Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
@@ -147,6 +148,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     demand: dict[str, Any] | None = None
     task_type: Name = "default"  # what plugin overrides go by
     execution: ExecutionConfig | None = None  # its own words; in an accepted job: what holds
+    tokens: TokensOfJob = {}  # token pool → how many it holds from its assignment to its end
 
     def __post_init__(self) -> None:
         if not self.command[0]:
@@ -265,4 +267,5 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     queue: str = ""
     tags: list[str] = []
     spill: list[str] = []
+    tokens: dict[str, int] = {}  # what it holds while it lives: its own words, and those of rules
     policy: JobPolicy | msgspec.Raw | None = None  # not in lists

@@ -23,6 +23,7 @@ FIELDS = {
     "cluster_label": "only clusters with this label",
     "tags": "of the queue it should wait in",
     "quality_of_service": "how long it may wait before it is reported late: a tier, or a queueing_budget",
+    "tokens": "what it holds of token pools from its assignment to its end: {matlab: 1}",
     "task_type": "what plugin overrides go by (default: default)",
     "execution": "how it is executed, where its rules are not to say: max_parallelism, envs, annotations, …",
     "priority": "higher goes first (default 0)",

@@ -18,6 +18,7 @@ from switchyard.model.scope import Key, scope_of
 from switchyard.model.spill import pools_of
 from switchyard.policy.draft import NO_KEY, Draft, Entry
 from switchyard.policy.kinds.quality_of_service import QualityOfServiceKind
+from switchyard.policy.kinds.tokens import tokens_in_all, tokens_of_type
 from switchyard.policy.platform import Platform
 from switchyard.policy.resolve import Effective, Policy
 
@@ -80,8 +81,10 @@ def admit(
     ruled = effective.ruled(policy.kinds)
     if has_own_words:
         ruled = [(kind, effective.fields(kind)) for kind in policy.kinds if kind.is_for_jobs]
+    draft = tokens_of_type(draft)
     for kind, found in ruled:
         draft = kind.amend(draft, found)
+    draft = tokens_in_all(draft)
     if draft.refusals:
         raise _refused(draft)
     if policy.platform.spill and not draft.spill:
@@ -147,6 +150,7 @@ def _has_own_words(request: JobRequest) -> bool:
     """Whether the request says itself what a rule could say."""
     return bool(
         request.spec.execution is not None
+        or request.spec.tokens
         or request.pool
         or request.cluster_label
         or request.tags

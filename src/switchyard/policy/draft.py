@@ -62,5 +62,6 @@ class Draft(Struct, frozen=True):
     budget_s: int | None = None  # how long it may wait before it is late
     spill: tuple[str, ...] = ()  # what becomes of it when it waits for long
     spill_from: str = ""
+    tokens: dict[str, int] = {}  # what it holds of token pools while it lives
     own: Own = {}
     refusals: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ class Platform:
     labels: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()  # that some queue has
     queues: Mapping[str, Queue] = field(default_factory=dict)
+    task_tokens: dict[str, dict[str, int]] = field(default_factory=dict)  # type of task → pool → what its jobs hold
     tiers_s: dict[str, int] = field(default_factory=dict)  # tier → its queueing budget
     spill: dict[str, tuple[str, ...]] = field(default_factory=dict)  # pool → its spill rules; "": of all others
     values: dict[str, Struct] = field(default_factory=dict)  # kind → value

@@ -36,11 +36,12 @@ from switchyard.model.selection import Scalar
 from switchyard.sdk.calls import at
 from switchyard.sdk.layouts import Layouts
 from switchyard.sdk.rules import Rules
+from switchyard.sdk.tokens import TokenCalls
 
 EMPTY_LOOK_S = 0.5  # between two looks at a cluster that empties
 
 
-class Administration(Rules, Layouts):
+class Administration(Rules, Layouts, TokenCalls):
     """The part of the client that is about the place, not about jobs."""
 
     def clusters(self, *, limit: int | None = None) -> Iterator[Cluster]:
@@ -185,7 +186,7 @@ class Administration(Rules, Layouts):
     def delete_user(self, name: str) -> None:
         self._delete(at("users", name))
 
-    def tokens(self, *, limit: int | None = None) -> Iterator[Token]:
+    def access_tokens(self, *, limit: int | None = None) -> Iterator[Token]:
         return self._walk(at("tokens"), Page[Token], limit=limit)
 
     def create_token(self, *, user: str | None = None, note: str = "", expires_s: int | None = None) -> NewToken:

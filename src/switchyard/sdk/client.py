@@ -77,6 +77,7 @@ class JobFields(TypedDict, total=False):
     cluster_label: str | None
     tags: Sequence[str] | None
     task_type: str | None
+    tokens: Mapping[str, int] | None
     execution: ExecutionConfig | Mapping[str, Any] | None
     quality_of_service: QualityOfService | Mapping[str, Any] | None
     on_lost: OnLost | str | None

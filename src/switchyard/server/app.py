@@ -27,6 +27,7 @@ from switchyard.server.loops import Loops
 from switchyard.server.platform import layout_of, platform_of
 from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings
+from switchyard.server.token_section import tokens_of
 from switchyard.server.yard import Yard
 from switchyard.service.access import first_start
 from switchyard.service.bulk import Bulk, BulkInsert, unwritten_bulk
@@ -93,6 +94,7 @@ def build(settings: Settings) -> Yard:
         engines=engines,
         selections=read_selection(settings.config.selection)[0],
         moving=settings.config.moving.terms,
+        tokens=tokens_of(settings.config.resourcemanager),
     )
     committer.committed = context.tally.committed
     submit = Submit(context)
@@ -176,6 +178,7 @@ async def serve(settings: Settings, yard: Yard) -> None:
     if listener:
         listener.stop()
     yard.context.compiler.close()
+    yard.context.tokens.pools.close()
     yard.threads.shutdown(wait=False, cancel_futures=True)
     yard.context.committer.close(COMMIT_S if has_answered else 0)
     yard.context.database.close()

@@ -18,6 +18,7 @@ from switchyard.server.config import Config, read_config, sound_sections
 from switchyard.server.platform import read_platform
 from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings, is_loopback, parse_address
+from switchyard.server.token_section import token_mistakes
 from switchyard.service.cluster_resources import Templates
 
 EXAMPLES = """\
@@ -152,7 +153,11 @@ def _config(file: str | None, mistakes: list[str]) -> Config:
     except YardError as exc:
         mistakes.append(exc.detail)
         config = sound_sections(text)
-    found = [*read_platform(config)[1], *read_selection(config.selection)[1]]
+    found = [
+        *read_platform(config)[1],
+        *read_selection(config.selection)[1],
+        *token_mistakes(config.resourcemanager),
+    ]
     if found or mistakes:
         found += strangers(msgspec.to_builtins(config.clusters))
     mistakes += [f"{path}: {mistake}" for mistake in found]

@@ -120,17 +120,26 @@ class QualityOfService(Section, frozen=True):
 
 
 class RedisConfig(Section, frozen=True):
-    hostPaths: list[str] = []
+    """`hostPaths`: host:port, or of the Sentinels that know `primaryName`; `hostKey`: the password."""
+
+    hostPaths: list[Annotated[str, Meta(min_length=1, max_length=260)]] = []
     hostKey: str = ""
-    maxRetries: Annotated[int, Meta(ge=0)] = 3
+    maxRetries: Annotated[int, Meta(ge=0, le=10)] = 3
     primaryName: str = ""
 
 
 class ResourceManager(Section, frozen=True):
+    """Token pools: which kind, what bounds them, and what jobs of a type of task need of them."""
+
     type: typing.Literal["noop", "memory", "redis"] = "noop"
     resourceMaxQuota: Annotated[int, Meta(ge=0)] = 100
     redis: RedisConfig = RedisConfig()
-    taskTypes: dict[str, dict[str, Annotated[int, Meta(ge=0)]]] = {}
+    taskTypes: dict[Name, dict[str, Annotated[int, Meta(ge=0)]]] = {}
+    # The longest lease of a caller; after a loss of what was granted nothing is granted for so long.
+    leaseMax: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "5m"
+
+    def __post_init__(self) -> None:
+        parse_duration_s(self.leaseMax)
 
 
 class Rainbow(Section, frozen=True):

@@ -14,7 +14,7 @@ from switchyard.errors import YardError
 from switchyard.model.cluster import Load
 from switchyard.server.config import Rainbow
 from switchyard.server.yard import Yard
-from switchyard.service import moving, places, pollers, upkeep, waiting
+from switchyard.service import moving, places, pollers, token_jobs, upkeep, waiting
 from switchyard.service.committer import Batch
 from switchyard.service.quoted import Quoting
 from switchyard.service.retention import Retention, Terms
@@ -45,6 +45,7 @@ class Loops:
         self._looked: tuple[int, int] | None = None  # the versions of world and access at the last look at what waits
         self._rest_until = self._look_at = 0.0
         self._mover = moving.Mover()
+        self._tokens = token_jobs.TokenCare()
 
     def start(self) -> None:
         pace = self._yard.settings.pace
@@ -153,13 +154,22 @@ class Loops:
         waiting.expire(context, leadership)
         waiting.report_late(context, leadership)
         waiting.let_crowds_go(context, leadership)
+        self._tend_tokens()
         routed = self._route_now()
-        promoted = places.promote(context, leadership)
+        promoted = places.promote(context, leadership, self._tokens)
         moved += self._mover.look(context, leadership)  # last: what waits comes before who waits somewhere already
         if moved or lost or routed or promoted:
             log.info("upkeep", moved=moved, lost=lost, routed=routed, promoted=promoted)
         if time.monotonic() >= self._clean_at:
             self._clean_now()
+
+    def _tend_tokens(self) -> None:
+        """Token pools that are away must keep no other chore from being done."""
+        assert self._leadership.epoch is not None
+        try:
+            token_jobs.tend(self._yard.context, self._tokens, term=self._leadership.epoch)
+        except YardError as exc:
+            log.warning("token pools", error=exc.inner)
 
     def _route_now(self) -> int:
         """Look at what waits when something may have changed for it, for at most a fifth of the time."""
@@ -167,13 +177,15 @@ class Loops:
         snapshots = yard.context.snapshots
         versions = (snapshots.world.version, snapshots.access.version)
         is_due = began >= self._look_at or (
-            began >= self._rest_until and (yard.is_pending_new or versions != self._looked)
+            began >= self._rest_until
+            # Leases of callers end by themselves, and nobody says so.
+            and (yard.is_pending_new or versions != self._looked or yard.context.tokens.counts.waiting)
         )
         if not is_due:
             return 0
         yard.is_pending_new, self._looked = False, versions  # first: what comes from here on needs another look
         try:
-            routed = upkeep.route_waiting(yard.context, self._leadership)
+            routed = upkeep.route_waiting(yard.context, self._leadership, self._tokens)
         except YardError:
             yard.is_pending_new = True
             raise

@@ -54,6 +54,7 @@ def read_platform(config: Config) -> tuple[Platform, list[str]]:
         queues=queues,
         tiers_s=_tiers(config, mistakes),
         spill=config.spill.by_pool,
+        task_tokens={name: dict(needed) for name, needed in config.resourcemanager.taskTypes.items()},
         values=values,
         domain_values=_domain_values(config, mistakes),
     )

@@ -29,8 +29,8 @@ log = structlog.get_logger()
 RECKON_S = 0.02
 COMMIT_S_MAX = 30.0  # an accepted change waits no longer for its commit
 READY_S = 5.0  # without an answer of the database for this long, a balancer should ask another replica
-LOADED = frozenset({"access", "clusters", "layout", "policy"})  # what is kept in memory here
-ROUTED_BY = frozenset({"pending", "clusters", "layout", "access"})  # changes that may let a waiting job go
+LOADED = frozenset({"access", "clusters", "layout", "policy", "tokens"})  # what is kept in memory here
+ROUTED_BY = frozenset({"pending", "clusters", "layout", "access", "tokens"})  # changes that may let a waiting job go
 PROMOTED_BY = frozenset({"queues"})  # changes that may give a job its place in a limited queue
 
 
@@ -149,6 +149,11 @@ class Yard:
             self.pending_kick.set()
         elif not PROMOTED_BY.isdisjoint(woken.versions):
             self.pending_kick.set()
+
+    def kick_pending(self) -> None:
+        """What a waiting job waits for may have come, and no commit says so. From any thread."""
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.woken, Woken([], [], ["pending"]))
 
     def heard(self, woken: Woken) -> None:
         """Another replica committed something. On the loop."""

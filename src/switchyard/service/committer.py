@@ -86,10 +86,14 @@ class Batch:
         self.jobs.add(job_id)
 
     def free(self, row: Any, count: int = 1) -> None:
-        """A job that counted in its crowd, or had places of its queue, does so no more: others may go."""
-        if row.places is not None and count > 0:
+        """A job that counted in its crowd, or had places of its queue or tokens, does so no more: others may go."""
+        if count <= 0:
+            return
+        if row.places is not None:
             self.versions.add("queues")
-        if row.crowd is not None and count > 0 and (row.agent_id is not None or row.array is not None):
+        if row.tokens is not None:
+            self.versions.add("pending")  # the leader gives its tokens back, and others may wait for them
+        if row.crowd is not None and (row.agent_id is not None or row.array is not None):
             self.freed[row.crowd] += count
 
     def woken(self) -> Woken:

@@ -13,6 +13,7 @@ from switchyard.service.log_store import LogStore
 from switchyard.service.selections import Selections
 from switchyard.service.snapshots import Snapshots
 from switchyard.service.tally import Tally
+from switchyard.service.token_settings import Tokens
 from switchyard.store import access
 from switchyard.store.database import Database
 from switchyard.store.events import counter_take
@@ -36,6 +37,7 @@ class Context:
     selections: Selections = field(default_factory=Selections)
     tally: Tally = field(default_factory=Tally)
     moving: MovingTerms = field(default_factory=MovingTerms)
+    tokens: Tokens = field(default_factory=Tokens)
 
 
 def bump(batch: Batch, version: str) -> None:

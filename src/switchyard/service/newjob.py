@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
@@ -32,6 +32,7 @@ from switchyard.service.inquiries import QUOTES, Inquiry, ask_for_job, inquiry_o
 from switchyard.service.limits import FREED, QUEUE
 from switchyard.service.quotes import use_row
 from switchyard.service.rights import Actor
+from switchyard.service.token_needs import why_tokens
 from switchyard.store import jobs, quotes
 
 INTEGER_MAX = 2**63 - 1  # what the database's integers hold
@@ -170,6 +171,8 @@ def _ruled_columns(draft: Draft, life: Life, now_us: int) -> dict[str, Any]:
     if draft.spill and (rule := rejects_after(draft.spill)) is not None:
         within_s = rule.after_s if request.expires_after is None else parse_duration_s(request.expires_after)
         found["expires_us"] = now_us + min(rule.after_s, within_s) * 1_000_000
+    if draft.tokens:
+        found["tokens"] = _SORTED.encode(draft.tokens).decode()
     if draft.budget_s is not None:
         found["late_from_us"] = now_us + draft.budget_s * 1_000_000
     if draft.parallel_max is not None and request.array is not None:
@@ -183,11 +186,15 @@ def _ruled_columns(draft: Draft, life: Life, now_us: int) -> dict[str, Any]:
     return found
 
 
-def held_back(decided: Plan, request: JobRequest, ruling: Ruling) -> Plan:
-    """A job that is held, or waits for others, goes nowhere yet, and asks nobody."""
-    if blocked_of(request) is None or (decided.outcome != "assign" and not ruling.asks):
+def held_back(decided: Plan, request: JobRequest, ruling: Ruling, tokens: Mapping[str, int]) -> Plan:
+    """A job that is held, or waits for others, goes nowhere yet, and asks nobody; nor is one assigned that needs
+    tokens, which one server for all hands out in order."""
+    if blocked_of(request) is None and not (tokens and decided.outcome == "assign"):
         return decided
-    return msgspec.structs.replace(decided, outcome="hold", chosen=None, reason=_why_blocked(request))
+    if decided.outcome != "assign" and not ruling.asks:
+        return decided
+    reason = why_tokens(tokens) if blocked_of(request) is None else _why_blocked(request)
+    return msgspec.structs.replace(decided, outcome="hold", chosen=None, reason=reason)
 
 
 def with_quotes(write: JobInsert, spec: JobSpec, decided: Plan, world: World, *, wait_us: int) -> JobInsert:
@@ -214,6 +221,8 @@ def insert(batch: Batch, write: JobInsert) -> None:
         ask_for_job(batch, write.row["id"], write.asking.inquiry, wait_us=write.asking.wait_us)
     if write.quoted is not None:
         quotes.use_put(batch.tx, [write.quoted])
+    if write.row.get("tokens"):
+        batch.versions.add("pending")
     if write.after:
         batch.after += [
             {"job_id": write.row["id"], "on_id": job_id, "condition": condition} for job_id, condition in write.after

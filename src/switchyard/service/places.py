@@ -7,7 +7,7 @@ An array holds as many as it was given, which is how many of its tasks may be li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,10 @@ from switchyard.route.world import World
 from switchyard.service.arrays import ArrayJob
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
+from switchyard.service.history import waits
 from switchyard.service.limits import FREED, QUEUE
 from switchyard.service.queues import cores_by_project, waiting_of
+from switchyard.service.token_jobs import TokenCare, refused_tokens
 from switchyard.service.upkeep import ROUND_MAX, Leadership, place, rule_all
 from switchyard.store import jobs
 from switchyard.store import queues as store
@@ -31,16 +33,19 @@ ROUNDS_MAX = 20  # of one queue in one turn: others wait, too
 ARRAYS_MAX = 1000  # arrays with places that are looked at in one turn
 
 
-def promote(context: Context, leadership: Leadership) -> int:
+def promote(context: Context, leadership: Leadership, tokens: TokenCare | None = None) -> int:
     """Give every free place to whoever is next; how many jobs it changed."""
+    tokens = tokens or TokenCare()
     with context.database.read() as tx:
         lanes = [*store.queued_lanes(tx), *(row.lane for row in store.arrays_placed(tx, ARRAYS_MAX))]
     done = 0
     for name in sorted({queue_of(lane) for lane in lanes}):
+        passed: dict[str, str] = {}  # jobs whose tokens are not to be had, and why: others may have the place
         for _ in range(ROUNDS_MAX):
-            changed = _round(context, leadership, name)
+            known = len(passed)
+            changed = _round(context, leadership, name, tokens, passed)
             done += changed
-            if changed < ROUND_MAX:
+            if changed < ROUND_MAX and len(passed) == known:
                 break  # what became free meanwhile wakes the leader again
     return done
 
@@ -73,16 +78,18 @@ class Places:
         self.by_project[project] = self.by_project.get(project, 0) + places
 
 
-def _round(context: Context, leadership: Leadership, name: str) -> int:
+def _round(context: Context, leadership: Leadership, name: str, tokens: TokenCare, passed: dict[str, str]) -> int:
     """One transaction's worth of one queue."""
     queue, world = queue_named(context.snapshots.laid.layout.queues, name), context.snapshots.world
     with context.database.read() as tx:
         arrays = [row for row in store.arrays_placed(tx, ARRAYS_MAX) if queue_of(row.lane) == name]
-        rows = _next_rows(tx, queue, name, arrays)
+        rows = _next_rows(tx, queue, name, arrays, passed)
         specs = jobs.spec_many(tx, (row.spec_hash for row in rows))
     rulings = dict(rule_all(context, world, [row for row in rows if row.state == State.PENDING.value], specs))
-    order = [row.id for row in rows]
-    ids = {*order, *(row.id for row in arrays)}
+    refused = refused_tokens(context, tokens, rows, rulings)
+    passed |= refused
+    order = [row.id for row in rows if row.id not in refused]
+    ids = {*order, *(row.id for row in arrays), *refused}
     if not ids:
         return 0
 
@@ -93,12 +100,21 @@ def _round(context: Context, leadership: Leadership, name: str) -> int:
         locked = jobs.job_lock(batch.tx, ids)
         trimmed = _trim(batch, taken, [row for row in locked.values() if _has_places(row)])
         ordered = [locked[job_id] for job_id in order if job_id in locked and job_id not in trimmed]
+        _tell(batch, refused, locked)
         return len(trimmed) + _give(context, batch, world, taken, rows=ordered, rulings=rulings)
 
     return context.committer.call(apply, locks=sorted(ids))
 
 
-def _next_rows(tx: Tx, queue: Queue, name: str, arrays: list[store.Row]) -> list[store.Row]:
+def _tell(batch: Batch, refused: Mapping[str, str], locked: Mapping[str, jobs.Row]) -> None:
+    """Those that could have a place, were it not for their tokens, hear so."""
+    new = {job_id: why for job_id, why in refused.items() if job_id in locked and locked[job_id].reason != why}
+    for job_id, why in new.items():
+        waits(batch, locked[job_id], why)
+    jobs.job_change(batch.tx, {job_id: {"reason": why} for job_id, why in new.items()})
+
+
+def _next_rows(tx: Tx, queue: Queue, name: str, arrays: list[store.Row], passed: Collection[str]) -> list[store.Row]:
     """Those that are next as far as there are places now, in order; what the transaction finds may be less."""
     taken = store.places_taken(tx, [name])
     places = Places.of(queue, taken)
@@ -107,7 +123,9 @@ def _next_rows(tx: Tx, queue: Queue, name: str, arrays: list[store.Row]) -> list
     if places.spare <= 0:
         return []
     each_max = max(1, min(places.spare, ROUND_MAX, 10 * ROUND_MAX // (len(lanes) or 1)))
-    heads = [store.queued_heads(tx, lane, each_max) for lane in lanes]
+    heads = [
+        [row for row in store.queued_heads(tx, lane, each_max + len(passed)) if row.id not in passed] for lane in lanes
+    ]
     heads += [[row] for row in arrays if _has_places(row) and _width(row) > 0]
     cores = cores_by_project(tx) if len(heads) > 1 else {}
     for lane, (_, waiting_cores) in taken.items():  # who is in line for a lease has its cores already, so to speak
@@ -163,7 +181,7 @@ def _give(
             array.places = row.places + count
             grown[row.id] = _array_columns(batch, array)
     jobs.job_change(batch.tx, grown)
-    place(context, batch, world, rulings, ready, places=places)
+    place(context, batch, world, rulings, ready, places=places, holding=places)
     return len(ready) + len(grown)
 
 

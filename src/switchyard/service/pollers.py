@@ -316,7 +316,12 @@ def let_go(context: Context, *, ttl_us: int) -> int:
             if job is not None and job.fence == row.fence and job.state in ("SUBMITTED", "RUNNING"):
                 batch.free(job)
                 batch.versions.add(FREED)
-                changes[job.id] = {"lane": lane_of(UNCOUNTED, job.project), "crowd": None, "crowd_max": None}
+                changes[job.id] = {
+                    "lane": lane_of(UNCOUNTED, job.project),
+                    "crowd": None,
+                    "crowd_max": None,
+                    "tokens": None,
+                }
         jobs.job_change(batch.tx, changes)
         handovers.handover_uncount(batch.tx, [row.number for row in old])
         return len(changes)

@@ -71,7 +71,8 @@ def decide(
     world = context.snapshots.world
     found = submit.decide(actor, request, key=None, body=b"", is_quick=is_quick)
     chosen = found.created.cluster
-    if chosen is None and QUEUE in (found.row.get("blocked") or ""):  # it waits for a place alone: where is decided now
+    is_waiting_only = found.row.get("blocked") == QUEUE or ("blocked" not in found.row and found.row.get("tokens"))
+    if chosen is None and is_waiting_only:  # for a place or for tokens: where it will run is decided now
         _, ruling = submit.able(actor, request)
         chosen = plan(ruling, seed=found.created.id).chosen
     if chosen is None or chosen not in world.by_name:

@@ -21,10 +21,12 @@ from switchyard.policy.resolve import Policy, RuleRow
 from switchyard.route.world import Member, World
 from switchyard.service.laid import Laid, load_laid
 from switchyard.service.rights import TOKENS_OWNER, Actor, Rights, local_admin, rights_of
+from switchyard.service.token_settings import PoolEntry
 from switchyard.store import access as access_store
 from switchyard.store import attributes as attribute_store
 from switchyard.store import clusters as cluster_store
 from switchyard.store import events, submit_tokens
+from switchyard.store import tokens as token_store
 from switchyard.store.database import Database, Tx
 
 log = structlog.get_logger()
@@ -119,6 +121,14 @@ class SubmitEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenPools:
+    """The token pools there are, at one version."""
+
+    version: int
+    entries: dict[str, PoolEntry]
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterEntry:
     id: str
     name: str
@@ -162,6 +172,7 @@ class Snapshots:
         self.policy = policy  # the config alone, until the first refresh
         self.laid = Laid.by_file(layout)  # likewise
         self.fleet = Fleet(-1, {}, {}, {})
+        self.token_pools = TokenPools(-1, {})
         self.world = World.of(0, [], layout=layout)
 
     def refresh(self, *, force: bool = False) -> bool:
@@ -176,6 +187,8 @@ class Snapshots:
                 self.policy = _next_policy(tx, self.policy, versions.get("policy", 0))
             if force or versions.get("clusters", 0) != self.fleet.version:
                 self.fleet = _load_fleet(tx, versions.get("clusters", 0), before=self.fleet)
+            if force or versions.get("tokens", 0) != self.token_pools.version:
+                self.token_pools = _load_token_pools(tx, versions.get("tokens", 0))
             elsewhere = set()
             # SQLite has one server, and what it wrote itself it need not read back each second.
             is_read = self._database.is_sqlite and self._has_read_seen and not force
@@ -351,6 +364,18 @@ def _cluster_entry(row: cluster_store.Row, before: ClusterEntry | None) -> Clust
         graph=before.graph if is_same and before else _graph(row.graph),
         created_us=row.created_us,
         state=msgspec.json.decode(row.state, type=dict[str, tuple[Scalar, int, str]]),
+    )
+
+
+def _load_token_pools(tx: Tx, version: int) -> TokenPools:
+    return TokenPools(
+        version,
+        {
+            row.namespace: PoolEntry(
+                row.quota, row.per_s, row.leased_until_us, row.created_us, row.changed_us, row.changed_by
+            )
+            for row in token_store.pool_all(tx)
+        },
     )
 
 

@@ -43,6 +43,7 @@ from switchyard.service.rights import Actor
 from switchyard.service.selecting import Selecting
 from switchyard.service.snapshots import Snapshots
 from switchyard.service.submit_tokens import token_of
+from switchyard.service.token_needs import refuse_unknown_pools
 from switchyard.store import jobs
 from switchyard.store.database import Tx
 
@@ -160,6 +161,8 @@ class Submit:
             actor.need_project(Role.SUBMIT, request.project)
         demanded = largest_task(demand_of_spec(request.spec)) if request.spec.demand is not None else None
         admitted = admit(request, snapshots.policy, snapshots.access.projects, demanded=demanded)
+        if admitted.draft.tokens:
+            refuse_unknown_pools(self._context, admitted)
         if request.match_engine is not None:
             self._context.engines.choose(request.match_engine)
         named, by_token = named_clusters(snapshots, actor, request)
@@ -221,7 +224,8 @@ class Submit:
         key: str | None,
         body: bytes,
     ) -> JobInsert:
-        decided = held_back(decided, admitted.request, kept.ruling)
+        tokens = admitted.draft.tokens if self._context.tokens.pools.is_enforced else {}
+        decided = held_back(decided, admitted.request, kept.ruling, tokens)
         lane, queues = lane_for(admitted, decided.seed), self._context.snapshots.laid.layout.queues
         is_queued = decided.outcome == "assign" and needs_place(queues, lane)
         if is_queued:

@@ -6,7 +6,7 @@ transaction of a chore checks the leader's epoch, so that a leader that was paus
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -37,6 +37,7 @@ from switchyard.service.quotes import Round, use_row
 from switchyard.service.report import again_at, change_of, life_of, record
 from switchyard.service.selecting import select_or_hold
 from switchyard.service.snapshots import owner_of
+from switchyard.service.token_jobs import TokenCare, Waiter, needs_tokens, set_aside, with_tokens, without_tokens
 from switchyard.store import clusters, events, jobs, leaders, leases, quotes, ranges
 
 LEADER = "upkeep"
@@ -81,20 +82,28 @@ class Leadership:
         return self.epoch is not None and leaders.leader_holds(batch.tx, LEADER, self.epoch)
 
 
-def route_waiting(context: Context, leadership: Leadership) -> int:
+def route_waiting(context: Context, leadership: Leadership, tokens: TokenCare | None = None) -> int:
     """Take up every PENDING job again; how many left that state."""
+    tokens = tokens or TokenCare()
     done, after = 0, ""
+    waiters: list[tuple[Waiter, Ruling]] = []
     while True:
         with context.database.read() as tx:
             rows = jobs.job_waiting(tx, after=after, limit=LOOK_MAX)
             specs = jobs.spec_many(tx, (row.spec_hash for row in rows))  # thousands of jobs often have one
+        world = context.snapshots.world
+        holding: frozenset[str] = frozenset()
+        if not rows:
+            moving = with_tokens(context, tokens, waiters)
+            holding = frozenset(job_id for job_id, _ in moving)
+        else:
+            after = rows[-1].id
+            moving = set_aside(context, rows, rule_all(context, world, rows, specs), waiters)
+        for first in range(0, len(moving), ROUND_MAX):
+            some = dict(moving[first : first + ROUND_MAX])
+            done += _route_round(context, leadership, world, some, holding=holding)
         if not rows:
             return done
-        after = rows[-1].id
-        world = context.snapshots.world
-        moving = rule_all(context, world, rows, specs)
-        for first in range(0, len(moving), ROUND_MAX):
-            done += _route_round(context, leadership, world, dict(moving[first : first + ROUND_MAX]))
 
 
 def rule_all(context: Context, world: World, rows: list[jobs.Row], specs: dict[str, str]) -> list[tuple[str, Ruling]]:
@@ -113,13 +122,15 @@ def rule_all(context: Context, world: World, rows: list[jobs.Row], specs: dict[s
     return moving
 
 
-def _route_round(context: Context, leadership: Leadership, world: World, rulings: dict[str, Ruling]) -> int:
+def _route_round(
+    context: Context, leadership: Leadership, world: World, rulings: dict[str, Ruling], *, holding: Collection[str]
+) -> int:
     moving = list(rulings)
 
     def apply(batch: Batch) -> int:
         if not leadership.holds(batch):
             return 0
-        return place(context, batch, world, rulings, jobs.job_lock(batch.tx, moving))
+        return place(context, batch, world, rulings, jobs.job_lock(batch.tx, moving), holding=holding)
 
     return context.committer.call(apply, locks=moving)
 
@@ -132,10 +143,12 @@ def place(
     locked: dict[str, jobs.Row],
     *,
     places: Mapping[str, int] = NO_PLACES,
+    holding: Collection[str] = (),
 ) -> int:
     """Change these PENDING jobs as their rulings say; how many left that state.
 
-    `places`: what jobs of limited queues were given of them (places.py); without any they wait for some.
+    `places`: what jobs of limited queues were given of them (places.py); without any they wait for some. `holding`:
+    jobs that hold their tokens (token_jobs.py); one that needs some and has none waits for them.
     """
     queues = context.snapshots.laid.layout.queues
     before = Before(batch.tx, locked.values())
@@ -152,6 +165,8 @@ def place(
             if row.state == "PENDING":
                 changes[job_id] = queue_up(batch, row, queues)
             continue
+        if decided.outcome == "assign" and job_id not in holding and needs_tokens(context, row):
+            decided = without_tokens(batch, row, decided)
         change = _change(batch, world, row, decided, before)
         if change is None:
             continue

@@ -116,6 +116,8 @@ _ASKED = (
     jobs.c.todo,
     jobs.c.tasks_live,
     jobs.c.places,
+    jobs.c.domain,
+    jobs.c.tokens,
     jobs.c.state,
 )
 

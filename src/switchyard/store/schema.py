@@ -28,7 +28,7 @@ from switchyard.store.schema_clusters import (
     submit_tokens,
 )
 from switchyard.store.schema_quotes import quote_asks, quote_uses, quote_waits, quotes
-from switchyard.store.schema_rules import attributes, policies, projects
+from switchyard.store.schema_rules import attributes, policies, projects, token_pools
 
 # Defined elsewhere, and part of the schema.
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "quote_waits",
     "quotes",
     "submit_tokens",
+    "token_pools",
 ]
 
 # SQLite uses a partial index only where the query says the same words, so these texts are shared with the queries.
@@ -70,6 +71,7 @@ QUEUED = "state = 'PENDING' AND blocked = 'queue'"
 PLACED = "places IS NOT NULL AND todo IS NOT NULL AND ended_us IS NULL"  # only arrays have a `todo`
 # PENDING, and kept from the router by something else: held, after others, a back-off.
 STOPPED = "state = 'PENDING' AND blocked IS NOT NULL AND blocked <> 'queue'"
+TOKENED = "tokens IS NOT NULL AND ended_us IS NULL"
 
 # Shared by many jobs. No foreign key holds them: without an index on the jobs' side removing one would read every job,
 # and that index costs each insert a sixth. `used_us` says when one was last put, and what was put lately stays.
@@ -145,6 +147,7 @@ jobs = Table(
     Column("crowd_max", Integer, nullable=True),
     # The places its limited queue gave it: of an array, how many of its tasks may be live at once.
     Column("places", Integer, nullable=True),
+    Column("tokens", Text, nullable=True),  # what it needs of token pools: held while it is assigned and not over
     Column("tries", Integer, nullable=False),  # retries granted so far
     Column("retries", Integer, nullable=False),  # retries allowed in all
     Column("avoid", Text, nullable=True),  # clusters that come last for this job, with the reason
@@ -162,6 +165,7 @@ jobs = Table(
 )
 Index("ix_jobs_seq", jobs.c.seq)
 Index("ix_jobs_due", jobs.c.wake_us, sqlite_where=text(DUE), postgresql_where=text(DUE))
+Index("ix_jobs_tokens", jobs.c.id, sqlite_where=text(TOKENED), postgresql_where=text(TOKENED))
 Index("ix_jobs_late", jobs.c.late_from_us, sqlite_where=text(LATE), postgresql_where=text(LATE))
 Index(
     "ix_jobs_crowd",

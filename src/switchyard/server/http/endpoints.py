@@ -56,6 +56,7 @@ from switchyard.server.http import graph_handlers, handlers, handlers_rendering,
 from switchyard.server.http.endpoint import ABANDON, AGENT, CURSOR, EITHER, JOINER, LIMIT, OPEN, Endpoint, Query
 from switchyard.server.http.endpoints_layout import LAYOUT
 from switchyard.server.http.endpoints_rules import RULES
+from switchyard.server.http.endpoints_tokens import TOKENS
 
 ACCOUNT = Query("account", about="whose jobs they are that show the token and no other credential")
 _JOB_FILTERS = (
@@ -309,6 +310,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("DELETE", "/v1/grants/{grant}", "Take a grant back", Deleted, handlers.grant_delete),
     *LAYOUT,
     *RULES,
+    *TOKENS,
     Endpoint(
         "POST",
         "/v1/cluster-resources",

@@ -243,6 +243,17 @@ def upgrade() -> None:
         batch_op.create_index("ix_idempotency_created", ["created_us"], unique=False)
 
     op.create_table(
+        "token_pools",
+        sa.Column("namespace", sa.Text(), nullable=False),
+        sa.Column("quota", sa.BigInteger(), nullable=False),
+        sa.Column("per_s", sa.Integer(), nullable=True),
+        sa.Column("leased_until_us", sa.BigInteger(), nullable=False),
+        sa.Column("created_us", sa.BigInteger(), nullable=False),
+        sa.Column("changed_us", sa.BigInteger(), nullable=False),
+        sa.Column("changed_by", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("namespace", name=op.f("pk_token_pools")),
+    )
+    op.create_table(
         "layout",
         sa.Column("part", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
@@ -412,6 +423,7 @@ def upgrade() -> None:
         sa.Column("crowd", sa.Text(), nullable=True),
         sa.Column("crowd_max", sa.Integer(), nullable=True),
         sa.Column("places", sa.Integer(), nullable=True),
+        sa.Column("tokens", sa.Text(), nullable=True),
         sa.Column("tries", sa.Integer(), nullable=False),
         sa.Column("retries", sa.Integer(), nullable=False),
         sa.Column("avoid", sa.Text(), nullable=True),
@@ -437,6 +449,13 @@ def upgrade() -> None:
             postgresql_where=sa.text(
                 "cancel_us IS NOT NULL AND agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"
             ),
+        )
+        batch_op.create_index(
+            "ix_jobs_tokens",
+            ["id"],
+            unique=False,
+            sqlite_where=sa.text("tokens IS NOT NULL AND ended_us IS NULL"),
+            postgresql_where=sa.text("tokens IS NOT NULL AND ended_us IS NULL"),
         )
         batch_op.create_index(
             "ix_jobs_crowd",
@@ -638,6 +657,11 @@ def downgrade() -> None:
             postgresql_where=sa.text("late_from_us IS NOT NULL"),
         )
         batch_op.drop_index(
+            "ix_jobs_tokens",
+            sqlite_where=sa.text("tokens IS NOT NULL AND ended_us IS NULL"),
+            postgresql_where=sa.text("tokens IS NOT NULL AND ended_us IS NULL"),
+        )
+        batch_op.drop_index(
             "ix_jobs_crowd",
             sqlite_where=sa.text("crowd IS NOT NULL AND ended_us IS NULL"),
             postgresql_where=sa.text("crowd IS NOT NULL AND ended_us IS NULL"),
@@ -674,6 +698,7 @@ def downgrade() -> None:
     op.drop_table("output")
     op.drop_table("leaders")
     op.drop_table("layout")
+    op.drop_table("token_pools")
     with op.batch_alter_table("idempotency", schema=None) as batch_op:
         batch_op.drop_index("ix_idempotency_created")
 

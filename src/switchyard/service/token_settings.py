@@ -1,0 +1,45 @@
+"""Which token pools a server has, what bounds them, and what it has counted of them since it started."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from switchyard.tokens.noop import NoopPools
+from switchyard.tokens.pools import LEASE_S_MAX, TokenPools
+
+
+@dataclass(frozen=True, slots=True)
+class PoolEntry:
+    """A registered pool, as it is kept in memory."""
+
+    quota: int
+    per_s: int | None
+    leased_until_us: int
+    created_us: int
+    changed_us: int
+    changed_by: str
+
+
+@dataclass
+class Counts:
+    """By namespace. Each server counts what it did itself; the leader also what waits."""
+
+    refused: Counter[str] = field(default_factory=Counter)
+    granted: Counter[str] = field(default_factory=Counter)
+    repaired: Counter[str] = field(default_factory=Counter)
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    waited_s: dict[str, float] = field(default_factory=dict)  # the longest that a job waited
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Wired once, in the server. `task_types`: what jobs of a type of task need, by the config."""
+
+    pools: TokenPools = field(default_factory=NoopPools)
+    type: str = "noop"
+    quota_max: int = 100
+    lease_s_max: int = LEASE_S_MAX
+    task_types: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
