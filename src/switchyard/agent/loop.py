@@ -3,6 +3,7 @@
     park    waits at the server for work (poller.park)
     talk    sends reports and output as soon as there are any (poller.talk)
     runner  starts, watches and ends attempts (runner.turn)
+    refresh asks the cluster how all stands (backend.refresh)
     look    looks every few minutes whether the cluster has something else than it had (backend.look)
 
 The main thread watches them (command.py). Nothing that happens to a server, a disk or a job ends the agent; only a
@@ -116,7 +117,13 @@ class Loop:
     def start(self) -> None:
         self._threads = [
             threading.Thread(target=self._keep, args=(name, step), name=name, daemon=True)
-            for name, step in (("park", self._park), ("talk", self._talk), ("runner", self._run), ("look", self._look))
+            for name, step in (
+                ("park", self._park),
+                ("talk", self._talk),
+                ("runner", self._run),
+                ("refresh", self._refresh),
+                ("look", self._look),
+            )
         ]
         for thread in self._threads:
             thread.start()
@@ -220,6 +227,10 @@ class Loop:
                 had_trouble = has_trouble
                 self._news.set()
             self._backend.watch(WATCH_S)
+
+    def _refresh(self) -> None:
+        """A thread of its own: a controller that hangs must not keep reports from being told."""
+        self._stop.wait(self._backend.refresh())
 
     def _look(self) -> None:
         """A thread of its own: a broken driver takes seconds to show that it does not answer."""
