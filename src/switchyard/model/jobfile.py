@@ -24,6 +24,7 @@ FIELDS = {
     "tags": "of the queue it should wait in",
     "quality_of_service": "how long it may wait before it is reported late: a tier, or a queueing_budget",
     "task_type": "what plugin overrides go by (default: default)",
+    "native": "told to the batch system: account, qos, reservation, constraint, licenses, gpu_type, exclusive, options",
     "execution": "how it is executed, where its rules are not to say: max_parallelism, envs, annotations, …",
     "priority": "higher goes first (default 0)",
     "labels": "free names and values to find it by",
