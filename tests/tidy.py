@@ -21,7 +21,7 @@ BAD_WORDS = frozenset({"util", "utils", "helper", "helpers", "common", "manager"
 
 # Where the environment is read: the doors a person or an operator comes through.
 ENVIRONMENT_PLACES = (
-    *("main.py", "cli/", "sdk/config.py", "agent/command.py"),
+    *("main.py", "cli/", "sdk/config.py", "agent/command.py", "agent/looking.py"),
     *("server/settings.py", "server/command.py", "server/db_command.py"),
 )
 # Where any failure at all is caught: the top of a loop that must outlive every defect of what it runs.

@@ -3,6 +3,7 @@
     park    waits at the server for work (poller.park)
     talk    sends reports and output as soon as there are any (poller.talk)
     runner  starts, watches and ends attempts (runner.turn)
+    refresh asks the cluster how all stands (backend.refresh)
     look    looks every few minutes whether the cluster has something else than it had (backend.look)
     quote   answers what the server asks about jobs that may come (quoting.turn)
 
@@ -124,6 +125,7 @@ class Loop:
                 ("park", self._park),
                 ("talk", self._talk),
                 ("runner", self._run),
+                ("refresh", self._refresh),
                 ("look", self._look),
                 ("quote", self._quote),
             )
@@ -231,6 +233,10 @@ class Loop:
                 had_trouble = has_trouble
                 self._news.set()
             self._backend.watch(WATCH_S)
+
+    def _refresh(self) -> None:
+        """A thread of its own: a controller that hangs must not keep reports from being told."""
+        self._stop.wait(self._backend.refresh())
 
     def _look(self) -> None:
         """A thread of its own: a broken driver takes seconds to show that it does not answer."""

@@ -27,7 +27,7 @@ import msgspec
 
 from switchyard.agent.answer import Heard, Unreadable, read_answer
 from switchyard.agent.attempt import Change, Said, Stage
-from switchyard.agent.backends import Status
+from switchyard.agent.backends import Status, native_name
 from switchyard.agent.client import Connection
 from switchyard.agent.clock import stamp
 from switchyard.agent.journal import DiskTrouble, Journal
@@ -56,7 +56,7 @@ class Offer:
     """What the agent could take now."""
 
     want: int
-    room: Room
+    room: Room | None  # none: no bound but `want`
     load: Load
 
     def exceeds(self, other: Offer) -> bool:
@@ -64,6 +64,8 @@ class Offer:
         if self.want == 0 or other.want == 0:
             return self.want > other.want
         now, then = self.room, other.room
+        if now is None or then is None:
+            return self.want > other.want
         return now.cores > then.cores or now.gpus > then.gpus or now.memory_bytes > then.memory_bytes
 
 
@@ -233,14 +235,19 @@ class Poller:
         """A server that was restored from a backup may have forgotten that these began; to others it is no news."""
         for each in self._journal.attempts():
             if each.stage is Stage.RUNNING:
-                self._journal.say(each.key, Said(Report(*each.key, Seen.RUNNING, native_id=each.native_id), stamp()))
+                self._journal.say(
+                    each.key,
+                    Said(Report(*each.key, Seen.RUNNING, native_id=native_name(each.native_id or "")), stamp()),
+                )
 
     def _offer(self) -> Offer:
         load, room = self._runner.load(), self._runner.room()
         trouble = self._trouble()[:TROUBLE_MAX]
         live = sum(1 for each in self._journal.attempts() if each.is_live)
-        want = 0 if trouble or room.cores == 0 else max(0, min(self._jobs_max - live, BATCH_MAX))
-        return Offer(want, room, msgspec.structs.replace(load, trouble=trouble, values=self._values()))
+        is_full = room is not None and room.cores == 0
+        want = 0 if trouble or is_full else max(0, min(self._jobs_max - live, BATCH_MAX))
+        values = {**load.values, **self._values()}
+        return Offer(want, room, msgspec.structs.replace(load, trouble=trouble, values=values))
 
     def _poll(
         self,

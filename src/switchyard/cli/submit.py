@@ -11,6 +11,7 @@ from switchyard.cli.connect import SUBMIT_RETRY_S, connect
 from switchyard.cli.job_view import EXITS, exit_code_of, tally_text
 from switchyard.cli.output import clean, emit, note, paint
 from switchyard.cli.parser import Parser, add_shared, count, duration_s, number, pair
+from switchyard.cli.submit_native import add_native, native_of
 from switchyard.cli.submit_select import add_select, parameters_of, select_of
 from switchyard.cli.verdicts import print_explanation, print_plan
 from switchyard.cli.watching import follow, write_output
@@ -105,6 +106,7 @@ def given_of(args: Namespace) -> dict[str, Any]:
     given["select"] = select_of(args)
     given["parameters"] = parameters_of(args) or None
     given["tokens"] = dict(args.token) or None
+    given["native"] = native_of(args) or None
     given["retry"] = _retry(args) or None
     given["compatibility"] = None if args.compatibility is None else _read_needs(args.compatibility)
     return given
@@ -275,6 +277,7 @@ def _parser() -> Parser:
     parser.add_argument("command", nargs="...", metavar="CMD", help="the command and its arguments")
     _add_job(parser)
     _add_needs(parser)
+    add_native(parser)
     add_select(parser)
     _add_when(parser)
     _add_doing(parser)

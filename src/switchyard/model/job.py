@@ -131,6 +131,25 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
             raise ValueError(f"limits.gpus ({self.limits.gpus}) must be the request ({self.gpus})")
 
 
+NativeWord = Annotated[str, Meta(max_length=512, pattern=r"^[\u0021-\u007e]*(?!\n)$")]
+NativeOption = Annotated[
+    str, Meta(max_length=1024, pattern=r"^--[a-z][a-z0-9-]*(=[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*)?(?!\n)$")
+]
+
+
+class Native(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a batch system is told beside the resources; a cluster without one has no use for it."""
+
+    account: NativeWord = ""  # whom the hours are charged to
+    qos: NativeWord = ""
+    reservation: NativeWord = ""
+    constraint: NativeWord = ""  # features of nodes, in the batch system's own words: `intel&avx512`
+    licenses: Annotated[list[Annotated[NativeWord, Meta(min_length=1)]], Meta(max_length=100)] = []  # `matlab:2`
+    gpu_type: NativeWord = ""
+    exclusive: bool = False  # whole nodes
+    options: Annotated[list[NativeOption], Meta(max_length=100)] = []  # further ones, where the site allows them
+
+
 class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What runs and what it needs. Stored once, by hash; never changes."""
 
@@ -149,6 +168,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     task_type: Name = "default"  # what plugin overrides go by
     execution: ExecutionConfig | None = None  # its own words; in an accepted job: what holds
     tokens: TokensOfJob = {}  # token pool → how many it holds from its assignment to its end
+    native: Native | None = None
 
     def __post_init__(self) -> None:
         if not self.command[0]:
@@ -227,6 +247,14 @@ class Task(Struct, frozen=True, omit_defaults=True):
     cancel_requested: bool = False
 
 
+class Usage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What an attempt has used, as far as its cluster says."""
+
+    elapsed_s: Annotated[int, Meta(ge=0, le=2**40)] = 0
+    memory_bytes_max: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None  # of the task or node that used most
+    nodes: Annotated[str, Meta(max_length=4096)] = ""  # by name, as the cluster writes them
+
+
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job as it stands. Times are µs since 1970, UTC."""
 
@@ -249,6 +277,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit_code: int | None = None
     signal: int | None = None
     native_id: str | None = None
+    usage: Usage | None = None  # of an ended one, where its cluster says
     created_us: int
     assigned_us: int | None = None
     leased_us: int | None = None

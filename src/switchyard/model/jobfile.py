@@ -25,6 +25,7 @@ FIELDS = {
     "quality_of_service": "how long it may wait before it is reported late: a tier, or a queueing_budget",
     "tokens": "what it holds of token pools from its assignment to its end: {matlab: 1}",
     "task_type": "what plugin overrides go by (default: default)",
+    "native": "told to the batch system: account, qos, reservation, constraint, licenses, gpu_type, exclusive, options",
     "execution": "how it is executed, where its rules are not to say: max_parallelism, envs, annotations, …",
     "priority": "higher goes first (default 0)",
     "labels": "free names and values to find it by",

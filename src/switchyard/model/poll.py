@@ -8,7 +8,7 @@ from msgspec import Meta, Raw, Struct
 
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
-from switchyard.model.job import JobSpec
+from switchyard.model.job import JobSpec, Usage
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.log import OUTPUT_BYTES_MAX
 from switchyard.model.names import Name
@@ -66,6 +66,7 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     signal: Annotated[int, Meta(ge=0, le=255)] | None = None
     reason: Text = ""
     cause: Cause = Cause.JOB  # of a failure
+    usage: Usage | None = None  # of an end
 
 
 class OutputChunk(Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,6 +124,7 @@ class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     labels: dict[str, str] = {}
     cluster: str = ""
+    queue: str = ""
     native_queue: str | None = None  # what the cluster's batch system calls the job's queue; none: its own default
     lo: int | None = None
     hi: int | None = None

@@ -25,7 +25,7 @@ from switchyard.model.api import (
 from switchyard.model.execution import ExecutionConfig, QualityOfService
 from switchyard.model.ids import is_id
 from switchyard.model.image import Compatibility
-from switchyard.model.job import Job, JobRequest, JobSpec, Limits, OnLost, State, Task
+from switchyard.model.job import Job, JobRequest, JobSpec, Limits, Native, OnLost, State, Task
 from switchyard.model.lifecycle import FINAL
 from switchyard.model.quote import Quotes
 from switchyard.model.retry import Retry
@@ -79,6 +79,7 @@ class JobFields(TypedDict, total=False):
     task_type: str | None
     tokens: Mapping[str, int] | None
     execution: ExecutionConfig | Mapping[str, Any] | None
+    native: Native | Mapping[str, Any] | None
     quality_of_service: QualityOfService | Mapping[str, Any] | None
     on_lost: OnLost | str | None
     lost_after: int | str | None

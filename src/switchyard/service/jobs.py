@@ -14,7 +14,7 @@ from switchyard.model.api import Event, Page
 from switchyard.model.attributes import JobPolicy
 from switchyard.model.ids import LENGTH, is_id
 from switchyard.model.idset import IdSet
-from switchyard.model.job import Job, State, Tally
+from switchyard.model.job import Job, State, Tally, Usage
 from switchyard.model.lifecycle import FINAL, cancel
 from switchyard.model.names import readable
 from switchyard.model.queue import queue_of
@@ -224,6 +224,7 @@ def job_view(row: jobs.Row) -> Job:
         exit_code=row.exit_code,
         signal=row.signal,
         native_id=row.native_id,
+        usage=msgspec.json.decode(row.usage, type=Usage) if row.usage else None,
         created_us=row.created_us,
         assigned_us=row.assigned_us,
         leased_us=row.leased_us,

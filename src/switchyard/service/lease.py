@@ -367,6 +367,7 @@ def lease_of(row: leases.Row, cluster: str, *, native_queue: str | None, job: st
         priority=row.priority,
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
         cluster=cluster,
+        queue=queue_of(row.lane),
         native_queue=native_queue,
         known=row.fence_known,
         spec=msgspec.Raw(row.spec.encode()),

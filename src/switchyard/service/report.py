@@ -191,6 +191,9 @@ def change_of(
             change["reason"] = row.reason or step.reason  # who asked for it, not only that it came
         change["exit_code"] = item.exit_code if item else None
         change["signal"] = item.signal if item else None
+        if item is not None and item.usage is not None:
+            kept = msgspec.structs.replace(item.usage, nodes=readable(item.usage.nodes))
+            change["usage"] = msgspec.json.encode(kept).decode()
     elif state is State.PENDING:
         archive(batch, row, step)
         batch.free(row)

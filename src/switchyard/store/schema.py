@@ -128,6 +128,7 @@ jobs = Table(
     Column("native_id", Text, nullable=True),
     Column("exit_code", Integer, nullable=True),
     Column("signal", Integer, nullable=True),
+    Column("usage", Text, nullable=True),  # what it used, as its cluster says
     Column("created_us", BigInteger, nullable=False),
     Column("assigned_us", BigInteger, nullable=True),
     Column("leased_us", BigInteger, nullable=True),

@@ -12,12 +12,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from switchyard.agent.backends import Piece, Quote, Setting, Status, marker, supervisor
+from switchyard.agent.backends import REFRESH_S, Piece, Quote, Setting, Status, marker, supervisor
 from switchyard.agent.backends.jobdir import NEVER, Claim, Exit, JobDir
 from switchyard.agent.clock import Stamp
 from switchyard.agent.environment import variables
@@ -54,10 +54,15 @@ class _Live:
 class LocalBackend:
     kind: ClassVar[str] = "local"
     is_submit_repeatable: ClassVar[bool] = True  # the claim in the job's directory lets one supervisor through
+    has_queue: ClassVar[bool] = False
+    finds_graph: ClassVar[bool] = False
+    submits_at_once: ClassVar[int] = 1
+    jobs_max: ClassVar[int] = 64
+    range_max: int = 1
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._graph = setting.graph
+        self._graph = setting.known_graph
         self._jobs = setting.directory / "jobs"
         self._jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._program = _compiled(setting.directory)
@@ -109,6 +114,9 @@ class LocalBackend:
             raise Unavailable(f"The job's directory {job.path} cannot be written: {exc}.") from exc
         return name
 
+    def submit_range(self, leases: Sequence[Lease]) -> list[str]:
+        return [self.submit(lease) for lease in leases]
+
     def find(self, marker: str) -> str | None:
         return marker if (self._jobs / marker).is_dir() else None
 
@@ -131,6 +139,9 @@ class LocalBackend:
 
     def output(self, native_id: str, stream: str, *, offset: int, size: int) -> Piece:
         return JobDir(self._jobs / native_id).read(stream, offset=offset, size=size)
+
+    def refresh(self) -> float:
+        return REFRESH_S
 
     def watch(self, timeout_s: float) -> None:
         if any(live.fd < 0 for live in self._live.values()):

@@ -408,6 +408,7 @@ def upgrade() -> None:
         sa.Column("native_id", sa.Text(), nullable=True),
         sa.Column("exit_code", sa.Integer(), nullable=True),
         sa.Column("signal", sa.Integer(), nullable=True),
+        sa.Column("usage", sa.Text(), nullable=True),
         sa.Column("created_us", sa.BigInteger(), nullable=False),
         sa.Column("assigned_us", sa.BigInteger(), nullable=True),
         sa.Column("leased_us", sa.BigInteger(), nullable=True),
