@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import agents, crowd, match, policy, rainbow, scale, slurm, start, submit, tokens
+from bench import agents, crowd, explain, match, policy, rainbow, scale, slurm, start, submit, tokens
 from bench.table import Table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
