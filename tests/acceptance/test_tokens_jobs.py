@@ -16,7 +16,7 @@ from switchyard.tokens.redis import RedisPools
 from tests.acceptance.bed import Ledger
 from tests.acceptance.pools import write
 from tests.processes import until
-from tests.programs import Server, isolated_env, start_agent, start_server, yard
+from tests.programs import Server, call, isolated_env, start_agent, start_server, yard
 from tests.redis_service import RedisServer, redis_running
 
 pytestmark = pytest.mark.xdist_group("tokens-jobs")
@@ -85,7 +85,12 @@ def test_exhausted_it_waits_says_who_holds_and_goes_when_one_frees(
     until(lambda: client.job(second).reason == f"matlab 1/1, held by job {first.id}", 20, "it says who holds")
     assert state(client, second) is State.PENDING
     assert client.token_pool(matlab).waiting == 1
-    assert "1 of matlab; taken when it is assigned" in yard("explain", second, env=env).stdout
+    explained = yard("explain", second, env=env).stdout
+    assert "1 of matlab; taken when it is assigned" in explained
+    assert "1 more matlab token" in explained
+    shown = call("GET", f"{server.url}/metrics").body.decode()
+    for word, value in (("used", 1), ("quota", 1), ("waiting", 1), ("refusals_total", 1)):
+        assert f'switchyard_token_{word}{{token_pool="matlab"}} {value}.0' in shown
     assert [(holder.job, holder.units) for holder in client.token_holders(matlab)] == [(first.id, 1)]
     go.touch()
     assert client.handle(second).wait(timeout_s=30).state is State.SUCCEEDED

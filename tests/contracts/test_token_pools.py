@@ -180,6 +180,20 @@ def test_separators_in_a_token_are_part_of_it(pools: TokenPools, token: str) -> 
     assert pools.stand("a").used == 0
 
 
+@pytest.mark.parametrize("where", [{"project": "p/d"}, {"domain": "d/t"}, {"project": ""}, {"domain": ""}])
+def test_separators_in_a_project_or_domain_are_refused(pools: TokenPools, where: dict[str, Any]) -> None:
+    """Else project p, domain d and token t/u would be one with project p, domain d/t and token u."""
+    pools.register_resource("a", 10)
+    for call in (
+        lambda: pools.allocate_resource("a", "t", **where),
+        lambda: pools.renew_resource("a", "t", **where),
+        lambda: pools.allocate_many("a", [Claim("t", **where)]),
+    ):
+        with pytest.raises(Malformed, match="project and the domain"):
+            call()
+    assert pools.stand("a").used == 0
+
+
 def test_lease_that_is_not_renewed_gives_back_and_one_that_is_stays(pools: TokenPools) -> None:
     pools.register_resource("a", 2)
     assert pools.allocate_resource("a", "dies", lease_s=1).is_granted

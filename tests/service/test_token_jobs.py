@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from switchyard.service.token_jobs import Waiter, fair_order
+from switchyard.service.token_line import Waiter, fair_order
 
 
 def waiter(id_: str, lane: str = "default/a", *, priority: int = 0) -> Waiter:

@@ -18,6 +18,7 @@ T = TypeVar("T")
 _STRING = re.compile(rb'"([^"]*+)"(\s*+:)?+')
 YAML_DEPTH_MAX = 64
 YAML_BYTES_MAX = 16 * 2**20
+TEXT_PER_NODE = 100  # a long text counts as several values: an alias repeats all of it
 
 
 class JsonReader:
@@ -119,7 +120,7 @@ class _Traps:
         self._nodes = 0
 
     def refuse(self, node: Any, depth: int) -> None:
-        self._nodes += 1
+        self._nodes += 1 if isinstance(node.value, list) else 1 + len(node.value) // TEXT_PER_NODE
         if depth > YAML_DEPTH_MAX:
             raise Malformed(f"{self._place(node)}: nested deeper than {YAML_DEPTH_MAX}.")
         if id(node) in self._seen and not self._nodes_max:

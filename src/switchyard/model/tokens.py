@@ -150,8 +150,10 @@ def check_quota(quota: int, quota_max: int) -> None:
         )
 
 
-def check_token(token: str) -> None:
+def check_token(token: str, project: str, domain: str) -> None:
     """For callers that come by no door: the doors check by type."""
+    if "/" in project or "/" in domain or not project or not domain:
+        raise Malformed("The project and the domain of a token are names, without a slash.")
     if not 1 <= len(token) <= TOKEN_CHARS_MAX or not token.isprintable():
         raise Malformed(f"A token is a word of 1 to {TOKEN_CHARS_MAX} printable characters; this one has {len(token)}.")
 

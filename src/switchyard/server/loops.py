@@ -18,6 +18,7 @@ from switchyard.service import moving, places, pollers, token_jobs, upkeep, wait
 from switchyard.service.committer import Batch
 from switchyard.service.quoted import Quoting
 from switchyard.service.retention import Retention, Terms
+from switchyard.service.token_line import TokenCare
 from switchyard.store import access, clusters, leases
 
 log = structlog.get_logger()
@@ -45,7 +46,7 @@ class Loops:
         self._looked: tuple[int, int] | None = None  # the versions of world and access at the last look at what waits
         self._rest_until = self._look_at = 0.0
         self._mover = moving.Mover()
-        self._tokens = token_jobs.TokenCare()
+        self._tokens = TokenCare()
 
     def start(self) -> None:
         pace = self._yard.settings.pace

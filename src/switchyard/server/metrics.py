@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
 
@@ -22,7 +22,8 @@ from switchyard.server.http.answer import Receive, Scope, Send, send_body
 from switchyard.server.http.authenticate import authenticate_user
 from switchyard.server.yard import Yard
 from switchyard.service.pending import LiveJobs, live_jobs
-from switchyard.service.tally import Count, Histogram
+from switchyard.service.tally import KEYS_MAX, Count, Histogram
+from switchyard.service.tokens import pools_used
 
 KEPT_S = 5.0  # counts of what is stored; Prometheus scrapes every 15 s or so, and from every replica
 MEDIA = (b"content-type", CONTENT_TYPE_LATEST.encode())
@@ -44,6 +45,9 @@ COUNTERS = (
     _Shown("leases", "Attempts that were handed to agents.", "leases"),
     _Shown("moves", "Jobs that were moved from one cluster to another before they were leased.", "moves"),
     _Shown("quotes", "Quotes that were answered, refused or missed.", "quotes"),
+    _Shown("token_grants", "Claims that were granted, of callers and of jobs.", "token_grants"),
+    _Shown("token_refusals", "Claims that were refused; a job that waits counts once.", "token_refusals"),
+    _Shown("token_repairs", "Differences from what live jobs hold that were put right.", "token_repairs"),
     _Shown("http_requests", "Answers given, by route and status code.", "requests"),
 )
 HISTOGRAMS = (
@@ -51,6 +55,7 @@ HISTOGRAMS = (
     _Shown("commit_seconds", "One transaction of the committer.", "commit_s"),
     _Shown("commit_batch", "Changes in one transaction.", "batch"),
     _Shown("quote_seconds", "From the question to a cluster's quote.", "quote_s"),
+    _Shown("token_wait_seconds", "From a job's first refusal to its tokens.", "token_wait_s"),
     _Shown("quote_eta_error_seconds", "How far a start was from what was quoted.", "eta_error_s"),
 )
 
@@ -62,6 +67,8 @@ class Metrics(Collector):
         self._yard = yard
         self._live: LiveJobs | None = None
         self._live_at = 0.0
+        self._used: Mapping[str, int] = {}
+        self._used_at = -KEPT_S * 2
         self._lock = threading.Lock()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -78,6 +85,7 @@ class Metrics(Collector):
         for shown in HISTOGRAMS:
             yield _histogram(shown, getattr(tally, shown.of))
         yield from self._of_store()
+        yield from self._of_tokens()
         yield from self._of_process()
 
     def _of_store(self) -> Iterator[Metric]:
@@ -109,6 +117,29 @@ class Metrics(Collector):
             if queue.limits.running is not None:
                 most.add_metric([name], queue.limits.running)
         yield most
+
+    def _of_tokens(self) -> Iterator[Metric]:
+        context = self._yard.context
+        entries, waiting = context.snapshots.token_pools.entries, context.tokens.counts.waiting
+        shown: dict[str, tuple[str, Mapping[str, int]]] = {
+            "used": ("Units of a token pool that are held.", self._used_now()),
+            "quota": (
+                "How many units of a token pool there are.",
+                {name: each.quota for name, each in entries.items()},
+            ),
+            "waiting": ("Jobs that wait for tokens, as the leader last saw it.", waiting),
+        }
+        for word, (about, values) in shown.items():
+            gauge = GaugeMetricFamily(f"switchyard_token_{word}", about, labels=["token_pool"])
+            for name in sorted(values)[:KEYS_MAX]:
+                gauge.add_metric([name], values[name])
+            yield gauge
+
+    def _used_now(self) -> Mapping[str, int]:
+        with self._lock:
+            if time.monotonic() - self._used_at > KEPT_S:
+                self._used, self._used_at = pools_used(self._yard.context), time.monotonic()
+            return self._used
 
     def _live_now(self) -> LiveJobs:
         with self._lock:

@@ -25,7 +25,7 @@ from switchyard.service.quotes import quotes_of
 from switchyard.service.rights import Actor
 from switchyard.service.selecting import select_or_hold
 from switchyard.service.snapshots import Snapshots, owner_of
-from switchyard.service.token_needs import token_notes
+from switchyard.service.token_needs import token_hints, token_notes
 from switchyard.store import jobs
 
 
@@ -55,7 +55,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         state=state.value,
         plan=decided,
         now=_dated(context.snapshots, world, chosen.verdicts, decided),
-        hints=advice(ask, world, ruling, chosen, policy) if is_stuck else [],
+        hints=[*advice(ask, world, ruling, chosen, policy), *token_hints(context, row)] if is_stuck else [],
         notes=[
             *_notes(row, spec, earlier),
             *_waits(row, waits),

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import Gone, Resync
+from switchyard.model.cluster import POLLS
 from switchyard.model.idset import IdSet
 from switchyard.model.layout import Layout
 from switchyard.model.lifecycle import adopt
@@ -263,7 +264,12 @@ def choose(
 
 
 def _is_for(row: leases.Row, ask: LeaseAsk) -> bool:
-    """Whether this agent's backend is the one: the first of those the job wants that its cluster has."""
+    """Whether this agent's backend is the one: the first of those the job wants that its cluster has.
+
+    Who only polls gets no arrays: it could not say which task it means.
+    """
+    if ask.backend == POLLS and row.array is not None:
+        return False
     wanted = row.lane.partition(" ")[2]
     if not wanted:
         return True

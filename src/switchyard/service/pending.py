@@ -20,8 +20,12 @@ BEGINNINGS = (
     ("waits: no clusters passed selection", "selection"),
     ("waits: the selection cannot be followed", "selection"),
     ("queue ", "queue"),
+    ("waits for tokens", "tokens"),
+    ("the token pool", "tokens"),
+    ("there is no token pool", "tokens"),
 )
 _HEALTH = re.compile(rf"waits for [^:]+: ({'|'.join(health.value for health in Health)})\b")
+_TOKENS = re.compile(r"asks for \d+ of |\S+ \d+/\d+[, ]")  # matlab 40/40, held by …
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,11 @@ def live_jobs(context: Context) -> LiveJobs:
 
 
 def reason_word(reason: str) -> str:
-    """down, cordoned, paused, selection, quotes, queue; other."""
+    """down, cordoned, paused, selection, quotes, queue, tokens; other."""
     if (health := _HEALTH.match(reason)) is not None:
         return health[1]
+    if _TOKENS.match(reason) is not None:
+        return "tokens"
     return next((word for beginning, word in BEGINNINGS if reason.startswith(beginning)), OTHER)
 
 

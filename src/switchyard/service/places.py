@@ -7,7 +7,7 @@ An array holds as many as it was given, which is how many of its tasks may be li
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +21,11 @@ from switchyard.service.arrays import ArrayJob
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.history import waits
-from switchyard.service.limits import FREED, QUEUE
+from switchyard.service.limits import FREED, QUEUE, why_queued
 from switchyard.service.queues import cores_by_project, waiting_of
-from switchyard.service.token_jobs import TokenCare, refused_tokens
+from switchyard.service.token_jobs import refused_tokens
+from switchyard.service.token_line import Look, TokenCare, could_have, forget, never
+from switchyard.service.token_needs import needs_of_row
 from switchyard.service.upkeep import ROUND_MAX, Leadership, place, rule_all
 from switchyard.store import jobs
 from switchyard.store import queues as store
@@ -31,6 +33,8 @@ from switchyard.store.database import Tx
 
 ROUNDS_MAX = 20  # of one queue in one turn: others wait, too
 ARRAYS_MAX = 1000  # arrays with places that are looked at in one turn
+CLOSED_MAX = 200  # token pools without tokens that one turn bears; what is behind them waits for the next
+HEADS_MAX = 5000  # jobs of a lane looked at in one round, where some of them can never have their tokens
 
 
 def promote(context: Context, leadership: Leadership, tokens: TokenCare | None = None) -> int:
@@ -39,15 +43,26 @@ def promote(context: Context, leadership: Leadership, tokens: TokenCare | None =
     with context.database.read() as tx:
         lanes = [*store.queued_lanes(tx), *(row.lane for row in store.arrays_placed(tx, ARRAYS_MAX))]
     done = 0
-    for name in sorted({queue_of(lane) for lane in lanes}):
-        passed: dict[str, str] = {}  # jobs whose tokens are not to be had, and why: others may have the place
-        for _ in range(ROUNDS_MAX):
-            known = len(passed)
-            changed = _round(context, leadership, name, tokens, passed)
+    names = sorted({queue_of(lane) for lane in lanes})
+    forget(context, tokens, tokens.ahead.keys() - {Look().group, *names})
+    for name in names:
+        turn = Turn(Look(name))
+        forget(context, tokens, [name])  # this look says who waits
+        for _ in range(ROUNDS_MAX + CLOSED_MAX):
+            known = (len(turn.look.closed), turn.is_wide)
+            changed = _round(context, leadership, tokens, turn)
             done += changed
-            if changed < ROUND_MAX and len(passed) == known:
+            if changed < ROUND_MAX and known == (len(turn.look.closed), turn.is_wide):
                 break  # what became free meanwhile wakes the leader again
     return done
+
+
+@dataclass
+class Turn:
+    """One queue's turn. Jobs whose tokens are not to be had are passed by: others may have the place."""
+
+    look: Look
+    is_wide: bool = False  # some at the head can never have their tokens: one must look further
 
 
 @dataclass
@@ -78,18 +93,21 @@ class Places:
         self.by_project[project] = self.by_project.get(project, 0) + places
 
 
-def _round(context: Context, leadership: Leadership, name: str, tokens: TokenCare, passed: dict[str, str]) -> int:
+def _round(context: Context, leadership: Leadership, tokens: TokenCare, turn: Turn) -> int:
     """One transaction's worth of one queue."""
+    name = turn.look.group
     queue, world = queue_named(context.snapshots.laid.layout.queues, name), context.snapshots.world
     with context.database.read() as tx:
         arrays = [row for row in store.arrays_placed(tx, ARRAYS_MAX) if queue_of(row.lane) == name]
-        rows = _next_rows(tx, queue, name, arrays, passed)
+        found = _next_rows(context, tx, queue, arrays, turn)
+        rows = found.rows
         specs = jobs.spec_many(tx, (row.spec_hash for row in rows))
     rulings = dict(rule_all(context, world, [row for row in rows if row.state == State.PENDING.value], specs))
-    refused = refused_tokens(context, tokens, rows, rulings)
-    passed |= refused
+    refused = refused_tokens(context, tokens, turn.look, rows=rows, rulings=rulings, behind=found.behind)
     order = [row.id for row in rows if row.id not in refused]
-    ids = {*order, *(row.id for row in arrays), *refused}
+    said = {row.id: row.reason for row in (*rows, *found.behind)}
+    told = found.told | {job_id: why for job_id, why in refused.items() if said[job_id] != why}
+    ids = {*order, *(row.id for row in arrays), *told}
     if not ids:
         return 0
 
@@ -100,45 +118,82 @@ def _round(context: Context, leadership: Leadership, name: str, tokens: TokenCar
         locked = jobs.job_lock(batch.tx, ids)
         trimmed = _trim(batch, taken, [row for row in locked.values() if _has_places(row)])
         ordered = [locked[job_id] for job_id in order if job_id in locked and job_id not in trimmed]
-        _tell(batch, refused, locked)
+        _tell(batch, told, locked)
         return len(trimmed) + _give(context, batch, world, taken, rows=ordered, rulings=rulings)
 
     return context.committer.call(apply, locks=sorted(ids))
 
 
-def _tell(batch: Batch, refused: Mapping[str, str], locked: Mapping[str, jobs.Row]) -> None:
-    """Those that could have a place, were it not for their tokens, hear so."""
-    new = {job_id: why for job_id, why in refused.items() if job_id in locked and locked[job_id].reason != why}
+def _tell(batch: Batch, told: Mapping[str, str], locked: Mapping[str, jobs.Row]) -> None:
+    """Those that wait for another reason than they heard last: their tokens, or a place, now that there are tokens."""
+    rows = {job_id: row for job_id, row in locked.items() if job_id in told and row.blocked == QUEUE}
+    new = {job_id: told[job_id] for job_id, row in rows.items() if row.reason != told[job_id]}
     for job_id, why in new.items():
         waits(batch, locked[job_id], why)
     jobs.job_change(batch.tx, {job_id: {"reason": why} for job_id, why in new.items()})
 
 
-def _next_rows(tx: Tx, queue: Queue, name: str, arrays: list[store.Row], passed: Collection[str]) -> list[store.Row]:
-    """Those that are next as far as there are places now, in order; what the transaction finds may be less."""
-    taken = store.places_taken(tx, [name])
-    places = Places.of(queue, taken)
+@dataclass
+class Found:
+    """Who is next, as far as there are places, in order; and who needs tokens that are not to be had."""
+
+    rows: list[store.Row] = field(default_factory=list)
+    behind: list[store.Row] = field(default_factory=list)
+    told: dict[str, str] = field(default_factory=dict)  # whose reason is over: what they wait for is a place
+
+
+def _next_rows(context: Context, tx: Tx, queue: Queue, arrays: list[store.Row], turn: Turn) -> Found:
+    """As it is now; what the transaction finds may be less."""
+    taken, name = store.places_taken(tx, [turn.look.group]), turn.look.group
+    places, found = Places.of(queue, taken), Found()
     lanes = [lane for lane in store.queued_lanes(tx) if queue_of(lane) == name]
-    lanes = [lane for lane in lanes if places.spare_for(project_of(lane)) > 0]
+    full = [lane for lane in lanes if places.spare_for(project_of(lane)) <= 0]
+    for lane in full:
+        found.told |= _reasons_over(context, tx, lane)
     if places.spare <= 0:
-        return []
+        return found
+    lanes = [lane for lane in lanes if lane not in full]
     each_max = max(1, min(places.spare, ROUND_MAX, 10 * ROUND_MAX // (len(lanes) or 1)))
-    heads = [
-        [row for row in store.queued_heads(tx, lane, each_max + len(passed)) if row.id not in passed] for lane in lanes
-    ]
+    heads = [_heads(context, tx, lane, each_max, found=found, turn=turn) for lane in lanes]
     heads += [[row] for row in arrays if _has_places(row) and _width(row) > 0]
     cores = cores_by_project(tx) if len(heads) > 1 else {}
     for lane, (_, waiting_cores) in taken.items():  # who is in line for a lease has its cores already, so to speak
         cores[project_of(lane)] = cores.get(project_of(lane), 0.0) + waiting_cores
     line = Line.of(([waiting_of(row, queue) for row in rows] for rows in heads), cores)
-    found: list[store.Row] = []
-    while len(found) < ROUND_MAX and places.spare > 0 and (waiting := line.next()) is not None:
+    while len(found.rows) < ROUND_MAX and places.spare > 0 and (waiting := line.next()) is not None:
         count = min(_width(waiting.row), places.spare_for(waiting.project))
         if count > 0:
-            found.append(waiting.row)
+            found.rows.append(waiting.row)
             places.take(waiting.project, count)
             line.give(waiting, waiting.row.cores * count)
     return found
+
+
+def _heads(context: Context, tx: Tx, lane: str, limit: int, *, found: Found, turn: Turn) -> list[store.Row]:
+    """The first of a lane without those whose tokens are not to be had, who join those behind."""
+    look, closed = turn.look, list(turn.look.closed)[:CLOSED_MAX]
+    rows = store.queued_heads(tx, lane, HEADS_MAX if turn.is_wide else limit, without=closed)
+    if not context.tokens.pools.is_enforced:
+        return rows
+    hopeless = [row for row in rows if row.tokens and not row.tasks_live and never(context, needs_of_row(row))]
+    turn.is_wide = turn.is_wide or bool(hopeless)
+    shut = store.queued_needing(tx, lane, ROUND_MAX, namespaces=closed) if closed else []
+    found.behind += [row for row in (*hopeless, *shut) if row.id not in look.seen]
+    passed = {row.id for row in hopeless}
+    return [row for row in rows if row.id not in passed][:limit]
+
+
+def _reasons_over(context: Context, tx: Tx, lane: str) -> dict[str, str]:
+    """Jobs that were told to wait for tokens, which they could have by now, had they a place."""
+    why = why_queued(context.snapshots.laid.layout.queues, lane)
+    told = store.queued_told(tx, lane, ROUND_MAX, reason=why) if context.tokens.pools.is_enforced else []
+    by_needs: dict[str, bool] = {}
+    for row in told:
+        needs = needs_of_row(row)
+        key = str(needs)
+        if key not in by_needs:
+            by_needs[key] = never(context, needs) is None and could_have(context, needs)
+    return {row.id: why for row in told if by_needs[str(needs_of_row(row))]}
 
 
 def _trim(batch: Batch, taken: Places, arrays: Iterable[jobs.Row]) -> set[str]:

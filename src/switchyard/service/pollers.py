@@ -1,4 +1,4 @@
-"""Clusters that only poll: no agent of ours stands beside them. They register themselves, receive, and accept.
+"""Clusters that only poll: no agent of ours stands beside them. They receive, and accept.
 
 What such a cluster receives is leased to it for a minute under a number that fits in 32 bits; accepted, the job is its
 own. What was received and not accepted comes back when the lease is over, and is given out under a new number.
@@ -6,43 +6,31 @@ own. What was received and not accepted comes back when the lease is over, and i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from switchyard.errors import Denied, NameTaken, Unavailable
-from switchyard.model.access import On
-from switchyard.model.cluster import POLLS, ClusterRequest
+from switchyard.errors import Denied, PolicyRefused
+from switchyard.model.cluster import POLLS
 from switchyard.model.lifecycle import FINAL, Answer, Seen, assign, give_back
-from switchyard.model.poll import BATCH_MAX, Join, Lease, Report
+from switchyard.model.poll import BATCH_MAX, Lease, Report
 from switchyard.model.queue import UNCOUNTED, lane_of
-from switchyard.service import graphs
-from switchyard.service.clusters import admitted_by, agent_row, register
 from switchyard.service.committer import Batch
-from switchyard.service.context import Context, audited, bump
-from switchyard.service.credential import holds, make_credential, split_credential
+from switchyard.service.context import Context
 from switchyard.service.lease import Given, LeaseAsk, Leasing
 from switchyard.service.limits import FREED
 from switchyard.service.report import ReportWrite, Settled, apply_reports, archive, change_of, life_of, record
 from switchyard.service.snapshots import AgentEntry
-from switchyard.service.submit_tokens import put_token
 from switchyard.store import clusters, handovers, jobs
-from switchyard.store import graphs as graph_store
 
-AGENT_NAME = "poller"
 HANDED_OVER = "handed over, end not reported"
-ANSWER_BYTES = 2 * 2**20  # its clients take 4 MiB, of which the wire needs a little
+ANSWER_BYTES = 4 * 2**20 - 64 * 1024  # its clients take 4 MiB, of which the wire needs a little
+WIRE_BYTES = 32  # of one job in the answer, besides its text
+STEP = 64  # jobs leased at once while an answer fills
 ROUND_MAX = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """Both are shown once."""
-
-    token: str
-    secret: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,111 +42,65 @@ class Handed:
     jobspec: str | None
 
 
-def poller_register(context: Context, name: str, source: graphs.Source, *, join_token: str | None) -> Registered | None:
-    """Register a cluster with what it has, all or nothing; none: the name is taken.
-
-    `join_token`: the invitation by which it comes, which is used up; without, the caller has seen the server's secret.
-    """
-    request = Join(cluster=name, name=AGENT_NAME, journal=context.new_id(), backend=POLLS)
-    parts = split_credential(join_token, "join") if join_token is not None else None
-    if join_token is not None and parts is None:
-        raise Denied("request denied: this is neither the registration secret nor a join token.")
-    graph = graphs.compiled(context, {graphs.OPERATOR: source}, where=f"cluster {name}")
-    assert graph is not None
-    encoded = msgspec.json.encode(graph).decode()
-    agent_id = context.new_id()
-    secret, hash_ = make_credential("agent", agent_id)
-
-    def apply(batch: Batch) -> Registered | None:
-        row = clusters.cluster_by_name(batch.tx, name)
-        if row is not None and not _is_vacant(batch, context, row, is_invited=parts is not None):
-            return None
-        if parts is not None:
-            cluster_id = admitted_by(batch, parts, request)
-        else:
-            cluster_id = row.id if row else register(batch, context, AGENT_NAME, ClusterRequest(name))
-        clusters.agent_insert(batch.tx, agent_row(batch, agent_id, cluster_id, hash_, request))
-        graph_store.source_put(batch.tx, graphs.source_row(batch, cluster_id, graphs.OPERATOR, source, by=AGENT_NAME))
-        clusters.cluster_change(batch.tx, cluster_id, {"backend": POLLS, "graph": encoded})
-        bump(batch, "clusters")
-        audited(batch, context, AGENT_NAME, "cluster.register", name, after={"agent": agent_id})
-        return Registered(put_token(batch, context, On.CLUSTER, cluster_id), secret)
-
-    try:
-        found: Registered | None = context.committer.call(apply)
-    except NameTaken:
-        return None
-    return found
-
-
-def _is_vacant(batch: Batch, context: Context, row: clusters.Row, *, is_invited: bool) -> bool:
-    """A name that the server's file has, or that an invitation is for, waits for whoever has the right to it."""
-    is_expected = is_invited or row.name in context.snapshots.laid.base.clusters
-    return is_expected and row.graph is None and not clusters.agent_count(batch.tx, row.id)
-
-
-def poller(context: Context, name: str, secret: str) -> AgentEntry:
-    """Whoever knows the secret of this cluster. A wrong name and a wrong secret are told the same."""
-    parts = split_credential(secret, "agent")
-    found = _held(context, name, parts) if parts else None
-    if found is None and parts is not None:
-        context.snapshots.refresh()  # it may have been registered at another server a moment ago
-        found = _held(context, name, parts)
-    if found is None:
-        raise Denied("request denied: there is no such cluster, or this is not its secret.")
-    return found
-
-
-def _held(context: Context, name: str, parts: tuple[str, str]) -> AgentEntry | None:
-    fleet = context.snapshots.fleet
-    entry = fleet.agents.get(parts[0])
-    if entry is None or entry.backend != POLLS or not holds(parts[1], entry.hash):
-        return None
-    row = fleet.rows.get(entry.cluster_id)
-    return entry if row is not None and row.name == name else None
+class _TooMuch(Exception):
+    """More than one answer holds: what was leased is put back."""
 
 
 def receive(
-    context: Context, leasing: Leasing, entry: AgentEntry, cluster: str, *, most: int, lease_us: int
-) -> list[Handed]:
-    """The next jobs of this cluster, each under a number; as many as one answer holds."""
+    context: Context, leasing: Leasing, entry: AgentEntry, *, most: int, lease_us: int, write: Callable[[Handed], str]
+) -> dict[int, str]:
+    """The next jobs of this cluster, each under a number, as `write` writes them; as many as one answer holds."""
     take_back(context, lease_us=lease_us, cluster_id=entry.cluster_id)
     want = most if 0 < most < BATCH_MAX else BATCH_MAX
+    member = context.snapshots.world.by_id.get(entry.cluster_id)
+    if member is None:
+        raise Denied("request denied: this cluster was deleted.")
 
-    def apply(batch: Batch) -> list[Handed]:
-        found: list[Lease] = []
-        size, step = 0, 1
-        while want > len(found) and size < ANSWER_BYTES:
-            more = _lease(batch, leasing, entry, cluster, min(step, want - len(found)))
-            found += more
-            size += sum(len(lease.spec) for lease in more if isinstance(lease.spec, msgspec.Raw))
-            if len(more) < step:
+    def apply(batch: Batch) -> dict[int, str]:
+        session, _ = clusters.agent_sessions(batch.tx, [entry.id]).get(entry.id, (-1, False))
+        ask = LeaseAsk(
+            entry.id, member.id, member.name, session, want=0, room=None, backend=POLLS, backends=member.backends
+        )
+        found: dict[int, str] = {}
+        spare, step = ANSWER_BYTES, STEP
+        while (asked := min(step, want - len(found))) > 0:
+            # One that is too large for any answer goes alone: some clients take more.
+            room = spare if found or asked > 1 else None
+            more = _take(batch, leasing, replace(ask, want=asked), write, room=room)
+            if more is None:
+                step = asked // 2
+                continue
+            found |= more
+            spare -= _size(more)
+            if len(more) < asked:
                 break
-            step *= 2  # few at first: one job may fill the whole answer
-        return _number(batch, entry, found)
+        return found
 
     return context.committer.call(apply)
 
 
-def _lease(batch: Batch, leasing: Leasing, entry: AgentEntry, cluster: str, want: int) -> list[Lease]:
-    session, _ = clusters.agent_sessions(batch.tx, [entry.id]).get(entry.id, (-1, False))
-    ask = LeaseAsk(
-        agent_id=entry.id,
-        cluster_id=entry.cluster_id,
-        cluster=cluster,
-        session=session,
-        want=want,
-        room=None,
-        backend=POLLS,
-        backends=frozenset({POLLS}),
-    )
-    given = leasing.apply_leases(batch, [ask])[0]
-    if not isinstance(given, Given):
-        raise given
-    return given.leases
+def _take(
+    batch: Batch, leasing: Leasing, ask: LeaseAsk, write: Callable[[Handed], str], *, room: int | None
+) -> dict[int, str] | None:
+    """Lease and number so many; none, and nothing was done, if they do not fit."""
+    before = len(batch.events)
+    with suppress(_TooMuch), batch.tx.begin_nested():
+        given = leasing.apply_leases(batch, [ask])[0]
+        if not isinstance(given, Given):
+            raise given
+        found = {handed.number: write(handed) for handed in _number(batch, ask.cluster_id, given.leases)}
+        if room is not None and _size(found) > room:
+            raise _TooMuch
+        return found
+    del batch.events[before:]
+    return None
 
 
-def _number(batch: Batch, entry: AgentEntry, leases: list[Lease]) -> list[Handed]:
+def _size(texts: dict[int, str]) -> int:
+    return sum(len(text.encode()) + WIRE_BYTES for text in texts.values())
+
+
+def _number(batch: Batch, cluster_id: str, leases: list[Lease]) -> list[Handed]:
     ids = [lease.job for lease in leases]
     drawn = handovers.handover_undelivered(batch.tx, ids)
     handovers.handover_receive(
@@ -173,8 +115,9 @@ def _number(batch: Batch, entry: AgentEntry, leases: list[Lease]) -> list[Handed
     specs = handovers.handover_jobspecs(batch.tx, ids)
     numbers = handovers.handover_insert(
         batch.tx,
-        [handover_row(lease.job, entry.cluster_id, fence=lease.fence, received_us=batch.now_us) for lease in fresh],
+        [handover_row(lease.job, cluster_id, fence=lease.fence, received_us=batch.now_us) for lease in fresh],
     )
+    refuse_full(numbers)
     number_of = dict(zip((lease.job for lease in fresh), numbers, strict=True))
     number_of |= {job: row.number for job, row in drawn.items()}
     return [Handed(number_of[lease.job], lease, specs.get(lease.job)) for lease in leases]
@@ -205,6 +148,7 @@ def accept(context: Context, entry: AgentEntry, numbers: Sequence[int]) -> int:
     found = _given(context, entry, numbers)
 
     def apply(batch: Batch) -> int:
+        _look_again(batch, found.values())
         rows = handovers.handover_get(batch.tx, entry.cluster_id, list(found))
         still = [row for row in rows.values() if row.is_open]
         reports = [
@@ -226,6 +170,7 @@ def report_ends(
     found = _given(context, entry, [number for number, _ in reports])
 
     def apply(batch: Batch) -> tuple[list[int], list[int], list[int]]:
+        _look_again(batch, found.values())
         rows = handovers.handover_get(batch.tx, entry.cluster_id, list(found))
         known = [(number, item) for number, item in reports if number in rows and rows[number].accepted_us is not None]
         told = [
@@ -242,6 +187,11 @@ def report_ends(
 def _given(context: Context, entry: AgentEntry, numbers: Sequence[int]) -> dict[int, handovers.Row]:
     with context.database.read() as tx:
         return handovers.handover_get(tx, entry.cluster_id, numbers)
+
+
+def _look_again(batch: Batch, rows: Iterable[handovers.Row]) -> None:
+    """The jobs are locked; but another call of this very batch may have changed them since."""
+    batch.rows |= jobs.job_lock(batch.tx, [row.job_id for row in rows])
 
 
 def _is_cancelling(batch: Batch, row: handovers.Row) -> bool:
@@ -266,13 +216,15 @@ def take_back(context: Context, *, lease_us: int, cluster_id: str | None = None)
 
     def apply(batch: Batch) -> int:
         changes = {}
-        for row in overdue:
+        _look_again(batch, overdue)
+        still = handovers.handover_still_open(batch.tx, [row.number for row in overdue])
+        for row in still:  # the others were accepted meanwhile
             job = batch.rows.get(row.job_id)
             if job is None or job.fence != row.fence or job.agent_id is None or job.state != "ASSIGNED":
                 continue  # it ended, or went elsewhere
             changes[job.id] = _again(batch, job)
         jobs.job_change(batch.tx, changes)
-        handovers.handover_close(batch.tx, [row.number for row in overdue], accepted_us=None)
+        handovers.handover_close(batch.tx, [row.number for row in still], accepted_us=None)
         return len(changes)
 
     return context.committer.call(apply, locks=[row.job_id for row in overdue])
@@ -311,6 +263,7 @@ def let_go(context: Context, *, ttl_us: int) -> int:
 
     def apply(batch: Batch) -> int:
         changes: dict[str, dict[str, Any]] = {}
+        _look_again(batch, old)
         for row in old:
             job = batch.rows.get(row.job_id)
             if job is not None and job.fence == row.fence and job.state in ("SUBMITTED", "RUNNING"):
@@ -331,4 +284,5 @@ def let_go(context: Context, *, ttl_us: int) -> int:
 
 def refuse_full(numbers: Sequence[int]) -> None:
     if numbers and max(numbers) > handovers.NUMBER_MAX:
-        raise Unavailable("All numbers that Rainbow's clients can hold are used up.", next_step="Use `yard submit`.")
+        # Not Unavailable: that would be said to everybody in the batch.
+        raise PolicyRefused("All numbers that Rainbow's clients can hold are used up.", next_step="Use `yard submit`.")

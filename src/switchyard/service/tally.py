@@ -40,6 +40,9 @@ class Count:
         kept = key if key in self._values or len(self._values) < KEYS_MAX else self._other
         self._values[kept] = self._values.get(kept, 0) + amount
 
+    def get(self, *key: str) -> float:
+        return self._values.get(key, 0)
+
     def read(self) -> dict[Key, float]:
         with self._lock:
             return dict(self._values)
@@ -82,6 +85,7 @@ DECISION_S = (0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.005, 0.02, 0.1,
 COMMIT_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
 BATCH = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 QUOTE_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+TOKEN_WAIT_S = (0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
 ETA_ERROR_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0)
 
 
@@ -104,6 +108,12 @@ class Tally:
     quote_s: Histogram = field(default_factory=lambda: Histogram(QUOTE_S))  # from the question to the answer
     # How far a start was from what was quoted; `side`: late or early.
     eta_error_s: Histogram = field(default_factory=lambda: Histogram(ETA_ERROR_S, "cluster", "side"))
+    # Of token pools: claims of callers and of jobs, a job's once, however often it is looked at while it waits.
+    token_grants: Count = field(default_factory=lambda: Count("token_pool"))
+    token_refusals: Count = field(default_factory=lambda: Count("token_pool"))
+    token_repairs: Count = field(default_factory=lambda: Count("token_pool"))
+    # From a job's first refusal to its tokens; of one that was not refused, none.
+    token_wait_s: Histogram = field(default_factory=lambda: Histogram(TOKEN_WAIT_S, "token_pool"))
 
     def decided(self, keys: Iterable[Key], rejected_by: Iterable[str] = ()) -> None:
         """Decisions by pool, label, queue, cluster and outcome; and the steps that rejected some of them."""

@@ -6,21 +6,20 @@ the pools know is made to agree with that, so nothing leaks, whoever was killed 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import msgspec
 import structlog
 
-from switchyard.errors import NoSuchPool, Rebuilding, YardError
 from switchyard.model.verdict import Plan
 from switchyard.route.route import Ruling
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.limits import needs_place
+from switchyard.service.token_line import Held, Look, TokenCare, Waiter, give, grant
 from switchyard.service.token_needs import needs_of_row, why_tokens
-from switchyard.service.tokens import note_lease
 from switchyard.store import events
 from switchyard.store import tokens as store
 from switchyard.store.jobs import Row
@@ -30,37 +29,8 @@ log = structlog.get_logger()
 LIVE = frozenset({"ASSIGNED", "SUBMITTED", "RUNNING"})
 LOOK_MAX = 5000  # jobs read in one query
 COMPARE_US = 30_000_000  # between two looks at all that the pools know
-TOLD_MAX = 20  # waiting jobs that are told who holds; what those behind them hear changes seldom, and is cheap so
-HOLDERS_TOLD = 3
+ASKING_US = 5_000_000  # after a job's quotes were due: its tokens are kept for it no longer
 EPOCHS = "token_epochs"  # counts how often what was granted became known anew; none: nothing was ever granted
-
-Held = dict[str, dict[str, JobToken]]  # namespace → job → what it holds
-
-
-@dataclass(frozen=True, slots=True)
-class Waiter:
-    """A job that could be assigned now, were it not for its tokens."""
-
-    id: str
-    project: str
-    domain: str
-    lane: str
-    priority: int
-    created_us: int
-    reason: str  # why it waits, as it was told last
-    needs: dict[str, int]
-
-
-@dataclass
-class TokenCare:
-    """What the leader remembers between two rounds."""
-
-    term: int | None = None
-    held: Held = field(default_factory=lambda: defaultdict(dict))  # by jobs, as far as we took it
-    settled: int = -1  # the version of the registry that the pools were told
-    compare_us: int = 0
-    served: dict[str, int] = field(default_factory=dict)  # lane → when it last got tokens, as a number that grows
-    is_away: bool = True  # the pools did not answer in this round
 
 
 def tend(context: Context, care: TokenCare, *, term: int) -> None:
@@ -75,7 +45,7 @@ def tend(context: Context, care: TokenCare, *, term: int) -> None:
     if was_away:
         pools.lead(f"{term}")
         care.compare_us, care.settled = 0, -1
-    live = _live(context)
+    live = _live(context, care)
     is_whole = pools.is_whole()
     if not is_whole or care.settled != context.snapshots.token_pools.version:
         care.settled = _settle(context)
@@ -90,43 +60,6 @@ def tend(context: Context, care: TokenCare, *, term: int) -> None:
     care.is_away = False
 
 
-def grant(context: Context, care: TokenCare, waiters: Sequence[Waiter]) -> tuple[set[str], dict[str, str]]:
-    """Of jobs that could be assigned: those that now hold their tokens, and of the others why not.
-
-    In fair order, and nobody overtakes: who is refused stands before all others that need the same pool.
-    """
-    granted: set[str] = set()
-    reasons: dict[str, str] = {}
-    closed: dict[str, str] = {}  # namespace → why nobody gets more of it in this round
-    waiting: Counter[str] = Counter()
-    care.served = {waiter.lane: care.served.get(waiter.lane, 0) for waiter in waiters}
-    for waiter in fair_order(waiters, care.served):
-        shut = next((namespace for namespace in waiter.needs if namespace in closed), None)
-        if shut is None:
-            shut = _take(context, care, waiter, closed)
-        if shut is None:
-            granted.add(waiter.id)
-            care.served[waiter.lane] = max(care.served.values()) + 1
-            continue
-        waiting.update(waiter.needs.keys())
-        is_told = len(reasons) < TOLD_MAX
-        reasons[waiter.id] = closed[shut] if is_told else f"{closed[shut].partition(', held by')[0]}, others before it"
-    context.tokens.counts.waiting = dict(waiting)
-    return granted, reasons
-
-
-def fair_order(waiters: Iterable[Waiter], served: Mapping[str, int]) -> list[Waiter]:
-    """The highest priority first; of one priority each lane in turn, the one that was served longest ago first, so one
-    project's thousand do not stand before another's one; of one lane the oldest first. Pure."""
-    turns: Counter[tuple[int, str]] = Counter()
-    placed: list[tuple[tuple[int, int, int, str], Waiter]] = []
-    for waiter in sorted(waiters, key=lambda each: each.id):
-        turn = turns[waiter.priority, waiter.lane]
-        turns[waiter.priority, waiter.lane] += 1
-        placed.append(((-waiter.priority, turn, served.get(waiter.lane, 0), waiter.id), waiter))
-    return [waiter for _, waiter in sorted(placed, key=lambda each: each[0])]
-
-
 def set_aside(
     context: Context, rows: Sequence[Row], moving: list[tuple[str, Ruling]], waiters: list[tuple[Waiter, Ruling]]
 ) -> list[tuple[str, Ruling]]:
@@ -138,10 +71,18 @@ def set_aside(
     needing = {row.id: row for row in rows if row.tokens is not None and not needs_place(queues, row.lane)}
     if not needing:
         return moving
+    left: list[tuple[str, Ruling]] = []
     for job_id, ruling in moving:
-        if job_id in needing and ruling.outcome == "assign":
+        if job_id in needing and _could_go(ruling):
             waiters.append((_waiter(needing[job_id]), ruling))
-    return [(job_id, ruling) for job_id, ruling in moving if ruling.outcome != "assign" or job_id not in needing]
+        else:
+            left.append((job_id, ruling))
+    return left
+
+
+def _could_go(ruling: Ruling) -> bool:
+    """Or could ask for quotes, which is in vain until it has its tokens."""
+    return ruling.outcome == "assign" or bool(ruling.asks)
 
 
 def needs_tokens(context: Context, row: Row) -> bool:
@@ -160,17 +101,28 @@ def _waiter(row: Row) -> Waiter:
 
 
 def refused_tokens(
-    context: Context, care: TokenCare, rows: Sequence[Row], rulings: Mapping[str, Ruling]
+    context: Context,
+    care: TokenCare,
+    look: Look,
+    *,
+    rows: Sequence[Row],
+    rulings: Mapping[str, Ruling],
+    behind: Iterable[Row],
 ) -> dict[str, str]:
     """Of jobs that could be assigned as far as places go: those whose tokens are not to be had, with the reason.
 
-    The others hold theirs now; one that is not assigned after all gives them back in the next round.
+    The others hold theirs now; one that is not assigned after all gives them back in the next round. `behind`: whose
+    tokens are known not to be had, who only hear why.
     """
     if not context.tokens.pools.is_enforced:
         return {}
-    needing = [row for row in rows if row.tokens is not None and row.id in rulings]
-    waiters = [_waiter(row) for row in needing if rulings[row.id].outcome == "assign"]
-    return grant(context, care, waiters)[1] if waiters else {}
+    needing = [row for row in rows if row.tokens is not None and row.id in rulings and _could_go(rulings[row.id])]
+    waiters = [_waiter(row) for row in (*needing, *behind)]
+    if not waiters:
+        return {}
+    granted, reasons = grant(context, care, waiters, look)
+    _note_asking(context, care, (job_id for job_id in granted if job_id in rulings and rulings[job_id].asks))
+    return reasons
 
 
 def with_tokens(
@@ -179,7 +131,8 @@ def with_tokens(
     """The rulings of those that hold their tokens now; of the others that they wait, where that reads another way."""
     if not waiters and not context.tokens.counts.waiting:
         return []
-    granted, reasons = grant(context, care, [waiter for waiter, _ in waiters])
+    granted, reasons = grant(context, care, [waiter for waiter, _ in waiters], Look())
+    _note_asking(context, care, (waiter.id for waiter, ruling in waiters if waiter.id in granted and ruling.asks))
     held: dict[tuple[int, str], Ruling] = {}
     found: list[tuple[str, Ruling]] = []
     for waiter, ruling in waiters:
@@ -188,80 +141,33 @@ def with_tokens(
         elif (reason := reasons[waiter.id]) != waiter.reason:
             key = (id(ruling), reason)
             if key not in held:
-                held[key] = replace(ruling, outcome="hold", reason=reason)
+                held[key] = replace(ruling, outcome="hold", reason=reason, asks=())
             found.append((waiter.id, held[key]))
     return found
 
 
-def _take(context: Context, care: TokenCare, waiter: Waiter, closed: dict[str, str]) -> str | None:
-    """All of a job's tokens, or none: then the namespace that had no more."""
-    counts = context.tokens.counts
-    taken: list[str] = []
-    for namespace, units in waiter.needs.items():
-        claim = JobToken(waiter.id, units, waiter.project, waiter.domain)
-        why = _refusal(context, care, namespace, claim)
-        if why is not None:
-            closed[namespace] = why
-            counts.refused[namespace] += 1
-            for each in taken:
-                _give(context, care, each, [care.held[each].pop(waiter.id)])
-            return namespace
-        care.held[namespace][waiter.id] = claim
-        taken.append(namespace)
-    waited_s = max(0, context.now_us() - waiter.created_us) / 1_000_000
-    for namespace in waiter.needs:
-        counts.granted[namespace] += 1
-        counts.waited_s[namespace] = max(waited_s, counts.waited_s.get(namespace, 0.0))
-    return None
+def _note_asking(context: Context, care: TokenCare, ids: Iterable[str]) -> None:
+    """These have their tokens and ask for quotes: they keep them until they can go by what is quoted."""
+    until_us = context.now_us() + context.selections.quote_wait_us + ASKING_US
+    care.asking |= dict.fromkeys(ids, until_us)
 
 
-def _refusal(context: Context, care: TokenCare, namespace: str, claim: JobToken) -> str | None:
-    if care.is_away:
-        return "the token pools do not answer"
-    entry = context.snapshots.token_pools.entries.get(namespace)
-    if entry is not None and entry.per_s is not None:
-        note_lease(context, namespace, entry.per_s)
-    try:
-        if context.tokens.pools.job_take(namespace, claim).is_granted:
-            return None
-        standing = context.tokens.pools.stand(namespace)
-    except NoSuchPool as exc:
-        return exc.detail
-    except Rebuilding:
-        return f"the token pool {namespace} is rebuilding after a loss"
-    except YardError as exc:
-        care.is_away = True
-        log.warning("token pools", error=exc.inner)
-        return "the token pools do not answer"
-    full = f"{namespace} {standing.used}/{standing.quota}"
-    if standing.per_s is not None:
-        return f"{full} in {standing.per_s} s"
-    asked = f" (asks {claim.units})" if claim.units > 1 else ""
-    return f"{full}{asked}, held by {_holders(context, namespace, standing.callers)}"
-
-
-def _holders(context: Context, namespace: str, callers: int) -> str:
-    jobs = sorted(context.tokens.pools.jobs(namespace))
-    parts = [f"job {job}" for job in jobs[:HOLDERS_TOLD]]
-    if len(jobs) > HOLDERS_TOLD:
-        parts.append(f"{len(jobs) - HOLDERS_TOLD} more")
-    if callers:
-        parts.append(f"{callers} caller{'s' if callers > 1 else ''}")
-    return ", ".join(parts) or "nobody"
-
-
-def _live(context: Context) -> Held:
-    """What jobs hold, by the store."""
+def _live(context: Context, care: TokenCare) -> Held:
+    """What jobs hold, by the store; and what is kept for those that ask for quotes."""
     live: Held = defaultdict(dict)
+    now_us = context.now_us()
+    care.asking = {job: until_us for job, until_us in care.asking.items() if until_us > now_us}
     after = ""
     while True:
         with context.database.read() as tx:
             rows = store.job_tokened(tx, after=after, limit=LOOK_MAX)
         for row in rows:
-            if row.state not in LIVE and not row.tasks_live:
+            is_live = row.state in LIVE or row.tasks_live
+            if not is_live and row.id not in care.asking:
                 continue
             for namespace, units in needs_of_row(row).items():
-                live[namespace][row.id] = JobToken(row.id, units, row.project, row.domain)
+                if is_live or row.id in care.held[namespace]:
+                    live[namespace][row.id] = JobToken(row.id, units, row.project, row.domain)
         if len(rows) < LOOK_MAX:
             return live
         after = rows[-1].id
@@ -297,20 +203,20 @@ def _give_back(context: Context, care: TokenCare, live: Held) -> None:
     for namespace, claims in care.held.items():
         over = [claim for job, claim in claims.items() if job not in live.get(namespace, {})]
         if over:
-            _give(context, care, namespace, over)
+            give(context, care, namespace, over)
             for claim in over:
                 del claims[claim.job]
 
 
 def _compare(context: Context, care: TokenCare, live: Held) -> None:
     """All that the pools know of jobs, against the store. A difference that is not a job's end is a repair."""
-    pools, counts = context.tokens.pools, context.tokens.counts
+    pools, repairs = context.tokens.pools, context.tally.token_repairs
     for namespace, entry in context.snapshots.token_pools.entries.items():
         if entry.per_s is not None:
             continue
         if not pools.stand(namespace).is_sound:
             pools.recount(namespace)
-            counts.repaired[namespace] += 1
+            repairs.add(namespace)
         known, should = pools.jobs(namespace), live.get(namespace, {})
         over = [claim for job, claim in known.items() if job not in should]
         lacking = [claim for job, claim in should.items() if job not in known]
@@ -321,17 +227,6 @@ def _compare(context: Context, care: TokenCare, live: Held) -> None:
         ours = care.held.get(namespace, {})
         repaired = len(lacking) + sum(claim.job not in ours for claim in over)
         if repaired:
-            counts.repaired[namespace] += repaired
+            repairs.add(namespace, amount=repaired)
             log.warning("tokens repaired", namespace=namespace, given_back=len(over), restored=len(lacking))
         care.held[namespace] = dict(should)
-
-
-def _give(context: Context, care: TokenCare, namespace: str, claims: list[JobToken]) -> None:
-    entry = context.snapshots.token_pools.entries.get(namespace)
-    if entry is None or entry.per_s is not None:
-        return
-    try:
-        context.tokens.pools.job_give(namespace, claims)
-    except YardError as exc:  # whatever it is, the next comparison puts it right
-        care.is_away = True
-        log.warning("tokens not given back", namespace=namespace, error=exc.inner)

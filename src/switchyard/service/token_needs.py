@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from switchyard.errors import BadRequest, UnknownName
+from switchyard.errors import BadRequest, UnknownName, YardError
 from switchyard.model.idset import IdSet, parse_array
 from switchyard.model.job import State
 from switchyard.model.lifecycle import FINAL
@@ -54,6 +54,27 @@ def needs_of_row(row: Any) -> dict[str, int]:
 def why_tokens(needs: Mapping[str, int]) -> str:
     """Until the leader has looked, and can say who holds them."""
     return f"waits for tokens: {', '.join(f'{pool} {units}' for pool, units in needs.items())}"
+
+
+def token_hints(context: Context, row: Any) -> list[str]:
+    """How many more of each pool would let a waiting job go; pools that do not answer give no advice."""
+    pools, entries = context.tokens.pools, context.snapshots.token_pools.entries
+    if not pools.is_enforced or State(row.state) is not State.PENDING:
+        return []
+    found: list[str] = []
+    for namespace, units in needs_of_row(row).items():
+        if namespace not in entries:
+            found.append(f"a token pool {namespace}: `yard token-pool register`")
+            continue
+        try:
+            standing = pools.stand(namespace)
+        except YardError:
+            continue
+        lacking = standing.used + units - standing.quota
+        if lacking > 0:
+            more = f"{lacking} more {namespace} token{'s' if lacking > 1 else ''}"
+            found.append(more if units <= standing.quota else f"{more}, a quota of {units} or more")
+    return found
 
 
 def token_notes(context: Context, row: Any) -> list[str]:

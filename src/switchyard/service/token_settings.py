@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -24,13 +23,10 @@ class PoolEntry:
 
 @dataclass
 class Counts:
-    """By namespace. Each server counts what it did itself; the leader also what waits."""
+    """By namespace, of the server that leads: what waits. What only grows is in the tally."""
 
-    refused: Counter[str] = field(default_factory=Counter)
-    granted: Counter[str] = field(default_factory=Counter)
-    repaired: Counter[str] = field(default_factory=Counter)
     waiting: Mapping[str, int] = field(default_factory=dict)
-    waited_s: dict[str, float] = field(default_factory=dict)  # the longest that a job waited
+    waited_s: dict[str, float] = field(default_factory=dict)  # the longest that a job waited after it was refused
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from switchyard.store import tokens as store
 from switchyard.tokens.pools import Standing, missing, other_quota, rebuilding
 
 NAMES_LISTED = 50
+WATCHED_MAX = 1000  # pools that are asked for their use at a scrape
 
 
 def manager(context: Context) -> TokenManager:
@@ -46,6 +47,21 @@ def manager(context: Context) -> TokenManager:
 
 def pool_list(context: Context) -> list[TokenPool]:
     return [_view(context, namespace) for namespace in sorted(context.snapshots.token_pools.entries)]
+
+
+def pools_used(context: Context) -> dict[str, int]:
+    """How much of each is used, for whoever watches them all. Pools that do not answer are left out."""
+    found: dict[str, int] = {}
+    if not context.tokens.pools.is_enforced:
+        return found
+    for namespace in sorted(context.snapshots.token_pools.entries)[:WATCHED_MAX]:
+        try:
+            found[namespace] = context.tokens.pools.stand(namespace).used
+        except NoSuchPool:  # lost, and not restored yet
+            continue
+        except YardError:
+            break  # the others are where this one is
+    return found
 
 
 def pool_get(context: Context, namespace: str) -> TokenPool:
@@ -60,12 +76,12 @@ def register(context: Context, actor: Actor, namespace: str, request: PoolReques
         raise Malformed(f"{namespace[:40]!r} is not a namespace: letters, digits and . _ @ + - : inside, at most 128.")
     check_quota(request.quota, context.tokens.quota_max)
 
-    def apply(batch: Batch) -> None:
+    def apply(batch: Batch) -> int:
         there = store.pool_get(batch.tx, namespace)
         if there is not None:
             if (there.quota, there.per_s) != (request.quota, request.per_s):
                 raise other_quota(namespace, there.quota, there.per_s)
-            return
+            return int(there.leased_until_us)
         if store.pool_count(batch.tx) >= POOLS_MAX:
             raise BadRequest(f"{POOLS_MAX} token pools are registered, which is the most.")
         bump(batch, "tokens")
@@ -73,10 +89,13 @@ def register(context: Context, actor: Actor, namespace: str, request: PoolReques
         times = {"created_us": batch.now_us, "changed_us": batch.now_us}
         store.pool_insert(batch.tx, {"namespace": namespace} | new | times)
         audited(batch, context, actor.name, "token-pool.register", namespace, after=to_builtins(request))
+        return 0
 
-    context.committer.call(apply)
-    # After the store, which is the truth: should we end here, the leader makes it so.
-    context.tokens.pools.settle(namespace, request.quota, request.per_s, free_in_s=0.0)
+    leased_until_us = context.committer.call(apply)
+    # After the store, which is the truth: should we end here, the leader makes it so. One that was there may have
+    # granted leases before this server started, whose end is waited for.
+    free_in_s = max(0, leased_until_us - context.now_us()) / 1_000_000
+    context.tokens.pools.settle(namespace, request.quota, request.per_s, free_in_s=free_in_s)
     return _view(context, namespace)
 
 
@@ -143,7 +162,8 @@ def allocate(context: Context, actor: Actor, namespace: str, request: AllocateRe
         )
     except NoSuchPool as exc:
         raise _lost_or_missing(context, namespace) from exc
-    (tokens.counts.granted if found.is_granted else tokens.counts.refused)[namespace] += 1
+    tally = context.tally
+    (tally.token_grants if found.is_granted else tally.token_refusals).add(namespace)
     return replace(found, lease_s=lease_s) if found.is_granted else found
 
 
@@ -205,8 +225,8 @@ def _view(context: Context, namespace: str) -> TokenPool:
         is_enforced=tokens.pools.is_enforced,
         waiting=counts.waiting.get(namespace, 0),
         opens_in_s=None if standing.opens_in_s is None else round(standing.opens_in_s, 3),
-        refused=counts.refused[namespace],
-        repaired=counts.repaired[namespace],
+        refused=int(context.tally.token_refusals.get(namespace)),
+        repaired=int(context.tally.token_repairs.get(namespace)),
         waited_s=round(counts.waited_s.get(namespace, 0.0), 3),
         created_us=entry.created_us,
         changed_us=entry.changed_us,

@@ -37,7 +37,8 @@ from switchyard.service.quotes import Round, use_row
 from switchyard.service.report import again_at, change_of, life_of, record
 from switchyard.service.selecting import select_or_hold
 from switchyard.service.snapshots import owner_of
-from switchyard.service.token_jobs import TokenCare, Waiter, needs_tokens, set_aside, with_tokens, without_tokens
+from switchyard.service.token_jobs import needs_tokens, set_aside, with_tokens, without_tokens
+from switchyard.service.token_line import TokenCare, Waiter
 from switchyard.store import clusters, events, jobs, leaders, leases, quotes, ranges
 
 LEADER = "upkeep"

@@ -168,6 +168,11 @@ def invite_get(tx: Tx, invite_id: str) -> Row | None:
     return tx.execute(sa.select(invites).where(invites.c.id == invite_id).with_for_update()).one_or_none()
 
 
+def invite_peek(tx: Tx, invite_id: str) -> Row | None:
+    """Without a lock, for a first look."""
+    return tx.execute(sa.select(invites).where(invites.c.id == invite_id)).one_or_none()
+
+
 def invite_list(tx: Tx, cluster_id: str, *, after: str, limit: int) -> list[Row]:
     query = sa.select(invites).where(invites.c.cluster_id == cluster_id, invites.c.id > after)
     return list(tx.execute(query.order_by(invites.c.id).limit(limit)))

@@ -21,6 +21,22 @@ def handover_insert(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[int]:
     return list(tx.execute(statement, list(rows)).scalars()) if rows else []
 
 
+def handover_skip(tx: Tx, count: int) -> None:
+    """Leave out so many numbers, as far as there are any left."""
+    if tx.dialect.name == "postgresql":
+        drawn = "pg_get_serial_sequence('handovers', 'number')"
+        tx.execute(
+            sa.text(f"SELECT setval({drawn}, least(nextval({drawn}) + :count, :most))"),
+            {"count": count, "most": NUMBER_MAX},
+        )
+        return
+    known = tx.execute(sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'handovers'")).scalar()
+    words = "UPDATE sqlite_sequence SET seq = :seq WHERE name = 'handovers'"
+    if known is None:  # none was drawn yet
+        words = "INSERT INTO sqlite_sequence (name, seq) VALUES ('handovers', :seq)"
+    tx.execute(sa.text(words), {"seq": min((known or 0) + count, NUMBER_MAX)})
+
+
 def handover_undelivered(tx: Tx, job_ids: Sequence[str]) -> dict[str, Row]:
     """By job, the number that was drawn at its submit and was never received."""
     query = sa.select(handovers).where(handovers.c.job_id.in_(job_ids), handovers.c.fence.is_(None))
@@ -61,6 +77,11 @@ def handover_overdue(tx: Tx, *, received_before_us: int, limit: int, cluster_id:
     if cluster_id is not None:
         query = query.where(handovers.c.cluster_id == cluster_id)
     return list(tx.execute(query.order_by(handovers.c.received_us).limit(limit)))
+
+
+def handover_still_open(tx: Tx, numbers: Sequence[int]) -> list[Row]:
+    """Those of these numbers that are received, and neither accepted nor taken back."""
+    return list(tx.execute(sa.select(handovers).where(handovers.c.number.in_(sorted(numbers)), sa.text(OPEN))))
 
 
 def handover_close(tx: Tx, numbers: Sequence[int], *, accepted_us: int | None) -> None:

@@ -5,7 +5,7 @@ Nothing is counted by hand: every number is read from the live jobs, so no crash
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -122,10 +122,30 @@ _ASKED = (
 )
 
 
-def queued_heads(tx: Tx, lane: str, limit: int) -> list[Row]:
-    """The first of a lane that wait for a place, with what the router asks about them."""
+def queued_heads(tx: Tx, lane: str, limit: int, *, without: Iterable[str] = ()) -> list[Row]:
+    """The first of a lane that wait for a place, with what the router asks about them; none that need these tokens."""
     query = sa.select(*_ASKED).where(jobs.c.lane == lane, sa.text(QUEUED))
+    if shut := [sa.not_(_needs(namespace)) for namespace in without]:
+        query = query.where(sa.or_(jobs.c.tokens.is_(None), sa.and_(*shut)))
     return list(tx.execute(query.order_by(jobs.c.priority.desc(), jobs.c.id).limit(limit)))
+
+
+def queued_needing(tx: Tx, lane: str, limit: int, *, namespaces: Iterable[str]) -> list[Row]:
+    """The first of a lane that wait for a place and need tokens of these pools."""
+    query = sa.select(*_ASKED).where(jobs.c.lane == lane, sa.text(QUEUED), jobs.c.tokens.is_not(None))
+    query = query.where(sa.or_(*map(_needs, namespaces)))
+    return list(tx.execute(query.order_by(jobs.c.priority.desc(), jobs.c.id).limit(limit)))
+
+
+def queued_told(tx: Tx, lane: str, limit: int, *, reason: str) -> list[Row]:
+    """Some of a lane that wait for a place, need tokens, and were told something else than this."""
+    query = sa.select(*_ASKED).where(jobs.c.lane == lane, sa.text(QUEUED), jobs.c.tokens.is_not(None))
+    return list(tx.execute(query.where(jobs.c.reason != reason).limit(limit)))
+
+
+def _needs(namespace: str) -> sa.ColumnElement[bool]:
+    """Not by LIKE, which takes large and small letters for the same on one of the engines."""
+    return sa.func.replace(jobs.c.tokens, f'"{namespace}":', "") != jobs.c.tokens
 
 
 def arrays_placed(tx: Tx, limit: int) -> list[Row]:

@@ -123,7 +123,8 @@ Index("uq_submit_tokens", submit_tokens.c.on_kind, submit_tokens.c.object, submi
 handovers = Table(
     "handovers",
     metadata,
-    Column("number", Integer, primary_key=True, autoincrement=True),
+    # Beyond what the wire holds, so that the end is ours to tell. SQLite counts on in an INTEGER alone.
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("job_id", Text, nullable=False),
     Column("cluster_id", Text, nullable=False),
     Column("fence", BigInteger, nullable=True),

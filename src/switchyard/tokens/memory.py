@@ -157,7 +157,7 @@ class MemoryPools:
         lease_s: int | None = None,
         owner: str = "",
     ) -> Allocation:
-        check_token(token)
+        check_token(token, project, domain)
         lease_s = lease_of(lease_s, self._lease_s_max)
         now = self._clock()
         with self._lock:
@@ -168,7 +168,7 @@ class MemoryPools:
         if len(claims) > CLAIMS_MAX:
             raise Malformed(f"{len(claims)} claims in one call; the most is {CLAIMS_MAX}.")
         for claim in claims:
-            check_token(claim.token)
+            check_token(claim.token, claim.project, claim.domain)
         leases_s = [lease_of(claim.lease_s, self._lease_s_max) for claim in claims]
         now = self._clock()
         with self._lock:
@@ -189,7 +189,7 @@ class MemoryPools:
         lease_s: int | None = None,
         owner: str = "",
     ) -> bool:
-        check_token(token)
+        check_token(token, project, domain)
         lease_s = lease_of(lease_s, self._lease_s_max)
         key, now = (project, domain, token), self._clock()
         with self._lock:

@@ -104,7 +104,7 @@ class RedisPools:
         lease_s: int | None = None,
         owner: str = "",
     ) -> Allocation:
-        check_token(token)
+        check_token(token, project, domain)
         caps = (_cap(constraints.project), _cap(constraints.namespace))
         key = f"{project}/{domain}/{token}"
         found = self._do(namespace, "take", units, owner, self._lease_ms(lease_s), *caps, key)
@@ -118,7 +118,7 @@ class RedisPools:
         if len(claims) > CLAIMS_MAX:
             raise Malformed(f"{len(claims)} claims in one call; the most is {CLAIMS_MAX}.")
         for claim in claims:
-            check_token(claim.token)
+            check_token(claim.token, claim.project, claim.domain)
         found: list[Allocation] = []
         # What claims have in common is sent once: mostly that is one call.
         for (units, lease_s, constraints), group in groupby(claims, key=lambda each: each[4:] + each[1:2]):
@@ -150,7 +150,7 @@ class RedisPools:
         lease_s: int | None = None,
         owner: str = "",
     ) -> bool:
-        check_token(token)
+        check_token(token, project, domain)
         return bool(
             self._do(namespace, "renew", f"{project}/{domain}/{token}", units, owner, self._lease_ms(lease_s))[0]
         )

@@ -29,7 +29,7 @@ from switchyard.server.rainbow.messages import (
     UpdateStateResponse,
 )
 from switchyard.server.yard import Yard
-from switchyard.service import clusters, graphs, pollers, rainbow
+from switchyard.service import clusters, graphs, poller_access, pollers, rainbow
 from switchyard.service.rights import Actor, rights_of
 from switchyard.service.submit import TakesLong
 
@@ -37,7 +37,8 @@ MAIN = ("", "cluster", "containment")  # what a subsystem is called that is the 
 MATCHER = "match"  # its word for the one way to match
 GRAPH_BYTES_MAX = 60 * 2**20  # what the port takes in one message, less its other fields
 CLUSTERS_MAX = 10_000
-QUICK_BYTES_MAX = 4096  # of a jobspec: read in less than a millisecond
+QUICK_BYTES_MAX = 4096  # of a jobspec and the options beside it: read in less than a millisecond
+QUICK_CLUSTERS_MAX = 100  # with a token each
 _payload = JsonReader(dict[str, Any])
 _jobspec = JsonReader(dict[str, Any])
 
@@ -50,7 +51,8 @@ def section(yard: Yard) -> Rainbow:
 
 def register(yard: Yard, request: Any) -> Any:
     """The server's secret, or a join token of `yard cluster invite`, registers a cluster with what it has."""
-    join_token = _admitted(yard, request.secret)
+    is_servers = hmac.compare_digest(request.secret.encode(), section(yard).registration_secret.encode())
+    invite = None if is_servers else poller_access.invited(yard.context, request.name, request.secret)
     if not is_name(request.name):
         raise Malformed(f"The cluster's name is not one: {NAME_HINT}.")
     if request.subsystem not in MAIN:
@@ -59,16 +61,10 @@ def register(yard: Yard, request: Any) -> Any:
             next_step="Call Register without a subsystem, then RegisterSubsystem.",
         )
     source = _graph(request.nodes, "cluster")
-    made = pollers.poller_register(yard.context, request.name, source, join_token=join_token)
+    made = poller_access.poller_register(yard.context, request.name, source, invite=invite)
     if made is None:
         return RegisterResponse(status="REGISTER_EXISTS")
     return RegisterResponse(status="REGISTER_SUCCESS", token=made.token, secret=made.secret)
-
-
-def _admitted(yard: Yard, secret: str) -> str | None:
-    """None: by the server's own secret; else what must be a join token, and is used up."""
-    is_servers = hmac.compare_digest(secret.encode(), section(yard).registration_secret.encode())
-    return None if is_servers else secret
 
 
 def _graph(text: str, what: str) -> graphs.Source:
@@ -99,14 +95,16 @@ def register_subsystem(yard: Yard, request: Any) -> Any:
 
 
 def _caller(yard: Yard, name: str, secret: str) -> graphs.Caller:
-    entry = pollers.poller(yard.context, name, secret)
+    entry = poller_access.poller(yard.context, name, secret)
     return graphs.Caller(Actor(f"agent:{entry.name}", rights_of("", (), ())), entry)
 
 
 def delete(yard: Yard, request: Any) -> Any:
     """What waits there goes elsewhere or is rejected; what it had accepted is given up."""
-    entry = pollers.poller(yard.context, request.name, request.secret)
-    member = yard.context.snapshots.world.by_id[entry.cluster_id]
+    entry = poller_access.poller(yard.context, request.name, request.secret)
+    member = yard.context.snapshots.world.by_id.get(entry.cluster_id)
+    if member is None:  # somebody else ended it this moment
+        return DeleteResponse(status="DELETE_NO_EXISTS")
     clusters.registration_end(yard.context, member, by=f"agent:{entry.name}", abandon=True)
     return DeleteResponse(status="DELETE_SUCCESS")
 
@@ -121,7 +119,7 @@ def delete_subsystem(yard: Yard, request: Any) -> Any:
 
 
 def update_state(yard: Yard, request: Any) -> Any:
-    entry = pollers.poller(yard.context, request.cluster, request.secret)
+    entry = poller_access.poller(yard.context, request.cluster, request.secret)
     values = _payload.read(_unwrapped(request.payload))
     usable: dict[str, Scalar] = {
         name: value for name, value in values.items() if isinstance(value, bool | int | float | str)
@@ -148,7 +146,7 @@ def submit_decide(yard: Yard, request: Any, *, is_quick: bool = False) -> Any:
 
     `is_quick`: raise TakesLong rather than hold up a loop.
     """
-    if is_quick and (request.satisfy_only or len(request.jobspec) > QUICK_BYTES_MAX):
+    if is_quick and not _is_small(request):
         raise TakesLong
     given = [each for each in request.clusters if each.name and each.token]
     if not given:
@@ -172,6 +170,12 @@ def submit_decide(yard: Yard, request: Any, *, is_quick: bool = False) -> Any:
     return rainbow.decide(yard.context, yard.submit, actor, wanted, request.jobspec, is_quick=is_quick)
 
 
+def _is_small(request: Any) -> bool:
+    """Read and decided in a moment."""
+    size = len(request.jobspec) + sum(len(value) for value in request.select_options.values())
+    return not request.satisfy_only and size <= QUICK_BYTES_MAX and len(request.clusters) <= QUICK_CLUSTERS_MAX
+
+
 def submit_again(yard: Yard, request: Any) -> Any:
     """Where it may take long. A no is final: it is never said by a snapshot that another server may have outdated."""
     yard.context.snapshots.refresh()
@@ -183,19 +187,14 @@ def submitted(numbered: rainbow.Numbered) -> Any:
 
 
 def receive_jobs(yard: Yard, request: Any) -> Any:
-    entry = pollers.poller(yard.context, request.cluster, request.secret)
+    entry = poller_access.poller(yard.context, request.cluster, request.secret)
     most, lease_us = request.maxJobs, section(yard).receive_lease_us
-    found = pollers.receive(yard.context, yard.leasing, entry, request.cluster, most=most, lease_us=lease_us)
-    if not found:
-        return ReceiveJobsResponse(status="REQUEST_JOBS_NORESULTS")
-    answer = ReceiveJobsResponse(status="REQUEST_JOBS_SUCCESS")
-    for handed in found:
-        answer.jobs[handed.number] = msgspec.json.encode(jobspecs.written(handed)).decode()
-    return answer
+    found = pollers.receive(yard.context, yard.leasing, entry, most=most, lease_us=lease_us, write=jobspecs.written)
+    return ReceiveJobsResponse(status="REQUEST_JOBS_SUCCESS" if found else "REQUEST_JOBS_NORESULTS", jobs=found)
 
 
 def accept_jobs(yard: Yard, request: Any) -> Any:
-    entry = pollers.poller(yard.context, request.cluster, request.secret)
+    entry = poller_access.poller(yard.context, request.cluster, request.secret)
     if not request.jobids:
         raise Malformed("one or more jobs must be accepted.")
     if len(request.jobids) > BATCH_MAX:
@@ -210,7 +209,7 @@ _SEEN = {1: Seen.RUNNING, 2: Seen.SUCCEEDED, 3: Seen.FAILED, 4: Seen.CANCELLED}
 
 def report_jobs(yard: Yard, request: Any) -> Any:
     """Our own call: what became of the jobs a cluster accepted."""
-    entry = pollers.poller(yard.context, request.cluster, request.secret)
+    entry = poller_access.poller(yard.context, request.cluster, request.secret)
     if len(request.reports) > BATCH_MAX:
         raise Malformed(f"At most {BATCH_MAX} reports are taken at once.")
     reports = []

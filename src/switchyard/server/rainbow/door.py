@@ -25,6 +25,7 @@ from switchyard.service.submit import TakesLong
 
 log = structlog.get_logger()
 ANSWERS_MAX = 4096  # of Satisfy, kept for one version of the world
+ANSWERS_BYTES_MAX = 64 * 2**20  # of them all, with the questions: strangers ask
 ANSWER_KEY_BYTES_MAX = 16 * 1024
 
 THREADS = 4
@@ -124,6 +125,7 @@ class Satisfy:
     def __init__(self, yard: Yard) -> None:
         self._yard = yard
         self._kept: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+        self._kept_bytes = 0
         self._kept_of: tuple[int, int] = (-1, -1)
         self._lock = Lock()
 
@@ -132,7 +134,7 @@ class Satisfy:
         versions = self._versions()
         with self._lock:
             if self._kept_of != versions:
-                self._kept, self._kept_of = OrderedDict(), versions
+                self._kept, self._kept_of, self._kept_bytes = OrderedDict(), versions, 0
             return self._kept.get((request.payload, request.matcher))
 
     def _versions(self) -> tuple[int, int]:
@@ -150,9 +152,15 @@ class Satisfy:
             total_matches=len(names),
             total_mismatches=fit.asked - len(names),
         ).SerializeToString()
+        key = (request.payload, request.matcher)
         with self._lock:
-            if self._kept_of == versions and len(request.payload) <= ANSWER_KEY_BYTES_MAX:
-                self._kept[request.payload, request.matcher] = answer
-                while len(self._kept) > ANSWERS_MAX:
-                    self._kept.popitem(last=False)
+            if self._kept_of == versions and key not in self._kept and _size(key, b"") <= ANSWER_KEY_BYTES_MAX:
+                self._kept[key] = answer
+                self._kept_bytes += _size(key, answer)
+                while len(self._kept) > ANSWERS_MAX or self._kept_bytes > ANSWERS_BYTES_MAX:
+                    self._kept_bytes -= _size(*self._kept.popitem(last=False))
         return answer
+
+
+def _size(key: tuple[str, str], answer: bytes) -> int:
+    return sum(map(len, key)) + len(answer)

@@ -16,10 +16,11 @@ from switchyard.model.jobspec import from_jobspec
 from switchyard.model.names import Title
 from switchyard.model.quantity import parse_amount, parse_bytes, parse_duration_s
 from switchyard.model.selection import Select
-from switchyard.service.pollers import Handed
+from switchyard.service.pollers import ANSWER_BYTES, Handed
 
 WHERE = "the jobspec"
 BYTES_MAX = 8 * 2**20  # as any job
+RECEIVED_BYTES_MAX = ANSWER_BYTES - 16 * 1024  # less the job's name and the like
 VALUES_MAX = 100_000  # a list that is written once and used often comes as an alias
 KEPT_BYTES_MAX = 64 * 1024  # a jobspec of this size, a thousand times, is what the memory below may hold
 _SPEC = frozenset(JobSpec.__struct_fields__) - {"resources"}
@@ -52,24 +53,35 @@ def _read(text: str) -> JobRequest:
     form = load_yaml(text, where=WHERE, nodes_max=VALUES_MAX)
     if not isinstance(form, dict):
         raise Malformed(f"{WHERE} is not a mapping with version, resources and tasks.")
+    try:
+        form = msgspec.json.decode(msgspec.json.encode(form))  # names that look like numbers are names
+    except TypeError as exc:
+        raise Malformed(f"{WHERE} has a key that is no text: {exc}.") from exc
     plain = from_jobspec(form, where=WHERE).plain
     spec: dict[str, Any] = {key: value for key, value in plain.items() if key in _SPEC}
     spec["resources"] = {key: value for key, value in plain.items() if key in _RESOURCES}
     rest = {key: value for key, value in plain.items() if key not in _SPEC | _RESOURCES}
-    return convert({"spec": spec, **rest}, JobRequest, where=WHERE)
+    request = convert({"spec": spec, **rest}, JobRequest, where=WHERE)
+    if len(msgspec.json.encode([text, shlex.join(request.spec.command)])) > RECEIVED_BYTES_MAX:
+        raise Malformed(
+            f"{WHERE} is over what a cluster can receive in one answer ({RECEIVED_BYTES_MAX} bytes of JSON).",
+            next_step="Put what is large in a file that the job reads.",
+        )
+    return request
 
 
-def written(handed: Handed) -> dict[str, object]:
-    """One job as a cluster receives it: with its own jobspec, or with one that says the same."""
+def written(handed: Handed) -> str:
+    """One job as a cluster receives it: with its own jobspec, or with one that says the same. JSON."""
     lease = handed.lease
     spec = lease.spec if isinstance(lease.spec, JobSpec) else msgspec.json.decode(lease.spec, type=JobSpec)
-    return {
+    form = {
         "id": handed.number,
         "cluster": lease.cluster,
         "name": lease.name,
         "jobspec": handed.jobspec if handed.jobspec is not None else jobspec_of(spec, lease.name),
         "command": shlex.join(spec.command),
     }
+    return msgspec.json.encode(form).decode()
 
 
 def jobspec_of(spec: JobSpec, name: str) -> str:

@@ -63,7 +63,7 @@ def upgrade() -> None:
 
     op.create_table(
         "handovers",
-        sa.Column("number", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
         sa.Column("job_id", sa.Text(), nullable=False),
         sa.Column("cluster_id", sa.Text(), nullable=False),
         sa.Column("fence", sa.BigInteger(), nullable=True),
