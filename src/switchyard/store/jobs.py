@@ -305,8 +305,13 @@ def job_change(tx: Tx, changes: dict[str, dict[str, Any]]) -> None:
 
 def job_waiting(tx: Tx, *, after: str, limit: int) -> list[Row]:
     """PENDING jobs in arrival order, with what the router asks about them."""
-    asked = (jobs.c.id, jobs.c.owner, jobs.c.bounds, jobs.c.avoid, jobs.c.reason, jobs.c.spec_hash, jobs.c.created_us)
-    query = sa.select(*asked).where(sa.text(WAITING), jobs.c.id > after).order_by(jobs.c.id).limit(limit)
+    asked = (jobs.c.id, jobs.c.owner, jobs.c.bounds, jobs.c.avoid, jobs.c.reason, jobs.c.spec_hash)
+    query = (
+        sa.select(*asked, jobs.c.created_us, jobs.c.waits_us)
+        .where(sa.text(WAITING), jobs.c.id > after)
+        .order_by(jobs.c.id)
+        .limit(limit)
+    )
     return list(tx.execute(query))
 
 
