@@ -107,7 +107,9 @@ def test_a_place_in_a_limited_queue_is_explained(stage: Stage, tmp_path: Path) -
         stage.until_state(first, State.RUNNING)
         second = stage.submit("true", tags=["narrow"], pool="burst")
         third = stage.submit("true", tags=["narrow"], pool="burst")
-        standing = explain(stage, third)["standing"]
+        found = explain(stage, third)
+        assert found["hints"] == ["1 more place in queue narrow (1 of 1 are taken)"]
+        standing = found["standing"]
         assert (standing["queue"], standing["ahead"], standing["limit"], standing["running"]) == ("narrow", 1, 1, 1)
         assert "Queue narrow: number 2 (1 ahead of it)" in stage.yard("explain", third, check=True).stdout
         gauges = stage.call("GET", "/metrics").body.decode()
@@ -143,6 +145,16 @@ def test_statistics_are_drawn_from_what_is_stored(stage: Stage) -> None:
 )
 def test_what_cannot_be_counted_is_said(stage: Stage, args: tuple[str, ...]) -> None:
     assert stage.yard(*args).returncode == EXIT_USAGE
+
+
+def test_a_job_that_a_rule_rejects_says_so_and_is_counted_so(stage: Stage) -> None:
+    job = stage.submit("true", cluster="away", spill=["reject after 1s"])
+    reason = "it has not begun after 1s: rule `reject after 1s` (the request)"
+    assert stage.ended(job)["reason"] == reason
+    assert reason in " ".join(stage.yard("explain", job, check=True).stdout.split("History:")[0].split())
+    assert "rejected: spill" in stage.yard("stats", "routes", "--by", "reason", check=True).stdout
+    metrics = stage.call("GET", "/metrics").body.decode()
+    assert 'switchyard_route_refusals_total{code="rejected",step="spill"} 1.0' in metrics
 
 
 @pytest.mark.parametrize("query", ["since_s=0", "since_s=-1", "since_s=x", "by=cluster"])

@@ -53,7 +53,7 @@ def agent(stage: Stage) -> ScriptedAgent:
 def test_a_limited_queue_holds_jobs_back_until_one_ends(stage: Stage, agent: ScriptedAgent) -> None:
     first, *others = [stage.submitted("true", tags=["slow"], **THERE) for _ in range(3)]
     assert {job["state"] for job in (first, *others)} == {"PENDING"}
-    assert first["reason"] == "queue one: waits for one of its 1 places"
+    assert first["reason"] == "queue one: waits for a place"
     (lease,) = agent.lease(9)
     assert (lease["job"], lease["native_queue"]) == (first["id"], "long")
     assert [stage.job(job["id"])["state"] for job in others] == ["PENDING", "PENDING"]
@@ -63,6 +63,37 @@ def test_a_limited_queue_holds_jobs_back_until_one_ends(stage: Stage, agent: Scr
     (lease,) = agent.lease(9)
     assert lease["job"] == others[1]["id"]
     agent.report(lease, "RUNNING", "SUCCEEDED", exit_code=0)
+
+
+def test_a_plan_says_that_its_queue_is_full(stage: Stage, agent: ScriptedAgent) -> None:
+    words = ("submit", "--plan", "--queue-tag", "slow", "--cluster-label", "tried", "--", "true")
+    assert stage.read(*words)["chosen"] == "scripted", "there is a place"
+    stage.submit("true", tags=["slow"], **THERE)
+    (lease,) = agent.lease(9)
+    full = stage.read(*words)
+    assert (full["outcome"], full["reason"]) == ("hold", "queue one: 1 of its 1 places are taken")
+    assert "queue one: 1 of its 1 places are taken" in stage.yard(*words, check=True).stdout
+    agent.report(lease, "RUNNING", "SUCCEEDED", exit_code=0)
+    until(lambda: stage.read(*words)["outcome"] == "assign", SOON_S, "the place is free again")
+
+
+def test_a_limit_set_at_run_time_holds_for_what_is_in_line(stage: Stage, agent: ScriptedAgent) -> None:
+    stage.yard("queue", "set", "late", "--attribute", "later", check=True)
+    jobs = [stage.submit("true", tags=["later"], **THERE) for _ in range(3)]
+    array = stage.submit("true", tags=["later"], array="0-99", **THERE)
+    assert {stage.job(job)["state"] for job in (*jobs, array)} == {"ASSIGNED"}
+    stage.yard("queue", "set", "late", "--attribute", "later", "--limit", "2", check=True)
+    until(lambda: stage.job(jobs[2])["state"] == "PENDING", SOON_S, "what nobody has is taken back")
+    assert stage.job(jobs[2])["reason"] == "queue late: waits for a place"
+    leases = agent.lease(50)
+    assert [lease["job"] for lease in leases] == jobs[:2]
+    for lease in leases:
+        agent.report(lease, "RUNNING", "SUCCEEDED", exit_code=0)
+    (third, *_) = agent.lease(50)
+    assert third["job"] == jobs[2]
+    agent.report(third, "RUNNING", "SUCCEEDED", exit_code=0)
+    stage.post(f"/v1/jobs/{array}/cancel", {})
+    stage.yard("queue", "rm", "late", "--force", check=True)
 
 
 def test_the_command_line_takes_tags_and_refuses_those_nobody_has(stage: Stage) -> None:

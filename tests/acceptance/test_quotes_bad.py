@@ -163,6 +163,36 @@ def test_all_say_no_and_the_job_waits_with_their_reasons(stage: Stage, good: Scr
     assert stage.job(job)["state"] == "PENDING"
 
 
+def test_a_silent_cluster_keeps_no_job_from_its_place_in_a_queue(
+    stage: Stage, good: ScriptedAgent, odd: ScriptedAgent
+) -> None:
+    stage.yard("queue", "set", "few", "--limit", "1", check=True)
+    first, spec = ask(stage, tags=["few"])
+    assert say(good, heard(good), eta_s=0) == 200
+    assert stage.until_state(first, State.ASSIGNED)["cluster"] == "good", "the other did not answer"
+    second, _ = ask(stage, spec, tags=["few"])
+    stage.until_state(second, State.PENDING)
+    stage.post(f"/v1/jobs/{first}/cancel", {})
+    assert stage.until_state(second, State.ASSIGNED)["cluster"] == "good"
+    assert shown(stage, spec)["good"]["said"] == "yes"
+
+
+def test_one_of_two_agents_does_not_say_no_for_the_other(stage: Stage, good: ScriptedAgent, odd: ScriptedAgent) -> None:
+    one, other = (ScriptedAgent(stage, "both", name=name) for name in ("one", "other"))
+    job, spec = ask(stage)
+    shape = heard(one)
+    assert heard(other) == shape
+    for agent in (good, odd):
+        assert say(agent, shape, eta_s=3600) == 200
+    assert say(one, shape, can=False, reason="not on this machine") == 200
+    assert stage.job(job)["state"] == "PENDING"
+    assert say(other, shape, eta_s=0) == 200
+    assert stage.until_state(job, State.ASSIGNED)["cluster"] == "both"
+    assert shown(stage, spec)["both"]["said"] == "yes"
+    stage.post("/v1/jobs/cancel", {"selector": {}, "everything": True})
+    stage.yard("cluster", "rm", "both", "--force", check=True)
+
+
 def test_nobody_answers_and_the_draw_decides(stage: Stage, good: ScriptedAgent, odd: ScriptedAgent) -> None:
     jobs = [ask(stage)[0] for _ in range(12)]
     places = {stage.until_state(job, State.ASSIGNED)["cluster"] for job in jobs}

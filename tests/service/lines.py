@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from switchyard.model.cluster import ClusterChange, Load
+from switchyard.model.job import JobRequest
 from switchyard.model.layout import Part, SetMember, SetRequest
 from switchyard.service import clusters, layout
 from switchyard.service.attributes import ANYWAY
+from switchyard.service.quotes import shape_of
+from switchyard.store import quotes
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 
@@ -44,3 +47,21 @@ def in_line_at_full(rig: Rig, count: int = 1, **fields: Any) -> list[str]:
     assert {each.cluster for each in made} == {"full"}
     clusters.cluster_change(rig.context, ADMIN, "idle", ClusterChange(is_cordoned=False))
     return [each.id for each in made]
+
+
+def quote(agent: RigAgent, request: JobRequest, **fields: Any) -> None:
+    """What a cluster said of a job's shape a moment ago, and holds to for an hour."""
+    rig = agent.rig
+    row = {
+        "shape": shape_of(request.spec)[0],
+        "cluster_id": agent.cluster_id,
+        "said": "yes",
+        "reason": "",
+        "eta_us": None,
+        "cost": None,
+        "confidence": 1.0,
+        "at_us": rig.clock(),
+        "until_us": rig.clock() + 3_600_000_000,
+        "took_us": 1000,
+    }
+    rig.committer.call(lambda batch: quotes.quote_put(batch.tx, [row | fields]))

@@ -55,7 +55,7 @@ def give_tags(rig: Rig, scope: Scope, value: dict[str, Any]) -> None:
 def promote(rig: Rig) -> int:
     """Until there is nothing left to do; how much that was."""
     done = 0
-    while changed := places.promote(rig.context, rig.leader):
+    while changed := places.enforce(rig.context, rig.leader) + places.promote(rig.context, rig.leader):
         done += changed
     return done
 

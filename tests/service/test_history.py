@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from switchyard.model.cluster import ClusterChange
+from switchyard.model.selection import Select
 from switchyard.model.verdict import Decision
 from switchyard.service import clusters, explaining, history
 from switchyard.service.upkeep import route_waiting
 from tests.builders import a_request
+from tests.service.lines import say, wait
 from tests.service.rig import ADMIN, Rig
 
 
@@ -74,3 +76,19 @@ def test_what_runs_and_ends_is_no_decision(lite: Rig) -> None:
     made = lite.submit(a_request(priority=3))
     agent.lease_one()
     assert [each.what for each in told(lite, made.id)] == ["accepted"]
+
+
+def test_other_numbers_alone_are_no_other_answer_of_a_selection(lite: Rig) -> None:
+    alpha = lite.cluster("alpha")
+    say(alpha, free_cores=1)
+    steps = [{"filter": "free_cores > 100"}, {"select": "first"}]
+    job = lite.submit(a_request(select=Select("constraint", {"priorities": [{"priority": 1, "steps": steps}]}))).id
+    for free in (2, 3):
+        wait(lite, 3, alpha)
+        say(alpha, free_cores=free)
+        route_waiting(lite.context, lite.leader)
+    assert lite.kinds(job) == ["accepted"]
+    assert "free_cores = 3" in explaining.job_explain(lite.context, ADMIN, job).now[0].reason
+    cordon(lite, "alpha", "until 18:00")
+    cordon(lite, "alpha", "until 20:00")
+    assert lite.kinds(job) == ["accepted", "waits", "waits"], "an operator's numbers are news"

@@ -9,17 +9,16 @@ import pytest
 
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.graph.graph import FreeNodes
-from switchyard.model.job import JobRequest, State
+from switchyard.model.job import State
 from switchyard.model.poll import Room
 from switchyard.model.selection import Select
 from switchyard.service import clusters, jobs, moving
 from switchyard.service.moving import Mover, move_unleased
-from switchyard.service.quotes import shape_of
 from switchyard.service.upkeep import Leadership, route_waiting
 from switchyard.store import quotes
 from tests.builders import a_request
-from tests.service.lines import in_line_at_full, pool, say, two, wait
-from tests.service.rig import ADMIN, Rig, RigAgent
+from tests.service.lines import in_line_at_full, pool, quote, say, two, wait
+from tests.service.rig import ADMIN, Rig
 
 
 def test_an_idle_cluster_takes_over_what_waits_elsewhere_for_long(rig: Rig) -> None:
@@ -161,6 +160,22 @@ def test_a_job_that_nobody_begins_is_moved_ever_more_rarely(lite: Rig) -> None:
     assert lite.job(job).attempt == len(times) + 1
 
 
+def test_attempts_that_were_begun_or_taken_back_make_no_job_rest_for_longer(lite: Rig) -> None:
+    full, idle = two(lite)
+    (job,) = in_line_at_full(lite)
+    for _ in range(8):
+        for is_cordoned in (True, False):
+            clusters.cluster_change(lite.context, ADMIN, "idle", ClusterChange(is_cordoned=True))
+            clusters.cluster_change(lite.context, ADMIN, "full", ClusterChange(is_cordoned=is_cordoned))
+            move_unleased(lite.context, lite.leader)
+            route_waiting(lite.context, lite.leader)
+    clusters.cluster_change(lite.context, ADMIN, "idle", ClusterChange(is_cordoned=False))
+    assert (lite.job(job).cluster, lite.job(job).attempt) == ("full", 9)
+    wait(lite, 31, full, idle)
+    say(idle, free_cores=8)
+    assert Mover().look(lite.context, lite.leader) == 1
+
+
 def test_an_agent_that_leases_first_keeps_the_job(rig: Rig, monkeypatch) -> None:
     full, idle = two(rig)
     (job,) = in_line_at_full(rig)
@@ -231,24 +246,6 @@ def test_all_that_waits_at_a_cordoned_cluster_leaves_in_one_look(lite: Rig, monk
 
 
 # --- better quotes
-
-
-def quote(agent: RigAgent, request: JobRequest, **fields: Any) -> None:
-    """What a cluster said of a job's shape a moment ago, and holds to for an hour."""
-    rig = agent.rig
-    row = {
-        "shape": shape_of(request.spec)[0],
-        "cluster_id": agent.cluster_id,
-        "said": "yes",
-        "reason": "",
-        "eta_us": None,
-        "cost": None,
-        "confidence": 1.0,
-        "at_us": rig.clock(),
-        "until_us": rig.clock() + 3_600_000_000,
-        "took_us": 1000,
-    }
-    rig.committer.call(lambda batch: quotes.quote_put(batch.tx, [row | fields]))
 
 
 @pytest.mark.parametrize(("algorithm", "column"), [("soonest", "eta_us"), ("cheapest", "cost")])

@@ -6,18 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
+from switchyard.model.api import JobChange
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.job import State
+from switchyard.model.lifecycle import Seen
+from switchyard.model.verdict import Say, Verdict
 from switchyard.server.config import Config
-from switchyard.service import clusters
+from switchyard.service import clusters, explaining, steer
 from switchyard.service.attributes import ANYWAY
 from switchyard.service.moving import Mover
 from switchyard.service.upkeep import route_waiting
-from switchyard.service.waiting import expire
+from switchyard.service.waiting import expire, settle_after
 from tests.builders import a_graph, a_request
 from tests.service.lines import in_line_at_full, pool, say, two, wait
-from tests.service.rig import ADMIN, Rig, running
+from tests.service.rig import ADMIN, Rig, RigAgent, running
 
 # --- spill rules
 
@@ -135,3 +139,75 @@ def test_what_only_a_later_pool_could_run_waits_for_it(lite: Rig) -> None:
     assert lite.job(made.id).cluster == "large"
     pool(lite, "main")  # empties: what waits for the next pool goes on waiting
     assert lite.submit(a_request(pool="main", spill=SPILL)).state == "PENDING"
+
+
+# --- held back
+
+
+@pytest.mark.parametrize("how", ["hold", "after"])
+def test_the_clock_of_the_rules_stands_while_a_job_is_held_back(rig: Rig, how: str) -> None:
+    full, idle = two(rig)
+    pool(rig, "main", full=1)
+    pool(rig, "burst", idle=1)
+    clusters.cluster_change(rig.context, ADMIN, "idle", ClusterChange(is_cordoned=False))
+    first = rig.submit(a_request(cluster="idle"))
+    held = {"hold": True} if how == "hold" else {"after": [first.id]}
+    job = rig.submit(a_request(pool="main", spill=SPILL, **held)).id
+    later(rig, 90_000, full, idle)
+    assert expire(rig.context, rig.leader) == 1, "its end is put off"
+    assert expire(rig.context, rig.leader) == 0
+    assert rig.job(job).state is State.PENDING
+    assert [verdict.cluster for verdict in explained_now(rig, job) if verdict.say is Say.YES] == ["full"]
+    if how == "hold":
+        steer.job_change(rig.context, ADMIN, job, JobChange(hold=False))
+    else:
+        finish(idle)
+        assert settle_after(rig.context, rig.leader) == 1
+    clusters.cluster_change(rig.context, ADMIN, "full", ClusterChange(is_cordoned=True))
+    assert route_waiting(rig.context, rig.leader) == 0, "burst is not open yet"
+    later(rig, 600, full, idle)
+    assert route_waiting(rig.context, rig.leader) == 1
+    assert rig.job(job).cluster == "idle"
+    later(rig, 86_400 - 601, full, idle)
+    assert expire(rig.context, rig.leader) == 0
+    later(rig, 1, full, idle)
+    assert expire(rig.context, rig.leader) == 1
+    assert rig.job(job).state is State.REJECTED
+
+
+def test_its_own_word_ends_a_job_whether_it_is_held_or_not(lite: Rig) -> None:
+    lite.cluster("alpha")
+    job = lite.submit(a_request(hold=True, spill=["reject after 1h"], expires_after="2h")).id
+    later(lite, 3601)
+    assert expire(lite.context, lite.leader) == 1
+    assert lite.job(job).state is State.PENDING
+    later(lite, 3600)
+    assert expire(lite.context, lite.leader) == 1
+    assert (lite.job(job).state, lite.job(job).reason) == (State.FAILED, "expired: it did not begin in time")
+
+
+def test_holding_a_job_that_began_once_gives_it_no_new_end(lite: Rig) -> None:
+    alpha = lite.cluster("alpha")
+    job = lite.submit(a_request(spill=["reject after 1h"])).id
+    alpha.report(alpha.lease_one(), Seen.RETURNED)
+    steer.job_change(lite.context, ADMIN, job, JobChange(hold=True))
+    steer.job_change(lite.context, ADMIN, job, JobChange(hold=False))
+    assert lite.row(job).expires_us is None
+
+
+def explained_now(rig: Rig, job: str) -> list[Verdict]:
+    return explaining.job_explain(rig.context, ADMIN, job).now
+
+
+def finish(agent: RigAgent) -> None:
+    held = agent.lease_one()
+    agent.report(held, Seen.RUNNING)
+    agent.report(held, Seen.SUCCEEDED)
+
+
+def later(rig: Rig, seconds: float, *alive: RigAgent) -> None:
+    """Hours at once."""
+    rig.clock.wait(seconds)
+    assert rig.leader.take(rig.context)
+    for agent in alive:
+        agent.seen()

@@ -9,11 +9,14 @@ import pytest
 from switchyard.errors import UnknownName
 from switchyard.model.cluster import ClusterChange
 from switchyard.service import clusters, tally
+from switchyard.service.moving import Mover
 from switchyard.service.pending import blocked_word, live_jobs, reason_word
 from switchyard.service.stats import route_stats
 from switchyard.service.tally import Count, Histogram
 from switchyard.service.upkeep import route_waiting
+from switchyard.service.waiting import expire
 from tests.builders import a_graph, a_request
+from tests.service.lines import in_line_at_full, say, two, wait
 from tests.service.rig import ADMIN, Rig
 
 
@@ -95,6 +98,7 @@ def test_what_is_refused_is_no_decision(lite: Rig) -> None:
         ("waits: no clusters passed selection (constraint): a: 3 < 4", "selection"),
         ("waits: the selection cannot be followed: step 1", "selection"),
         ("waiting for quotes of alpha, beta", "quotes"),
+        ("waits: after 10m it may run in pool burst; alpha: needs 8 core", "spill"),
         ("queue gpu: 40 of 40 run", "queue"),
         ("its cluster went away before the job was handed over", "other"),
         ("", "other"),
@@ -150,3 +154,26 @@ def test_statistics_count_what_one_may_view(lite: Rig) -> None:
     lite.submit(a_request(project="web"))
     ann = lite.user("ann")
     assert route_stats(lite.context, ann, 3600).jobs == 0
+
+
+def test_a_move_is_counted_as_such_and_as_another_answer(lite: Rig) -> None:
+    full, idle = two(lite)
+    in_line_at_full(lite)
+    wait(lite, 31, full, idle)
+    say(idle, free_cores=8)
+    assert Mover().look(lite.context, lite.leader) == 1
+    assert lite.context.tally.moves.read() == {("full", "idle"): 1}
+    counted = lite.context.tally.decisions.read()
+    assert counted["", "", "default", "idle", "assigned"] == 1
+
+
+def test_what_a_spill_rule_rejects_is_counted_as_that(lite: Rig) -> None:
+    lite.cluster("alpha")
+    clusters.cluster_change(lite.context, ADMIN, "alpha", ClusterChange(is_cordoned=True))
+    lite.submit(a_request(spill=["reject after 1m"]))
+    wait(lite, 61)
+    assert expire(lite.context, lite.leader) == 1
+    assert lite.context.tally.refusals.read() == {("rejected", "spill"): 1}
+    assert lite.context.tally.decisions.read()["", "", "default", "", "rejected"] == 1
+    (bar,) = route_stats(lite.context, ADMIN, 3600).by["reason"]
+    assert (bar.name, bar.rejected) == ("rejected: spill", 1)

@@ -13,6 +13,7 @@ from switchyard.cli.table import age, now_us
 from switchyard.cli.verdicts import print_explanation, say
 from switchyard.errors import BY_CODE, BadRequest
 from switchyard.model.job import Job, State
+from switchyard.model.verdict import Explanation, Say
 
 EXAMPLES = """\
   yard explain 01JCQ0V7
@@ -42,7 +43,7 @@ def main(argv: list[str]) -> int:
             emit(found, args.output, name=lambda each: each.job)
             return 0
         job = yard.job(found.job)
-    print_heading(job)
+    print_heading(job, found)
     print_explanation(found)
     if found.standing is not None:
         print()
@@ -56,12 +57,14 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def print_heading(job: Job) -> None:
+def print_heading(job: Job, found: Explanation) -> None:
     where = f" on {job.cluster}" if job.cluster else ""
     print(f"{paint('Job', 'bold')} {job.id}  {clean(job.name)}  {paint_word(job.state.value)}{clean(where)}")
     scope = f"project {job.project}, domain {job.domain}, priority {job.priority}"
     say(f"submitted {age(job.created_us, now_us())} ago by {job.owner}; {scope}")
-    if job.reason and job.state is not State.REJECTED:  # then the table below says it, cluster by cluster
+    # Where all clusters said no, the table says it, one by one.
+    is_told = found.plan is not None and all(verdict.say is Say.NO for verdict in found.plan.verdicts)
+    if job.reason and not (job.state is State.REJECTED and is_told):
         say(job.reason)
 
 

@@ -21,6 +21,7 @@ PLACES_MAX = 2**31 - 1  # what the column holds
 NATIVE_PATTERN = r"^[!-~]+(?!\n)$"  # one printable word: it goes into a batch system's options
 TAGS_MAX = 100
 WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e6  # of a project: beyond, a share says nothing any more
+COUNTED_MAX = 100  # projects with a limit, of one queue, counted one by one
 AHEAD_MAX = 1000  # counting further would cost what nobody needs to know
 
 Tag = Name
@@ -60,6 +61,15 @@ class Queue(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     @property
     def ageing_us(self) -> int:
         return parse_duration_s(self.ageing) * 1_000_000
+
+    def counted(self, name: str) -> list[str]:
+        """Whose places are counted: all of the queue's, or those of some projects, as `name/project`; none: no limit.
+
+        Of very many projects it is all: they would make a statement that no database takes.
+        """
+        if self.limits.running is None and len(self.limits.projects) <= COUNTED_MAX:
+            return [f"{name}/{project}" for project in sorted(self.limits.projects)]
+        return [name]
 
     def limits_project(self, project: str) -> bool:
         """Whether a job of this project needs a place."""

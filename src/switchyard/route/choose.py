@@ -21,6 +21,7 @@ from switchyard.route.world import World
 States = Mapping[str, Mapping[str, Value]]  # cluster's name → what is known of it now
 NO_QUOTES: Mapping[str, Quoted] = MappingProxyType({})
 SHOWN_MAX = 5
+NOBODY = "waits: no clusters passed selection"  # how the reason begins
 
 
 def contenders(
@@ -74,4 +75,4 @@ def _nobody(algorithm: str, selected: Selected) -> str:
     shown = [f"{name}: {why}" for name, why in list(selected.out.items())[:SHOWN_MAX]]
     more = len(selected.out) - len(shown)
     listed = "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
-    return f"waits: no clusters passed selection ({algorithm}): {listed}"
+    return f"{NOBODY} ({algorithm}): {listed}"

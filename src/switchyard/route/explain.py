@@ -94,11 +94,8 @@ class _Advice:
     def of_health(self) -> Iterator[Hint]:
         """Whoever only waits would take it: what an operator can do about that."""
         waiting = self.members("health")
-        untold = [member.name for member in waiting if member.graph is None]
-        if untold:
-            yield Hint(0, f"start an agent on {listed(untold)}")
-        for health, text in _CURES:
-            names = [member.name for member in waiting if member.health is health and member.graph is not None]
+        for text, is_ill in _CURES:
+            names = [member.name for member in waiting if is_ill(member)]
             if names:
                 yield Hint(0, text(names))
 
@@ -228,10 +225,33 @@ def listed(names: Sequence[str], most: int = NAMED_MAX) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-_CURES: tuple[tuple[Health, Callable[[list[str]], str]], ...] = (
-    (Health.CORDONED, lambda names: f"uncordon {listed(names)} (`yard cluster uncordon {names[0]}`)"),
-    (Health.PAUSED, lambda names: f"resume an agent of {listed(names)} (`yard agent resume AGENT`)"),
-    (Health.DOWN, lambda names: f"bring the agent{'s' * (len(names) > 1)} of {listed(names)} back"),
+def _is_out(member: Member) -> bool:
+    """Cordoned, and with that taken away still not up."""
+    return member.health is Health.CORDONED and (member.is_silent or member.graph is None)
+
+
+# What one can do, and for whom that is all it takes.
+_CURES: tuple[tuple[Callable[[list[str]], str], Callable[[Member], bool]], ...] = (
+    (
+        lambda names: f"start an agent on {listed(names)}",
+        lambda member: member.graph is None and not _is_out(member),
+    ),
+    (
+        lambda names: f"uncordon {listed(names)} (`yard cluster uncordon {names[0]}`)",
+        lambda member: member.health is Health.CORDONED and not _is_out(member),
+    ),
+    (
+        lambda names: f"uncordon {listed(names)} (`yard cluster uncordon {names[0]}`) and start an agent there",
+        _is_out,
+    ),
+    (
+        lambda names: f"resume an agent of {listed(names)} (`yard agent resume AGENT`)",
+        lambda member: member.health is Health.PAUSED and member.graph is not None,
+    ),
+    (
+        lambda names: f"bring the agent{'s' * (len(names) > 1)} of {listed(names)} back",
+        lambda member: member.health is Health.DOWN and member.graph is not None,
+    ),
 )
 
 

@@ -44,7 +44,7 @@ class Loops:
         self._clean_at = 0.0  # on the monotonic clock
         self._quoting = Quoting(yard.context)
         self._looked: tuple[int, int] | None = None  # the versions of world and access at the last look at what waits
-        self._rest_until = self._look_at = 0.0
+        self._rest_until = self._look_at = self._enforce_at = 0.0
         self._mover = moving.Mover()
         self._tokens = TokenCare()
 
@@ -157,7 +157,7 @@ class Loops:
         waiting.let_crowds_go(context, leadership)
         self._tend_tokens()
         routed = self._route_now()
-        promoted = places.promote(context, leadership, self._tokens)
+        promoted = self._enforce_now() + places.promote(context, leadership, self._tokens)
         moved += self._mover.look(context, leadership)  # last: what waits comes before who waits somewhere already
         if moved or lost or routed or promoted:
             log.info("upkeep", moved=moved, lost=lost, routed=routed, promoted=promoted)
@@ -171,6 +171,14 @@ class Loops:
             token_jobs.tend(self._yard.context, self._tokens, term=self._leadership.epoch)
         except YardError as exc:
             log.warning("token pools", error=exc.inner)
+
+    def _enforce_now(self) -> int:
+        """Limits change rarely, and whether they hold is counted: not at each kick."""
+        if time.monotonic() < self._enforce_at:
+            return 0
+        changed = places.enforce(self._yard.context, self._leadership, self._tokens)
+        self._enforce_at = time.monotonic() + self._yard.settings.pace.upkeep_s
+        return changed
 
     def _route_now(self) -> int:
         """Look at what waits when something may have changed for it, for at most a fifth of the time."""

@@ -158,7 +158,20 @@ class Yard:
     def heard(self, woken: Woken) -> None:
         """Another replica committed something. On the loop."""
         self.woken(woken)
-        if woken.versions and not self._is_refreshing:
+        if woken.versions:
+            self._refresh_soon()
+
+    def heard_anything(self) -> None:
+        """Another replica committed more than fits into a notice, or nobody listened for a while. On the loop."""
+        self.hub.wake_all()
+        self.handing.note()
+        self.quote_kick.set()
+        self.is_pending_new = True
+        self.pending_kick.set()
+        self._refresh_soon()
+
+    def _refresh_soon(self) -> None:
+        if not self._is_refreshing:
             self._is_refreshing = True
             self.threads.submit(self._refresh)
 

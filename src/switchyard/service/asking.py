@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from switchyard.model.job import JobRequest, JobSpec
-from switchyard.model.quote import CANDIDATES_MAX, Quote, Quotes, Said
-from switchyard.route.quotes import candidates
+from switchyard.model.quote import Quote, Quotes, Said
 from switchyard.route.route import Ruling
 from switchyard.route.select.quoted import cheapness, soonness
 from switchyard.route.select.selector import Quoted
@@ -26,6 +25,7 @@ class Asked:
     shape: str
     spec: JobSpec
     ruling: Ruling
+    names: tuple[str, ...] = ()  # who is to answer
     round: Round | None = None
 
 
@@ -35,24 +35,25 @@ def begin(context: Context, submit: Submit, actor: Actor, request: JobRequest) -
     shape, _ = shape_of(spec)
     if ruling.outcome != "assign":
         return Asked(shape, spec, ruling)
-    missing = gather(context, ruling, spec).missing
-    if not missing:
-        return Asked(shape, spec, ruling)
-    inquiry, wait_us = inquiry_of(spec, missing, context.snapshots.world), context.selections.quote_wait_us
+    gathered = gather(context, ruling, spec)
+    names = gathered.names
+    if not gathered.missing:
+        return Asked(shape, spec, ruling, names)
+    inquiry, wait_us = inquiry_of(spec, gathered.missing, context.snapshots.world), context.selections.quote_wait_us
 
     def apply(batch: Batch) -> Round:
         ask(batch, inquiry, wait_us=wait_us)
         return Round(batch.now_us, batch.now_us + wait_us)
 
-    return Asked(shape, spec, ruling, context.committer.call(apply))
+    return Asked(shape, spec, ruling, names, context.committer.call(apply))
 
 
 def answers(context: Context, asked: Asked) -> tuple[Quotes, bool]:
     """What they have said so far, and whether that is all."""
     if asked.ruling.outcome != "assign":
         return Quotes(shape=asked.shape, items=[], reason=asked.ruling.reason), True
-    gathered = gather(context, asked.ruling, asked.spec, asked.round)
-    names = candidates(asked.ruling.able, seed=asked.shape, most=CANDIDATES_MAX)
+    gathered = gather(context, asked.ruling, asked.spec, asked.round, names=asked.names)
+    names = sorted({*asked.names, *gathered.quotes})
     wait_s = context.selections.quote_wait_us / 1e6
     silent = f"no answer within {wait_s:g} s"
     items = [gathered.quotes.get(name) or Quote(cluster=name, said=Said.NONE, reason=silent) for name in names]

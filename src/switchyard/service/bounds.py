@@ -10,6 +10,7 @@ from msgspec import Struct
 from switchyard.errors import UnknownName
 from switchyard.match.demand import Demand
 from switchyard.model.job import JobRequest
+from switchyard.model.quantity import parse_duration_s
 from switchyard.model.spill import opened, parse_rule, pools_of
 from switchyard.policy.draft import Draft
 from switchyard.route.ask import Ask
@@ -37,6 +38,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
     order: tuple[str, ...] = ()  # the clusters as the request lists them: steps that do not sort go by it
     spill: tuple[str, ...] = ()  # what becomes of it when it waits for long (model/spill.py)
     spill_from: str = ""  # who gave these rules
+    within_s: int | None = None  # by its own word too late to begin, where such a rule may end the waiting sooner
 
     def ask(
         self,
@@ -93,6 +95,7 @@ def bounds_of(
         tuple(each.name for each in request.clusters),
         draft.spill,
         draft.spill_from,
+        parse_duration_s(request.expires_after) if draft.spill and request.expires_after is not None else None,
     )
 
 

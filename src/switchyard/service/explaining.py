@@ -6,12 +6,15 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from switchyard.model.access import Role
 from switchyard.model.cluster import Health
 from switchyard.model.job import JobSpec, State
 from switchyard.model.lifecycle import FINAL
+from switchyard.model.queue import Standing
 from switchyard.model.spill import spill_notes
 from switchyard.model.verdict import Decision, Explanation, Plan, Say, Verdict
 from switchyard.route.ask import Ask
+from switchyard.route.route import Ruling
 from switchyard.route.verdicts import decode_verdicts
 from switchyard.route.world import World
 from switchyard.service.advice import advice
@@ -20,6 +23,8 @@ from switchyard.service.context import Context
 from switchyard.service.demands import demand_of_spec
 from switchyard.service.history import history_of
 from switchyard.service.jobs import last_of, policy_of, tally_of, visible_job
+from switchyard.service.limits import QUEUE
+from switchyard.service.patience import is_held_back, waited_s
 from switchyard.service.queues import standing
 from switchyard.service.quotes import quotes_of
 from switchyard.service.rights import Actor
@@ -37,7 +42,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         earlier = jobs.attempt_list(tx, row.id)
         waits = jobs.dependency_list(tx, row.id)
         policy = policy_of(tx, row)
-        place = standing(context, tx, row)
+        place = standing(context, tx, row, may_see=lambda project: actor.may_project(Role.VIEW, project))
         history = history_of(tx, row, earlier)
         used = quotes_of(tx, row.id)
     world, state = context.snapshots.world, State(row.state)
@@ -45,17 +50,20 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
     ask = _ask(context, actor, row, spec, bounds)
     ruling = rule_within(bounds, ask, world)
     chosen = select_or_hold(context, ruling, bounds, spec)
-    decided = None
+    unseen, decided = _unseen(ask, world), None
     if body is not None:
-        decided = _decided(context, row, bounds, body=body, history=history, unseen=_unseen(ask, world))
-    is_able = any(verdict.say is Say.YES for verdict in chosen.verdicts)
-    is_stuck = state in (State.PENDING, State.REJECTED) or not is_able
+        decided = _decided(context, row, bounds, body=body, history=history, unseen=unseen)
+    is_stuck = state in (State.PENDING, State.REJECTED) or _is_stranded(row, chosen, unseen)
     return Explanation(
         job=row.id,
         state=state.value,
         plan=decided,
         now=_dated(context.snapshots, world, chosen.verdicts, decided),
-        hints=[*advice(ask, world, ruling, chosen, policy), *token_hints(context, row)] if is_stuck else [],
+        hints=[
+            *_of_queue(row, place),
+            *(advice(ask, world, ruling, chosen, policy) if is_stuck else []),
+            *(token_hints(context, row) if is_stuck else []),
+        ],
         notes=[
             *_notes(row, spec, earlier),
             *_waits(row, waits),
@@ -64,7 +72,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         ],
         policy=policy,
         standing=place,
-        quotes=used.quotes if used is not None else [],
+        quotes=[quote for quote in used.quotes if quote.cluster not in unseen] if used is not None else [],
         history=history,
     )
 
@@ -81,8 +89,27 @@ def _ask(context: Context, actor: Actor, row: jobs.Row, spec: JobSpec, bounds: B
         engine=bounds.engine or context.engines.default,
         last=last_of(row),
         hidden=actor.hidden_clusters(world) - by_token,
-        waited_s=(context.now_us() - row.created_us) / 1_000_000,
+        waited_s=_waited_s(context, row),
     )
+
+
+def _of_queue(row: jobs.Row, place: Standing | None) -> list[str]:
+    """What a job needs that waits for a place in its queue."""
+    if place is None or row.blocked != QUEUE:
+        return []
+    for taken, limit, whose in (
+        (place.running, place.limit, ""),
+        (place.project_running, place.project_limit, f"for project {row.project} "),
+    ):
+        if taken is not None and limit is not None and taken >= limit:
+            return [f"1 more place {whose}in queue {place.queue} ({taken} of {limit} are taken)"]
+    return []
+
+
+def _is_stranded(row: jobs.Row, chosen: Ruling, unseen: set[str]) -> bool:
+    """Whether it is in line where nobody begins it now, nor elsewhere, as far as the reader can tell."""
+    is_able = any(verdict.say is Say.YES for verdict in chosen.verdicts)
+    return bool(row.is_ready) and not is_able and row.cluster not in unseen
 
 
 def _unseen(ask: Ask, world: World) -> set[str]:
@@ -133,7 +160,11 @@ def _spills(context: Context, row: jobs.Row, bounds: Bounds) -> list[str]:
     """What its waiting leads to, as long as it has not begun."""
     if not bounds.spill or row.leased_us is not None or State(row.state) in FINAL:
         return []
-    return spill_notes(bounds.spill, bounds.spill_from, (context.now_us() - row.created_us) / 1_000_000)
+    return spill_notes(bounds.spill, bounds.spill_from, _waited_s(context, row))
+
+
+def _waited_s(context: Context, row: jobs.Row) -> float:
+    return 0.0 if is_held_back(row.blocked) else waited_s(row, context.now_us())
 
 
 def _notes(row: jobs.Row, spec: JobSpec, earlier: Sequence[jobs.Row]) -> list[str]:

@@ -6,10 +6,12 @@ the reason in the same transaction. A reason may change for months, so of these 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 
 from switchyard.model.job import State
 from switchyard.model.verdict import Decision, Say
+from switchyard.route.choose import NOBODY
 from switchyard.route.verdicts import decode_verdicts
 from switchyard.service.committer import Batch
 from switchyard.store import decisions, jobs
@@ -19,6 +21,7 @@ WAITS = "waits"
 FIRST_KEPT, LAST_KEPT = 10, 40  # of the reasons of one job
 SHOWN_MAX = 100  # decisions in one explanation
 _DECIDED = frozenset({State.PENDING.value, State.ASSIGNED.value, State.REJECTED.value})
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _NO_DECISIONS = frozenset({"leased", "cancel-requested", "late"})  # they say nothing of where it goes
 
 
@@ -27,6 +30,14 @@ def waits(batch: Batch, row: jobs.Row, reason: str) -> None:
     batch.event(
         row.id, WAITS, state=row.state, attempt=row.attempt, fence=row.fence, cluster_id=row.cluster_id, reason=reason
     )
+
+
+def is_same(before: str, now: str) -> bool:
+    """Whether two reasons to wait are one answer. A selection tells the clusters' numbers of the moment: others alone
+    are nothing new, and would be written for every job that waits, whenever a cluster's load changes."""
+    if before == now or not (before.startswith(NOBODY) and now.startswith(NOBODY)):
+        return before == now
+    return _NUMBER.sub("", before) == _NUMBER.sub("", now)
 
 
 def shorten(batch: Batch, job_ids: Iterable[str]) -> None:

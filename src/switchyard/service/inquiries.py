@@ -22,7 +22,7 @@ from switchyard.route.world import Member, World
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.demands import demand_of_spec
-from switchyard.service.quotes import shape_of, time_limit_s
+from switchyard.service.quotes import KEPT_MAX, shape_of, time_limit_s
 from switchyard.service.snapshots import AgentEntry
 from switchyard.service.states import values_of
 from switchyard.store import jobs
@@ -34,6 +34,7 @@ LOOK_US = 61_000_000  # after a question was asked: no server's deadline is late
 ETA_S_MAX = 366 * 86_400.0
 COST_MAX = 1e12
 VALID_S_MIN = 5.0  # a job that then waits for a place in its queue must find the quotes it waited for
+SILENT_US = 15_000_000  # who did not answer in time is not waited for again for so long
 VALID_S_MAX = 86_400.0  # a quote that says it holds longer is asked for again after this
 COST_VALUE = "cost_per_node_hour"  # the value of a cluster's state by which the server reckons costs
 
@@ -58,7 +59,7 @@ def ask(batch: Batch, inquiry: Inquiry, *, wait_us: int) -> None:
     asked = [cluster_id for cluster_id in inquiry.cluster_ids if open_by_id.get(cluster_id, 0) < OPEN_MAX]
     times = {"asked_us": batch.now_us, "deadline_us": batch.now_us + wait_us}
     jobs.spec_put(batch.tx, {inquiry.shape: inquiry.body}, at_us=batch.now_us)
-    store.ask_put(batch.tx, [{"shape": inquiry.shape, "cluster_id": each, **times} for each in asked])
+    store.ask_put(batch.tx, [{"shape": inquiry.shape, "cluster_id": each, "refused": "", **times} for each in asked])
     batch.clusters.update(asked)
     batch.versions.add(QUOTES)
 
@@ -122,13 +123,17 @@ class Handing:
 
 
 def take(context: Context, agent: AgentEntry, given: Sequence[QuoteGiven]) -> None:
-    """Keep what an agent answered, if anybody asked; whoever waited for nothing but this is due."""
+    """Keep what an agent answered, if anybody asked; whoever waited for nothing but this is due.
+
+    Where a cluster has several agents, one that cannot say yes does not speak for the others.
+    """
     member = context.snapshots.world.by_id.get(agent.cluster_id)
     if member is None:
         return
     per_hour = values_of(context.snapshots, [member.name], context.selections, now_us=context.now_us())
     price = per_hour.get(member.name, {}).get(COST_VALUE)
     answers = {each.shape: each for each in given}
+    agents = {each for each in context.snapshots.fleet.by_cluster.get(member.id, ()) if context.snapshots.is_live(each)}
 
     def apply(batch: Batch) -> None:
         asks = store.ask_lock(batch.tx, list(answers))
@@ -139,9 +144,16 @@ def take(context: Context, agent: AgentEntry, given: Sequence[QuoteGiven]) -> No
             for shape in sorted(mine)
         ]
         store.quote_put(batch.tx, rows)
-        store.ask_answered(batch.tx, member.id, list(mine))
+        final = []
+        for row in rows:
+            refused = {*filter(None, mine[row["shape"]].refused.split(",")), agent.id}
+            if row["said"] == Said.YES.value or agents <= refused:
+                final.append(row["shape"])
+            else:
+                store.ask_refused(batch.tx, row["shape"], member.id, ",".join(sorted(refused)))
+        store.ask_answered(batch.tx, member.id, final)
         left = {(row.shape, row.cluster_id) for row in asks if row.cluster_id != member.id}
-        for shape, asked in store.wait_kinds(batch.tx, list(mine)) if mine else ():
+        for shape, asked in store.wait_kinds(batch.tx, final) if final else ():
             if not any((shape, cluster_id) in left for cluster_id in asked.split(",")):
                 store.wait_end(batch.tx, shape, asked, now_us=batch.now_us)
         batch.jobs.update(mine)  # not a job's: whoever asked by hand waits under the shape
@@ -149,6 +161,47 @@ def take(context: Context, agent: AgentEntry, given: Sequence[QuoteGiven]) -> No
         batch.settled.append(lambda: _count(context, member.name, rows))
 
     context.committer.call(apply)
+
+
+def note_silent(context: Context, batch: Batch, waits: Iterable[store.Row]) -> None:
+    """The time to answer is over for these jobs: whoever was asked and has not is taken for silent for a while.
+
+    Until then nobody waits for it again, least of all a job that has come up for its place in a queue.
+    """
+    silent: dict[tuple[str, str], int] = {}
+    for shape, asked, asked_us, deadline_us in {(row.shape, row.asked, row.asked_us, row.deadline_us) for row in waits}:
+        if deadline_us <= batch.now_us:
+            times = {"asked_us": asked_us, "deadline_us": deadline_us}
+            said = {row.cluster_id for row in store.quote_since(batch.tx, shape, **times, limit=KEPT_MAX)}
+            silent |= {(shape, cluster_id): asked_us for cluster_id in asked.split(",") if cluster_id not in said}
+    reason = f"no answer within {context.selections.quote_wait_us / 1e6:g} s"
+    rows = [
+        _silence(shape, cluster_id, reason, asked_us, batch.now_us) for (shape, cluster_id), asked_us in silent.items()
+    ]
+    store.quote_silent(batch.tx, rows)
+    batch.settled.append(lambda: _count_silent(context, rows))
+
+
+def _silence(shape: str, cluster_id: str, reason: str, asked_us: int, now_us: int) -> dict[str, Any]:
+    return {
+        "shape": shape,
+        "cluster_id": cluster_id,
+        "said": Said.NONE.value,
+        "reason": reason,
+        "eta_us": None,
+        "cost": None,
+        "confidence": 0.0,
+        "at_us": now_us,
+        "until_us": now_us + SILENT_US,
+        "took_us": max(0, now_us - asked_us),
+    }
+
+
+def _count_silent(context: Context, rows: Iterable[dict[str, Any]]) -> None:
+    by_id = context.snapshots.world.by_id
+    for row in rows:
+        if (member := by_id.get(row["cluster_id"])) is not None:
+            context.tally.quotes.add(member.name, row["said"])
 
 
 def _count(context: Context, cluster: str, rows: Iterable[dict[str, Any]]) -> None:

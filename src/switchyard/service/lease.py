@@ -220,6 +220,10 @@ class _Looking:
         array = None if row.array is None else self.arrays.job(row.id)
         return self.crowds.most(row, 1 if array is None else min(len(array.todo), array.spare))
 
+    def is_busy(self, agent_id: str) -> bool:
+        """Whether an agent has something that will end."""
+        return leases.held_count(self.batch.tx, [agent_id]) > 0
+
 
 def choose(
     line: Line[leases.Row], ask: LeaseAsk, looking: _Looking, *, more: Callable[[], bool]
@@ -227,9 +231,9 @@ def choose(
     """Take from the line, in order, what fits: jobs, and of an array how many tasks.
 
     One that does not fit lets others pass, until they did so for its queue's `ageing`: from then on it comes first of
-    its priority, and while it does not fit nobody behind it gets anything. What another backend is to run is passed
-    by; an array that reached its own bound steps aside, and so does a job whose crowd is full. `more`: lengthens the
-    line, where it can.
+    its priority, and while it does not fit nobody behind it gets anything; unless nothing runs here, for then no room
+    will come of waiting. What another backend is to run is passed by; an array that reached its own bound steps aside,
+    and so does a job whose crowd is full. `more`: lengthens the line, where it can.
     """
     chosen: list[tuple[leases.Row, int]] = []
     passed: list[Waiting[leases.Row]] = []
@@ -257,7 +261,7 @@ def choose(
         if size and not count:
             has_misfits = True
             looking.passed.note(ask.cluster_id, row.id, looking.batch.now_us)
-            if waiting.is_aged:
+            if waiting.is_aged and (chosen or looking.is_busy(ask.agent_id)):
                 break
     line.put_back(passed)
     return chosen

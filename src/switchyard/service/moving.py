@@ -6,7 +6,6 @@ the agent of the old cluster never had it. The chores of the leader, like those 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,16 +16,18 @@ from switchyard.model.cluster import Health
 from switchyard.model.job import JobSpec, State
 from switchyard.model.lifecycle import Life, Step, move, reassign, unassign
 from switchyard.model.spill import opened
-from switchyard.route.moving import Spare, better, rest_us, taker
+from switchyard.route.moving import HANDOVERS_FREE, Spare, better, rest_us, taker
 from switchyard.route.route import Ruling
 from switchyard.route.select.selector import reads_quotes
 from switchyard.route.world import World
 from switchyard.service.bounds import Bounds, decode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
+from switchyard.service.counting import count_moved
 from switchyard.service.demands import demand_of_spec
 from switchyard.service.fit import fits_now
 from switchyard.service.newjob import keep
+from switchyard.service.patience import waited_s
 from switchyard.service.quotes import Round, use_row
 from switchyard.service.report import archive, change_of, life_of, record
 from switchyard.service.upkeep import ROUND_MAX, Leadership, rule_again
@@ -143,6 +144,9 @@ class Mover:
             with context.database.read() as tx:
                 rows = moving.line_page(tx, cluster_id, lane, after=self._places.get((cluster_id, lane)), limit=page)
                 specs = jobs.spec_many(tx, (row.spec_hash for row in rows))
+                # One that was begun and tried again, or whose cluster flaps, has not wandered by that.
+                moves = moving.moves_count(tx, [row.id for row in rows if row.attempt > HANDOVERS_FREE])
+            finding.handovers |= {job_id: 1 + count for job_id, count in moves.items()}
             before, looked_at = len(finding.moves), 0
             for row in rows:
                 if finding.is_done:
@@ -186,6 +190,7 @@ class _Finding:
         self._sooner: set[str] = set()  # who was found to be sooner; with one more in line it may not be
         self._rulings: dict[tuple[object, ...], Ruling] = {}
         self._fitting: dict[tuple[str, str, str | None], bool] = {}
+        self.handovers: dict[str, int] = {}  # of jobs that had many attempts: how often one was moved, and the last one
         self.spares = dict(spares)
         self.moves: list[Move] = []
 
@@ -196,7 +201,7 @@ class _Finding:
     def take(self, row: moving.Row, spec: str) -> None:
         """Look at one job in line."""
         bounds = decode_bounds(row.bounds)
-        spilled = opened(bounds.spill, (self._now_us - row.created_us) / 1_000_000) if bounds.spill else ()
+        spilled = opened(bounds.spill, waited_s(row, self._now_us)) if bounds.spill else ()
         needs = {"cores": row.cores, "gpus": row.gpus, "memory_bytes": row.memory_bytes}
         open_to = [name for name in self._open_to(row, bounds, spilled) if self.spares[name].holds(**needs)]
         goes_by_quotes = self._is_quoted and self._goes_by_quotes(row, bounds)
@@ -206,8 +211,8 @@ class _Finding:
         here = self._world.by_id[row.cluster_id].name
         open_to = [name for name in open_to if self._fits_now(row, spec, name, by=bounds.engine)]
         if (to := taker(ruling, open_to, seed=row.id)) is not None:
-            waited_s = (self._now_us - row.assigned_us) // 1_000_000
-            said = f"{to} stood idle while it waited {waited_s} s at {here}"
+            in_line_s = (self._now_us - row.assigned_us) // 1_000_000
+            said = f"{to} stood idle while it waited {in_line_s} s at {here}"
             self.moves.append(Move(row.id, row.fence, ruling, to, said))
             self.spares[to] = self.spares[to].less(**needs)
             if self.spares[to].cores <= 0:
@@ -243,12 +248,16 @@ class _Finding:
             return False
         rested_us = self._now_us - row.assigned_us
         _, algorithm = self._context.selections.choose(bounds.select)
-        return reads_quotes(algorithm) and rested_us >= rest_us(self._context.moving.rest_us, row.attempt)
+        return reads_quotes(algorithm) and rested_us >= rest_us(
+            self._context.moving.rest_us, self.handovers.get(row.id, 1)
+        )
 
     def _open_to(self, row: moving.Row, bounds: Bounds, spilled: tuple[str, ...]) -> Iterable[str]:
         """The idle clusters that its waiting lets it go to: all after a time, at once those its rules have opened."""
         after_us = self._context.moving.idle_after_us
-        is_long = after_us is not None and self._now_us - row.assigned_us >= rest_us(after_us, row.attempt)
+        is_long = after_us is not None and self._now_us - row.assigned_us >= rest_us(
+            after_us, self.handovers.get(row.id, 1)
+        )
         if is_long and bounds.pool not in self._sticky:
             return self.spares
         own = self._world.pools.get(bounds.pool or "", {})
@@ -272,7 +281,7 @@ def _apply_some(context: Context, leadership: Leadership, world: World, moves: d
         changes: dict[str, dict[str, Any]] = {}
         bodies: dict[str, str] = {}
         used: list[dict[str, Any]] = []
-        went: Counter[tuple[str, ...]] = Counter()
+        went: list[tuple[jobs.Row, str, str]] = []
         for job_id, row in jobs.job_lock(batch.tx, moves).items():
             wanted = moves[job_id]
             step = reassign(life_of(row), wanted.reason) if row.is_ready and row.fence == wanted.fence else None
@@ -282,13 +291,13 @@ def _apply_some(context: Context, leadership: Leadership, world: World, moves: d
             bodies[kept.verdicts_hash] = kept.verdicts_body
             changes[job_id] = _change(batch, row, step, cluster_id) | {"plan_hash": kept.verdicts_hash}
             here = world.by_id.get(row.cluster_id)
-            went[here.name if here else "", wanted.to] += 1
+            went.append((row, here.name if here else "", wanted.to))
             if wanted.ruling.quoted:
                 used.append(use_row(job_id, wanted.ruling, wanted.to, cluster_id, now_us=batch.now_us))
         jobs.verdicts_put(batch.tx, bodies, at_us=batch.now_us)
         jobs.job_change(batch.tx, changes)
         quotes.use_put(batch.tx, used)
-        batch.settled.append(lambda: context.tally.moves.add_many(went))
+        count_moved(context.tally, batch, went)
         return len(changes)
 
     return context.committer.call(apply, locks=list(moves))

@@ -10,6 +10,7 @@ from switchyard.model.cluster import Health
 from switchyard.model.job import State
 from switchyard.model.lifecycle import FINAL
 from switchyard.model.queue import queue_of
+from switchyard.route.choose import NOBODY
 from switchyard.service.context import Context
 from switchyard.store import pending
 
@@ -17,8 +18,9 @@ OTHER = "other"
 # How the reasons of our own code begin, and the one word for each. A reason itself has names and numbers in it.
 BEGINNINGS = (
     ("waiting for quotes", "quotes"),
-    ("waits: no clusters passed selection", "selection"),
+    (NOBODY, "selection"),
     ("waits: the selection cannot be followed", "selection"),
+    ("waits: after ", "spill"),
     ("queue ", "queue"),
     ("waits for tokens", "tokens"),
     ("the token pool", "tokens"),
@@ -58,7 +60,7 @@ def live_jobs(context: Context) -> LiveJobs:
 
 
 def reason_word(reason: str) -> str:
-    """down, cordoned, paused, selection, quotes, queue, tokens; other."""
+    """down, cordoned, paused, selection, quotes, spill, queue, tokens; other."""
     if (health := _HEALTH.match(reason)) is not None:
         return health[1]
     if _TOKENS.match(reason) is not None:

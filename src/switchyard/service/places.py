@@ -13,7 +13,8 @@ from typing import Any
 
 from switchyard.model.idset import IdSet
 from switchyard.model.job import State
-from switchyard.model.queue import PLACES_MAX, Queue, project_of, queue_named, queue_of
+from switchyard.model.lifecycle import unassign
+from switchyard.model.queue import Queue, project_of, queue_named, queue_of
 from switchyard.route.order import Line
 from switchyard.route.route import Ruling
 from switchyard.route.world import World
@@ -21,8 +22,9 @@ from switchyard.service.arrays import ArrayJob
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.history import waits
-from switchyard.service.limits import FREED, QUEUE, why_queued
+from switchyard.service.limits import FREED, QUEUE, Places, place_columns, queue_up, why_queued
 from switchyard.service.queues import cores_by_project, waiting_of
+from switchyard.service.report import change_of, life_of, record
 from switchyard.service.token_jobs import refused_tokens
 from switchyard.service.token_line import Look, TokenCare, could_have, forget, never
 from switchyard.service.token_needs import needs_of_row
@@ -42,10 +44,21 @@ def promote(context: Context, leadership: Leadership, tokens: TokenCare | None =
     tokens = tokens or TokenCare()
     with context.database.read() as tx:
         lanes = [*store.queued_lanes(tx), *(row.lane for row in store.arrays_placed(tx, ARRAYS_MAX))]
-    done = 0
-    names = sorted({queue_of(lane) for lane in lanes})
+    names = {queue_of(lane) for lane in lanes}
     forget(context, tokens, tokens.ahead.keys() - {Look().group, *names})
-    for name in names:
+    return _rounds(context, leadership, tokens, names)
+
+
+def enforce(context: Context, leadership: Leadership, tokens: TokenCare | None = None) -> int:
+    """Make limits hold that are newer, or lower, than what was assigned already; how many jobs it changed."""
+    with context.database.read() as tx:
+        names = _exceeded(context, tx)
+    return _rounds(context, leadership, tokens or TokenCare(), names)
+
+
+def _rounds(context: Context, leadership: Leadership, tokens: TokenCare, names: set[str]) -> int:
+    done = 0
+    for name in sorted(names):
         turn = Turn(Look(name))
         forget(context, tokens, [name])  # this look says who waits
         for _ in range(ROUNDS_MAX + CLOSED_MAX):
@@ -65,41 +78,27 @@ class Turn:
     is_wide: bool = False  # some at the head can never have their tokens: one must look further
 
 
-@dataclass
-class Places:
-    """What is taken of a queue's places, as more are given."""
-
-    queue: Queue
-    by_project: dict[str, int] = field(default_factory=dict)
-
-    @staticmethod
-    def of(queue: Queue, taken: Mapping[str, tuple[int, float]]) -> Places:
-        found = Places(queue)
-        for lane, (places, _) in taken.items():
-            found.take(project_of(lane), places)
-        return found
-
-    @property
-    def spare(self) -> int:
-        """Free ones; below zero: the limit was lowered, and so many are to become free before it holds."""
-        running = self.queue.limits.running
-        return PLACES_MAX if running is None else running - sum(self.by_project.values())
-
-    def spare_for(self, project: str) -> int:
-        most = self.queue.limits.projects.get(project)
-        return self.spare if most is None else min(self.spare, most - self.by_project.get(project, 0))
-
-    def take(self, project: str, places: int) -> None:
-        self.by_project[project] = self.by_project.get(project, 0) + places
+def _exceeded(context: Context, tx: Tx) -> set[str]:
+    found = set()
+    for name, queue in context.snapshots.laid.layout.queues.items():
+        if whose := queue.counted(name):
+            is_over = Places.of(queue, store.places_taken(tx, whose)).is_over
+            if is_over or store.arrays_unplaced(tx, whose, 1):
+                found.add(name)
+    return found
 
 
 def _round(context: Context, leadership: Leadership, tokens: TokenCare, turn: Turn) -> int:
     """One transaction's worth of one queue."""
     name = turn.look.group
     queue, world = queue_named(context.snapshots.laid.layout.queues, name), context.snapshots.world
+    whose = queue.counted(name)
     with context.database.read() as tx:
         arrays = [row for row in store.arrays_placed(tx, ARRAYS_MAX) if queue_of(row.lane) == name]
-        found = _next_rows(context, tx, queue, arrays, turn)
+        taken = store.places_taken(tx, whose)
+        arrays += store.arrays_unplaced(tx, whose, ROUND_MAX) if whose else []
+        last = _last_ids(tx, whose, Places.of(queue, taken))
+        found = _next_rows(context, tx, queue, arrays, taken, turn=turn)
         rows = found.rows
         specs = jobs.spec_many(tx, (row.spec_hash for row in rows))
     rulings = dict(rule_all(context, world, [row for row in rows if row.state == State.PENDING.value], specs))
@@ -107,19 +106,20 @@ def _round(context: Context, leadership: Leadership, tokens: TokenCare, turn: Tu
     order = [row.id for row in rows if row.id not in refused]
     said = {row.id: row.reason for row in (*rows, *found.behind)}
     told = found.told | {job_id: why for job_id, why in refused.items() if said[job_id] != why}
-    ids = {*order, *(row.id for row in arrays), *told}
+    ids = {*order, *last, *(row.id for row in arrays), *told}
     if not ids:
         return 0
 
     def apply(batch: Batch) -> int:
         if not leadership.holds(batch):
             return 0
-        taken = Places.of(queue, store.places_taken(batch.tx, [name]))
+        taken = Places.of(queue, store.places_taken(batch.tx, whose))
         locked = jobs.job_lock(batch.tx, ids)
-        trimmed = _trim(batch, taken, [row for row in locked.values() if _has_places(row)])
-        ordered = [locked[job_id] for job_id in order if job_id in locked and job_id not in trimmed]
+        done = _trim(batch, taken, [row for row in locked.values() if row.array is not None])
+        done |= _take_back(batch, taken, [locked[job_id] for job_id in last if job_id in locked])
+        ordered = [locked[job_id] for job_id in order if job_id in locked and job_id not in done]
         _tell(batch, told, locked)
-        return len(trimmed) + _give(context, batch, world, taken, rows=ordered, rulings=rulings)
+        return len(done) + _give(context, batch, world, taken, rows=ordered, rulings=rulings)
 
     return context.committer.call(apply, locks=sorted(ids))
 
@@ -142,9 +142,26 @@ class Found:
     told: dict[str, str] = field(default_factory=dict)  # whose reason is over: what they wait for is a place
 
 
-def _next_rows(context: Context, tx: Tx, queue: Queue, arrays: list[store.Row], turn: Turn) -> Found:
+def _last_ids(tx: Tx, whose: list[str], places: Places) -> list[str]:
+    """Of projects that have more places than they may, the jobs that nobody has leased, as many as may have to go."""
+    if not places.is_over:
+        return []
+    lanes = [each for each in store.ready_in(tx, whose) if places.spare_for(project_of(each[1])) < 0]
+    rows = [row for cluster_id, lane in lanes for row in store.ready_last(tx, cluster_id, lane, ROUND_MAX)]
+    return [row.id for row in sorted(rows, key=_rank, reverse=True)[:ROUND_MAX]]
+
+
+def _next_rows(
+    context: Context,
+    tx: Tx,
+    queue: Queue,
+    arrays: list[store.Row],
+    taken: Mapping[str, tuple[int, float]],
+    *,
+    turn: Turn,
+) -> Found:
     """As it is now; what the transaction finds may be less."""
-    taken, name = store.places_taken(tx, [turn.look.group]), turn.look.group
+    name = turn.look.group
     places, found = Places.of(queue, taken), Found()
     lanes = [lane for lane in store.queued_lanes(tx) if queue_of(lane) == name]
     full = [lane for lane in lanes if places.spare_for(project_of(lane)) <= 0]
@@ -185,7 +202,7 @@ def _heads(context: Context, tx: Tx, lane: str, limit: int, *, found: Found, tur
 
 def _reasons_over(context: Context, tx: Tx, lane: str) -> dict[str, str]:
     """Jobs that were told to wait for tokens, which they could have by now, had they a place."""
-    why = why_queued(context.snapshots.laid.layout.queues, lane)
+    why = why_queued(lane)
     told = store.queued_told(tx, lane, ROUND_MAX, reason=why) if context.tokens.pools.is_enforced else []
     by_needs: dict[str, bool] = {}
     for row in told:
@@ -197,20 +214,49 @@ def _reasons_over(context: Context, tx: Tx, lane: str) -> dict[str, str]:
 
 
 def _trim(batch: Batch, taken: Places, arrays: Iterable[jobs.Row]) -> set[str]:
-    """Arrays lose the places they do not use where the limit was lowered, and every bound where there is none."""
+    """Arrays lose the places they do not use where the limit was lowered, and every bound where there is none.
+
+    Those that were assigned before there was a limit get one: what runs of them, until they are given more.
+    """
     changes: dict[str, dict[str, Any]] = {}
-    for row in sorted(arrays, key=lambda row: (row.priority, row.id)):
-        array, spare = ArrayJob.of(row), taken.spare_for(row.project)
-        if not taken.queue.limits_project(row.project):
+    for row in sorted(arrays, key=_rank, reverse=True):
+        array, is_limited = ArrayJob.of(row), taken.queue.limits_project(row.project)
+        if not _is_assigned(row):
+            continue
+        spare = taken.spare_for(row.project)
+        if row.places is None:
+            array.places = array.live if is_limited else None
+        elif not is_limited:
             array.places = None
         elif spare < 0 and row.places > array.live:
             array.places = max(array.live, row.places + spare)
-        else:
+        if array.places == row.places:
             continue
-        taken.take(row.project, (array.places or 0) - row.places)
+        if row.places is not None:
+            taken.take(row.project, (array.places or 0) - row.places)
         changes[row.id] = _array_columns(batch, array)
+        batch.versions.add(FREED)  # now that it is known to need some, it may be given them
     jobs.job_change(batch.tx, changes)
     return set(changes)
+
+
+def _take_back(batch: Batch, taken: Places, rows: Iterable[jobs.Row]) -> set[str]:
+    """Jobs that nobody has leased wait for a place again where there are too few, those that came last first."""
+    changes: dict[str, dict[str, Any]] = {}
+    for row in sorted(rows, key=_rank, reverse=True):
+        step = unassign(life_of(row), f"queue {queue_of(row.lane)}: its limit is lower than when this was assigned")
+        if row.array is not None or not row.is_ready or step is None or taken.spare_for(row.project) >= 0:
+            continue
+        record(batch, row, step)
+        changes[row.id] = change_of(batch, row, step) | place_columns(row, None) | queue_up(batch, row)
+        taken.take(row.project, -1)
+    jobs.job_change(batch.tx, changes)
+    return set(changes)
+
+
+def _rank(row: jobs.Row) -> tuple[int, str]:
+    """Who comes first within a project, first."""
+    return (-row.priority, row.id)
 
 
 def _give(
@@ -258,5 +304,8 @@ def _width(row: Any) -> int:
 
 def _has_places(row: Any) -> bool:
     """Whether it is an array that was given some and is assigned."""
-    is_assigned = row.state in (State.ASSIGNED.value, State.RUNNING.value)
-    return row.array is not None and row.places is not None and is_assigned
+    return row.array is not None and row.places is not None and _is_assigned(row)
+
+
+def _is_assigned(row: Any) -> bool:
+    return row.state in (State.ASSIGNED.value, State.RUNNING.value)

@@ -145,11 +145,11 @@ def _with_places(tx: Tx, found: Standing, queue: Queue, row: jobs.Row) -> Standi
     project = project_of(row.lane)
     if not queue.limits_project(project):
         return found
-    taken = store.places_taken(tx, [found.queue])
+    taken = store.places_taken(tx, queue.counted(found.queue))
     return replace(
         found,
         limit=queue.limits.running,
-        running=sum(places for places, _ in taken.values()),
+        running=None if queue.limits.running is None else sum(places for places, _ in taken.values()),
         project_limit=queue.limits.projects.get(project),
         project_running=sum(places for lane, (places, _) in taken.items() if project_of(lane) == project),
     )

@@ -11,7 +11,7 @@ from switchyard.model.lifecycle import FINAL
 from switchyard.route.route import Ruling
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
-from switchyard.service.inquiries import QUOTES
+from switchyard.service.inquiries import QUOTES, note_silent
 from switchyard.service.quotes import Round
 from switchyard.service.report import blocked
 from switchyard.service.upkeep import place, rule_again
@@ -103,6 +103,7 @@ def _settle_round(context: Context, due: list[store.Row], specs: dict[str, str])
     def apply(batch: Batch) -> int:
         locked = jobs.job_lock(batch.tx, rulings)
         waiting = store.wait_left(batch.tx, ids)
+        note_silent(context, batch, (row for row in due if row.job_id in waiting))
         store.wait_delete(batch.tx, ids)
         mine = {job_id: row for job_id, row in locked.items() if job_id in waiting and row.state == State.PENDING.value}
         # One that is held, too, is decided when it is let go.

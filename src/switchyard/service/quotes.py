@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -24,6 +24,8 @@ from switchyard.store.database import Tx
 
 STAND_IN = ["true"]  # what is asked about is what a job needs, not what it runs
 TRACK_MAX = 100  # the last starts by which a cluster's quotes are judged
+TURN_US = 60_000_000  # of many clusters others are asked after this: one that nobody asks could stand idle for ever
+KEPT_MAX = 64  # quotes about one shape that are reckoned with, the newest
 LINE_MAX = 1000  # jobs looked at in a cluster's line; a longer one counts as this long
 
 _SORTED = msgspec.json.Encoder(order="sorted")
@@ -39,9 +41,10 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Of the clusters that are to be asked: what they said, and who has not."""
+    """What clusters said; and of those that are to be asked by now, `names`, who has not."""
 
     quotes: Mapping[str, Quote]
+    names: tuple[str, ...]
     missing: tuple[str, ...]
 
 
@@ -58,35 +61,29 @@ def shape_of(spec: JobSpec) -> tuple[str, str]:
     return sha256(body).hexdigest(), body.decode()
 
 
-def gather(context: Context, ruling: Ruling, spec: JobSpec, round_: Round | None = None) -> Gathered:
-    """The quotes of the best candidates of a ruling: those still held to, or those that came in time for a round."""
+def gather(
+    context: Context, ruling: Ruling, spec: JobSpec, round_: Round | None = None, *, names: tuple[str, ...] = ()
+) -> Gathered:
+    """The quotes of those that a ruling leaves: still held to, or given in time for a round.
+
+    `names`: who is to have answered; not given: those to be asked at this time. Others of whom a quote is there count,
+    too.
+    """
     shape, _ = shape_of(spec)
-    world, now_us = context.snapshots.world, context.now_us()
-    names = candidates(ruling.able, seed=shape, most=CANDIDATES_MAX)
-    members = [member for name in names if (member := world.by_name.get(name)) is not None]
+    world, now_us, able = context.snapshots.world, context.now_us(), frozenset(ruling.able.names)
+    names = names or candidates(ruling.able, seed=f"{shape} {now_us // TURN_US}", most=CANDIDATES_MAX)
     with context.database.read() as tx:
         if round_ is None:
-            rows = store.quote_kept(tx, shape, [member.id for member in members], now_us=now_us)
+            rows = store.quote_kept(tx, shape, now_us=now_us, limit=KEPT_MAX)
         else:
-            ids = [member.id for member in members]
-            rows = store.quote_since(tx, shape, ids, asked_us=round_.asked_us, deadline_us=round_.deadline_us)
-        found = quotes_now(context, tx, members, rows, spec)
-    answered = {row.cluster_id for row in rows}
-    return Gathered(found, tuple(member.name for member in members if member.id not in answered))
-
-
-def quotes_now(
-    context: Context, tx: Tx, members: Collection[Member], rows: Iterable[store.Row], spec: JobSpec
-) -> dict[str, Quote]:
-    """Stored quotes as they count now, by the cluster's name."""
-    by_id = {member.id: member for member in members}
-    asks = demand_of_spec(spec).cores_total
-    found = {}
-    for row in rows:
-        member = by_id.get(row.cluster_id)
-        if member is not None:
-            found[member.name] = _quote_now(context, tx, member, row, asks)
-    return found
+            times = {"asked_us": round_.asked_us, "deadline_us": round_.deadline_us}
+            rows = store.quote_since(tx, shape, **times, limit=KEPT_MAX)
+        refusing = store.ask_refusing(tx, shape, now_us=now_us)
+        told = [(member, row) for row in rows if (member := world.by_id.get(row.cluster_id)) and member.name in able]
+        asks = demand_of_spec(spec).cores_total
+        found = {member.name: _quote_now(context, tx, member, row, asks) for member, row in told}
+    answered = {member.name for member, row in told if member.id not in refusing}
+    return Gathered(found, names, tuple(name for name in names if name in world.by_name and name not in answered))
 
 
 def _quote_now(context: Context, tx: Tx, member: Member, row: store.Row, asks: int) -> Quote:

@@ -266,6 +266,7 @@ class Snapshots:
             is_private=row.is_private,
             backends=frozenset(fleet.agents[agent].backend for agent in fleet.by_cluster.get(row.id, ())),
             is_interruptible=row.labels.get(INTERRUPTIBLE) == "true",
+            is_silent=health is Health.CORDONED and not any(map(self.is_live, fleet.by_cluster.get(row.id, ()))),
         )
 
     def _health(self, row: ClusterEntry, fleet: Fleet) -> tuple[Health, str]:

@@ -17,6 +17,7 @@ from switchyard.model.access import Role
 from switchyard.model.api import Created
 from switchyard.model.attributes import JobPolicy
 from switchyard.model.job import JobRequest, JobSpec
+from switchyard.model.queue import queue_named, queue_of
 from switchyard.model.verdict import Plan
 from switchyard.policy.admit import Admitted, admit
 from switchyard.route.route import Ruling, plan
@@ -27,7 +28,7 @@ from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.counting import count_new
 from switchyard.service.demands import demand_of_spec, largest_task
-from switchyard.service.limits import kept_waiting, needs_place
+from switchyard.service.limits import kept_waiting, needs_place, why_full, why_queued
 from switchyard.service.newjob import (
     JobInsert,
     Kept,
@@ -46,6 +47,7 @@ from switchyard.service.submit_tokens import token_of
 from switchyard.service.token_needs import refuse_unknown_pools
 from switchyard.store import jobs
 from switchyard.store.database import Tx
+from switchyard.store.queues import places_taken
 
 RULINGS_MAX = 4096  # one per shape and actor, kept for one version of the world
 QUICK_CLASSES_MAX = 64  # different clusters that are asked at once: some milliseconds
@@ -140,13 +142,24 @@ class Submit:
         engine = self._context.engines.choose(bounds.engine)
         policy = decode(admitted.record.body, type=JobPolicy)
         ask = bounds.ask(demand_of_spec(spec), actor, world, engine=engine)
+        decided = plan(chosen, seed=self._context.new_id())
         return replace(
-            plan(chosen, seed=self._context.new_id()),
+            self._or_waiting(decided, lane_for(admitted, decided.seed)),
             engine=engine,
             hints=advice(ask, world, ruling.ruling, chosen, policy),
             quotes=list(chosen.quoted),
             policy=policy,
         )
+
+    def _or_waiting(self, decided: Plan, lane: str) -> Plan:
+        """A plan that says so where no place is free in the job's queue."""
+        queues = self._context.snapshots.laid.layout.queues
+        if decided.outcome != "assign" or not needs_place(queues, lane):
+            return decided
+        whose = queue_named(queues, queue_of(lane)).counted(queue_of(lane))
+        with self._context.database.read() as tx:
+            why = why_full(queues, lane, places_taken(tx, whose))
+        return kept_waiting(decided, why) if why else decided
 
     def able(self, actor: Actor, request: JobRequest) -> tuple[JobSpec, Ruling]:
         """Who could run it now, before anybody is selected; and its spec as it would be accepted."""
@@ -229,7 +242,7 @@ class Submit:
         lane, queues = lane_for(admitted, decided.seed), self._context.snapshots.laid.layout.queues
         is_queued = decided.outcome == "assign" and needs_place(queues, lane)
         if is_queued:
-            decided = kept_waiting(decided, queues, lane)
+            decided = kept_waiting(decided, why_queued(lane))
         cluster = world.by_name[decided.chosen] if decided.chosen else None
         write = new_job(
             actor,

@@ -28,11 +28,12 @@ from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.counting import count_again
 from switchyard.service.demands import demand_of_spec
-from switchyard.service.history import Before, shorten, waits
+from switchyard.service.history import Before, is_same, shorten, waits
 from switchyard.service.inquiries import quote_columns
 from switchyard.service.jobs import last_of
 from switchyard.service.limits import needs_place, place_columns, queue_up
 from switchyard.service.newjob import Kept, keep
+from switchyard.service.patience import waited_s
 from switchyard.service.quotes import Round, use_row
 from switchyard.service.report import again_at, change_of, life_of, record
 from switchyard.service.selecting import select_or_hold
@@ -113,12 +114,12 @@ def rule_all(context: Context, world: World, rows: list[jobs.Row], specs: dict[s
     moving: list[tuple[str, Ruling]] = []
     for row in rows:
         spill = decode_bounds(row.bounds).spill
-        waited_s = (context.now_us() - row.created_us) / 1_000_000
-        key = (row.owner, row.spec_hash, row.bounds, row.avoid, opened(spill, waited_s) if spill else ())
+        spilled = opened(spill, waited_s(row, context.now_us())) if spill else ()
+        key = (row.owner, row.spec_hash, row.bounds, row.avoid, spilled)
         ruling = rulings.get(key)
         if ruling is None:
             ruling = rulings[key] = rule_again(context, world, row, specs[row.spec_hash])
-        if ruling.outcome != "hold" or ruling.reason != row.reason or ruling.asks:
+        if ruling.outcome != "hold" or not is_same(row.reason, ruling.reason) or ruling.asks:
             moving.append((row.id, ruling))
     return moving
 
@@ -164,7 +165,7 @@ def place(
         decided = plan(ruling, seed=job_id, is_shown=ruling.outcome == "reject")
         if decided.outcome == "assign" and job_id not in places and needs_place(queues, row.lane):
             if row.state == "PENDING":
-                changes[job_id] = queue_up(batch, row, queues)
+                changes[job_id] = queue_up(batch, row)
             continue
         if decided.outcome == "assign" and job_id not in holding and needs_tokens(context, row):
             decided = without_tokens(batch, row, decided)
@@ -199,8 +200,8 @@ def rule_again(context: Context, world: World, row: jobs.Row, body: str, round_:
     demand = demand_of_spec(spec)
     owner = owner_of(context.snapshots.access, row.owner)
     engine = bounds.engine or context.engines.default
-    waited_s = (context.now_us() - row.created_us) / 1_000_000
-    ask = bounds.ask(demand, owner, world, engine=engine, last=last_of(row), waited_s=waited_s)
+    waited = waited_s(row, context.now_us())
+    ask = bounds.ask(demand, owner, world, engine=engine, last=last_of(row), waited_s=waited)
     ruling = rule_within(bounds, ask, world)
     return select_or_hold(context, ruling, bounds, spec, round_)
 
@@ -212,7 +213,7 @@ def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan, before: Be
         return None
     # Of an array whose tasks run on, what is left is rejected when they have ended.
     if decided.outcome == "hold" or (decided.outcome == "reject" and row.tasks_live):
-        if decided.reason != row.reason:
+        if not is_same(row.reason, decided.reason):
             waits(batch, row, decided.reason)
         return {"reason": decided.reason}
     if decided.outcome == "reject":

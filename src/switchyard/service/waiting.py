@@ -8,11 +8,12 @@ from typing import Any
 from switchyard.model.idset import IdSet
 from switchyard.model.job import State
 from switchyard.model.lifecycle import FINAL, Life, Step, move, unassign
-from switchyard.model.spill import rejects_after
 from switchyard.service.arrays import ArrayJob
 from switchyard.service.bounds import decode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
+from switchyard.service.counting import count_ended
+from switchyard.service.patience import is_held_back, set_off, who_ends
 from switchyard.service.report import blocked, change_of, life_of, record
 from switchyard.service.upkeep import ROUND_MAX, Leadership, drop_tasks
 from switchyard.store import crowds, jobs
@@ -91,7 +92,9 @@ def settle_after(context: Context, leadership: Leadership) -> int:
                 said = f"job {broken[job_id].on_id} ended {ended}, and this one waits for "
                 changes[job_id] = _end(batch, row, State.CANCELLED, said + broken[job_id].condition)
             elif job_id not in left:
-                changes[job_id] = {"blocked": blocked(row.blocked, remove="after"), "reason": ""}
+                still = blocked(row.blocked, remove="after")
+                changes[job_id] = {"blocked": still, "reason": ""}
+                changes[job_id] |= {} if is_held_back(still) else set_off(row, batch.now_us)
         jobs.job_change(batch.tx, changes)
         batch.versions.add("pending")
         return len(changes)
@@ -116,11 +119,14 @@ def expire(context: Context, leadership: Leadership) -> int:
         life = life_of(row)
         if life.state in FINAL or life.is_leased or row.leased_us is not None or row.tries:
             return {"expires_us": None}  # it began in time
-        jobs.dependency_clear(batch.tx, [row.id])
         bounds = decode_bounds(row.bounds)
-        rule = rejects_after(bounds.spill)
-        if rule is not None and row.created_us + rule.after_s * 1_000_000 <= row.expires_us:
+        rule = who_ends(row, bounds, batch.now_us)
+        if isinstance(rule, int):
+            return {"expires_us": rule}
+        jobs.dependency_clear(batch.tx, [row.id])
+        if rule is not None:
             said = f"it has not begun after {rule.after}: rule `{rule.text}` ({bounds.spill_from})"
+            count_ended(context.tally, batch, row)
             return _end(batch, row, State.REJECTED, said)
         return _end(batch, row, State.FAILED, "expired: it did not begin in time")
 

@@ -317,8 +317,10 @@ TOKEN_COLUMNS = (
 
 def job_waiting(tx: Tx, *, after: str, limit: int) -> list[Row]:
     """PENDING jobs in arrival order, with what the router asks about them."""
-    asked = (jobs.c.id, jobs.c.owner, jobs.c.bounds, jobs.c.avoid, jobs.c.reason, jobs.c.spec_hash, *TOKEN_COLUMNS)
-    query = sa.select(*asked).where(sa.text(WAITING), jobs.c.id > after).order_by(jobs.c.id).limit(limit)
+    asked = (jobs.c.id, jobs.c.owner, jobs.c.bounds, jobs.c.avoid, jobs.c.reason, jobs.c.spec_hash, jobs.c.waits_us)
+    query = (
+        sa.select(*asked, *TOKEN_COLUMNS).where(sa.text(WAITING), jobs.c.id > after).order_by(jobs.c.id).limit(limit)
+    )
     return list(tx.execute(query))
 
 

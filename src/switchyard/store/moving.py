@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from switchyard.store.database import Tx
-from switchyard.store.schema import HELD, LIVE, READY, agents, jobs, ranges
+from switchyard.store.schema import HELD, LIVE, READY, agents, attempts, jobs, ranges
 
 Row = sa.Row[*tuple[Any, ...]]
+MOVED = "moved"  # how an attempt ended
 
 
 class Place(NamedTuple):
@@ -47,6 +49,7 @@ def line_page(tx: Tx, cluster_id: str, lane: str, *, after: Place | None, limit:
         jobs.c.gpus,
         jobs.c.memory_bytes,
         jobs.c.created_us,
+        jobs.c.waits_us,
         jobs.c.assigned_us,
         jobs.c.reason,
     )
@@ -57,6 +60,12 @@ def line_page(tx: Tx, cluster_id: str, lane: str, *, after: Place | None, limit:
         )
         query = query.where(jobs.c.priority <= after.priority, is_behind)
     return list(tx.execute(query.order_by(jobs.c.priority.desc(), jobs.c.id).limit(limit)))
+
+
+def moves_count(tx: Tx, job_ids: Sequence[str]) -> dict[str, int]:
+    """How often each of these jobs went to another cluster before anybody had leased it."""
+    query = sa.select(attempts.c.job_id, sa.func.count()).where(attempts.c.job_id.in_(job_ids))
+    return {row[0]: row[1] for row in tx.execute(query.where(attempts.c.ended == MOVED).group_by(attempts.c.job_id))}
 
 
 def held_count(tx: Tx, cluster_id: str) -> int:

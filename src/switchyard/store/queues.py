@@ -52,14 +52,16 @@ _READY_LANES = f"""
     )"""
 
 
-def places_taken(tx: Tx, queues: Sequence[str]) -> dict[str, tuple[int, float]]:
-    """By lane of these queues, the places that are taken, and the cores of those that wait in line for their lease.
+def places_taken(tx: Tx, whose: Sequence[str]) -> dict[str, tuple[int, float]]:
+    """By lane of these queues (`name`), or projects in one (`name/project`), the places that are taken, and the cores
+    of those that wait in line for their lease.
 
     One statement, so that a job which goes from one of its parts to the other meanwhile is not missed: plain jobs in
     line, plain jobs beyond it, arrays that were given places, and what runs of arrays from before there was a limit.
     """
-    # By their first letters, not by a range: a language may sort a slash in between any two of them.
-    among = " OR ".join(f"substr(lane, 1, {len(name) + 1}) = :q{number}" for number, name in enumerate(queues))
+    if not whose:
+        return {}
+    among, values = _among("lane", whose)
     statement = sa.text(f"""
         WITH RECURSIVE {_BUSY_LANES}, {_READY_LANES}
         SELECT lane, (SELECT count(*) FROM jobs j WHERE j.lane = b.lane AND NOT j.is_ready AND j.ended_us IS NULL
@@ -73,16 +75,63 @@ def places_taken(tx: Tx, queues: Sequence[str]) -> dict[str, tuple[int, float]]:
             FROM ready r WHERE {among}
         UNION ALL
         SELECT lane, CASE WHEN state = 'PENDING' OR tasks_live > places THEN tasks_live ELSE places END, 0.0
-            FROM jobs WHERE {PLACED} AND ({among})
+            FROM jobs WHERE {PLACED} AND {among}
         UNION ALL
         SELECT lane, tasks_live, 0.0
-            FROM jobs WHERE id IN (SELECT job_id FROM ranges WHERE {LIVE}) AND places IS NULL AND ({among})
+            FROM jobs WHERE id IN (SELECT job_id FROM ranges WHERE {LIVE}) AND places IS NULL AND {among}
     """)
     found: dict[str, tuple[int, float]] = {}
-    for row in tx.execute(statement, {f"q{number}": f"{name}/" for number, name in enumerate(queues)}):
+    for row in tx.execute(statement, values):
         places, cores = found.get(row.lane, (0, 0.0))
         found[row.lane] = (places + int(row.places or 0), cores + float(row.cores or 0))
     return found
+
+
+def _among(column: str, whose: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """The words that pick the lanes of these queues (`name`), and of these projects in one (`name/project`)."""
+    words, values = [], {}
+    for number, each in enumerate(whose):
+        # By their first letters, not by a range: a language may sort a slash in between any two of them.
+        if "/" in each:
+            words.append(f"{column} = :w{number} OR substr({column}, 1, {len(each) + 1}) = :w{number} || ' '")
+            values[f"w{number}"] = each
+        else:
+            words.append(f"substr({column}, 1, {len(each) + 1}) = :w{number}")
+            values[f"w{number}"] = f"{each}/"
+    return f"({' OR '.join(words)})", values
+
+
+def ready_in(tx: Tx, whose: Sequence[str]) -> list[tuple[str, str]]:
+    """The lanes of these queues, or projects in one, in which somebody waits for a lease: cluster and lane."""
+    among, values = _among("lane", whose)
+    found = tx.execute(
+        sa.text(f"WITH RECURSIVE {_READY_LANES} SELECT cluster_id, lane FROM ready WHERE {among}"), values
+    )
+    return [(row.cluster_id, row.lane) for row in found]
+
+
+def ready_last(tx: Tx, cluster_id: str, lane: str, limit: int) -> list[Row]:
+    """The plain jobs of a cluster's lane that wait for a lease and come last, the last one first."""
+    mine = (jobs.c.cluster_id == cluster_id, jobs.c.lane == lane, sa.text(READY), jobs.c.array.is_(None))
+    query = sa.select(jobs.c.id, jobs.c.priority).where(*mine)
+    return list(tx.execute(query.order_by(jobs.c.priority, jobs.c.id.desc()).limit(limit)))
+
+
+def arrays_unplaced(tx: Tx, whose: Sequence[str], limit: int) -> list[Row]:
+    """Arrays of these queues, or projects in one, that are assigned and not bounded: they came before the limit."""
+    among, values = _among("lane", whose)
+    in_line, _ = _among("r.lane", whose)
+    statement = sa.text(f"""
+        WITH RECURSIVE {_READY_LANES}
+        SELECT j.id FROM ready r JOIN jobs j ON j.cluster_id = r.cluster_id AND j.lane = r.lane AND j.{READY}
+        WHERE j.array IS NOT NULL AND j.places IS NULL AND {in_line}
+        UNION ALL
+        SELECT id FROM jobs WHERE id IN (SELECT job_id FROM ranges WHERE {LIVE}) AND places IS NULL
+            AND state <> 'PENDING' AND {among}
+        LIMIT :most
+    """)
+    ids = set(tx.execute(statement, {**values, "most": limit}).scalars())
+    return list(tx.execute(sa.select(*_ASKED).where(jobs.c.id.in_(sorted(ids))))) if ids else []
 
 
 def queued_lanes(tx: Tx) -> list[str]:
@@ -111,6 +160,7 @@ _ASKED = (
     jobs.c.spec_hash,
     jobs.c.reason,
     jobs.c.created_us,
+    jobs.c.waits_us,
     jobs.c.array,
     jobs.c.array_max,
     jobs.c.todo,

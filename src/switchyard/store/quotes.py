@@ -18,12 +18,20 @@ Row = sa.Row[*tuple[Any, ...]]
 
 
 def ask_put(tx: Tx, rows: list[dict[str, Any]]) -> None:
-    """Ask; whoever was asked a moment ago and may still answer in time is not asked anew, but has longer to do so."""
+    """Ask; whoever was asked a moment ago is not asked anew, but has longer to answer.
+
+    A moment is what an answer may take. One that was asked before that is asked again, though others may have asked
+    since: the question may have got lost, and would stay so for as long as jobs come.
+    """
     if rows:
         insert = dialect.insert(tx, quote_asks)
-        is_open = quote_asks.c.deadline_us > insert.excluded.asked_us
-        asked_us = sa.case((is_open, quote_asks.c.asked_us), else_=insert.excluded.asked_us)
-        fresh = {"asked_us": asked_us, "deadline_us": insert.excluded.deadline_us}
+        new = insert.excluded
+        is_open = quote_asks.c.asked_us + new.deadline_us - new.asked_us > new.asked_us
+        fresh = {
+            "asked_us": sa.case((is_open, quote_asks.c.asked_us), else_=new.asked_us),
+            "deadline_us": new.deadline_us,
+            "refused": sa.case((is_open, quote_asks.c.refused), else_=new.refused),
+        }
         put = insert.on_conflict_do_update(index_elements=["shape", "cluster_id"], set_=fresh)
         tx.execute(put, sorted(rows, key=lambda row: (row["shape"], row["cluster_id"])))
 
@@ -74,18 +82,40 @@ def ask_answered(tx: Tx, cluster_id: str, shapes: Sequence[str]) -> None:
         tx.execute(sa.delete(quote_asks).where(*mine))
 
 
+def ask_refused(tx: Tx, shape: str, cluster_id: str, agents: str) -> None:
+    """These agents of a cluster said no; another one may say yes."""
+    mine = (quote_asks.c.shape == shape, quote_asks.c.cluster_id == cluster_id)
+    tx.execute(sa.update(quote_asks).where(*mine).values(refused=agents))
+
+
+def ask_refusing(tx: Tx, shape: str, *, now_us: int) -> set[str]:
+    """The clusters that said no by one agent, while another one of them still has time."""
+    open_ = (quote_asks.c.shape == shape, quote_asks.c.refused != "", quote_asks.c.deadline_us > now_us)
+    return set(tx.execute(sa.select(quote_asks.c.cluster_id).where(*open_)).scalars())
+
+
 def quote_put(tx: Tx, rows: list[dict[str, Any]]) -> None:
     """Keep an answer in place of the one before."""
     if rows:
         tx.execute(_replacing(tx.dialect.name, quotes), rows)
 
 
-def quote_kept(tx: Tx, shape: str, cluster_ids: Sequence[str], *, now_us: int) -> list[Row]:
-    """What these clusters said about a shape and still hold to."""
-    query = sa.select(quotes).where(
-        quotes.c.shape == shape, quotes.c.cluster_id.in_(sorted(cluster_ids)), quotes.c.until_us > now_us
-    )
-    return list(tx.execute(query))
+def quote_silent(tx: Tx, rows: list[dict[str, Any]]) -> None:
+    """Keep that these clusters did not answer, unless they have said something that holds."""
+    if rows:
+        put = dialect.insert(tx, quotes)
+        fresh = {column.name: put.excluded[column.name] for column in quotes.c if not column.primary_key}
+        is_over = quotes.c.until_us <= put.excluded.at_us
+        tx.execute(
+            put.on_conflict_do_update(index_elements=["shape", "cluster_id"], set_=fresh, where=is_over),
+            sorted(rows, key=lambda row: (row["shape"], row["cluster_id"])),
+        )
+
+
+def quote_kept(tx: Tx, shape: str, *, now_us: int, limit: int) -> list[Row]:
+    """What clusters said about a shape and still hold to, the newest first."""
+    query = sa.select(quotes).where(quotes.c.shape == shape, quotes.c.until_us > now_us)
+    return list(tx.execute(query.order_by(quotes.c.at_us.desc()).limit(limit)))
 
 
 def quote_any(tx: Tx, *, now_us: int) -> bool:
@@ -93,11 +123,12 @@ def quote_any(tx: Tx, *, now_us: int) -> bool:
     return tx.execute(sa.select(sa.exists().where(quotes.c.until_us > now_us))).scalar_one()
 
 
-def quote_since(tx: Tx, shape: str, cluster_ids: Sequence[str], *, asked_us: int, deadline_us: int) -> list[Row]:
-    """What these clusters said about a shape to whoever asked then: in time, or before and still held to."""
-    said = sa.or_(quotes.c.at_us >= asked_us, quotes.c.until_us > deadline_us)
-    mine = (quotes.c.shape == shape, quotes.c.cluster_id.in_(sorted(cluster_ids)))
-    return list(tx.execute(sa.select(quotes).where(*mine, said, quotes.c.at_us <= deadline_us)))
+def quote_since(tx: Tx, shape: str, *, asked_us: int, deadline_us: int, limit: int) -> list[Row]:
+    """What clusters said about a shape to whoever asked then: in time, or before and still held to."""
+    is_kept = sa.or_(quotes.c.at_us >= asked_us, quotes.c.until_us > deadline_us)
+    said = (quotes.c.at_us <= deadline_us, is_kept)
+    query = sa.select(quotes).where(quotes.c.shape == shape, *said)
+    return list(tx.execute(query.order_by(quotes.c.at_us.desc()).limit(limit)))
 
 
 def wait_put(tx: Tx, row: dict[str, Any]) -> None:
@@ -114,6 +145,7 @@ def wait_due(tx: Tx, *, now_us: int, limit: int) -> list[Row]:
             jobs.c.avoid,
             jobs.c.spec_hash,
             jobs.c.created_us,
+            jobs.c.waits_us,
             jobs.c.state,
         )
         .select_from(quote_waits.outerjoin(jobs, jobs.c.id == quote_waits.c.job_id))

@@ -143,6 +143,7 @@ jobs = Table(
     Column("expires_us", BigInteger, nullable=True),  # when it is too late to begin
     Column("late_from_us", BigInteger, nullable=True),  # when its queueing budget is spent; none: begun, or told
     Column("late_us", BigInteger, nullable=True),  # when it was reported late
+    Column("waits_us", BigInteger, nullable=True),  # since when it waits for a cluster; none: since it was submitted
     # Of a workflow that may run only so many jobs at once: which one, and how many.
     Column("crowd", Text, nullable=True),
     Column("crowd_max", Integer, nullable=True),

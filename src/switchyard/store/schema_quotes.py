@@ -18,6 +18,7 @@ quote_asks = Table(
     Column("cluster_id", Text, primary_key=True),
     Column("asked_us", BigInteger, nullable=False),
     Column("deadline_us", BigInteger, nullable=False),  # an answer after this is kept, and too late for who asked
+    Column("refused", Text, nullable=False),  # the agents that said no, while another of the cluster may say yes
 )
 Index("ix_quote_asks_cluster", quote_asks.c.cluster_id, quote_asks.c.asked_us)
 

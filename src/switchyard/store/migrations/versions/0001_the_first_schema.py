@@ -123,6 +123,7 @@ def upgrade() -> None:
         sa.Column("cluster_id", sa.Text(), nullable=False),
         sa.Column("asked_us", sa.BigInteger(), nullable=False),
         sa.Column("deadline_us", sa.BigInteger(), nullable=False),
+        sa.Column("refused", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("shape", "cluster_id", name=op.f("pk_quote_asks")),
     )
     with op.batch_alter_table("quote_asks", schema=None) as batch_op:
@@ -421,6 +422,7 @@ def upgrade() -> None:
         sa.Column("expires_us", sa.BigInteger(), nullable=True),
         sa.Column("late_from_us", sa.BigInteger(), nullable=True),
         sa.Column("late_us", sa.BigInteger(), nullable=True),
+        sa.Column("waits_us", sa.BigInteger(), nullable=True),
         sa.Column("crowd", sa.Text(), nullable=True),
         sa.Column("crowd_max", sa.Integer(), nullable=True),
         sa.Column("places", sa.Integer(), nullable=True),
