@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,6 +27,8 @@ JOBS = 1000
 QUEUED = 10_000
 WATCH_S = 30.0
 END_S = 900.0
+LOOK_S = 0.25  # between two looks at who is left, both ways: looking takes from the same cores
+PROGRAM = "/bin/true"  # a program both ways: `true` alone would be a word of sbatch's shell
 # Enough room that the cluster is never what is waited for.
 CLUSTER = Spec("bench", nodes=4, cpus=64, memory_mb=65_536, accounting=True)
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -35,8 +37,9 @@ TICKS = os.sysconf("SC_CLK_TCK")
 def measure(folder: Path) -> list[Table]:
     both = Table(
         "Slurm: through Switchyard or by hand",
-        f"{JOBS:,} jobs of `true` on one real Slurm of this machine, until the last has ended: a loop of `sbatch`, or "
-        "one bulk submit to Switchyard; then one array of as many tasks, both ways.",
+        f"{JOBS:,} jobs of `{PROGRAM}` on one real Slurm of this machine, each with its output in a file, until the "
+        "last has ended: a loop of `sbatch`, or one bulk submit to Switchyard; then one array of as many tasks, both "
+        "ways. All share the machine's cores: server, agent, controller and nodes.",
         ["what", "by hand, s", "through Switchyard, s", "ratio"],
     )
     busy = Table(
@@ -49,8 +52,8 @@ def measure(folder: Path) -> list[Table]:
         cluster = slurm[CLUSTER.name]
         with agent_of(folder, server, cluster) as agent:
             for what, plain, ours in (
-                ("jobs", loop_of_sbatch(cluster), bulk(server, cluster)),
-                ("array", array_of_sbatch(cluster), array(server, cluster)),
+                ("jobs", loop_of_sbatch(cluster, folder), bulk(server, cluster)),
+                ("array", array_of_sbatch(cluster, folder), array(server, cluster)),
             ):
                 both.add(what, f"{plain:.1f}", f"{ours:.1f}", f"{ours / plain:.2f}")
             busy.add(f"{QUEUED:,}", f"{share(server, cluster, agent):.1%}")
@@ -66,23 +69,23 @@ def agent_of(folder: Path, server: Server, cluster: SlurmCluster) -> Iterator[Ag
         yield agent
 
 
-def loop_of_sbatch(cluster: SlurmCluster) -> float:
+def loop_of_sbatch(cluster: SlurmCluster, folder: Path) -> float:
     """As a user's script does it: one sbatch after the other."""
-    words = [str(cluster.bin / "sbatch"), "--parsable", "-o", "/dev/null", "--wrap", "true"]
+    words = [str(cluster.bin / "sbatch"), "--parsable", "-o", f"{folder}/%j.out", "--wrap", PROGRAM]
     begun = time.monotonic()
     for _ in range(JOBS):
         subprocess.run(words, stdout=subprocess.DEVNULL, check=True, timeout=60)
     return _until_empty(cluster, begun)
 
 
-def array_of_sbatch(cluster: SlurmCluster) -> float:
+def array_of_sbatch(cluster: SlurmCluster, folder: Path) -> float:
     begun = time.monotonic()
-    cluster.run("sbatch", "--parsable", f"--array=0-{JOBS - 1}", "-o", "/dev/null", "--wrap", "true")
+    cluster.run("sbatch", "--parsable", f"--array=0-{JOBS - 1}", "-o", f"{folder}/%A_%a.out", "--wrap", PROGRAM)
     return _until_empty(cluster, begun)
 
 
 def bulk(server: Server, cluster: SlurmCluster) -> float:
-    job = {"spec": {"command": ["true"]}, "cluster": cluster.name}
+    job = {"spec": {"command": [PROGRAM]}, "cluster": cluster.name}
     begun = time.monotonic()
     answer = call("POST", f"{server.url}/v1/jobs/bulk", {"jobs": [job] * JOBS})
     assert answer.status in (200, 201), answer.body
@@ -90,7 +93,7 @@ def bulk(server: Server, cluster: SlurmCluster) -> float:
 
 
 def array(server: Server, cluster: SlurmCluster) -> float:
-    job = {"spec": {"command": ["true"]}, "cluster": cluster.name, "array": f"0-{JOBS - 1}"}
+    job = {"spec": {"command": [PROGRAM]}, "cluster": cluster.name, "array": f"0-{JOBS - 1}"}
     begun = time.monotonic()
     answer = call("POST", f"{server.url}/v1/jobs", job)
     assert answer.status == 201, answer.body
@@ -100,7 +103,7 @@ def array(server: Server, cluster: SlurmCluster) -> float:
 def share(server: Server, cluster: SlurmCluster, agent: Agent) -> float:
     """Of one core, with the queue full of jobs that never begin."""
     cluster.run("scontrol", "update", "PartitionName=main", "State=DOWN")
-    job = {"spec": {"command": ["true"]}, "cluster": cluster.name, "array": f"0-{QUEUED - 1}"}
+    job = {"spec": {"command": [PROGRAM]}, "cluster": cluster.name, "array": f"0-{QUEUED - 1}"}
     call("POST", f"{server.url}/v1/jobs", job)
     until(lambda: _queued(cluster) >= QUEUED, END_S, f"{QUEUED} jobs are in the queue")
     before, begun = _cpu_s(agent.pid), time.monotonic()
@@ -109,8 +112,7 @@ def share(server: Server, cluster: SlurmCluster, agent: Agent) -> float:
 
 
 def _until_empty(cluster: SlurmCluster, begun: float) -> float:
-    until(lambda: not cluster.run("squeue", "-h", "-o", "%A").strip(), END_S, "the queue is empty")
-    return time.monotonic() - begun
+    return _until(lambda: not cluster.run("squeue", "-h", "-o", "%A").strip(), begun, "the queue is empty")
 
 
 def _until_done(server: Server, begun: float) -> float:
@@ -119,7 +121,14 @@ def _until_done(server: Server, begun: float) -> float:
     def is_done() -> bool:
         return not call("GET", f"{server.url}/v1/jobs?{live}&limit=1").json["items"]
 
-    until(is_done, END_S, "every job has its end")
+    return _until(is_done, begun, "every job has its end")
+
+
+def _until(is_done: Callable[[], bool], begun: float, what: str) -> float:
+    """In how many seconds from then."""
+    while not is_done():
+        assert time.monotonic() - begun < END_S, f"not within {END_S:g} s: {what}"
+        time.sleep(LOOK_S)
     return time.monotonic() - begun
 
 

@@ -158,9 +158,10 @@ class SlurmBed:
         home = self.folder / "db"
         data, line = home / "data", home / "sock"
         shutil.rmtree(home, ignore_errors=True)
-        home.mkdir()
+        tables = home / "tmp"  # its own: one that starts clears away what another has in a shared place
+        tables.mkdir(parents=True)
         user = pwd.getpwuid(os.getuid()).pw_name
-        where = ["--no-defaults", f"--datadir={data}", f"--user={user}"]
+        where = ["--no-defaults", f"--datadir={data}", f"--tmpdir={tables}", f"--user={user}"]
         run(["mariadb-install-db", *where, "--skip-test-db", "--auth-root-authentication-method=normal"])
         sizes = ["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M", "--innodb-flush-log-at-trx-commit=2"]
         words = [*where, f"--socket={line}", f"--pid-file={home}/pid", "--skip-networking", *sizes]

@@ -228,8 +228,9 @@ def test_a_job_that_the_controller_forgot_is_lost_and_its_number_is_anothers(yar
     ended = yard.stage.ended(job, timeout_s=END_S)
     assert ended["state"] == State.FAILED, ended
     # Its node kills what the controller has forgotten; whether the job's script lives to tell of that is chance.
-    assert "does not know" in ended["reason"] or "SIGKILL" in ended["reason"], ended["reason"]
-    until(lambda: beta.field(other, "JobState") == "COMPLETED", END_S, "the other job was left alone")
+    assert "the cluster does not know" in ended["reason"], ended["reason"]
+    # Slurm 24.11 refuses the number at a node that remembers it, and says FAILED; an end by us would be CANCELLED.
+    until(lambda: beta.field(other, "JobState") in ("COMPLETED", "FAILED"), END_S, "the other job was left alone")
 
 
 def test_accounting_that_is_away_changes_nothing(yard: Yard) -> None:
@@ -266,6 +267,7 @@ def test_a_job_held_at_the_cluster_waits_with_its_reason(yard: Yard) -> None:
     assert ended["state"] == State.CANCELLED, ended
     assert "cancelled at the cluster" in ended["reason"], ended
     until(lambda: beta.field(yard.native(job), "Reason").startswith("JobHeld"), END_S, "Slurm holds the job")
+    until(lambda: "JobHeld" in yard.stage.job(job).get("reason", ""), END_S, "its user is told, too")
     assert yard.stage.job(job)["state"] == State.SUBMITTED
     beta.run("scontrol", "release", yard.native(job))
     ran_once(yard, job)
@@ -278,8 +280,7 @@ def test_a_job_requeued_by_the_site_does_not_run_twice(yard: Yard) -> None:
     beta.run("scontrol", "requeue", native)
     until(lambda: beta.field(native, "JobState") == "PENDING", END_S, "the job waits once more")
     beta.run("scontrol", "update", f"JobId={native}", "StartTime=now")  # Slurm would let it wait for two minutes
-    ended = yard.stage.ended(job, timeout_s=END_S)
-    assert ended["state"] == State.FAILED, ended
+    failed(yard, job, "the cluster started it a second time, which was refused")
     assert yard.ledger.runs()[job] == 1
 
 

@@ -104,6 +104,20 @@ def test_one_task_of_an_array_is_cancelled_alone(yard: Yard) -> None:
     assert states == ["SUCCEEDED", "CANCELLED"]
 
 
+def test_one_task_of_an_array_is_tried_again_alone(yard: Yard) -> None:
+    mark = yard.stage.folder / "tried"
+    text = f"[ $SWITCHYARD_ARRAY_INDEX != 1 ] || [ -e {mark} ] || {{ touch {mark}; exit 7; }}"
+    flags = ["--cluster", "beta", "--array", "0-2", "--retry", "1", "--backoff", "1s"]
+    job = submit(yard, *flags, "--", "sh", "-c", text)
+    assert yard.stage.ended(job, timeout_s=END_S)["state"] == State.SUCCEEDED
+    tasks = yard.stage.walk(f"/v1/jobs/{job}/tasks", limit=10)
+    assert {task["state"] for task in tasks} == {"SUCCEEDED"}
+    said = yard.slurm["beta"].run("squeue", "-h", "-t", "all", "-o", "%F %j")
+    assert len({row.split()[0] for row in said.splitlines() if job in row}) == 2, (
+        "one for all, and one for the second try"
+    )
+
+
 def test_what_it_used_is_shown(yard: Yard) -> None:
     ended = yard.stage.ended(submit(yard, "--cluster", "alpha", "--", "sleep", "3"), timeout_s=END_S)
     assert ended["usage"]["nodes"] in yard.slurm["alpha"].spec.node_names

@@ -12,6 +12,7 @@ from switchyard.agent.accounts import (
     Account,
     Accounts,
     Allow,
+    _give,
     find_account,
     hand_over,
     open_theirs,
@@ -128,6 +129,20 @@ def test_a_folder_handed_over_is_the_accounts(tmp_path: Path) -> None:
     mine = find_account("nobody") if os.geteuid() == 0 else Account("me", os.geteuid(), os.getegid(), str(tmp_path))
     hand_over(tmp_path, mine)
     assert tmp_path.stat().st_uid == mine.uid
+
+
+def test_a_link_in_the_place_of_a_folder_is_not_given_away(tmp_path: Path) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    mine.mkdir()
+    (tmp_path / "link").symlink_to(mine)
+    with pytest.raises(Unavailable, match="not a folder"):
+        _give(tmp_path / "link", find_account("nobody"))
+    theirs.mkdir()
+    if os.geteuid() == 0:
+        os.chown(theirs, 1, 1)
+    with pytest.raises(Unavailable, match="somebody else's"):
+        _give(theirs, find_account("nobody"))
+    assert mine.stat().st_uid == os.geteuid()
 
 
 def test_what_they_put_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:

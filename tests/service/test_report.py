@@ -43,6 +43,20 @@ def test_a_job_is_followed_to_its_end(rig: Rig, agent: RigAgent) -> None:
     assert rig.kinds(made.id) == ["accepted", "leased", "submitted", "running", "failed"]
 
 
+def test_what_waits_at_its_cluster_says_why_as_that_changes(rig: Rig, agent: RigAgent) -> None:
+    made = rig.submit()
+    held = agent.lease_one()
+    agent.report(held, Seen.SUBMITTED, reason="waits: Resources")
+    assert agent.report(held, Seen.SUBMITTED, reason="waits: JobHeldUser") is STALE
+    assert (rig.job(made.id).state, rig.job(made.id).reason) == (State.SUBMITTED, "waits: JobHeldUser")
+    assert rig.kinds(made.id) == ["accepted", "leased", "submitted"]
+    agent.report(Held(held.job, held.fence - 1), Seen.SUBMITTED, reason="of an old attempt")
+    assert rig.job(made.id).reason == "waits: JobHeldUser"
+    agent.report(held, Seen.RUNNING)
+    agent.report(held, Seen.SUBMITTED, reason="late")
+    assert rig.job(made.id).reason == ""
+
+
 def test_an_age_before_the_lease_is_a_clocks_mistake(rig: Rig, agent: RigAgent) -> None:
     made = rig.submit()
     rig.clock.wait(5)

@@ -28,6 +28,7 @@ FILE_BYTES_MAX = 4 * 1024 * 1024  # some 100,000 users
 LIST_MAX = 10_000
 Entry = Annotated[str, Meta(min_length=1, max_length=256)]
 LocalName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*\$?(?!\n)$")]
+FIX_FOLDER = "Give the agent a spool folder that nobody else can write to."
 FIX_MAP = "A line `SWITCHYARD-USER: LOCAL-ACCOUNT` for each user; see docs/how-to/add-a-slurm-cluster.md."
 
 
@@ -55,6 +56,9 @@ class Allow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
         ):
             if name is not None and allowed is not None and name not in allowed:
                 return f"This site does not take jobs of the {what} {name}."
+        return self.options_refusal(options)
+
+    def options_refusal(self, options: Sequence[str]) -> str:
         strange = [option for option in options if option.split("=", 1)[0] not in self.options]
         if strange:
             known = f"it allows {', '.join(self.options)}" if self.options else "it allows none"
@@ -152,8 +156,7 @@ def hand_over(folder: Path, account: Account) -> None:
     Root gives the folder away. Others add an access list: the account may do all, and so may we with its files.
     """
     if os.geteuid() == 0:
-        os.chown(folder, account.uid, account.gid)
-        folder.chmod(0o700)
+        _give(folder, account)
         return
     if account.uid == os.geteuid():
         return
@@ -165,6 +168,21 @@ def hand_over(folder: Path, account: Account) -> None:
             f"{folder}: access lists cannot be set here ({exc.strerror}).",
             next_step="Give the agent a spool folder on a file system with POSIX access lists, or run it as root.",
         ) from exc
+
+
+def _give(folder: Path, account: Account) -> None:
+    """Where others can write beside it, somebody may have put a link of this name there: that is not followed."""
+    try:
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as exc:
+        raise Unavailable(f"{folder} is not a folder of the agent's: {exc.strerror}.", next_step=FIX_FOLDER) from exc
+    try:
+        if os.fstat(number).st_uid not in (0, account.uid):
+            raise Unavailable(f"{folder} is somebody else's.", next_step=FIX_FOLDER)
+        os.fchown(number, account.uid, account.gid)
+        os.fchmod(number, 0o700)
+    finally:
+        os.close(number)
 
 
 def open_theirs(path: Path) -> BinaryIO:

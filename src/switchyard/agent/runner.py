@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ SUBMIT_AGAIN_S = 1.0  # after a submit that failed for a reason that passes
 START_S_MAX = 1.0  # of one turn that may go into submits, or into cancels: what runs is looked at in between
 CANCEL_AGAIN_S = 5.0  # an end that was asked for and has not come is asked for again
 QUEUED_S = 0.5  # what waits longer than this at the backend is reported as SUBMITTED; sooner it is noise
+REASON_AGAIN_S = 10.0  # between two reasons for waiting that are told of one attempt
 PURGE_S = 60.0
 REASON_MAX = 1000  # characters of a reason that go up; the log has the rest
 
@@ -51,7 +53,8 @@ class Runner:
         self._retry_at: dict[Key, float] = {}
         self._cancelled_at: dict[Key, float] = {}
         self._unknown: dict[Key, str] = {}
-        self._told_queued: set[Key] = set()  # after a restart it is told again, which changes nothing
+        # Why it waits, as it was told last, and when; after a restart it is told again, which changes nothing.
+        self._told_queued: dict[Key, tuple[str, float]] = {}
         self._purged_at = 0.0
         # Intents of an earlier incarnation: perhaps the backend has them, so look before anything else.
         self._doubtful = {each.key for each in journal.attempts() if each.stage is Stage.INTENT}
@@ -60,10 +63,16 @@ class Runner:
         """Take into the journal what runs and the journal has lost."""
         lost = [lease for lease in self._backend.held() if not self._journal.knows((lease.job, lease.fence))]
         lost.sort(key=lambda lease: lease.fence)
-        adopted = self._journal.take(lost, stage=Stage.SUBMITTED)
+        adopted = self._journal.take(lost)
+        found = []
         for attempt in adopted:
             log.warning(line("adopted", job=attempt.lease.job, fence=attempt.lease.fence))
-        self._journal.apply([Change(replace(each, native_id=self._backend.find(each.marker))) for each in adopted])
+            # As intents, which are looked for before anything else: nobody may be there now to say how they stand.
+            self._doubtful.add(attempt.key)
+            with contextlib.suppress(YardError):
+                if (native_id := self._backend.find(attempt.marker)) is not None:
+                    found.append(Change(replace(attempt, stage=Stage.SUBMITTED, native_id=native_id)))
+        self._journal.apply(found)
         return len(adopted)
 
     def load(self) -> Load:
@@ -248,12 +257,18 @@ class Runner:
         if status.seen is Seen.RUNNING and attempt.stage is not Stage.RUNNING:
             return Change(replace(attempt, stage=Stage.RUNNING), _said(attempt, status))
         is_waiting = status.seen is Seen.SUBMITTED and attempt.stage is not Stage.RUNNING
-        if is_waiting and attempt.key not in self._told_queued:
-            waited_s = time.monotonic() - self._submitted_at.get(attempt.key, 0.0)
-            if waited_s > QUEUED_S:
-                self._told_queued.add(attempt.key)
-                return Change(replace(attempt, stage=Stage.SUBMITTED), _said(attempt, status))
+        if is_waiting and self._is_to_be_told(attempt.key, status.reason):
+            self._told_queued[attempt.key] = (status.reason, time.monotonic())
+            return Change(replace(attempt, stage=Stage.SUBMITTED), _said(attempt, status))
         return None
+
+    def _is_to_be_told(self, key: Key, reason: str) -> bool:
+        """That it waits; later another reason for it, such as a hold, though not each one of a scheduler's moods."""
+        now = time.monotonic()
+        if key not in self._told_queued:
+            return now - self._submitted_at.get(key, 0.0) > QUEUED_S
+        told, at = self._told_queued[key]
+        return reason != told and now - at > REASON_AGAIN_S
 
     def _forget(self, change: Change) -> None:
         key = change.attempt.key
@@ -277,7 +292,7 @@ class Runner:
         self._retry_at.pop(key, None)
         self._cancelled_at.pop(key, None)
         self._unknown.pop(key, None)
-        self._told_queued.discard(key)
+        self._told_queued.pop(key, None)
         self._doubtful.discard(key)
 
     def _purge(self) -> None:

@@ -21,8 +21,8 @@ FolderName = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^/[^\u
 
 
 def is_ssh(prefix: list[str]) -> bool:
-    """Whether a shell at the other end splits the words once more."""
-    return bool(prefix) and prefix[0].rpartition("/")[2] == "ssh"
+    """Whether a shell at the other end splits the words once more; also behind others, as in `timeout 9 ssh login1`."""
+    return any(word.rpartition("/")[2] == "ssh" for word in prefix)
 
 
 class SlurmSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -109,7 +109,15 @@ def _apply(current: _Current, agent_id: str, item: Report) -> Answer:
     )
     if step is not None:
         current.take(item.job, step, change_of(current.batch, row, step, item, again_us=again_us))
+    elif _waits_on(life, item):
+        current.changes.setdefault(item.job, {})["reason"] = readable(item.reason)
     return answer
+
+
+def _waits_on(life: Life, item: Report) -> bool:
+    """Whether it waits at its cluster as before, perhaps for another reason. One to be cancelled says who asked."""
+    is_waiting = life.state is State.SUBMITTED and item.seen is Seen.SUBMITTED
+    return is_waiting and life.is_leased and item.fence == life.fence and not life.cancel_requested
 
 
 def _adopt(current: _Current, agent_id: str, row: jobs.Row, item: Report) -> None:

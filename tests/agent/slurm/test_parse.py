@@ -85,18 +85,22 @@ def test_sizes(text: str, size: int | None) -> None:
 
 
 QUEUE = """\
-3_2|COMPLETED|0|yard-arr|1794732424|1794732425|n1|root|None|
-1|FAILED|1792|yard-one|1794732423|1794732424|n[1-2]|root|NonZeroExitCode|
-2|RUNNING|0:0|yard-two|1794732423|NONE|n1|root|None|
-9|PENDING|0:0|yard-big|N/A|N/A||root|(ReqNodeNotAvail, UnavailableNodes:n[1-2])|
-7_[4-5%2]|PENDING|0:0|yard-arr|N/A|N/A||root|Job|Array|TaskLimit|
-8|RUNNING|0:0|somebody's|1794732423|NONE|n1|eve|None|
+3_2|m4rk|COMPLETED|0|yard-arr|1794732424|1794732425|n1|0|root|None|
+1|m4rk|FAILED|1792|yard-one|1794732423|1794732424|n[1-2]|0|root|NonZeroExitCode|
+2|m4rk|RUNNING|0:0|yard-two|1794732423|NONE|n1|3|root|None|
+9|m4rk|PENDING|0:0|yard-big|N/A|N/A||0|root|(ReqNodeNotAvail, UnavailableNodes:n[1-2])|
+7_[4-5%2]|m4rk|PENDING|0:0|yard-arr|N/A|N/A||0|root|Job|Array|TaskLimit|
+8|m4rk|RUNNING|0:0|somebody's|1794732423|NONE|n1|0|eve|None|
+10|m4rk|RUNNING|0:0|yard-of-eve
+2|COMPLETED|0:0|yard-two|1794732423|1794732424|n1|0|root|None|
+2|none|COMPLETED|0:0|yard-two|1794732423|1794732424|n1|0|root|None||1794732423|NONE|n1|0|eve|None|
 a banner of the site
 """
 
 
 def test_the_queue_in_one_answer() -> None:
-    found = {each.handle: each.facts for each in read_queue(QUEUE, prefix="yard-")}
+    """And no row of it is one that eve wrote into her job's name."""
+    found = {each.handle: each.facts for each in read_queue(QUEUE, prefix="yard-", mark="m4rk")}
     assert found == {
         "3_2/yard-arr": Facts(state="COMPLETED", started_s=1794732424, ended_s=1794732425, nodes="n1", reason="None"),
         "1/yard-one": Facts(
@@ -107,7 +111,7 @@ def test_the_queue_in_one_answer() -> None:
             nodes="n[1-2]",
             reason="NonZeroExitCode",
         ),
-        "2/yard-two": Facts(state="RUNNING", started_s=1794732423, nodes="n1", reason="None"),
+        "2/yard-two": Facts(state="RUNNING", started_s=1794732423, nodes="n1", reason="None", restarts=3),
         "9/yard-big": Facts(state="PENDING", reason="(ReqNodeNotAvail, UnavailableNodes:n[1-2])"),
         "7_4/yard-arr": Facts(state="PENDING", reason="Job|Array|TaskLimit"),
         "7_5/yard-arr": Facts(state="PENDING", reason="Job|Array|TaskLimit"),

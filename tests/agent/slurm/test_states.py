@@ -63,9 +63,16 @@ def test_a_strange_state_is_unknown_with_its_text(word: str) -> None:
         ),
         (
             ended("FAILED", exit_code=RERUN_CODE, reason="rerun"),
-            RERUN_CODE,
+            None,
             None,
             "the cluster started it a second time, which was refused: it may have run in part",
+            Cause.CLUSTER,
+        ),
+        (
+            ended("FAILED", exit_code=137, reason="forgotten"),
+            None,
+            9,
+            "the cluster does not know it any more; it was killed by SIGKILL (signal 9)",
             Cause.CLUSTER,
         ),
         (ended("FAILED", exit_code=RERUN_CODE), RERUN_CODE, None, f"exit code {RERUN_CODE}", Cause.JOB),

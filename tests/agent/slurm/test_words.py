@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from switchyard.agent.backends.slurm import command
 from switchyard.agent.backends.slurm.caller import Caller, NoAnswer
 from switchyard.agent.backends.slurm.options import refusal
 from switchyard.agent.backends.slurm.quoting import cost_of, read_problem, read_start
-from switchyard.agent.backends.slurm.script import script_of
+from switchyard.agent.backends.slurm.script import places_of, script_of
 from switchyard.agent.site import Rates, Site, SlurmSite, read_site
 from switchyard.errors import Malformed
 from switchyard.model.job import JobSpec, Native, Resources
@@ -135,6 +137,26 @@ def test_the_script_never_runs_twice(tmp_path: Path) -> None:
     assert (tmp_path / "it's here" / "started").read_text().split()[0] == "77"
 
 
+def test_of_many_starts_at_once_one_runs(tmp_path: Path) -> None:
+    lease = a_lease("sh", "-c", f"echo ran >> {tmp_path}/ledger")
+    with ThreadPoolExecutor(8) as pool:
+        codes = [done.returncode for done in pool.map(lambda _: run_script(tmp_path, lease), range(8))]
+    assert (sorted(codes), (tmp_path / "ledger").read_text()) == ([0] + [96] * 7, "ran\n")
+
+
+def test_the_shell_does_all_but_the_command_itself(tmp_path: Path) -> None:
+    """Each program more would be felt by a thousand tasks: here there is none but these."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("env", "true"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    lease = replace(a_lease("true"), lo=10, hi=19)
+    for place in places_of(lease, base=10):
+        (tmp_path / "it's here" / place).mkdir(parents=True)
+    done = run_script(tmp_path, lease, base=10, PATH=str(programs), SLURM_ARRAY_TASK_ID="9", SLURM_ARRAY_JOB_ID="70")
+    assert (done.returncode, done.stderr, (tmp_path / "it's here" / "exit.9").read_text()) == (0, b"", "0\n")
+
+
 def test_a_command_that_is_not_there_and_one_with_an_equals_sign(tmp_path: Path) -> None:
     assert run_script(tmp_path, a_lease("no-such-program")).returncode == 127
     assert run_script(tmp_path / "it's here", a_lease("A=B")).returncode == 127
@@ -190,6 +212,10 @@ def test_before_every_command_its_prefix() -> None:
     said = Caller(site, {}).words(["squeue", "--name=a b", "-O", "x:|"])
     forms = "SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 SLURM_CONF=/etc/slurm/b.conf"
     assert said == ["ssh", "-p", "22", "login1", f"env {forms} timeout -k 2 6 squeue '--name=a b' -O 'x:|'"]
+    behind = SlurmSite(prefix="timeout 9 /usr/bin/ssh login1", folder="/scratch/yard")
+    assert Caller(behind, {}).words(["sbatch", "--comment=a; id"])[-1].endswith(" sbatch '--comment=a; id'")
+    submit = Caller(SlurmSite(prefix="chroot /tree", conf="/c"), {}).words(["sbatch", "--parsable"])
+    assert submit == ["chroot", "/tree", "env", "SLURM_CONF=/c", "sbatch", "--parsable"], "its environment is the job's"
     near = Caller(SlurmSite(prefix="chroot /tree", bin="/opt/slurm/bin"), {}).words(["squeue", "-h"])
     assert near[:3] == ["chroot", "/tree", "env"]
     assert near[-2:] == ["/opt/slurm/bin/squeue", "-h"]
@@ -208,6 +234,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     ("text", "mistake"),
     [
         ("slurm: {prefix: ssh login1}", "folder"),
+        ("slurm: {prefix: env A=b ssh login1}", "folder"),
         ('slurm: {prefix: "ssh \'x"}', "quotation"),
         ("slurm: {conf: relative/path}", "conf"),
         ("slurm: {timeout_s: 0}", "timeout_s"),

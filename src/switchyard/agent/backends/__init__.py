@@ -148,7 +148,7 @@ class Backend(Protocol):
         """End a watch now. Called from other threads."""
 
     def held(self) -> list[Lease]:
-        """Every attempt that has begun there, as an agent that lost its journal would find it."""
+        """Every attempt that has begun there, or may have, as an agent that lost its journal would find it."""
 
     def forget(self, native_id: str) -> None:
         """Remove what is kept of an attempt that is over and settled."""

@@ -7,8 +7,8 @@ the site's settle time, before it is submitted again.
 
 from __future__ import annotations
 
-import getpass
 import logging
+import os
 import re
 import threading
 import time
@@ -23,17 +23,17 @@ from switchyard.agent.backends import Piece, Quote, Setting, Status
 from switchyard.agent.backends.slurm import command
 from switchyard.agent.backends.slurm.caller import Caller, Said
 from switchyard.agent.backends.slurm.cluster import Cluster
-from switchyard.agent.backends.slurm.following import PREFIX, Following, file_of
+from switchyard.agent.backends.slurm.following import PREFIX, Following, ask_queue, file_of
 from switchyard.agent.backends.slurm.handed import Handed, Register, range_of
 from switchyard.agent.backends.slurm.options import refusal
 from switchyard.agent.backends.slurm.output import Files, RemoteFiles, SharedFiles
-from switchyard.agent.backends.slurm.parse import handle_of, read_accounts, read_queue, read_submitted, split_handle
+from switchyard.agent.backends.slurm.parse import handle_of, read_accounts, read_submitted, split_handle
 from switchyard.agent.backends.slurm.quoting import cost_of, read_problem, read_start
-from switchyard.agent.backends.slurm.script import script_of
+from switchyard.agent.backends.slurm.script import places_of, script_of
 from switchyard.agent.backends.slurm.states import status_of
 from switchyard.agent.log import line
 from switchyard.agent.need import need_of, room_of, spec_of, total
-from switchyard.errors import PolicyRefused, Unavailable
+from switchyard.errors import PolicyRefused, Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
@@ -54,6 +54,10 @@ PASSING = re.compile(
     re.I,
 )
 
+# Its own no: the job was not taken. What a wrapper of the site's says instead may come after the submit.
+REFUSED = re.compile(
+    r"^sbatch: (error|fatal|unrecogni[sz]ed|invalid)|submission failed|allocation failure", re.I | re.M
+)
 CUT_SHORT = (124, 137)  # what timeout(1) says of a command that it ended
 NOT_RUN = (126, 127)  # what a shell says of a command that it cannot run, or does not find
 SSH_FAILED = 255
@@ -89,6 +93,7 @@ class SlurmBackend:
         self._news = threading.Event()
         self._cancelled: set[str] = set()  # whose end we asked for, to tell it from the site's own doing
         self._clear_since: dict[str, float] = {}  # names that may have been submitted, and since when nobody knows them
+        self._refused: dict[str, str] = {}  # names whose sbatch failed, perhaps after the submit, and what it said
         self._looked: dict[str, tuple[float, str]] = {}  # a name → when it was looked for last, and the job's number
 
     @property
@@ -105,7 +110,8 @@ class SlurmBackend:
         return self._cluster.load
 
     def quote(self, spec: JobSpec) -> Quote:
-        if why := refusal(spec):
+        options = spec.native.options if spec.native else []
+        if why := refusal(spec) or self._setting.site.allow.options_refusal(options):
             return Quote(can=False, reason=why)
         partition = self._cluster.partitions.default
         words = command.test_only(spec, partition="", account=self._site.account)
@@ -121,7 +127,7 @@ class SlurmBackend:
         return Quote(can=True, eta_s=eta_s, cost=cost_of(spec, self._setting.site, partition=partition))
 
     def submit(self, lease: Lease) -> str:
-        return self._hand_over(Handed(lease))[0]
+        return self.submit_range([lease])[0]
 
     def submit_range(self, leases: Sequence[Lease]) -> list[str]:
         whole = range_of(leases)
@@ -134,7 +140,12 @@ class SlurmBackend:
         if known is None:
             return None
         handed, lease = known
-        if not handed.native and (native := self._look_for(handed)):
+        try:
+            native = handed.native or self._look_for(handed)
+        except YardError:
+            self._clear_since.pop(handed.name, None)  # what nobody answers settles nothing
+            raise
+        if native and not handed.native:
             handed = replace(handed, native=native)
             self._register.write(handed)
         if (handle := handed.handle(lease)) is not None:
@@ -186,24 +197,25 @@ class SlurmBackend:
 
     def held(self) -> list[Lease]:
         return [
-            lease
-            for handed in self._register.all()
-            if handed.native or self._look_for(handed)
-            for lease in handed.leases()
+            lease for handed in self._register.all() for lease in handed.leases() if lease.fence not in handed.forgotten
         ]
 
     def forget(self, native_id: str) -> None:
-        name = split_handle(native_id)[1]
-        known = self._register.of(native_id)
-        handed = self._register.get(name) or (known[0] if known else None)
+        """`native_id` may be a marker: of one that never had a number."""
+        native, name = split_handle(native_id)
         self._cancelled.discard(native_id)
-        if handed is None:
+        if (handed := self._register.get(name)) is not None:
+            fence = handed.fence_of(native)
+        elif (known := self._register.of(native_id)) is not None:
+            handed, fence = known[0], known[1].fence
+        else:
             return
-        if handed.forgotten + 1 < handed.size:
-            self._register.write(replace(handed, forgotten=handed.forgotten + 1))
+        forgotten = tuple({*handed.forgotten, fence})
+        if len(forgotten) < handed.size:
+            self._register.write(replace(handed, forgotten=forgotten))
             return
-        self._files.remove(handed.name)
-        self._register.remove(handed)
+        self._drop(handed)
+        self._refused.pop(handed.name, None)
         self._looked.pop(handed.name, None)
         self._clear_since.pop(handed.name, None)
 
@@ -220,15 +232,14 @@ class SlurmBackend:
     def _users(self) -> Sequence[str]:
         """Whose jobs are ours; none: only those of whom we are, here or at the other end of an ssh."""
         others = {handed.account for handed in self._register.all() if handed.account}
-        return sorted({getpass.getuser(), *others}) if others else []
+        return sorted({str(os.geteuid()), *others}) if others else []
 
     def _account_of(self, lease: Lease) -> Account | None:
         """The account it is to run under; none: our own. What the site does not take is refused here."""
         spec, site = spec_of(lease), self._setting.site
         options = spec.native.options if spec.native else []
-        why = refusal(spec) or site.allow.refusal(
-            user=lease.owner, project=lease.project, queue=lease.queue or None, options=options
-        )
+        queue = lease.queue or self._cluster.partitions.default or None  # where it goes if it names none
+        why = refusal(spec) or site.allow.refusal(user=lease.owner, project=lease.project, queue=queue, options=options)
         if why:
             raise PolicyRefused(why)
         return self._accounts.account_of(lease.owner) if self._accounts else None
@@ -244,11 +255,14 @@ class SlurmBackend:
 
     def _hand_over(self, handed: Handed) -> list[str]:
         lease, name = handed.lease, handed.name
+        if (problem := self._refused.pop(name, None)) is not None:  # and nobody has heard of it since
+            self._drop(handed)
+            raise PolicyRefused(f"It was not submitted: {problem}")
         account = self._account_of(lease)
         handed = replace(handed, account=account.name if account else "")
         partition = lease.native_queue or self._setting.site.queues.get(lease.queue, "")
         folder = self._files.folder(name)
-        self._files.make(name, account)
+        self._files.make(name, account, places_of(lease, base=handed.base))
         self._register.write(handed, is_durable=True)
         words = command.sbatch(lease, name, folder, partition=partition, account=self._site.account, base=handed.base)
         self._clear_since.pop(name, None)
@@ -268,9 +282,16 @@ class SlurmBackend:
         problem = read_problem(said.err) or read_problem(said.text)
         if said.code == 0 or native is not None or self._is_doubtful(said):
             raise Unavailable(f"sbatch gave no sure answer ({said.code}): {problem}")
-        self._register.remove(handed)
-        self._files.remove(handed.name)
+        if not REFUSED.search(said.err):
+            self._refused[handed.name] = problem
+            raise Unavailable(f"sbatch failed, not in Slurm's words ({said.code}): {problem}")
+        self._drop(handed)
         raise PolicyRefused(f"Slurm refused it: {problem}")
+
+    def _drop(self, handed: Handed) -> None:
+        """The files first: what is left of them after a crash in between is still known."""
+        self._files.remove(handed.name)
+        self._register.remove(handed)
 
     def _is_doubtful(self, said: Said) -> bool:
         """Does this failure leave open whether the job arrived, or say nothing about the job?"""
@@ -284,10 +305,11 @@ class SlurmBackend:
         at, native = self._looked.get(name, (float("-inf"), ""))
         if native or now - at < FIND_AGAIN_S:
             return native
-        said = self._caller.ask(command.squeue(self._users(), names=[name]))
-        found = [each.native for each in read_queue(said, prefix=PREFIX) if each.name == name]
+        # Only of the account that it was submitted for: others may call their jobs so, too.
+        users = [handed.account] if handed.account else []
+        found = [each.native for each in ask_queue(self._caller, users, names=[name]) if each.name == name]
         if not found and self._cluster.has_accounts:
-            said = self._caller.ask(command.sacct_by_name([name], days=FIND_DAYS))
+            said = self._caller.ask(command.sacct_by_name([name], user=handed.account, days=FIND_DAYS))
             found = [each.native for each in read_accounts(said, prefix=PREFIX) if each.name == name]
         if not found:
             handles = [handle_of(handed.native_of("0", lease), name) for lease in handed.leases()]

@@ -62,10 +62,9 @@ class Caller:
         self._site = site
         self._prefix = shlex.split(site.prefix)
         self._is_remote = is_ssh(self._prefix)
-        conf = {"SLURM_CONF": site.conf} if site.conf else {}
-        self._forms = {**FORMS, **conf}
+        self._conf = {"SLURM_CONF": site.conf} if site.conf else {}
         inherited = {key: environment[key] for key in INHERITED if key in environment}
-        self._environment = {"PATH": os.defpath, **inherited, **self._forms}
+        self._environment = {"PATH": os.defpath, **inherited}
 
     @property
     def is_remote(self) -> bool:
@@ -76,12 +75,16 @@ class Caller:
         program = f"{self._site.bin}/{argv[0]}" if self._site.bin and argv[0] in PROGRAMS else argv[0]
         if not self._prefix:
             return [program, *argv[1:]]
-        forms = [f"{key}={value}" for key, value in self._forms.items()]
+        forms = [f"{key}={value}" for key, value in self._forms_of(argv).items()]
         if not self._is_remote:
             return [*self._prefix, "env", *forms, program, *argv[1:]]
         # What ssh leaves behind when it is ended must end too: a submit that went on there could come after our look.
         bound = ["timeout", "-k", "2", str(math.ceil(self._site.timeout_s))]
         return [*self._prefix, shlex.join(["env", *forms, *bound, program, *argv[1:]])]
+
+    def _forms_of(self, argv: Sequence[str]) -> dict[str, str]:
+        """A submit's environment is its job's, whose own questions to Slurm are not to be answered in our forms."""
+        return self._conf if "--parsable" in argv else {**FORMS, **self._conf}
 
     def call(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float | None = None) -> Said:
         """Run it to its end. Raises NoAnswer when it takes too long; what it started is ended too."""
@@ -93,7 +96,7 @@ class Caller:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=self._environment,
+                env={**self._environment, **self._forms_of(argv)},
                 cwd="/",
                 start_new_session=True,  # so that a wrapper and its children can be ended together
             )
@@ -123,7 +126,8 @@ class Caller:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    # A sudo is root's and not ours to end: sbatch itself gives up in time, and is looked for by its name.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(KILL_S)

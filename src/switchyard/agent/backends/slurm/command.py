@@ -74,13 +74,18 @@ def test_only(spec: JobSpec, *, partition: str, account: str) -> list[str]:
     ]
 
 
-def squeue(users: Sequence[str], *, names: Iterable[str] = ()) -> list[str]:
-    """Every job of these users, ended ones too for as long as the controller remembers them; no user: our own."""
-    words = ["squeue", "--noheader", "--states=all", f"--user={','.join(users)}" if users else "--me"]
+def squeue(users: Sequence[str], *, mark: str, names: Iterable[str] = ()) -> list[str]:
+    """Every job of these users, ended ones too for as long as the controller remembers them; no user: our own.
+
+    `mark` stands in each row: others may put line ends, and so whole rows, into the names of their jobs.
+    """
+    whose = f"--user={','.join(users)}" if users else "--me"
+    words = ["squeue", "--noheader", "--all", "--states=all", whose]  # in hidden partitions, too
     named = ",".join(names)
     if named:
         words.append(f"--name={named}")
-    return [*words, "-O", ",".join(f"{field}:|" for field in QUEUE_FIELDS)]
+    first, *others = QUEUE_FIELDS
+    return [*words, "-O", ",".join([f"{first}:|{mark}|", *(f"{field}:|" for field in others)])]
 
 
 def squeue_depth() -> list[str]:
@@ -93,9 +98,9 @@ def sacct(jobs: Iterable[str]) -> list[str]:
     return ["sacct", "-nP", "--allusers", "--duplicates", f"--jobs={','.join(jobs)}", "-o", ",".join(ACCOUNT_FIELDS)]
 
 
-def sacct_by_name(names: Iterable[str], *, days: int) -> list[str]:
-    since = f"--starttime=now-{days}days"
-    return ["sacct", "-nP", "--allusers", f"--name={','.join(names)}", since, "-o", ",".join(ACCOUNT_FIELDS)]
+def sacct_by_name(names: Iterable[str], *, user: str, days: int) -> list[str]:
+    whose, since = f"--user={user}" if user else "--allusers", f"--starttime=now-{days}days"
+    return ["sacct", "-nP", whose, f"--name={','.join(names)}", since, "-o", ",".join(ACCOUNT_FIELDS)]
 
 
 def scancel(native: str, name: str) -> list[str]:

@@ -6,6 +6,7 @@ script left no word of one. Whatever answers nothing proves nothing: then all st
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from switchyard.agent.backends.slurm import command
 from switchyard.agent.backends.slurm.caller import Caller
 from switchyard.agent.backends.slurm.output import Files, Note
-from switchyard.agent.backends.slurm.parse import handle_of, job_of, read_accounts, read_queue, split_handle
-from switchyard.agent.backends.slurm.states import RERUN_CODE, Facts
+from switchyard.agent.backends.slurm.parse import Found, handle_of, job_of, read_accounts, read_queue, split_handle
+from switchyard.agent.backends.slurm.states import FORGOTTEN, RERUN, Facts
 from switchyard.agent.site import SlurmSite
 from switchyard.errors import YardError
 
@@ -22,6 +23,7 @@ PREFIX = "yard-"
 ACCOUNTS_MAX = 200  # jobs in one question to sacct
 ACCOUNTS_AGAIN_S = 1.0
 ACCOUNTS_LAG_S = 5.0  # sacct is up to three seconds behind the controller
+ACCOUNTS_SILENT_S = 60.0  # how long at most they are left alone after they gave no answer
 USAGE_S_MAX = 5.0  # how long an end waits for what the accounts say it used
 BUSY_SHARE = 10  # of its time at most a tenth goes into asking: a queue that takes 2 s to list is listed every 20 s
 
@@ -68,6 +70,7 @@ class Following:
         self._used: dict[str, float] = {}  # ended ones whose usage is still asked for → since when
         self._others: dict[str, str] = {}  # handle → the number under which it ran
         self._took_s = 0.0  # the last answer
+        self._accounts_at = float("-inf")  # not asked before: a database that hangs must not hold up the queue's news
         self.view = View()
 
     def follow(self, handles: Iterable[str]) -> None:
@@ -85,12 +88,13 @@ class Following:
             return False, self._site.poll_s
         before, begun = self.view, time.monotonic()
         try:
-            said = self._caller.ask(command.squeue(self._users()))
+            found = ask_queue(self._caller, self._users())
         except YardError as exc:
             self.view = replace(before, silence=exc.detail)
+            self._missing.clear()  # who is missing now was perhaps not missed meanwhile
             raise
         took_s = time.monotonic() - begun
-        every = {found.handle: found.facts for found in read_queue(said, prefix=PREFIX)}
+        every = {each.handle: each.facts for each in found}
         rows = {handle: every[handle] for handle in followed if handle in every}
         rows |= self._ran_as_another(rows, every)
         rows |= self._completed(rows)
@@ -108,18 +112,23 @@ class Following:
     def _ran_as_another(self, rows: Mapping[str, Facts], every: Mapping[str, Facts]) -> dict[str, Facts]:
         """Scripts that refused to run, since the attempt had begun before: what became of that first start.
 
-        Under another number: a submit that was given up arrived after all. Under its own: Slurm started it twice.
+        Under another number: a submit that was given up arrived after all. Under its own: Slurm started it twice; then
+        it may fail without its script, too.
         """
-        again = [handle for handle, facts in rows.items() if facts.is_over and facts.exit_code == RERUN_CODE]
+        again = [handle for handle, facts in rows.items() if facts.state == "FAILED" and facts.is_second_start]
         first, ended = self._begun(again), self._noted(again)
         self._others = {handle: note.text.partition(" ")[0] for handle, note in first.items()}
         found: dict[str, Facts] = {}
-        for handle in first:
+        for handle in again:
             other = handle_of(self.native_of(handle), split_handle(handle)[1])
             if other != handle and other in every:
                 found[handle] = every[other]
-            else:
-                found[handle] = ended.get(handle) or replace(rows[handle], reason="rerun")
+            elif handle in ended and ended[handle].exit_code == rows[handle].exit_code:
+                continue  # its own end, after a start that came to nothing
+            elif other != handle and handle in ended:
+                found[handle] = ended[handle]
+            else:  # whatever the first start noted, Slurm may have ended it, to start it again
+                found[handle] = replace(rows[handle], reason=RERUN)
         return found
 
     def _completed(self, rows: Mapping[str, Facts]) -> dict[str, Facts]:
@@ -128,7 +137,7 @@ class Following:
         over = [handle for handle, facts in rows.items() if facts.is_over and self._is_sampled(facts)]
         self._used = {handle: self._used.get(handle, now) for handle in over}
         asked = [handle for handle in over if handle not in self._ends and now - self._used[handle] < USAGE_S_MAX]
-        self._ends |= {handle: facts for handle, facts in self._accounts(asked).items() if facts.is_over}
+        self._ends |= {handle: facts for handle, facts in (self._accounts(asked) or {}).items() if facts.is_over}
         found: dict[str, Facts] = {}
         for handle in over:
             if handle in self._ends:
@@ -149,14 +158,18 @@ class Following:
         self._missing = {handle: self._missing.get(handle, _Missing(begun)) for handle in gone}
         self._ends = {handle: facts for handle, facts in self._ends.items() if handle in followed}
         asked = [handle for handle in gone if handle not in self._ends]
-        self._ends |= self._noted(asked)
+        noted = self._noted(asked)
+        # Who was ended by force does not know by whom, or why: the accounts may.
+        self._ends |= {handle: facts for handle, facts in noted.items() if not facts.is_by_force}
         asked = [handle for handle in asked if handle not in self._ends]
         self._ends |= {handle: facts for handle, facts in self._accounts_of_missing(asked).items() if facts.is_over}
-        rows |= {handle: self._ends[handle] for handle in gone if handle in self._ends}
-        nowhere = [handle for handle in gone if handle not in self._ends]
+        nowhere = [handle for handle in asked if handle not in self._ends]
         settled = [handle for handle in nowhere if self._is_settled(self._missing[handle], begun)]
-        begun_ones = self._begun(settled)
-        return {handle: _why_lost(handle, begun_ones.get(handle)) for handle in settled}
+        self._ends |= {handle: replace(noted[handle], reason=FORGOTTEN) for handle in settled if handle in noted}
+        rows |= {handle: self._ends[handle] for handle in gone if handle in self._ends}
+        lost = [handle for handle in settled if handle not in self._ends]
+        begun_ones = self._begun(lost)
+        return {handle: _why_lost(handle, begun_ones.get(handle)) for handle in lost}
 
     def _is_settled(self, missing: _Missing, now: float) -> bool:
         if self._has_accounts() and not missing.is_answered:
@@ -169,26 +182,31 @@ class Following:
             return {}
         now = time.monotonic()
         due = [handle for handle in handles if now - self._missing[handle].asked_at >= ACCOUNTS_AGAIN_S]
+        if not due:
+            return {}
         for handle in due:
             self._missing[handle].asked_at = now
-        try:
-            found = self._accounts(due, is_needed=True)
-        except YardError:
+        found = self._accounts(due)
+        if found is None:
             return {}  # nobody can say how these ended; they stay as they are until somebody can
         for handle in due:
             self._missing[handle].is_answered = True
         return found
 
-    def _accounts(self, handles: Sequence[str], *, is_needed: bool = False) -> dict[str, Facts]:
+    def _accounts(self, handles: Sequence[str]) -> dict[str, Facts] | None:
+        """What the accounts say of these; None: they gave no answer, now or a moment ago."""
         found: dict[str, Facts] = {}
         jobs = sorted({job_of(split_handle(handle)[0]) for handle in handles}, key=int)
+        if jobs and time.monotonic() < self._accounts_at:
+            return None
         for first in range(0, len(jobs), ACCOUNTS_MAX):
+            begun = time.monotonic()
             try:
                 said = self._caller.ask(command.sacct(jobs[first : first + ACCOUNTS_MAX]))
             except YardError:
-                if is_needed:
-                    raise
-                return found
+                took_s = time.monotonic() - begun
+                self._accounts_at = time.monotonic() + min(took_s * BUSY_SHARE, ACCOUNTS_SILENT_S)
+                return None
             found |= {each.handle: each.facts for each in read_accounts(said, prefix=PREFIX)}
         wanted = set(handles)
         return {handle: facts for handle, facts in found.items() if handle in wanted}
@@ -223,6 +241,13 @@ class Following:
         except YardError:
             return {}
         return {places[place]: note for place, note in found.items()}
+
+
+def ask_queue(caller: Caller, users: Sequence[str], *, names: Sequence[str] = ()) -> list[Found]:
+    """What of ours is in the queue, in rows that nobody else can have written."""
+    mark = secrets.token_hex(8)
+    said = caller.ask(command.squeue(users, mark=mark, names=names))
+    return list(read_queue(said, prefix=PREFIX, mark=mark))
 
 
 def file_of(handle: str, file: str) -> str:

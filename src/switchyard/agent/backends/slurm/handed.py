@@ -25,7 +25,7 @@ class Handed(Struct, frozen=True, omit_defaults=True):
     base: int = 0  # the index of the task that Slurm calls 0
     account: str = ""  # the local account it runs under, if that is not the agent's own
     native: str = ""  # the job's number, once sbatch has said it
-    forgotten: int = 0  # how many of its tasks are settled and done with
+    forgotten: tuple[int, ...] = ()  # the fences of tasks that are settled and done with: each once, if said again
 
     @property
     def name(self) -> str:
@@ -50,6 +50,11 @@ class Handed(Struct, frozen=True, omit_defaults=True):
             return self.lease
         index = self.lease.lo + fence - self.lease.fence
         return replace(self.lease, fence=fence, lo=index, hi=index)
+
+    def fence_of(self, native: str) -> int:
+        """Of the task that Slurm calls so."""
+        task = native.partition("_")[2]
+        return self.lease.fence + (int(task) + self.base - (self.lease.lo or 0) if task else 0)
 
     def native_of(self, native: str, lease: Lease) -> str:
         """What Slurm calls this task of the job with that number."""
@@ -119,8 +124,9 @@ class Register:
 
     def _know(self, handed: Handed) -> None:
         with self._lock:
-            self._handed[handed.name] = handed
-            self._names.update({marker(lease): handed.name for lease in handed.leases()})
+            known, self._handed[handed.name] = self._handed.get(handed.name), handed
+            if known is None or known.lease != handed.lease:  # else a thousand markers for a word about one task
+                self._names.update({marker(lease): handed.name for lease in handed.leases()})
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -20,6 +20,7 @@ from switchyard.errors import Unavailable
 NOTE_BYTES_MAX = 4096
 AGAIN_S = 5.0  # over ssh, a stream that had nothing new is not asked for again before that
 SEEN_MAX = 10_000
+PLACES_MAX = 100  # made over ssh at once: more words than that may be too long for a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,8 @@ class Note:
 class Files(Protocol):
     def folder(self, name: str) -> str: ...
 
-    def make(self, name: str, account: Account | None) -> None:
-        """A folder for this account to write in; none: our own."""
+    def make(self, name: str, account: Account | None, places: Sequence[str] = ()) -> None:
+        """A folder for this account to write in; none: our own. Scripts make these places in it if we do not."""
 
     def read(self, name: str, file: str, *, offset: int, size: int) -> Piece: ...
 
@@ -57,10 +58,13 @@ class SharedFiles:
     def folder(self, name: str) -> str:
         return str(self._root / name)
 
-    def make(self, name: str, account: Account | None) -> None:
+    def make(self, name: str, account: Account | None, places: Sequence[str] = ()) -> None:
         path = self._root / name
         try:
             path.mkdir(mode=0o700, exist_ok=True)
+            if account is None:  # in a folder of theirs, a name could be a link to somewhere else
+                for place in places:
+                    (path / place).mkdir(exist_ok=True)
         except OSError as exc:
             raise Unavailable(f"The folder {path} cannot be made: {exc.strerror}.") from exc
         if account is not None:
@@ -102,9 +106,11 @@ class RemoteFiles:
     def folder(self, name: str) -> str:
         return f"{self._root}/{name}"
 
-    def make(self, name: str, account: Account | None) -> None:
+    def make(self, name: str, account: Account | None, places: Sequence[str] = ()) -> None:
         assert account is None, "the site's file is checked for it"
-        self._caller.ask(["mkdir", "-p", "-m", "700", "--", self.folder(name)])
+        folder = self.folder(name)
+        made = [f"{folder}/{place}" for place in places[:PLACES_MAX]]
+        self._caller.ask(["mkdir", "-p", "-m", "700", "--", folder, *made])
 
     def read(self, name: str, file: str, *, offset: int, size: int) -> Piece:
         key, now = (name, file), time.monotonic()

@@ -11,7 +11,10 @@ from dataclasses import dataclass, replace
 
 from switchyard.agent.backends.slurm.states import Facts
 
-QUEUE_FIELDS = ("JobArrayID", "State", "exit_code", "Name", "StartTime", "EndTime", "NodeList", "UserName", "Reason")
+QUEUE_FIELDS = (
+    *("JobArrayID", "State", "exit_code", "Name", "StartTime", "EndTime", "NodeList"),
+    *("RestartCnt", "UserName", "Reason"),
+)
 ACCOUNT_FIELDS = ("jobid", "jobname", "state", "exitcode", "start", "end", "nodelist", "maxrss")
 TASKS_MAX = 100_000  # of one array in one row; Slurm itself allows four million
 
@@ -55,15 +58,16 @@ def read_submitted(text: str) -> str | None:
     return numbers[-1] if numbers else None
 
 
-def read_queue(text: str, *, prefix: str) -> Iterator[Found]:
-    """Rows of squeue whose name begins so; of an array's waiting tasks one each."""
-    for line in text.splitlines():
-        parts = line.split("|")
+def read_queue(text: str, *, prefix: str, mark: str) -> Iterator[Found]:
+    """Rows of squeue with our mark in them, whose name begins so; of an array's waiting tasks one each."""
+    for line in text.split("\n"):
+        number, _, rest = line.partition(f"|{mark}|")
+        parts = [number, *rest.split("|")]
         if len(parts) < len(QUEUE_FIELDS) or not parts[3].startswith(prefix):
             continue
-        number, state, ending, name, started, ended, nodes, _user = parts[:8]
+        number, state, ending, name, started, ended, nodes, restarts, _user = parts[:9]
         code, signal = read_wait_status(ending)
-        reason = "|".join(parts[8:]).removesuffix("|")
+        reason = "|".join(parts[9:]).removesuffix("|")
         facts = Facts(
             state=_word(state),
             exit_code=code,
@@ -72,6 +76,7 @@ def read_queue(text: str, *, prefix: str) -> Iterator[Found]:
             ended_s=read_time(ended),
             nodes=_nodes(nodes),
             reason=reason,
+            restarts=int(restarts) if restarts.isdigit() else 0,
         )
         for native in read_ids(number):
             yield Found(native, name, facts)

@@ -1,8 +1,9 @@
 """The script that Slurm runs for an attempt: begins once, runs the command, writes down how it ended. Pure text.
 
-`claim` is made before the command. A second start of the same attempt (Slurm requeued it, or a submit that was given up
-arrived late) finds it and ends with RERUN_CODE: what ran once does not run again. `started` holds the native id; `exit`
-the code, for clusters that keep no accounts and an agent that was away. All have the task's index after them.
+`started` is made before the command, and only where there is none. A second start of the same attempt (Slurm requeued
+it, or a submit that was given up arrived late) finds it and ends with RERUN_CODE: what ran once does not run again. It
+holds the native id and the node; `exit` the code, for clusters that keep no accounts and an agent that was away. Both
+have the task's index after them. The shell does all but the command itself: a thousand tasks feel each program more.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ FRAME = """\
 folder={folder}
 task=${{SLURM_ARRAY_TASK_ID:+.$SLURM_ARRAY_TASK_ID}}
 native=${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
-note() {{ printf '%s\\n' "$2" >"$folder/$1$task.new" && mv -f "$folder/$1$task.new" "$folder/$1$task"; }}
-if ! mkdir "$folder/claim$task" 2>/dev/null && [ -d "$folder/claim$task" ]; then
+set -C
+if ! {{ true >"$folder/started$task"; }} 2>/dev/null && [ -e "$folder/started$task" ]; then
     echo "yard: this was started before; it does not run twice" >&2
     exit {rerun}
 fi
-note started "$native $(hostname)"
+set +C
+note() {{ printf '%s\\n' "$2" >"$folder/$1$task"; }}
+note started "$native $SLURMD_NODENAME"
 {place}
 env -- {environment} {command}
 code=$?
@@ -66,6 +69,16 @@ def script_of(
     return text.encode("utf-8", "surrogateescape")
 
 
+def places_of(lease: Lease, *, base: int) -> list[str]:
+    """The folders, within its own, that the tasks work in unless the job names another."""
+    if spec_of(lease).cwd:
+        return []
+    if lease.lo is None or lease.hi is None:
+        return ["work"]
+    return [f"work.{index - base}" for index in range(lease.lo, lease.hi + 1)]
+
+
 def _enter(place: str) -> str:
-    make = f"mkdir -p {place} && " if place.startswith('"$folder') else ""
-    return f"{make}cd {place} || {{ note exit 1; exit 1; }}"
+    """Our own places are there, made by the agent; if not, they are made now."""
+    make = f" 2>/dev/null || {{ mkdir -p {place} && cd {place}; }}" if place.startswith('"$folder') else ""
+    return f"cd {place}{make} || {{ note exit 1; exit 1; }}"

@@ -57,6 +57,9 @@ FAULTS: dict[str, tuple[str, Cause]] = {
     "TIMEOUT": ("time limit reached", Cause.JOB),
 }
 RERUN_CODE = 96  # of our script, when Slurm starts it a second time (see script.py)
+# Reasons that we give ourselves: that start was refused; and only its script's note tells that it was ended.
+RERUN, FORGOTTEN = "rerun", "forgotten"
+FORCE = frozenset({128 + signal.SIGKILL, 128 + signal.SIGTERM})  # how Slurm and the kernel end what does not end itself
 LAUNCH_SIGNAL = 53  # no signal: slurmd says so of a job whose output it could not open, or whose account is unknown
 ENDED_WORDS = frozenset(word for word, seen in TABLE.items() if seen not in (WAITS, RUNS))
 
@@ -73,10 +76,20 @@ class Facts:
     nodes: str = ""
     reason: str = ""
     memory_bytes_max: int | None = None
+    restarts: int = 0  # by Slurm itself
 
     @property
     def is_over(self) -> bool:
         return self.state in ENDED_WORDS
+
+    @property
+    def is_second_start(self) -> bool:
+        return self.exit_code == RERUN_CODE or self.restarts > 0
+
+    @property
+    def is_by_force(self) -> bool:
+        """Does its exit code tell of one of those signals?"""
+        return self.exit_code in FORCE
 
     @property
     def elapsed_s(self) -> int | None:
@@ -111,14 +124,17 @@ def _fault(facts: Facts) -> tuple[str, Cause]:
         return f"the cluster did not start it{_beside(facts)}", Cause.CLUSTER
     if facts.signal == LAUNCH_SIGNAL:
         return "its node could not launch it; often its output folder cannot be written there", Cause.CLUSTER
-    if facts.exit_code == RERUN_CODE and facts.reason == "rerun":
+    if facts.reason == RERUN:
         return "the cluster started it a second time, which was refused: it may have run in part", Cause.CLUSTER
     code, number = _ending(facts)
+    if facts.reason == FORGOTTEN and number:
+        return f"the cluster does not know it any more; it was killed by {signal_name(number)}", Cause.CLUSTER
     return (f"killed by {signal_name(number)}" if number else f"exit code {code}"), Cause.JOB
 
 
 def _failed(facts: Facts, now_s: float, reason: str, cause: Cause) -> Status:
-    has_own_end = facts.state == "FAILED" and facts.nodes and facts.signal != LAUNCH_SIGNAL
+    is_own_word = facts.reason != RERUN and facts.signal != LAUNCH_SIGNAL
+    has_own_end = facts.state == "FAILED" and facts.nodes and is_own_word
     code, number = _ending(facts) if has_own_end else (None, None)
     return _end(facts, now_s, Seen.FAILED, reason, cause, exit_code=code, number=number)
 
