@@ -25,14 +25,15 @@ ifneq ($(shell test -x $(BIN)/python && echo yes),yes)
 $(INSTALLED): .FORCE
 endif
 
-.PHONY: .FORCE help install test-install demo lint check fast test bench soak reference pins clean
+.PHONY: .FORCE help install test-install demo lint check fast test test-slurm-versions bench soak reference proto
+.PHONY: pins clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{ printf "%-16s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{ printf "%-21s %s\n", $$1, $$2 }'
 
 install: $(INSTALLED) ## Make .venv with the `yard` command: server, agent, CLI and SDK
 
-test-install: $(TEST_INSTALLED) ## Add what the tests need: Python packages, PostgreSQL, faketime
+test-install: $(TEST_INSTALLED) ## Add what the tests need: Python packages, PostgreSQL, Redis, Slurm, faketime
 	@scripts/install-services $(BIN)/python
 
 demo: install ## Start a server and clusters on this machine and run jobs on them
@@ -58,11 +59,28 @@ bench: test-install ## Measure, and write the figures into bench/RESULTS.md
 		{ echo "The load generator is missing: install the Debian package wrk."; exit 1; }
 	@$(BIN)/python -m bench
 
+# Debian's suites with a Slurm of 24.11 and of 26.05; the machine's own (22.05 on Debian 12) is in `make test`.
+SLURM_SUITES ?= trixie forky
+SLURM_TREES ?= $(CURDIR)/.run/slurm
+# Not the accounts: only root can enter a tree, and they are about an agent that is not.
+SLURM_TESTS := tests/test_slurm_bed.py tests/agent/slurm tests/contracts/test_backends.py \
+	$(filter-out %_accounts.py,$(wildcard tests/acceptance/test_slurm_*.py))
+
+test-slurm-versions: test-install ## Run the tests of Slurm on other versions of it, in Debian trees (as root)
+	@for suite in $(SLURM_SUITES); do \
+		scripts/make-slurm-root $$suite $(SLURM_TREES)/$$suite || exit 1; \
+		SLURM_TREE=$(SLURM_TREES)/$$suite $(BIN)/python -m pytest -k slurm $(SLURM_TESTS) || exit 1; \
+	done
+
 soak: test-install ## Run the slow tests: minutes to hours of faults
 	@SOAK=1 $(BIN)/python -m pytest -m slow
 
 reference: install ## Write docs/reference anew, from the code
 	@$(BIN)/python scripts/reference.py
+
+proto: $(TEST_INSTALLED) ## Write the compiled form of Rainbow's messages anew
+	@cd src/switchyard/server/rainbow/proto && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --include_imports \
+		--descriptor_set_out=rainbow.binpb rainbow.proto memory.proto handover.proto
 
 pins: ## Renew constraints.txt with the newest versions, from a venv of its own
 	@scripts/pin $(PYTHON)

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import agents, crowd, match, policy, scale, start, submit
+from bench import agents, crowd, decide, explain, match, policy, rainbow, scale, slurm, start, submit, tokens
 from bench.table import Table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -27,6 +27,11 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
     "crowd": crowd.measure,
     "scale": scale.measure,
     "match": match.measure,
+    "decide": decide.measure,
+    "explain": explain.measure,
+    "rainbow": rainbow.measure,
+    "tokens": tokens.measure,
+    "slurm": slurm.measure,
 }
 
 

@@ -43,7 +43,7 @@ def a_life(
 
 def a_spec(*command: str, **fields: Any) -> JobSpec:
     """A job's spec; `nodes`, `tasks`, `cores`, `gpus`, `memory` and the like go into its resources."""
-    words = ("nodes", "tasks", "cores", "gpus", "memory", "ephemeral_storage", "limits")
+    words = ("nodes", "tasks", "cores", "gpus", "memory", "ephemeral_storage", "limits", "time_limit")
     asked = {name: fields.pop(name) for name in words if name in fields}
     if asked:
         fields["resources"] = Resources(**asked)
@@ -55,7 +55,7 @@ def a_spec(*command: str, **fields: Any) -> JobSpec:
 def a_request(*command: str, **fields: Any) -> JobRequest:
     """A submit; the words of a request stay there, all others describe the spec."""
     own = ("name", "project", "domain", "priority", "labels", "cluster", "clusters")
-    own += ("array", "after", "hold", "expires_after")
+    own += ("array", "after", "hold", "expires_after", "spill")
     own += ("workflow", "launch_plan", "pool", "cluster_label", "tags", "quality_of_service", "select", "parameters")
     kept = {name: fields.pop(name) for name in own if name in fields}
     return JobRequest(spec=a_spec(*command, **fields), **kept)

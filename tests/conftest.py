@@ -12,7 +12,10 @@ from hypothesis import settings
 
 from tests.processes import end_strays
 from tests.programs import isolated_env
+from tests.redis_service import RedisServer, redis_running
 from tests.services import Postgres, postgres_running
+from tests.slurm_bed import SlurmBed, slurm_running
+from tests.slurm_conf import Spec
 
 HERE = Path(__file__).resolve().parent
 DATABASES = ("sqlite", "postgresql")
@@ -90,6 +93,26 @@ def own_postgres() -> Iterator[Postgres]:
     """A PostgreSQL for one test, which may kill, pause and restart it. Slower: it writes through to the disk."""
     with postgres_running(durable=True) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """The Redis that the tests of this worker share. It is emptied by whoever needs it empty, and never stopped."""
+    with redis_running() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[SlurmBed]:
+    """Two real Slurm clusters that all tests of this worker share: alpha with accounting and GPUs, beta with neither.
+
+    Who harms one calls `heal` on it afterwards; who fills one calls `cancel_all`. `make test-slurm-versions` gives a
+    tree with another version.
+    """
+    tree = os.environ.get("SLURM_TREE", "")
+    alpha = Spec("alpha", gpus=2, gpu_type="a100", accounting=True, root=tree)
+    with slurm_running(alpha, Spec("beta", root=tree)) as bed:
+        yield bed
 
 
 @pytest.fixture(params=DATABASES)

@@ -215,7 +215,7 @@ def start_agent(
     server_url: str,
     cluster: str,
     *,
-    graph: Path | Mapping[str, Any] | Sequence[Any],
+    graph: Path | Mapping[str, Any] | Sequence[Any] | None,
     token: str | None = None,
     backend: str = "local",
     data: Path | None = None,
@@ -230,9 +230,10 @@ def start_agent(
     is returned as soon as it is started. `wait=False` is for agents that are meant not to come up.
     """
     data = data or tmp / f"{cluster}-agent"
-    graph_file = graph if isinstance(graph, Path) else _write_graph(tmp / f"{cluster}-graph.yaml", graph)
-    argv = [*YARD, "agent", "--server", server_url, "--cluster", cluster, "--backend", backend]
-    argv += ["--graph", str(graph_file), "--data", str(data)]
+    argv = [*YARD, "agent", "--server", server_url, "--cluster", cluster, "--backend", backend, "--data", str(data)]
+    if graph is not None:  # none: the agent finds out itself
+        file = graph if isinstance(graph, Path) else _write_graph(tmp / f"{cluster}-graph.yaml", graph)
+        argv += ["--graph", str(file)]
     argv += ["--token", token] if token else []
     # The log's name is unique per data folder, so two agents of one cluster do not share one.
     agent = Agent([*argv, *extra], tmp, name=f"agent-{data.name}", env={**isolated_env(tmp), **(env or {})})

@@ -1,4 +1,4 @@
-"""Real services for tests, as plain processes: PostgreSQL and libfaketime. Knows nothing of Switchyard.
+"""Real services for tests, as plain processes: PostgreSQL, Redis and libfaketime; Slurm's are in slurm_bed.py.
 
 Loopback only, a private port, all data in one folder, stopped by pid. What is missing is named, never skipped:
 `python -m tests.services` prints the Debian packages to install, and nothing when all is there.
@@ -27,7 +27,22 @@ START_S = 30.0  # cold and on a busy machine; 1 s is usual
 STOP_S = 20.0
 STARTS_MAX = 3  # another process may take the port between our look and the start
 LOG_LINES = 30
-WANTED = {"postgresql": "PostgreSQL 13 or newer", "faketime": "libfaketime"}
+WANTED = {"postgresql": "PostgreSQL 13 or newer", "faketime": "libfaketime", "redis-server": "Redis"}
+# Debian package -> one of its programs; tests/slurm_bed.py starts them.
+SLURM_PROGRAMS = {
+    "munge": "munged",
+    "slurm-client": "sbatch",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "slurmdbd": "slurmdbd",
+    "mariadb-server": "mariadbd",
+    "sudo": "sudo",
+}
+SLURM_PLUGINS = {
+    "slurm-wlm-basic-plugins": "select_cons_tres.so",
+    "slurm-wlm-mysql-plugin": "accounting_storage_mysql.so",
+}
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # daemons are not on everyone's PATH
 
 
 class MissingServiceError(Exception):
@@ -255,6 +270,22 @@ def need_faketime() -> Path:
     raise MissingServiceError("faketime")
 
 
+def need_redis() -> Path:
+    found = shutil.which("redis-server")
+    if found is None:
+        raise MissingServiceError("redis-server")
+    return Path(found)
+
+
+def slurm_lacking() -> list[str]:
+    """The Debian packages of Slurm that are not here."""
+    programs = [package for package, name in SLURM_PROGRAMS.items() if not shutil.which(name, path=SYSTEM_PATH)]
+    plugins = [
+        package for package, name in SLURM_PLUGINS.items() if not any(Path("/usr").glob(f"lib*/**/slurm*/{name}"))
+    ]
+    return programs + plugins
+
+
 def _version(program: Path) -> int:
     try:
         said = subprocess.run([str(program), "--version"], capture_output=True, text=True, timeout=10, check=False)
@@ -282,12 +313,12 @@ def _open_folder() -> Path:
 def missing() -> list[str]:
     """The Debian packages that are not here."""
     lacking: list[str] = []
-    for need in (need_postgres, need_faketime):
+    for need, package in ((need_postgres, "postgresql"), (need_faketime, "faketime"), (need_redis, "redis-server")):
         try:
             need()
         except MissingServiceError:
-            lacking.append("postgresql" if need is need_postgres else "faketime")
-    return lacking
+            lacking.append(package)
+    return lacking + slurm_lacking()
 
 
 if __name__ == "__main__":

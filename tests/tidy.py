@@ -21,7 +21,7 @@ BAD_WORDS = frozenset({"util", "utils", "helper", "helpers", "common", "manager"
 
 # Where the environment is read: the doors a person or an operator comes through.
 ENVIRONMENT_PLACES = (
-    *("main.py", "cli/", "sdk/config.py", "agent/command.py"),
+    *("main.py", "cli/", "sdk/config.py", "agent/command.py", "agent/looking.py"),
     *("server/settings.py", "server/command.py", "server/db_command.py"),
 )
 # Where any failure at all is caught: the top of a loop that must outlive every defect of what it runs.
@@ -30,6 +30,7 @@ CATCH_ALL_PLACES = (
     "agent/loop.py",
     "server/http/answer.py",  # the door's last resort: the client gets a problem, the log the place
     "server/flyte/rpc.py",  # the same at the gRPC door: gRPC itself would say UNKNOWN, to flytekit a bad token
+    "server/rainbow/door.py",  # and at Rainbow's, whose clients would take UNKNOWN for a denied request
     "service/committer.py",  # the thread that writes: one bad Write must not cost the others in its batch
 )
 # Where print is the work itself: commands that answer a person.

@@ -11,7 +11,8 @@
     ├── NotFound                 not-found        404   NOT_FOUND            3
     │   ├── NoSuchJob            no-such-job
     │   ├── NoSuchCluster …      no-such-cluster
-    │   └── NoSuchAttribute      no-such-attribute
+    │   ├── NoSuchAttribute      no-such-attribute
+    │   └── NoSuchPool           no-such-pool
     ├── MethodNotAllowed         method-not-…     405   UNIMPLEMENTED        1
     ├── Conflict                 conflict         409   ALREADY_EXISTS       6
     │   ├── NameTaken            name-taken
@@ -23,6 +24,7 @@
     ├── PolicyRefused            policy-refused   422   FAILED_PRECONDITION  5
     ├── Busy (transient)         busy             429   RESOURCE_EXHAUSTED   1
     ├── Unavailable (transient)  unavailable      503   UNAVAILABLE          1
+    │   └── Rebuilding           rebuilding
     ├── TimedOut                 timed-out        504   DEADLINE_EXCEEDED    7
     └── Internal                 internal         500   INTERNAL             1
 
@@ -159,6 +161,13 @@ class NoSuchAttribute(NotFound):
     default_next = "`yard explain-policy` shows what holds here and which level gave it."
 
 
+class NoSuchPool(NotFound):
+    """There is no such token pool."""
+
+    code = "no-such-pool"
+    default_next = "`yard token-pool ls` lists those there are; an administrator registers one."
+
+
 class Conflict(YardError):
     """The request conflicts with what is there."""
 
@@ -253,6 +262,13 @@ class Unavailable(YardError):
     grpc = "UNAVAILABLE"
     transient = True
     default_next = "Try again in a few seconds; nothing that was accepted is lost."
+
+
+class Rebuilding(Unavailable):
+    """What was granted of a token pool is being found out again."""
+
+    code = "rebuilding"
+    default_next = "Wait until the longest lease is over; what is held stays held."
 
 
 class TimedOut(YardError):

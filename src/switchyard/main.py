@@ -24,8 +24,10 @@ GROUPS: dict[str, list[tuple[str, str, str]]] = {
         ("wait", "switchyard.cli.wait", "Wait for jobs to end; exits as the job did"),
         ("watch", "switchyard.cli.watch", "Watch jobs change, as a live table or line by line"),
         ("logs", "switchyard.cli.logs", "Print what a job wrote; -f follows it as it writes"),
+        ("quote", "switchyard.cli.quote", "Ask the clusters when a job would begin there, and for how much"),
         ("explain", "switchyard.cli.explain", "Say why a job is where it is, or what an error code means"),
         ("events", "switchyard.cli.events", "Show what happened to a job, or to all"),
+        ("stats", "switchyard.cli.stats", "Draw where jobs went, as bars"),
         ("tasks", "switchyard.cli.tasks", "List the tasks of an array"),
         ("cancel", "switchyard.cli.cancel", "Cancel jobs, by id or all that a selector means"),
         ("retry", "switchyard.cli.retry", "Submit jobs that are over once more"),
@@ -36,6 +38,7 @@ GROUPS: dict[str, list[tuple[str, str, str]]] = {
     "Clusters": [
         ("cluster", "switchyard.cli.cluster", "List, invite, describe, cordon and remove clusters; ask what fits"),
         ("pool", "switchyard.cli.pool", "List, set and remove pools, which bound where jobs may run"),
+        ("queue", "switchyard.cli.queue", "List, set and remove queues: limits, priorities, fair share"),
         ("cluster-label", "switchyard.cli.cluster_label", "List, set and remove labels, which narrow where jobs go"),
         (
             "agent",
@@ -49,6 +52,11 @@ GROUPS: dict[str, list[tuple[str, str, str]]] = {
         ("delete", "switchyard.cli.attributes_delete", "Remove an attribute that is set at a scope"),
         ("history", "switchyard.cli.attributes_history", "Show who changed an attribute, when, from what to what"),
         ("explain-policy", "switchyard.cli.policy", "Show every rule that holds somewhere, and the level that gave it"),
+        (
+            "token-pool",
+            "switchyard.cli.token_pool",
+            "List, register and bound token pools: licences and services that jobs share",
+        ),
         (
             "cluster-resources",
             "switchyard.cli.cluster_resources",

@@ -37,6 +37,10 @@ class ScriptedAgent:
         body = {"incarnation": "first", "session": self.session, **fields}
         return self._stage.call("POST", "/v1/agents/poll", body, token=self._credential)
 
+    def raw(self, body: str) -> Answer:
+        """One poll with a body that no JSON writer would make."""
+        return self._stage.call("POST", "/v1/agents/poll", body.encode(), token=self._credential)
+
     def heard(self, **fields: Any) -> dict[str, Any]:
         answer = self.poll(**fields)
         assert answer.status == 200, answer.body

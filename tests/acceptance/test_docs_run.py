@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ import pytest
 from tests.processes import end_strays, free_port
 from tests.programs import isolated_env
 from tests.services import Postgres
+from tests.slurm_bed import SlurmBed
 
 pytestmark = pytest.mark.xdist_group("docs")
 
@@ -71,12 +72,12 @@ def steps(document: str) -> list[Step]:
 class Shell:
     """One bash for a whole document, so that variables hold from one command to the next."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         self._folder = folder
         self._started = 0
         self._bash = subprocess.Popen(
             ["bash", "--norc"],
-            env=isolated_env(folder),
+            env={**isolated_env(folder), **env},
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -126,8 +127,8 @@ def _until(condition: str) -> str:
 
 
 @contextmanager
-def shell(folder: Path) -> Iterator[Shell]:
-    opened = Shell(folder)
+def shell(folder: Path, env: Mapping[str, str]) -> Iterator[Shell]:
+    opened = Shell(folder, env)
     try:
         yield opened
     finally:
@@ -151,7 +152,11 @@ def test_every_command_of_a_document_works(name: str, tmp_path: Path, request: p
         database = postgres.create_database()
     found = steps(substituted(text, database))
     assert found, f"{name} has no commands"
-    with shell(tmp_path) as opened:
+    env = {}
+    if "--backend slurm" in text:
+        slurm: SlurmBed = request.getfixturevalue("slurm")
+        env["SLURM_CONF"] = str(slurm["alpha"].conf)
+    with shell(tmp_path, env) as opened:
         for step in found:
             command = next((instead for what, instead in SUBSTITUTES if what.match(step.text)), step.text)
             code, said = opened.start(command) if IN_BACKGROUND.match(command) else opened.run(command)

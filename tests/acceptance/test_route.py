@@ -50,7 +50,7 @@ def test_explain_shows_every_verdict_and_what_would_help(stage: Stage) -> None:
     assert verdicts(explained, "plan") == dict.fromkeys(
         "abc", ("no", "needs 6 core per task; best node has 4; 1 node has at least 4")
     )
-    assert any("cores 6 → 4" in hint for hint in explained["hints"]), explained["hints"]
+    assert any("--cores 4 instead of 6" in hint for hint in explained["hints"]), explained["hints"]
     pinned = stage.submit("true", cluster="b")
     ended = stage.ended(pinned)
     assert ended["cluster"] == "b"

@@ -176,7 +176,7 @@ def test_a_retry_selects_as_the_job_did(stage: Stage) -> None:
 
 BAD: list[tuple[str, Any, str, str]] = [
     ("an unknown algorithm", {"name": "fastest"}, "unknown-name", "'fastest'"),
-    ("one that needs quotes", {"name": "soonest"}, "unknown-name", "'soonest'"),
+    ("an option of one that has none", {"name": "soonest", "options": {"by": 1}}, "malformed", "takes none"),
     ("no name", {}, "malformed", "name"),
     ("a field nobody knows", {"name": "random", "seed": 1}, "malformed", "seed"),
     ("an option nobody knows", {"name": "random", "options": {"seed": 1}}, "malformed", "takes none"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from switchyard.agent.backends import ENDS, Backend, Setting, Status
 from switchyard.agent.backends.local import LocalBackend
+from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.graph.read import compile_graph
 from switchyard.model.ids import make_id
@@ -63,8 +64,19 @@ def status_when(backend: Backend, native_id: str, is_so: Callable[[Status], bool
     deadline = time.monotonic() + timeout_s
     while not is_so(status := backend.status([native_id])[native_id]):
         assert time.monotonic() < deadline, f"still {status}"
+        backend.refresh()
         backend.watch(0.2)
     return status
+
+
+def load_when(backend: Backend, is_so: Callable[[Load], bool], timeout_s: float = END_S) -> Load:
+    """Ask until the cluster is so."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so(load := backend.state()):
+        assert time.monotonic() < deadline, f"still {load}"
+        backend.refresh()
+        backend.watch(0.1)
+    return load
 
 
 def end_of(backend: Backend, native_id: str, timeout_s: float = END_S) -> Status:

@@ -120,6 +120,13 @@ def test_nothing_runs_nothing_is_looked_at(desk: Desk) -> None:
     assert desk.outbox.look_s is None
 
 
+def test_what_waits_in_a_queue_is_not_looked_at(desk: Desk) -> None:
+    job = desk.runs()
+    desk.journal.apply([Change(replace(job, stage=Stage.SUBMITTED))])
+    desk.writes(job, 10)
+    assert (desk.outbox.look_s, desk.send()) == (None, None)
+
+
 def test_an_attempt_is_looked_at_at_most_twice_a_second(tmp_path: Path) -> None:
     live = Live(Journal(tmp_path / "journal.db"), Writer(tmp_path))
     assert lives.LOOK_S == 0.5

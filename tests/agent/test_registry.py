@@ -10,12 +10,12 @@ from switchyard.errors import UnknownName
 
 
 def test_installed_kinds() -> None:
-    assert kinds() == ["fake", "local"]
+    assert kinds() == ["fake", "local", "slurm"]
 
 
 def test_unknown_kind_lists_the_installed() -> None:
-    with pytest.raises(UnknownName, match="Installed are: fake, local"):
-        load("slurm")
+    with pytest.raises(UnknownName, match="Installed are: fake, local, slurm"):
+        load("condor")
 
 
 def test_only_the_one_asked_for_is_imported() -> None:

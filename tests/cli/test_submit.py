@@ -243,7 +243,7 @@ def test_a_rejected_job_shows_every_reason_and_exits_5(yard: Callable[..., Done]
         "state": "REJECTED",
         "plan": NOWHERE,
         "now": NOWHERE["verdicts"],
-        "hints": ["cores 64 → 4 (beta)"],
+        "hints": ["--cores 4 instead of 64 (beta)"],
     }
     peer.on("GET", "/v1/jobs/*/explain", Say(explanation))
     for extra in ([], ["--wait"]):
@@ -251,7 +251,7 @@ def test_a_rejected_job_shows_every_reason_and_exits_5(yard: Callable[..., Done]
         assert done.code == 5
         assert "alpha    no       match  asks 64 cores, node has 2" in done.out
         assert "beta     no       match  asks 64 cores, node has 4" in done.out
-        assert "Would run if:  cores 64 → 4 (beta)" in done.out
+        assert "Would run if:  --cores 4 instead of 64 (beta)" in done.out
         assert f"error: Job {ID} was REJECTED: no cluster fits" in done.err
     named = yard("submit", "-o", "name", "x")
     assert (named.code, named.out) == (5, f"{ID}\n")

@@ -6,30 +6,56 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from switchyard.agent.backends import ENDS, Backend, Setting, marker
+from switchyard.agent.backends import ENDS, Backend, marker
 from switchyard.agent.backends.registry import kinds, load
 from switchyard.model.job import JobSpec, Resources
 from switchyard.model.lifecycle import Seen
 from switchyard.model.poll import Lease
-from tests.agent.builders import a_graph, a_lease, a_setting, end_of, status_when
+from tests.agent.builders import a_graph, a_lease, a_setting, end_of, load_when, status_when
+from tests.agent.slurm.builders import a_slurm_setting
+from tests.slurm_bed import SlurmBed
+
+# The clusters that take part: a machine's own processes, the clock, and two real Slurms, with accounts and without.
+KINDS = ("local", "fake", "slurm-alpha", "slurm-beta")
+CORES = {"local": 4, "fake": 4, "slurm-alpha": 12, "slurm-beta": 12}
+MEMORY_BYTES = {"local": 2**33, "fake": 2**33, "slurm-alpha": 12 * 2**30, "slurm-beta": 12 * 2**30}
 
 Start = Callable[[], Backend]
+pytestmark = pytest.mark.xdist_group("slurm")
 
 
-@pytest.fixture(params=["local", "fake"])
-def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
+@pytest.fixture(params=KINDS)
+def world(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def cores(world: str) -> int:
+    return CORES[world]
+
+
+@pytest.fixture
+def start(world: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
     """Start the backend, as often as one likes: the same directory each time."""
     made: list[Backend] = []
-    setting: Setting = a_setting(tmp_path, a_graph(cores=4))
+    kind, _, cluster = world.partition("-")
+    setting = a_setting(tmp_path, a_graph(cores=4))
+    if cluster:
+        bed: SlurmBed = request.getfixturevalue("slurm")
+        setting = a_slurm_setting(tmp_path, bed[cluster])
 
     def make() -> Backend:
-        made.append(load(request.param)(setting))
+        made.append(load(kind)(setting))
         return made[-1]
 
     yield make
     for backend in made:
         backend.close()
+    if cluster:
+        bed[cluster].cancel_all()
 
 
 @pytest.fixture
@@ -46,16 +72,17 @@ def runs(seconds: str = "60", **resources: object) -> Lease:
 
 
 def test_every_installed_kind_is_in_this_suite() -> None:
-    assert kinds() == ["fake", "local"]
+    assert kinds() == sorted({world.partition("-")[0] for world in KINDS})
 
 
-def test_describes_its_graph(backend: Backend) -> None:
-    assert backend.describe().cores == 4
+def test_describes_its_graph(backend: Backend, world: str) -> None:
+    assert backend.describe().cores == CORES[world]
+    assert backend.describe().memory_bytes == MEMORY_BYTES[world]
 
 
-def test_looks_again_where_it_can_and_says_whether_something_changed(backend: Backend) -> None:
+def test_looks_again_where_it_can_and_says_whether_something_changed(backend: Backend, cores: int) -> None:
     assert backend.look() is False
-    assert backend.describe().cores == 4
+    assert backend.describe().cores == cores
 
 
 def test_success_has_exit_code_zero(backend: Backend) -> None:
@@ -110,6 +137,20 @@ def test_unknown_id_is_lost_never_done(backend: Backend) -> None:
     assert found[known].seen not in ENDS
 
 
+def test_tasks_of_an_array_end_each_by_itself(backend: Backend) -> None:
+    whole = a_lease("sh", "-c", "exit $((SWITCHYARD_ARRAY_INDEX - 3))", env={"FAKE_EXIT": "0"})
+    leases = [replace(whole, fence=7 + step, lo=3 + step, hi=3 + step) for step in range(3)]
+    native_ids = backend.submit_range(leases)
+    ends = [end_of(backend, native_id) for native_id in native_ids]
+    codes = [0, 0, 0] if backend.kind == "fake" else [0, 1, 2]
+    assert [each.exit_code for each in ends] == codes
+    assert [backend.find(marker(lease)) for lease in leases] == native_ids
+    assert sorted(held.fence for held in backend.held()) == [7, 8, 9]
+    for native_id in native_ids:
+        backend.forget(native_id)
+    assert backend.held() == []
+
+
 def test_found_by_its_marker_only_when_submitted(backend: Backend) -> None:
     lease = runs()
     assert backend.find(marker(lease)) is None
@@ -117,36 +158,52 @@ def test_found_by_its_marker_only_when_submitted(backend: Backend) -> None:
     assert backend.find(marker(lease)) == native_id
 
 
-def test_found_and_followed_after_a_restart(start: Start) -> None:
+def test_found_and_followed_after_a_restart(start: Start, cores: int) -> None:
     first = start()
-    lease = runs("0.4")
+    lease = runs("2")
     native_id = first.submit(lease)
     status_when(first, native_id, lambda status: status.seen is Seen.RUNNING)
     again = start()
     assert again.find(marker(lease)) == native_id
-    assert again.state().free_cores == 3
+    load_when(again, lambda load: load.free_cores == cores - 1)
     assert [held.job for held in again.held()] == [lease.job]
     assert end_of(again, native_id).seen is Seen.SUCCEEDED
-    assert again.state().free_cores == 4
+    load_when(again, lambda load: load.free_cores == cores)
 
 
-def test_state_counts_what_was_submitted_as_taken(backend: Backend) -> None:
-    assert (backend.state().free_cores, backend.state().running) == (4, 0)
+def test_state_counts_what_was_submitted_as_taken(backend: Backend, world: str, cores: int) -> None:
+    load_when(backend, lambda load: (load.free_cores, load.running) == (cores, 0))
     native_id = backend.submit(runs(tasks=2, cores="500m", memory="1GiB"))
     status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
-    state = backend.state()
-    assert (state.free_cores, state.running) == (2, 1)
-    assert state.free_memory_bytes == 6 * 2**30
+    state = load_when(backend, lambda load: (load.free_cores, load.running) == (cores - 2, 1))
+    assert state.free_memory_bytes == MEMORY_BYTES[world] - 2 * 2**30
     backend.cancel(native_id)
     end_of(backend, native_id)
-    assert backend.state().free_cores == 4
+    load_when(backend, lambda load: load.free_cores == cores)
 
 
 def test_quote_says_whether_it_could_ever_run(backend: Backend) -> None:
     assert backend.quote(JobSpec(command=["true"])).can
-    refused = backend.quote(JobSpec(command=["true"], resources=Resources(cores=5)))
+    refused = backend.quote(JobSpec(command=["true"], resources=Resources(cores=13)))
     assert not refused.can
     assert refused.reason
+
+
+def test_quote_says_when_there_will_be_room(start: Start) -> None:
+    backend = start()
+    asks = JobSpec(command=["true"], resources=Resources(cores=3))
+    assert (backend.quote(asks).eta_s, backend.quote(asks).confidence) == (0, 1.0)
+    lease = runs("60", cores=2, time_limit=60)
+    status_when(backend, backend.submit(lease), lambda status: status.seen is Seen.RUNNING)
+    for each in (backend, start()):  # and after a restart
+        quote = each.quote(asks)
+        assert quote.can
+        assert quote.eta_s is not None
+        assert 0 < quote.eta_s <= 60
+        assert 0 < quote.confidence < 1
+        assert quote.valid_s > 0
+    backend.cancel(marker(lease))
+    end_of(backend, marker(lease))
 
 
 def test_output_is_bytes_at_offsets(backend: Backend) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from switchyard.model.queue import Queue
 from switchyard.model.scope import Key
 from switchyard.policy.admit import Admitted, ProjectEntry, admit
 from switchyard.policy.kinds import BUILTIN, Kind, Kinds
@@ -33,6 +34,7 @@ def a_platform(values: Mapping[str, Any] | None = None, **fields: Any) -> Platfo
         "pools": frozenset({"gpu", "cpu", "L", "W", "PD", "P", "D"}),
         "labels": frozenset({"near", "far", "L", "W", "PD", "P", "D"}),
         "tags": frozenset({"default", "big", "L", "W", "PD", "P", "D"}),
+        "queues": {name: Queue() for name in ("big", "L", "W", "PD", "P", "D")},
         "tiers_s": {"HIGH": 600, "MEDIUM": 1200, "LOW": 1800},
     }
     read = {name: KINDS.get(name).read(value) for name, value in (values or {}).items()}

@@ -24,7 +24,7 @@ CONFIG = "workflow-execution-config"
 def test_a_job_that_no_rule_is_about_stays_as_it_is() -> None:
     request = a_request(project="p")
     found = admitted(a_policy())
-    assert (found.request, found.queue) == (request, "default")
+    assert (found.request, found.queues) == (request, ("default",))
     assert used(found) == []
 
 

@@ -29,6 +29,7 @@ def pin(*names: str) -> frozenset[str]:
     return frozenset(f"id-{name}" for name in names)
 
 
+SPILLED: dict[str, Any] = {"pool": "p", "spilled": ("far",)}
 # What is given, who may be drawn, and the step that says no to each of the others.
 ROWS: list[tuple[str, dict[str, Any], set[str], dict[str, str]]] = [
     ("nothing: everyone", {}, {"a", "b", "c"}, {}),
@@ -48,6 +49,12 @@ ROWS: list[tuple[str, dict[str, Any], set[str], dict[str, str]]] = [
         dict.fromkeys("bc", "label") | {"a": "pin"},
     ),
     ("pool and label apart", {"pool": "far", "label": "only-a"}, set(), {"a": "pool", "b": "pool", "c": "label"}),
+    ("a pool that has spilled", {"pool": "p", "spilled": ("far",)}, {"a", "b", "c"}, {}),
+    ("spilled to a pool that is gone", {"pool": "p", "spilled": ("was",)}, {"a", "b"}, {"c": "pool"}),
+    ("spilled: grants hold", SPILLED | {"granted": pin("a")}, {"a"}, {"b": "grant", "c": "grant"}),
+    ("spilled: a pin holds", SPILLED | {"named": pin("c")}, {"c"}, {"a": "pin", "b": "pin"}),
+    ("spilled: the label holds", SPILLED | {"label": "only-a"}, {"a"}, dict.fromkeys("bc", "label")),
+    ("an empty pool that has spilled", {"pool": "none", "spilled": ("far",)}, {"c"}, {"a": "pool", "b": "pool"}),
     ("an empty pool", {"pool": "none"}, set(), dict.fromkeys("abc", "pool")),
     ("a pool of clusters that are gone", {"pool": "dead"}, set(), dict.fromkeys("abc", "pool")),
     ("a pool that is gone", {"pool": "was"}, set(), dict.fromkeys("abc", "pool")),
@@ -166,7 +173,7 @@ def test_removing_one_of_ten_from_a_pool_moves_only_its_own_jobs() -> None:
     ],
 )
 def test_a_hint_names_the_pool_or_label_that_would_help(ask: dict[str, Any], says: str) -> None:
-    world = a_yard()
+    world = a_yard(b=DOWN, c=DOWN)
     assert says in hints(an_ask(world, **ask), world)
 
 

@@ -12,6 +12,8 @@ FIRST = {"If-None-Match": "*"}
 MEMBERS = {"members": [{"id": "own", "weight": 2}, {"id": "foreign"}]}
 DEFAULT = "/v1/layout/default-label"
 DOMAIN = "/v1/layout/domain-pools/{domain}"
+TAGS = "/v1/layout/domain-tags/{domain}"
+STAGING_TAGS = "/v1/layout/domain-tags/staging"
 STAGING = "/v1/layout/domain-pools/staging"  # no test submits there
 
 
@@ -32,6 +34,21 @@ def standing(path: str, kind: str, word: str, *, is_there: bool) -> Callable[[To
             answer = town.ask("PUT", path, {word: town.cluster_set(kind)}, token=town.root, headers=FIRST)
             assert answer.status == 200, answer.body
         return path
+
+    return make
+
+
+def a_queue(town: Town, _role: str) -> str:
+    return f"/v1/queues/{town.queue()}"
+
+
+def domain_tags(*, is_there: bool) -> Callable[[Town, str], str]:
+    def make(town: Town, _role: str) -> str:
+        town.ask("DELETE", STAGING_TAGS, token=town.root, headers=ANY)
+        if is_there:
+            answer = town.ask("PUT", STAGING_TAGS, {"tags": ["default"]}, token=town.root, headers=FIRST)
+            assert answer.status == 200, answer.body
+        return STAGING_TAGS
 
     return make
 
@@ -60,6 +77,13 @@ LAYOUT_CASES = [
         FIRST,
     ),
     Case(f"DELETE {DOMAIN}", "a pool", ROOT, standing(STAGING, "pools", "pool", is_there=True), headers=ANY),
+    Case("GET /v1/queues", "all", USERS),
+    Case("GET /v1/queues/{name}", "one", USERS, a_queue),
+    Case("PUT /v1/queues/{name}", "a new one", ROOT, fresh("queues"), send(limits={"running": 3}), FIRST),
+    Case("PUT /v1/queues/{name}", "one that is there", ROOT, a_queue, send(priority=1), ANY),
+    Case("DELETE /v1/queues/{name}", "one", ROOT, a_queue, headers=ANY),
+    Case(f"PUT {TAGS}", "tags", ROOT, domain_tags(is_there=False), send(tags=["default"]), FIRST),
+    Case(f"DELETE {TAGS}", "tags", ROOT, domain_tags(is_there=True), headers=ANY),
     Case(
         f"PUT {DEFAULT}",
         "a label",

@@ -22,7 +22,7 @@ clusters:
   defaultExecutionLabel: team1
   clusterPoolAssignments: {production: {pool: gpu}}
 queues:
-  - {name: fast, attributes: [quick], limits: {running: 10}, priority: 5, backend: {slurm: short}}
+  - {name: fast, attributes: [quick], limits: {running: 10, projects: {ml: 2}}, priority: 5, native: {slurm: short}}
 domains: [development, {id: production, name: Production, tags: [fast]}]
 task_resources:
   defaults: {cpu: 500m, memory: 1Gi, gpu: 0, ephemeral_storage: 5Gi}
@@ -109,7 +109,7 @@ rainbow: {}
 
 def test_an_unknown_key_is_told_the_known_ones() -> None:
     (found,) = mistakes("match: {engin: walk}\n")
-    assert found == "match.engin: unknown key; known here: engine, allowed"
+    assert found == "match.engin: unknown key; known here: engine, allowed (line 1, column 9)"
 
 
 @pytest.mark.parametrize("text", ["[]", "7", "just words", "clusters: []", "queues: {}", "domains: 7", "rainbow: yes"])
@@ -205,3 +205,10 @@ def test_addresses(tmp_path: Path) -> None:
     assert Settings(tmp_path, ("h", 443), "sqlite:///x", tls_cert=Path("c")).url == "https://h:443"
     assert all(is_loopback(host) for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"))
     assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.evil.org", ""))
+
+
+@pytest.mark.parametrize("deadline", ["0", "-1", "61", "soon", "2s"])
+def test_a_deadline_for_quotes_is_some_seconds(deadline: str) -> None:
+    (said,) = mistakes(f"selection: {{quote_deadline_s: {deadline}}}")
+    assert said.startswith("selection.quote_deadline_s: ")
+    assert read_config("selection: {quote_deadline_s: 1}", where="f").selection.quote_wait_us == 1_000_000

@@ -179,3 +179,8 @@ def test_what_flyte_leaves_out_is_not_set() -> None:
 def test_a_budget_in_our_words_is_seconds_in_flytes() -> None:
     found = attributes_of(4, {"queueing_budget": "1h30m"})
     assert found.quality_of_service.spec.queueing_budget.seconds == 5400
+
+
+def test_spill_rules_are_ours_alone() -> None:
+    value = {"cluster_pool_name": "main", "spill": ["after 10m try pool burst"]}
+    assert value_of(attributes_of(7, value)) == (7, {"cluster_pool_name": "main"})

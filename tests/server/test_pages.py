@@ -29,6 +29,8 @@ LISTS = {
     "/v1/domains": ("id", False),
     "/v1/pools": ("name", False),
     "/v1/cluster-labels": ("name", False),
+    "/v1/queues": ("name", False),
+    "/v1/token-pools": ("namespace", False),
     "/v1/attribute-kinds": ("number", False),
     "/v1/attributes/{kind}/list?level=workflow": ("id", False),
     "/v1/attributes/{kind}/history?project=own": ("id", True),
@@ -57,6 +59,8 @@ def filled(town: Town) -> dict[str, str]:
         town.rule("project=own")
         town.cluster_set("pools")
         town.cluster_set("cluster-labels")
+        town.queue()
+        town.token_pool()
     town.must("POST", f"/v1/jobs/{job}/cancel", {})
     array = town.job("own", array="0-9,20")
     return {"job": job, "cluster": "own", "array": array, "kind": "execution-queue-attribute"}

@@ -32,6 +32,7 @@ from tests.server.cases import (
 from tests.server.graph_cases import GRAPH_CASES
 from tests.server.layout_cases import LAYOUT_CASES
 from tests.server.rows_rules import RULES
+from tests.server.token_cases import TOKEN_CASES
 from tests.server.town import ROLES, Town
 
 pytestmark = pytest.mark.xdist_group("permissions")
@@ -43,6 +44,7 @@ JOB_READS = {
     "/v1/jobs/{job}/output": "/v1/jobs/{}/output?stream=stderr",
     "/v1/jobs/{job}/explain": "/v1/jobs/{}/explain",
 }
+HUGE = {**SPEC, "resources": {"cores": 10_000}}  # fits nowhere, so nobody is asked and waited for
 CASES = [
     Case("GET /v1/version", "anybody", ALL),
     Case("GET /v1/whoami", "a user", USERS),
@@ -62,6 +64,8 @@ CASES = [
     ),
     Case("POST /v1/plan", "own project", "401 401 401 403 403 200 200 200 200", body=send(spec=SPEC, project="own")),
     Case("POST /v1/plan", "foreign project", ROOT, body=send(spec=SPEC, project="foreign")),
+    Case("POST /v1/quotes", "own project", "401 401 401 403 403 200 200 200 200", body=send(spec=HUGE, project="own")),
+    Case("POST /v1/quotes", "foreign project", ROOT, body=send(spec=HUGE, project="foreign")),
     Case("GET /v1/jobs", "all one may see", USERS),
     Case("GET /v1/jobs", "own project", "401 401 401 403 200 200 200 200 200", lambda *_: "/v1/jobs?project=own"),
     Case("GET /v1/jobs", "foreign project", ROOT, lambda *_: "/v1/jobs?project=foreign"),
@@ -76,6 +80,7 @@ CASES = [
     ),
     Case("POST /v1/jobs/{job}/cancel", "foreign project", UNSEEN, at("/v1/jobs/{}/cancel", foreign("job")), send()),
     Case("GET /v1/schema", "anybody", ALL),
+    Case("GET /v1/stats/routes", "of the jobs one may see", USERS),
     Case(
         "POST /v1/jobs/bulk",
         "own project",
@@ -189,6 +194,12 @@ CASES = [
         UNSEEN_MAKES,
         lambda *_: "/v1/clusters/foreign/submit-token",
     ),
+    Case(
+        "POST /v1/cluster-groups/{group}/submit-token",
+        "a group of no cluster",
+        "401 401 401 403 403 403 403 403 400",
+        lambda *_: "/v1/cluster-groups/of-nobody/submit-token",
+    ),
     *GRAPH_CASES,
     Case("GET /v1/agents", "all one may see", USERS),
     Case("GET /v1/agents", "own", SEES, lambda *_: "/v1/agents?cluster=own"),
@@ -289,6 +300,7 @@ CASES = [
     ),
     Case("GET /v1/audit", "all", ROOT),
     *LAYOUT_CASES,
+    *TOKEN_CASES,
 ]
 
 

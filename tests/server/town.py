@@ -100,6 +100,18 @@ class Town:
         assert answer.status == 200, answer.body
         return name
 
+    def queue(self) -> str:
+        """A new queue, with its name as its only tag."""
+        name = self.name("queue")
+        answer = self.ask("PUT", f"/v1/queues/{name}", {}, token=self.root, headers={"If-None-Match": "*"})
+        assert answer.status == 200, answer.body
+        return name
+
+    def token_pool(self) -> str:
+        name = self.name("pool")
+        self.must("PUT", f"/v1/token-pools/{name}", {"quota": 5})
+        return name
+
     def token_of(self, user: str) -> str:
         return str(self.must("POST", "/v1/tokens", {"user": user})["info"]["id"])
 

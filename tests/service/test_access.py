@@ -21,7 +21,7 @@ from switchyard.model.access import (
 from switchyard.model.api import ProjectRequest
 from switchyard.model.cluster import ClusterChange, ClusterRequest
 from switchyard.route.world import Member
-from switchyard.service import access, clusters, projects
+from switchyard.service import access, clusters, projects, submit_tokens
 from switchyard.service.rights import Actor, Rights, rights_of
 from switchyard.service.snapshots import owner_of
 from tests.builders import a_member, a_request
@@ -258,7 +258,7 @@ def test_every_change_is_in_the_audit_without_its_secrets(lite: Rig) -> None:
     lite.user("ann")
     lite.cluster("alpha")
     token = access.token_create(lite.context, ADMIN, TokenRequest(user="ann")).token
-    submit = clusters.submit_token(lite.context, ADMIN, "alpha").token
+    submit = submit_tokens.cluster_token(lite.context, ADMIN, "alpha").token
     entries = access.audit_list(lite.context, ADMIN, before=None, limit=100).items
     actions = [entry.action for entry in entries]
     assert {"user.create", "cluster.create", "agent.join", "token.create", "cluster.submit-token"} <= set(actions)

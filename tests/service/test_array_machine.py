@@ -19,7 +19,8 @@ from switchyard.model.retry import Retry
 from switchyard.model.tasks import read_task
 from switchyard.service import jobs, steer
 from switchyard.service.arrays import ArrayJob
-from switchyard.service.upkeep import judge_silent_ranges, move_unleased, route_waiting
+from switchyard.service.moving import move_unleased
+from switchyard.service.upkeep import judge_silent_ranges, route_waiting
 from switchyard.service.waiting import release_due
 from switchyard.store import ranges
 from tests.builders import a_request

@@ -16,7 +16,7 @@ from switchyard.model.lifecycle import Seen
 from switchyard.model.poll import Held, Lease
 from switchyard.model.retry import Cause, Retry
 from switchyard.model.scope import Scope
-from switchyard.service import attributes, clusters, jobs, steer, upkeep, waiting
+from switchyard.service import attributes, clusters, explaining, jobs, steer, upkeep, waiting
 from switchyard.service.retention import Retention, Terms
 from switchyard.store import crowds
 from tests.builders import a_graph, a_request
@@ -177,7 +177,7 @@ def test_a_job_that_waits_for_longer_than_its_budget_is_reported_late_once(rig: 
     assert waiting.report_late(rig.context, rig.leader) == 0
     assert (rig.job(late).late_us, rig.job(early).late_us) == (rig.clock(), None)
     assert rig.kinds(late) == ["accepted", "late"]
-    assert any("late" in note for note in jobs.job_explain(rig.context, ADMIN, late).notes)
+    assert any("late" in note for note in explaining.job_explain(rig.context, ADMIN, late).notes)
     agent.seen()
     agent.lease()
     rig.clock.wait(100_000)
@@ -220,7 +220,7 @@ def test_what_a_job_was_admitted_under_is_kept_with_it(rig: Rig) -> None:
         ("limits.cpu", "2", "project+domain"),
     ]
     assert policy.version < rig.context.snapshots.policy.version  # type: ignore[union-attr]
-    assert jobs.job_explain(rig.context, ADMIN, job).policy == policy
+    assert explaining.job_explain(rig.context, ADMIN, job).policy == policy
     (lease,) = agent.lease()
     assert b'"cores":"1500m"' in bytes(lease.spec)  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ from switchyard.model.cluster import ClusterChange
 from switchyard.model.job import State
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.verdict import Say
-from switchyard.service import clusters, jobs
+from switchyard.service import clusters, explaining, jobs
 from switchyard.store.jobs import JobFilter
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig
@@ -42,7 +42,7 @@ def test_others_see_a_job_only_with_a_grant_on_its_project(rig: Rig) -> None:
 
     assert seen(ann) == seen(bob) == seen(ADMIN) == [made]
     assert seen(eve) == []
-    for read in (jobs.job_get, jobs.job_explain):
+    for read in (jobs.job_get, explaining.job_explain):
         assert read(rig.context, bob, made)
         with pytest.raises(NoSuchJob):
             read(rig.context, eve, made)
@@ -144,7 +144,7 @@ def test_an_explanation_has_the_verdicts_of_then_and_of_now(lite: Rig) -> None:
     made = lite.submit()
     lite.cluster("beta", graph=a_graph(cores=1, memory_gib=1))
     clusters.cluster_change(lite.context, ADMIN, "alpha", ClusterChange(is_cordoned=True, reason="new disks"))
-    found = jobs.job_explain(lite.context, ADMIN, made.id)
+    found = explaining.job_explain(lite.context, ADMIN, made.id)
     assert found.plan is not None
     assert (found.plan.chosen, found.plan.outcome, found.plan.seed) == ("alpha", "assign", made.id)
     assert [(v.cluster, v.say) for v in found.plan.verdicts] == [("alpha", Say.YES)]
@@ -161,7 +161,7 @@ def test_an_explanation_judges_with_the_owners_grants_not_the_readers(lite: Rig)
     ann = lite.user("ann", (Role.VIEW, On.CLUSTER, "secret"))
     made = lite.submit(actor=ann)
     assert made.state == "REJECTED"
-    found = jobs.job_explain(lite.context, ADMIN, made.id)
+    found = explaining.job_explain(lite.context, ADMIN, made.id)
     assert [(v.cluster, v.say, v.step) for v in found.now] == [("secret", Say.NO, "grant")]
     assert found.hints == ["a grant to submit to secret"]
 
@@ -173,7 +173,7 @@ def test_an_explanation_names_no_cluster_that_its_reader_may_not_see(lite: Rig) 
     ann = lite.user("ann", (Role.SUBMIT, On.PROJECT, "web"), (Role.SUBMIT, On.CLUSTER, "secret"))
     bob = lite.user("bob", (Role.VIEW, On.PROJECT, "web"))
     made = lite.submit(a_request(project="web"), actor=ann)
-    mine, theirs = (jobs.job_explain(lite.context, actor, made.id) for actor in (ann, bob))
+    mine, theirs = (explaining.job_explain(lite.context, actor, made.id) for actor in (ann, bob))
     assert mine.plan is not None
     assert theirs.plan is not None
     assert {v.cluster for v in mine.plan.verdicts} == {v.cluster for v in mine.now} == {"open", "secret"}

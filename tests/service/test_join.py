@@ -12,7 +12,7 @@ from switchyard.model.cluster import ClusterChange, ClusterRequest, Health, Invi
 from switchyard.model.job import ClusterToken
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Join
-from switchyard.service import agents, clusters
+from switchyard.service import agents, clusters, submit_tokens
 from switchyard.service.upkeep import judge_silent
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig
@@ -154,7 +154,7 @@ def test_invites_and_agents_are_the_cluster_administrators(lite: Rig) -> None:
         lambda: clusters.invite(lite.context, bob, "alpha", InviteRequest()),
         lambda: clusters.invite_list(lite.context, bob, "alpha", after="", limit=9),
         lambda: clusters.invite_revoke(lite.context, bob, token.info.id),
-        lambda: clusters.submit_token(lite.context, bob, "alpha"),
+        lambda: submit_tokens.cluster_token(lite.context, bob, "alpha"),
         lambda: agents.agent_remove(lite.context, bob, agent.id),
         lambda: clusters.cluster_delete(lite.context, bob, "alpha"),
         lambda: clusters.cluster_change(lite.context, bob, "alpha", ClusterChange(labels={})),

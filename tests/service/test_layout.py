@@ -9,7 +9,7 @@ from switchyard.model.access import On, Role
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.layout import Layout, Part, SetMember, SetRequest
 from switchyard.model.lifecycle import Seen
-from switchyard.service import clusters, layout, upkeep
+from switchyard.service import clusters, layout, moving, upkeep
 from switchyard.service.attributes import ANYWAY
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
@@ -21,7 +21,7 @@ def put(rig: Rig, name: str, **weights: float) -> None:
 
 
 def upkeep_now(rig: Rig) -> None:
-    upkeep.move_unleased(rig.context, rig.leader)
+    moving.move_unleased(rig.context, rig.leader)
     upkeep.route_waiting(rig.context, rig.leader)
 
 

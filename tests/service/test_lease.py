@@ -43,16 +43,18 @@ def test_a_lease_carries_what_the_agent_needs(lite: Rig) -> None:
     assert lite.job(made.id).leased_us == lite.clock()
 
 
-def test_jobs_are_leased_while_they_fit_and_the_first_that_does_not_ends_it(rig: Rig) -> None:
+def test_jobs_are_leased_while_they_fit_and_smaller_ones_pass_for_a_while(rig: Rig) -> None:
     agent = rig.cluster("alpha", graph=WIDE)
-    small, big, tiny = (rig.submit(a_request(cores=cores, memory="1GiB", gpus=1)).id for cores in (2, 8, 1))
+    small, big, *tiny = (rig.submit(a_request(cores=cores, memory="1GiB", gpus=1)).id for cores in (2, 8, 1, 1, 1))
     gib = 2**30
     assert agent.lease(9, Room(cores=0)) == []
     assert agent.lease(9, Room(2, 0, 9 * gib)) == []
     assert agent.lease(9, Room(2, 1, gib - 1)) == []
-    assert [lease.job for lease in agent.lease(9, Room(9, 8, 9 * gib))] == [small]
-    assert agent.lease(9, Room(7, 8, 9 * gib)) == [], "a small one does not slip past the big one"
-    assert [lease.job for lease in agent.lease(9, Room(9, 8, 9 * gib))] == [big, tiny]
+    assert [lease.job for lease in agent.lease(2, Room(9, 8, 9 * gib))] == [small, tiny[0]]
+    assert [lease.job for lease in agent.lease(1, Room(7, 8, 9 * gib))] == [tiny[1]], "it slips past the big one"
+    rig.clock.wait(300)
+    assert agent.lease(9, Room(7, 8, 9 * gib)) == [], "from now on nobody does"
+    assert [lease.job for lease in agent.lease(9, Room(9, 8, 9 * gib))] == [big, tiny[2]]
 
 
 def test_want_bounds_the_leases_and_none_wanted_gives_none(rig: Rig) -> None:

@@ -22,12 +22,14 @@ from hypothesis.stateful import (
 )
 
 from switchyard.errors import KeyReused, Resync
+from switchyard.model.cluster import Load
 from switchyard.model.ids import make_id
 from switchyard.model.job import OnLost, State
 from switchyard.model.lifecycle import FINAL, Answer, Seen
 from switchyard.model.poll import Held, Report
 from switchyard.service import jobs
-from switchyard.service.upkeep import judge_silent, move_unleased, route_waiting
+from switchyard.service.moving import Mover, move_unleased
+from switchyard.service.upkeep import judge_silent, route_waiting
 from switchyard.store import leases
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent
@@ -60,6 +62,7 @@ class YardMachine(RuleBasedStateMachine):
         self.ended: dict[str, Any] = {}
         self.keys: dict[str, str] = {}
         self.stopped: set[tuple[str, int]] = set()
+        self.mover = Mover()
 
     def prepare(self) -> None: ...
 
@@ -128,6 +131,11 @@ class YardMachine(RuleBasedStateMachine):
         assert self.told[agent.id] == held, "after a sync both sides know the same"
         return multiple(*((agent.id, each) for each in new))
 
+    @rule(who=st.integers(0, 1), cores=st.integers(0, 3))
+    def say_what_is_free(self, who: int, cores: int) -> None:
+        self.agents[who].seen()
+        self.rig.context.snapshots.take_load(self.agents[who].id, Load(free_cores=cores), self.clock())
+
     @rule(attempt=attempts, seen=st.sampled_from(Seen), is_twice=st.booleans())
     def report(self, attempt: tuple[str, Held], seen: Seen, is_twice: bool) -> None:
         """Of now or of long ago: every attempt that ever was stays in the bundle."""
@@ -179,6 +187,7 @@ class YardMachine(RuleBasedStateMachine):
         move_unleased(self.rig.context, self.rig.leader)
         judge_silent(self.rig.context, self.rig.leader)
         route_waiting(self.rig.context, self.rig.leader)
+        self.mover.look(self.rig.context, self.rig.leader)
 
     @rule(luck=st.integers(0, 5))
     def restart(self, luck: int) -> None:

@@ -8,7 +8,7 @@ from switchyard.model.job import State
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.log import OUTPUT_BYTES_MAX
 from switchyard.model.poll import CHUNK_BYTES_MAX, Held, OutputChunk, Report
-from switchyard.service import jobs, logs
+from switchyard.service import explaining, jobs, logs
 from switchyard.service.upkeep import route_waiting
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
@@ -41,6 +41,20 @@ def test_a_job_is_followed_to_its_end(rig: Rig, agent: RigAgent) -> None:
     assert job.started_us == rig.clock() - 12_000_000
     assert job.ended_us == rig.clock() - 1_000_000
     assert rig.kinds(made.id) == ["accepted", "leased", "submitted", "running", "failed"]
+
+
+def test_what_waits_at_its_cluster_says_why_as_that_changes(rig: Rig, agent: RigAgent) -> None:
+    made = rig.submit()
+    held = agent.lease_one()
+    agent.report(held, Seen.SUBMITTED, reason="waits: Resources")
+    assert agent.report(held, Seen.SUBMITTED, reason="waits: JobHeldUser") is STALE
+    assert (rig.job(made.id).state, rig.job(made.id).reason) == (State.SUBMITTED, "waits: JobHeldUser")
+    assert rig.kinds(made.id) == ["accepted", "leased", "submitted"]
+    agent.report(Held(held.job, held.fence - 1), Seen.SUBMITTED, reason="of an old attempt")
+    assert rig.job(made.id).reason == "waits: JobHeldUser"
+    agent.report(held, Seen.RUNNING)
+    agent.report(held, Seen.SUBMITTED, reason="late")
+    assert rig.job(made.id).reason == ""
 
 
 def test_an_age_before_the_lease_is_a_clocks_mistake(rig: Rig, agent: RigAgent) -> None:
@@ -115,7 +129,7 @@ def test_a_lost_attempt_is_requeued_under_a_higher_fence_and_the_old_one_stopped
     assert again.fence > held.fence
     assert agent.report(held, Seen.SUCCEEDED) is STOP, "the old attempt's word counts no more"
     assert agent.report(again, Seen.SUCCEEDED) is TAKEN
-    notes = jobs.job_explain(rig.context, ADMIN, made.id).notes
+    notes = explaining.job_explain(rig.context, ADMIN, made.id).notes
     assert "attempt 1 on alpha ended: requeued squeue does not know it" in notes
     kinds = ["accepted", "leased", "running", "requeued", "assigned", "leased", "succeeded"]
     assert rig.kinds(made.id) == kinds

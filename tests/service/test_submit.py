@@ -12,7 +12,7 @@ from switchyard.errors import Denied, KeyReused, UnknownName, YardError
 from switchyard.model.access import On, Role
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.job import ClusterToken, State
-from switchyard.service import clusters, jobs
+from switchyard.service import clusters, explaining, jobs, submit_tokens
 from switchyard.service.submit import Accepted
 from switchyard.store.schema import idempotency
 from switchyard.store.schema import jobs as jobs_table
@@ -97,9 +97,9 @@ def test_a_submit_token_opens_a_private_cluster_and_bounds_the_job_to_it(lite: R
     lite.cluster("alpha")
     lite.cluster("secret", is_private=True)
     ann = lite.user("ann")
-    token = clusters.submit_token(lite.context, ADMIN, "secret").token
+    token = submit_tokens.cluster_token(lite.context, ADMIN, "secret").token
     assert lite.submit(a_request(clusters=[ClusterToken("secret", token)]), actor=ann).cluster == "secret"
-    newer = clusters.submit_token(lite.context, ADMIN, "secret").token
+    newer = submit_tokens.cluster_token(lite.context, ADMIN, "secret").token
     with pytest.raises(Denied):
         lite.submit(a_request(clusters=[ClusterToken("secret", token)]), actor=ann)
     both = [ClusterToken("secret", newer), ClusterToken("alpha", "wrong")]
@@ -110,7 +110,7 @@ def test_a_submit_token_opens_a_private_cluster_and_bounds_the_job_to_it(lite: R
 def test_a_pin_outside_the_tokens_leaves_no_cluster(lite: Rig) -> None:
     lite.cluster("alpha")
     lite.cluster("beta")
-    token = clusters.submit_token(lite.context, ADMIN, "beta").token
+    token = submit_tokens.cluster_token(lite.context, ADMIN, "beta").token
     made = lite.submit(a_request(cluster="alpha", clusters=[ClusterToken("beta", token)]))
     assert made.state == "REJECTED"
 
@@ -211,10 +211,10 @@ def test_specs_and_verdicts_are_stored_though_an_earlier_batch_was_undone(lite: 
     assert isinstance(lite.failure(bad), YardError)
     lite.leader.take(lite.context)  # a commit that has nothing to do with it
     made = lite.submit(a_request("a"))
-    plan = jobs.job_explain(lite.context, ADMIN, made.id).plan
+    plan = explaining.job_explain(lite.context, ADMIN, made.id).plan
     assert plan is not None
     assert {verdict.cluster for verdict in plan.verdicts} == {"alpha", "beta"}
-    assert jobs.job_explain(lite.context, ADMIN, spec_stored.id).plan is not None
+    assert explaining.job_explain(lite.context, ADMIN, spec_stored.id).plan is not None
 
 
 def test_equal_specs_are_one_row(rig: Rig) -> None:

@@ -11,8 +11,9 @@ from switchyard.model.access import On, Role, UserChange
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.job import State
 from switchyard.model.lifecycle import Answer, Seen
-from switchyard.service import access, agents, clusters, graphs, jobs, upkeep
-from switchyard.service.upkeep import Leadership, judge_silent, move_unleased, route_waiting
+from switchyard.service import access, agents, clusters, explaining, graphs, jobs, upkeep
+from switchyard.service.moving import move_unleased
+from switchyard.service.upkeep import Leadership, judge_silent, route_waiting
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 
@@ -44,7 +45,7 @@ def test_a_waiting_job_is_taken_up_when_a_cluster_comes_up(rig: Rig) -> None:
     assert (job.state, job.cluster, job.attempt, job.fence, job.reason) == (State.ASSIGNED, "alpha", 1, 1, "")
     assert [lease.job for lease in agent.lease()] == [made.id]
     assert rig.kinds(made.id) == ["accepted", "assigned", "leased"]
-    plan = jobs.job_explain(rig.context, ADMIN, made.id).plan
+    plan = explaining.job_explain(rig.context, ADMIN, made.id).plan
     assert plan is not None
     assert (plan.chosen, plan.outcome) == ("alpha", "assign")
 
@@ -60,16 +61,17 @@ def test_a_waiting_job_that_turns_out_to_fit_nowhere_is_rejected(rig: Rig) -> No
     assert "needs 99 core" in job.reason
 
 
-def test_a_waiting_job_keeps_the_reason_of_now_and_gets_no_event_for_it(lite: Rig) -> None:
+def test_a_waiting_job_keeps_the_reason_of_now_and_gets_an_event_only_when_it_changed(lite: Rig) -> None:
     lite.join("alpha")
     made = lite.submit()
     assert made.reason == "waits for alpha: down: its agent has not told what it has"
     clusters.cluster_change(lite.context, ADMIN, "alpha", ClusterChange(is_cordoned=True, reason="new disks"))
     lite.cluster("beta", graph=a_graph(cores=1))
     clusters.cluster_change(lite.context, ADMIN, "beta", ClusterChange(is_cordoned=True))
-    assert route_waiting(lite.context, lite.leader) == 0
+    for _ in range(3):
+        assert route_waiting(lite.context, lite.leader) == 0
     assert "beta: cordoned" in lite.job(made.id).reason
-    assert lite.kinds(made.id) == ["accepted"]
+    assert lite.kinds(made.id) == ["accepted", "waits"]
 
 
 def test_all_that_waits_is_taken_up_however_much_it_is(lite: Rig, monkeypatch) -> None:
@@ -143,7 +145,7 @@ def test_a_job_does_not_wander_between_clusters_that_are_away(lite: Rig) -> None
         move_unleased(lite.context, lite.leader)
         route_waiting(lite.context, lite.leader)
     assert lite.job(made.id).state is State.PENDING
-    assert lite.kinds(made.id) == ["accepted", "unassigned"]
+    assert lite.kinds(made.id) == ["accepted", "unassigned", "waits"]
 
 
 def test_the_jobs_of_a_deleted_cluster_are_inherited_by_nobody(rig: Rig) -> None:

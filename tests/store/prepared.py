@@ -44,6 +44,7 @@ def emptied(server: Postgres) -> str:
         )
         for table in reversed(metadata.sorted_tables):
             line.execute(f'DELETE FROM "{table.name}"'.encode())
+        line.execute("ALTER SEQUENCE handovers_number_seq RESTART")
     return url
 
 

@@ -70,7 +70,6 @@ def put_cluster(tx: Tx, cluster_id: str = "c1", **columns: Any) -> str:
         "labels": "{}",
         "backend": "fake",
         "graph": None,
-        "submit_token_hash": None,
         "created_us": NOW_US,
         "deleted_us": None,
     }

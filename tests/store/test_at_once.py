@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from switchyard.model.layout import NO_LAYOUT
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Report
 from switchyard.service.clock import now_us
 from switchyard.service.committer import Batch, Call, Committer, apply_calls
-from switchyard.service.lease import LeaseAsk, SyncAsk, apply_leases, apply_syncs
+from switchyard.service.lease import LeaseAsk, Leasing, SyncAsk
 from switchyard.service.report import ReportWrite, apply_reports
 from switchyard.store import events, jobs, leases
 from switchyard.store.database import Database
@@ -27,7 +28,13 @@ DEADLINE_S = 60
 @contextmanager
 def a_committer(url: str) -> Iterator[Committer]:
     with closing(Database(url)) as database:
-        appliers = {ReportWrite: apply_reports, Call: apply_calls, SyncAsk: apply_syncs, LeaseAsk: apply_leases}
+        leasing = Leasing(lambda: NO_LAYOUT)
+        appliers = {
+            ReportWrite: apply_reports,
+            Call: apply_calls,
+            SyncAsk: leasing.apply_syncs,
+            LeaseAsk: leasing.apply_leases,
+        }
         committer = Committer(database, appliers, now_us=now_us, queue_max=1000, batch_max=100)
         committer.start()
         yield committer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from switchyard.store import clusters, crowds, events, jobs, leases
+from switchyard.store import clusters, crowds, decisions, events, jobs, leases, moving, pending, queues
 from switchyard.store.database import Database, Tx
 from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put_jobs
 
@@ -35,6 +35,32 @@ HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
     "the next of a crowd": (lambda tx: crowds.crowd_release(tx, "p/d/w", 3), "ix_jobs_parked"),
     "crowds with somebody parked": (lambda tx: crowds.crowds_parked(tx, 9), "ix_jobs_parked"),
     "late": (lambda tx: jobs.job_late(tx, now_us=NOW_US, limit=9), "ix_jobs_late"),
+    "decisions of a job": (
+        lambda tx: decisions.decision_list(tx, an_id(1), states=["PENDING"], but=["leased"], limit=9),
+        "ix_events_job",
+    ),
+    "count of those that wait": (pending.count_waiting, "ix_jobs_waiting"),
+    "count of those held back": (pending.count_stopped, "ix_jobs_stopped"),
+    "count of those that clusters have": (pending.count_busy, "ix_jobs_busy"),
+    "why they wait": (pending.waiting_reasons, "ix_jobs_waiting"),
+    "cores by lane": (queues.cores_held, "ix_jobs_busy"),
+    "places that are taken": (lambda tx: queues.places_taken(tx, ["q", "default"]), "ix_jobs_busy"),
+    "lanes in which somebody waits for a place": (queues.queued_lanes, "ix_jobs_queued"),
+    "who waits for a place": (lambda tx: queues.queued_heads(tx, "q/p", 9), "ix_jobs_queued"),
+    "places of projects": (lambda tx: queues.places_taken(tx, ["q/p", "default/p"]), "ix_jobs_busy"),
+    "where somebody of a queue waits": (lambda tx: queues.ready_in(tx, ["q", "default/p"]), "ix_jobs_ready"),
+    "who is last in a lane": (lambda tx: queues.ready_last(tx, "c1", "q/p", 9), "ix_jobs_ready"),
+    "arrays without places": (lambda tx: queues.arrays_unplaced(tx, ["q", "default/p"], 9), "ix_jobs_ready"),
+    "arrays with places": (lambda tx: queues.arrays_placed(tx, 9), "ix_jobs_placed"),
+    "the line of a cluster": (lambda tx: queues.ready_ahead(tx, "c1", "q/p", 9), "ix_jobs_ready"),
+    "lanes in which somebody waits": (lambda tx: moving.line_names(tx, "c1", limit=9), "ix_jobs_ready"),
+    "who waits in a lane": (lambda tx: moving.line_page(tx, "c1", "q/p", after=None, limit=9), "ix_jobs_ready"),
+    "who waits behind": (
+        lambda tx: moving.line_page(tx, "c1", "q/p", after=moving.Place(5, an_id(1)), limit=9),
+        "ix_jobs_ready",
+    ),
+    "how much a cluster has": (lambda tx: moving.held_count(tx, "c1"), "ix_jobs_held"),
+    "how many wait there": (lambda tx: moving.line_count(tx, "c1", most=9), "ix_jobs_ready"),
     "old keys": (lambda tx: jobs.key_clean(tx, before_us=NOW_US, limit=9), "ix_idempotency_created"),
 }
 
@@ -98,7 +124,7 @@ def _scans_jobs(plan: str) -> bool:
     for line in plan.splitlines():
         if re.search(r"Seq Scan on jobs", line):
             return True
-        partial = re.search(r"INDEX ix_jobs_(ready|held|cancelling|waiting|seq)\b", line)
+        partial = re.search(r"INDEX ix_jobs_(ready|held|cancelling|waiting|seq|queued|busy|placed|stopped)\b", line)
         if re.search(r"SCAN (jobs|j)\b", line) and not partial:
             return True
     return False

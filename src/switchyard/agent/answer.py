@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import Raw, Struct
@@ -12,6 +12,7 @@ from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import Answer
 from switchyard.model.log import OUTPUT_BYTES_MAX
 from switchyard.model.poll import Held, Lease, Stop
+from switchyard.model.quote import QuoteAsk
 
 BYTES_MAX_LEAST, BYTES_MAX_MOST = 1024, 2**40  # what a server may sensibly keep of a stream
 
@@ -22,6 +23,7 @@ class _Wire(Struct, frozen=True, kw_only=True):
     cancels: list[Held] = []
     stops: list[Stop] = []
     answers: list[Answer] = []
+    quotes: list[Raw] = []
     is_closing: bool = False
     is_rotation_asked: bool = False
     output_bytes_max: int = OUTPUT_BYTES_MAX
@@ -52,6 +54,7 @@ class Heard:
     is_closing: bool
     is_rotation_asked: bool = False
     output_bytes_max: int = OUTPUT_BYTES_MAX
+    quotes: list[QuoteAsk] = field(default_factory=list)
 
 
 def read_answer(body: bytes) -> Heard:
@@ -70,7 +73,16 @@ def read_answer(body: bytes) -> Heard:
         is_closing=wire.is_closing,
         is_rotation_asked=wire.is_rotation_asked,
         output_bytes_max=min(max(wire.output_bytes_max, BYTES_MAX_LEAST), BYTES_MAX_MOST),
+        quotes=[each for raw in wire.quotes if (each := _question(raw)) is not None],
     )
+
+
+def _question(raw: Raw) -> QuoteAsk | None:
+    """One that cannot be read is not answered: whoever asked does not wait for long."""
+    try:
+        return msgspec.json.decode(raw, type=QuoteAsk)
+    except msgspec.DecodeError:
+        return None
 
 
 def _lease(raw: Raw) -> Lease | Unreadable:

@@ -71,6 +71,25 @@ def split(leases: Iterable[Lease]) -> Iterator[Lease]:
             yield msgspec.structs.replace(lease, fence=lease.fence + index - lease.lo, lo=index, hi=index)
 
 
+def hand_overs(attempts: Iterable[Attempt], size_max: int) -> Iterator[list[Attempt]]:
+    """Neighbouring tasks of one array together, at most so many; everything else by itself."""
+    batch: list[Attempt] = []
+    for attempt in attempts:
+        if batch and (len(batch) == size_max or not _follows(attempt.lease, batch[-1].lease)):
+            yield batch
+            batch = []
+        batch.append(attempt)
+    if batch:
+        yield batch
+
+
+def _follows(lease: Lease, before: Lease) -> bool:
+    """The next task under the next fence, of the same attempt at the same job."""
+    if lease.lo is None or before.lo is None or (lease.job, lease.attempt) != (before.job, before.attempt):
+        return False
+    return lease.lo == before.lo + 1 and lease.fence == before.fence + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
     """Something seen of an attempt, and when, to be told to the server."""

@@ -1,6 +1,7 @@
-"""`yard agent doctor`: looks at all an agent needs, one thing after the other, and says what to do. Changes nothing.
+"""`yard agent doctor`: looks at all an agent needs, one thing after the other, and says what to do.
 
-Each check is a function that gives back findings; what it needs comes in as an argument, the environment too.
+Each check is a function that gives back findings; what it needs comes in as an argument, the environment too. A batch
+system is given one small job; nothing else is changed.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from switchyard.agent import credential as credentials
-from switchyard.agent.backends import Setting
+from switchyard.agent.backends import Backend, Setting
 from switchyard.agent.backends.registry import load
+from switchyard.agent.canary import sing
 from switchyard.agent.client import Connection, Server, read_server
 from switchyard.agent.credential import Credential, Keys
 from switchyard.agent.discover import discover
+from switchyard.agent.environment import PASSED_ON
 from switchyard.agent.loop import FREE_BYTES_MIN
+from switchyard.agent.site import Site
 from switchyard.errors import YardError
 from switchyard.model.api import Version
 from switchyard.model.cluster import Agent
@@ -56,6 +60,9 @@ class Patient:
     backend: str | None
     ca_file: str | None
     environment: Mapping[str, str]
+    site: Site = field(default_factory=Site)
+    user: str | None = None  # whose small job it is
+    wait_s: float = 60.0  # for its end
 
 
 def examine_all(patient: Patient) -> list[Finding]:
@@ -82,7 +89,7 @@ def examine_all(patient: Patient) -> list[Finding]:
         found.append(finding)
     if patient.directory is not None:
         found += _folder(patient.directory)
-    found.append(_backend(patient.backend or (agent.backend if agent else None)))
+    found += _backend(patient, patient.backend or (agent.backend if agent else None))
     return found
 
 
@@ -223,16 +230,38 @@ def examine(path: Path) -> tuple[str, int]:
         return str(exc), 0
 
 
-def _backend(kind: str | None) -> Finding:
+def _backend(patient: Patient, kind: str | None) -> Iterator[Finding]:
     if kind is None:
-        return Finding("backend", None, "not known which", "Name it: --backend KIND.")
-    with tempfile.TemporaryDirectory(prefix="yard-doctor-") as folder:
+        yield Finding("backend", None, "not known which", "Name it: --backend KIND.")
+        return
+    # Beside the agent's own state, which the nodes of a batch system may see; its usual place for temporary files not.
+    place = patient.directory if patient.directory and patient.directory.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="yard-doctor-", dir=place) as folder:
         try:
-            setting = Setting(cluster="doctor", directory=Path(folder), graph=discover(Path(folder)))
-            with closing(load(kind)(setting)) as backend:
-                graph, state = backend.describe(), backend.state()
+            make = load(kind)
+            graph = None if make.finds_graph else discover(Path(folder))
+            environment = {name: patient.environment[name] for name in PASSED_ON if name in patient.environment}
+            setting = Setting(
+                cluster="doctor", directory=Path(folder), graph=graph, site=patient.site, environment=environment
+            )
+            with closing(make(setting)) as backend:
+                backend.refresh()
+                yield _answers(kind, backend)
+                if backend.has_queue:
+                    yield _canary(patient, backend)
         except (YardError, OSError) as exc:
             advice = exc.next_step if isinstance(exc, YardError) else ""
-            return Finding("backend", False, f"{kind}: {exc}", advice)
+            yield Finding("backend", False, f"{kind}: {exc}", advice)
+
+
+def _answers(kind: str, backend: Backend) -> Finding:
+    graph, state = backend.describe(), backend.state()
     found = f"nodes {graph.nodes}, cores {graph.cores}, GPUs {graph.gpus}"
     return Finding("backend", True, f"{kind} answers: {found}; {state.running} running, {state.queued} queued")
+
+
+def _canary(patient: Patient, backend: Backend) -> Finding:
+    if patient.site.accounts is not None and patient.user is None:
+        return Finding("canary", None, "the site maps users to accounts", "Say whose small job it is: --user NAME.")
+    song = sing(backend, owner=patient.user or "doctor", wait_s=patient.wait_s)
+    return Finding("canary", song.is_ok, song.detail, song.advice)

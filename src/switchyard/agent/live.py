@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from switchyard.agent.attempt import Attempt, Key
+from switchyard.agent.attempt import Attempt, Key, Stage
 from switchyard.agent.backends import Backend
 from switchyard.agent.journal import Journal
 from switchyard.agent.log import line
@@ -132,4 +132,5 @@ class Live:
 
 
 def _is_writing(attempt: Attempt) -> bool:
-    return attempt.is_live and attempt.native_id is not None and not attempt.is_stopped
+    """Thousands that wait in a queue have written nothing; what is not yet known to run is looked at a moment later."""
+    return attempt.stage is Stage.RUNNING and attempt.native_id is not None and not attempt.is_stopped

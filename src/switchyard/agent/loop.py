@@ -3,7 +3,9 @@
     park    waits at the server for work (poller.park)
     talk    sends reports and output as soon as there are any (poller.talk)
     runner  starts, watches and ends attempts (runner.turn)
+    refresh asks the cluster how all stands (backend.refresh)
     look    looks every few minutes whether the cluster has something else than it had (backend.look)
+    quote   answers what the server asks about jobs that may come (quoting.turn)
 
 The main thread watches them (command.py). Nothing that happens to a server, a disk or a job ends the agent; only a
 server that refuses its credential, or a signal, does.
@@ -30,6 +32,7 @@ from switchyard.agent.journal import Journal
 from switchyard.agent.log import line
 from switchyard.agent.outbox import Outbox
 from switchyard.agent.poller import Poller
+from switchyard.agent.quoting import Quoting
 from switchyard.agent.rotation import ROTATE_AFTER_S, Rotation
 from switchyard.agent.runner import Runner
 from switchyard.errors import Gone, Internal, Resync, Unauthenticated, YardError
@@ -98,6 +101,7 @@ class Loop:
         self._threads: list[threading.Thread] = []
         self._runner = Runner(journal, backend, chooser)
         self._park_connection, self._talk_connection = connect(), connect()
+        self._quoting = Quoting(backend, self._news.set)
         self._rotation = Rotation(keys, self._talk_connection, after_s=limits.rotate_after_s) if keys else None
         self._poller = Poller(
             journal,
@@ -111,12 +115,20 @@ class Loop:
             trouble=self._trouble,
             on_work=self._on_work,
             values=values,
+            quoting=self._quoting,
         )
 
     def start(self) -> None:
         self._threads = [
             threading.Thread(target=self._keep, args=(name, step), name=name, daemon=True)
-            for name, step in (("park", self._park), ("talk", self._talk), ("runner", self._run), ("look", self._look))
+            for name, step in (
+                ("park", self._park),
+                ("talk", self._talk),
+                ("runner", self._run),
+                ("refresh", self._refresh),
+                ("look", self._look),
+                ("quote", self._quote),
+            )
         ]
         for thread in self._threads:
             thread.start()
@@ -141,6 +153,7 @@ class Loop:
         self._news.set()
         self._park_connection.abort(for_good=True)
         self._talk_connection.abort(for_good=True)
+        self._quoting.wake()
         self._backend.wake()
 
     def _keep(self, name: str, step: Callable[[], None]) -> None:
@@ -221,6 +234,10 @@ class Loop:
                 self._news.set()
             self._backend.watch(WATCH_S)
 
+    def _refresh(self) -> None:
+        """A thread of its own: a controller that hangs must not keep reports from being told."""
+        self._stop.wait(self._backend.refresh())
+
     def _look(self) -> None:
         """A thread of its own: a broken driver takes seconds to show that it does not answer."""
         if self._stop.wait(self._limits.look_every_s) or not self._backend.look():
@@ -229,6 +246,9 @@ class Loop:
         log.info(line("graph-changed", nodes=graph.nodes, cores=graph.cores, gpus=graph.gpus))
         self._poller.describe(graph)
         self._news.set()
+
+    def _quote(self) -> None:
+        self._quoting.turn(WATCH_S)
 
     def _on_work(self) -> None:
         self._backend.wake()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from switchyard.agent.backends import Quote
 from switchyard.model.cluster import FREE_MAX, Load
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph import FreeNodes
 from switchyard.model.job import JobSpec
 from switchyard.model.poll import Lease, Room
 from switchyard.model.quantity import ceil, parse_amount, parse_bytes
+
+UNLIMITED_S = 60.0  # at least so long runs on what has no time limit
+NOW_VALID_S = 10  # room that is free now may be taken by the next one
+LIMITED_CONFIDENCE = 0.8  # most jobs end before their time limit
+GUESS_CONFIDENCE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +88,36 @@ def _free(graph: Graph, taken: Need) -> list[FreeNodes] | None:
         )
         for kind in graph.kinds
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """What runs: what it takes up, and for how long still."""
+
+    need: Need
+    left_s: float
+    is_limited: bool = True  # else that is a guess
+
+
+def busy_for(need: Need, *, ran_s: float, limit_s: float | None) -> Busy:
+    """One without a limit is as likely as not to run on for as long as it has, and rarely ends at once."""
+    if limit_s is not None:
+        return Busy(need, max(0.0, limit_s - ran_s))
+    return Busy(need, max(ran_s, UNLIMITED_S), is_limited=False)
+
+
+def quote_of(need: Need, whole: Room, free: Room, busy: Iterable[Busy]) -> Quote:
+    """When there is room: as those that run end one after the other."""
+    if not need.fits(whole):
+        return Quote(can=False, reason="it needs more than there is here")
+    if need.fits(free):
+        return Quote(can=True, eta_s=0, reason="there is room now", valid_s=NOW_VALID_S)
+    given, is_sure, count = Need(), True, 0
+    for each in sorted(busy, key=lambda one: one.left_s):
+        given, is_sure, count = given + each.need, is_sure and each.is_limited, count + 1
+        room = Room(free.cores + given.cores, free.gpus + given.gpus, free.memory_bytes + given.memory_bytes)
+        if need.fits(room):
+            said = f"when {count} of what runs {'has' if count == 1 else 'have'} ended"
+            sure = LIMITED_CONFIDENCE if is_sure else GUESS_CONFIDENCE
+            return Quote(can=True, eta_s=math.ceil(each.left_s), reason=said, confidence=sure)
+    return Quote(can=True, reason="what is in the way is not known here")

@@ -20,25 +20,27 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from switchyard.agent.answer import Heard, Unreadable, read_answer
 from switchyard.agent.attempt import Change, Said, Stage
-from switchyard.agent.backends import Status
+from switchyard.agent.backends import Status, native_name
 from switchyard.agent.client import Connection
 from switchyard.agent.clock import stamp
 from switchyard.agent.journal import DiskTrouble, Journal
 from switchyard.agent.log import line
 from switchyard.agent.outbox import Letter, Outbox
+from switchyard.agent.quoting import Quoting
 from switchyard.agent.runner import Runner, ended
 from switchyard.errors import BadRequest, Busy, Resync, YardError
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.lifecycle import Seen
 from switchyard.model.poll import BATCH_MAX, Held, Poll, Report, Room
+from switchyard.model.quote import QuoteGiven
 from switchyard.model.selection import Scalar
 
 PATH = "/v1/agents/poll"
@@ -54,7 +56,7 @@ class Offer:
     """What the agent could take now."""
 
     want: int
-    room: Room
+    room: Room | None  # none: no bound but `want`
     load: Load
 
     def exceeds(self, other: Offer) -> bool:
@@ -62,6 +64,8 @@ class Offer:
         if self.want == 0 or other.want == 0:
             return self.want > other.want
         now, then = self.room, other.room
+        if now is None or then is None:
+            return self.want > other.want
         return now.cores > then.cores or now.gpus > then.gpus or now.memory_bytes > then.memory_bytes
 
 
@@ -90,10 +94,12 @@ class Poller:
         trouble: Callable[[], str],
         on_work: Callable[[], None],
         values: Callable[[], dict[str, Scalar]] = dict,
+        quoting: Quoting | None = None,
     ) -> None:
         self._journal = journal
         self._runner = runner
         self._outbox = outbox
+        self._quoting = quoting
         self._park = park
         self._talk = talk
         self._incarnation = incarnation
@@ -139,6 +145,9 @@ class Poller:
     def talk(self) -> bool:
         """Send what there is to say, asking for work if the park does not. False: there was nothing to say."""
         with self._short:
+            if self._quoting is not None and self._is_session_good and (quotes := self._quoting.take()):
+                self._quote(quotes)
+                return True
             letter = self._outbox.next() if self._is_session_good else None
             if letter is None:
                 return False
@@ -161,6 +170,18 @@ class Poller:
                 self._lost(exc, sent, asked=offer.want > 0)
                 raise
         return True
+
+    def _quote(self, quotes: list[QuoteGiven]) -> None:
+        """By themselves, and first: somebody waits for them. What gets lost on the way is asked for again."""
+        sent, offer = self._session, self._offer()
+        poll = self._poll(Offer(0, offer.room, offer.load), quotes=quotes)
+        try:
+            self._take(self._post(self._talk, poll))
+        except BadRequest as exc:
+            log.error(line("quotes-refused", quotes=len(quotes), error=exc.detail))
+        except YardError as exc:
+            self._lost(exc, sent, asked=False)
+            raise
 
     @property
     def look_s(self) -> float | None:
@@ -214,17 +235,28 @@ class Poller:
         """A server that was restored from a backup may have forgotten that these began; to others it is no news."""
         for each in self._journal.attempts():
             if each.stage is Stage.RUNNING:
-                self._journal.say(each.key, Said(Report(*each.key, Seen.RUNNING, native_id=each.native_id), stamp()))
+                self._journal.say(
+                    each.key,
+                    Said(Report(*each.key, Seen.RUNNING, native_id=native_name(each.native_id or "")), stamp()),
+                )
 
     def _offer(self) -> Offer:
         load, room = self._runner.load(), self._runner.room()
         trouble = self._trouble()[:TROUBLE_MAX]
         live = sum(1 for each in self._journal.attempts() if each.is_live)
-        want = 0 if trouble or room.cores == 0 else max(0, min(self._jobs_max - live, BATCH_MAX))
-        return Offer(want, room, msgspec.structs.replace(load, trouble=trouble, values=self._values()))
+        is_full = room is not None and room.cores == 0
+        want = 0 if trouble or is_full else max(0, min(self._jobs_max - live, BATCH_MAX))
+        values = {**load.values, **self._values()}
+        return Offer(want, room, msgspec.structs.replace(load, trouble=trouble, values=values))
 
     def _poll(
-        self, offer: Offer, *, wait_s: float = 0.0, letter: Letter | None = None, inventory: list[Held] | None = None
+        self,
+        offer: Offer,
+        *,
+        wait_s: float = 0.0,
+        letter: Letter | None = None,
+        inventory: list[Held] | None = None,
+        quotes: Sequence[QuoteGiven] = (),
     ) -> Poll:
         return Poll(
             incarnation=self._incarnation,
@@ -238,6 +270,7 @@ class Poller:
             cancelling=[each.held for each in self._journal.attempts() if each.is_cancel_asked],
             reports=list(letter.reports) if letter else [],
             output=list(letter.output) if letter else [],
+            quotes=list(quotes),
         )
 
     def _post(self, connection: Connection, poll: Poll, *, wait_s: float = 0.0) -> Heard:
@@ -249,6 +282,8 @@ class Poller:
     def _take(self, heard: Heard) -> bool:
         """Into the journal with it. What cannot be written down is not run: a later sync brings it again."""
         self._outbox.bound(heard.output_bytes_max)
+        if heard.quotes and self._quoting is not None:
+            self._quoting.ask(heard.quotes)
         if heard.is_rotation_asked:
             self.is_rotation_asked = True
             self._on_work()
@@ -271,7 +306,7 @@ class Poller:
         has_news = bool(taken or heard.unreadable or len(heard.cancels) > len(unknown) or heard.stops)
         if has_news or heard.answers:
             self._on_work()
-        return has_news
+        return has_news or bool(heard.quotes)
 
     def _refuse(self, unreadable: list[Unreadable]) -> None:
         """A job of a form this agent does not know fails with that reason, rather than hang."""

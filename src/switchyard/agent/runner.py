@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from switchyard.agent.attempt import Attempt, Change, Key, Said, Stage
-from switchyard.agent.backends import ENDS, Backend, Status
+from switchyard.agent.at_once import at_once
+from switchyard.agent.attempt import Attempt, Change, Key, Said, Stage, hand_overs
+from switchyard.agent.backends import ENDS, Backend, Status, native_name
 from switchyard.agent.chooser import ByPriority, Chooser, Picker
 from switchyard.agent.clock import stamp
 from switchyard.agent.journal import Journal
@@ -20,12 +22,23 @@ from switchyard.model.poll import Report, Room
 from switchyard.model.retry import Cause
 
 SUBMIT_AGAIN_S = 1.0  # after a submit that failed for a reason that passes
+START_S_MAX = 1.0  # of one turn that may go into submits, or into cancels: what runs is looked at in between
 CANCEL_AGAIN_S = 5.0  # an end that was asked for and has not come is asked for again
 QUEUED_S = 0.5  # what waits longer than this at the backend is reported as SUBMITTED; sooner it is noise
+REASON_AGAIN_S = 10.0  # between two reasons for waiting that are told of one attempt
 PURGE_S = 60.0
 REASON_MAX = 1000  # characters of a reason that go up; the log has the rest
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a hand-over: the native ids, and what went wrong with the rest."""
+
+    batch: list[Attempt]
+    handed: list[tuple[Attempt, str]]
+    error: YardError | None = None
 
 
 class Runner:
@@ -40,7 +53,8 @@ class Runner:
         self._retry_at: dict[Key, float] = {}
         self._cancelled_at: dict[Key, float] = {}
         self._unknown: dict[Key, str] = {}
-        self._told_queued: set[Key] = set()  # after a restart it is told again, which changes nothing
+        # Why it waits, as it was told last, and when; after a restart it is told again, which changes nothing.
+        self._told_queued: dict[Key, tuple[str, float]] = {}
         self._purged_at = 0.0
         # Intents of an earlier incarnation: perhaps the backend has them, so look before anything else.
         self._doubtful = {each.key for each in journal.attempts() if each.stage is Stage.INTENT}
@@ -49,17 +63,25 @@ class Runner:
         """Take into the journal what runs and the journal has lost."""
         lost = [lease for lease in self._backend.held() if not self._journal.knows((lease.job, lease.fence))]
         lost.sort(key=lambda lease: lease.fence)
-        adopted = self._journal.take(lost, stage=Stage.SUBMITTED)
+        adopted = self._journal.take(lost)
+        found = []
         for attempt in adopted:
             log.warning(line("adopted", job=attempt.lease.job, fence=attempt.lease.fence))
-        self._journal.apply([Change(replace(each, native_id=each.marker)) for each in adopted])
+            # As intents, which are looked for before anything else: nobody may be there now to say how they stand.
+            self._doubtful.add(attempt.key)
+            with contextlib.suppress(YardError):
+                if (native_id := self._backend.find(attempt.marker)) is not None:
+                    found.append(Change(replace(attempt, stage=Stage.SUBMITTED, native_id=native_id)))
+        self._journal.apply(found)
         return len(adopted)
 
     def load(self) -> Load:
         return self._backend.state()
 
-    def room(self) -> Room:
-        """What could be started now: what is free, less what is promised and not yet submitted."""
+    def room(self) -> Room | None:
+        """What could be started now: what is free, less what is promised and not yet submitted. None: no bound."""
+        if self._backend.has_queue:
+            return None
         waiting = [each for each in self._journal.attempts() if each.is_live and self._id(each) is None]
         return room_of(self._backend.state(), less=total(need_of(spec_of(each.lease)) for each in waiting))
 
@@ -89,9 +111,15 @@ class Runner:
             is_unwanted = attempt.is_cancel_asked or attempt.is_stopped
             if not attempt.is_live or not is_unwanted or self._id(attempt) is not None:
                 continue
-            if attempt.key in self._doubtful and (found := self._backend.find(attempt.marker)) is not None:
-                self._native[attempt.key] = found
-                continue
+            if attempt.key in self._doubtful:
+                try:
+                    found = self._backend.find(attempt.marker)
+                except YardError as exc:
+                    log.info(line("not-found-yet", job=attempt.lease.job, fence=attempt.lease.fence, why=exc.detail))
+                    continue  # nobody can say yet: it is cancelled when somebody can
+                if found is not None:
+                    self._native[attempt.key] = found
+                    continue
             status = Status(seen=Seen.CANCELLED, reason="cancelled before it started")
             changes.append(ended(attempt, status))
         return changes
@@ -122,34 +150,75 @@ class Runner:
         now = time.monotonic()
         waiting = {each.key: each for each in self._waiting()}
         choice = self._picker.pick([each.lease for each in waiting.values()], self._backend.state)
-        for attempt in (waiting[key] for key in choice.order if key in waiting):
-            if living[attempt.lineage] != attempt.key or self._retry_at.get(attempt.key, 0.0) > now:
-                continue  # an older attempt of this job still lives here; or it is too soon to try again
-            state = self._backend.state()
-            is_idle = not state.running and not state.queued  # what is larger than all still gets its turn
-            if not is_idle and not need_of(spec_of(attempt.lease)).fits(room_of(state, less=total(()))):
+        ready = [
+            waiting[key]
+            for key in choice.order
+            # Else an older attempt of this job still lives here; or it is too soon to try again.
+            if key in waiting and living[waiting[key].lineage] == key and self._retry_at.get(key, 0.0) <= now
+        ]
+        batches = list(hand_overs(ready, self._backend.range_max))
+        for first in range(0, len(batches), self._backend.submits_at_once):
+            wave = batches[first : first + self._backend.submits_at_once]
+            if not self._has_room(wave[0][0]):
                 break
-            try:
-                self._submit(attempt)
-            except YardError as exc:
-                log.warning(line("submit-failed", job=attempt.lease.job, fence=attempt.lease.fence, error=exc.detail))
-                self._doubtful.add(attempt.key)
-                self._retry_at[attempt.key] = now + SUBMIT_AGAIN_S
-                if not exc.transient:
-                    refused.append(ended(attempt, Status(seen=Seen.FAILED, reason=exc.detail, cause=Cause.CLUSTER)))
+            outcomes = at_once(self._submit, wave)
+            self._handed_over([pair for outcome in outcomes for pair in outcome.handed])
+            refused += [change for outcome in outcomes for change in self._not_submitted(outcome)]
+            if time.monotonic() - now > START_S_MAX:
+                self._backend.wake()  # the rest in the next turn, after a look at what runs
+                break
         return refused
 
-    def _submit(self, attempt: Attempt) -> None:
-        native_id = None
-        if attempt.key in self._doubtful and not self._backend.is_submit_repeatable:
-            native_id = self._backend.find(attempt.marker)
-        if native_id is None:
-            native_id = self._backend.submit(attempt.lease)
-        self._native[attempt.key] = native_id
-        self._submitted_at[attempt.key] = time.monotonic()
-        log.info(line("submitted", job=attempt.lease.job, fence=attempt.lease.fence, native_id=native_id))
+    def _has_room(self, attempt: Attempt) -> bool:
+        if self._backend.has_queue:
+            return True
+        state = self._backend.state()
+        is_idle = not state.running and not state.queued  # what is larger than all still gets its turn
+        return is_idle or need_of(spec_of(attempt.lease)).fits(room_of(state, less=total(())))
+
+    def _submit(self, batch: list[Attempt]) -> Outcome:
+        """Hand over one attempt, or neighbours of an array. After any doubt each is looked for first.
+
+        Runs beside others of its kind: it changes nothing here.
+        """
+        handed: list[tuple[Attempt, str]] = []
+        try:
+            for attempt in batch:
+                if attempt.key in self._doubtful and not self._backend.is_submit_repeatable:
+                    native_id = self._backend.find(attempt.marker)
+                    handed += [(attempt, native_id)] if native_id is not None else []
+            new = [attempt for attempt in batch if attempt.key not in {each.key for each, _ in handed}]
+            for part in hand_overs(new, self._backend.range_max):
+                leases = [each.lease for each in part]
+                several = self._backend.submit_range(leases) if len(leases) > 1 else [self._backend.submit(leases[0])]
+                handed += zip(part, several, strict=True)
+        except YardError as exc:
+            return Outcome(batch, handed, exc)
+        return Outcome(batch, handed)
+
+    def _handed_over(self, handed: list[tuple[Attempt, str]]) -> None:
+        now = time.monotonic()
+        for attempt, native_id in handed:
+            self._native[attempt.key] = native_id
+            self._submitted_at[attempt.key] = now
+            log.info(line("submitted", job=attempt.lease.job, fence=attempt.lease.fence, native_id=native_id))
         if not self._backend.is_submit_repeatable:
-            self._journal.apply([Change(replace(attempt, stage=Stage.SUBMITTED, native_id=native_id))])
+            # A crash before this is written: they are looked for by their markers at the next start.
+            self._journal.apply([Change(replace(each, stage=Stage.SUBMITTED, native_id=one)) for each, one in handed])
+
+    def _not_submitted(self, outcome: Outcome) -> list[Change]:
+        """It may have arrived all the same: that is found out before the next try. A plain no ends it."""
+        exc = outcome.error
+        if exc is None:
+            return []
+        left = [each for each in outcome.batch if self._id(each) is None]
+        for attempt in left:
+            log.warning(line("submit-failed", job=attempt.lease.job, fence=attempt.lease.fence, error=exc.detail))
+            self._doubtful.add(attempt.key)
+            self._retry_at[attempt.key] = time.monotonic() + SUBMIT_AGAIN_S
+        if exc.transient:
+            return []
+        return [ended(each, Status(seen=Seen.FAILED, reason=exc.detail, cause=Cause.CLUSTER)) for each in left]
 
     def _cancel(self) -> None:
         now = time.monotonic()
@@ -159,6 +228,9 @@ class Runner:
                 continue
             if now - self._cancelled_at.get(attempt.key, -CANCEL_AGAIN_S) < CANCEL_AGAIN_S:
                 continue
+            if time.monotonic() - now > START_S_MAX:
+                self._backend.wake()  # as with submits: the rest in the next turn
+                break
             self._cancelled_at[attempt.key] = now
             try:
                 self._backend.cancel(native_id)
@@ -184,12 +256,19 @@ class Runner:
             return None
         if status.seen is Seen.RUNNING and attempt.stage is not Stage.RUNNING:
             return Change(replace(attempt, stage=Stage.RUNNING), _said(attempt, status))
-        if status.seen is Seen.SUBMITTED and attempt.key not in self._told_queued:
-            waited_s = time.monotonic() - self._submitted_at.get(attempt.key, 0.0)
-            if waited_s > QUEUED_S:
-                self._told_queued.add(attempt.key)
-                return Change(replace(attempt, stage=Stage.SUBMITTED), _said(attempt, status))
+        is_waiting = status.seen is Seen.SUBMITTED and attempt.stage is not Stage.RUNNING
+        if is_waiting and self._is_to_be_told(attempt.key, status.reason):
+            self._told_queued[attempt.key] = (status.reason, time.monotonic())
+            return Change(replace(attempt, stage=Stage.SUBMITTED), _said(attempt, status))
         return None
+
+    def _is_to_be_told(self, key: Key, reason: str) -> bool:
+        """That it waits; later another reason for it, such as a hold, though not each one of a scheduler's moods."""
+        now = time.monotonic()
+        if key not in self._told_queued:
+            return now - self._submitted_at.get(key, 0.0) > QUEUED_S
+        told, at = self._told_queued[key]
+        return reason != told and now - at > REASON_AGAIN_S
 
     def _forget(self, change: Change) -> None:
         key = change.attempt.key
@@ -213,7 +292,7 @@ class Runner:
         self._retry_at.pop(key, None)
         self._cancelled_at.pop(key, None)
         self._unknown.pop(key, None)
-        self._told_queued.discard(key)
+        self._told_queued.pop(key, None)
         self._doubtful.discard(key)
 
     def _purge(self) -> None:
@@ -245,10 +324,11 @@ def _said(attempt: Attempt, status: Status) -> tuple[Said, ...]:
         job=attempt.lease.job,
         fence=attempt.lease.fence,
         seen=status.seen,
-        native_id=attempt.native_id,
+        native_id=native_name(attempt.native_id) if attempt.native_id else None,
         exit_code=status.exit_code,
         signal=status.signal,
         reason=status.reason[:REASON_MAX],
         cause=status.cause,
+        usage=status.usage,
     )
     return (Said(report, stamp(ago_us=status.ago_us)),)

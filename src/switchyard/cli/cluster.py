@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from switchyard.cli import cluster_fit, cluster_graph, cluster_state
+from switchyard.cli import cluster_drain, cluster_fit, cluster_graph, cluster_state
 from switchyard.cli.connect import connect
 from switchyard.cli.output import confirm, emit, emit_list, note, paint
 from switchyard.cli.parser import Parser, Verb, add_force, duration_s, no_arguments, pair, run_noun
 from switchyard.cli.table import Column, age, now_us, print_fields, print_table, span, stamp
 from switchyard.model.cluster import Agent, Cluster
 from switchyard.model.quantity import show_bytes
+from switchyard.model.quote import QuoteRecord
 
 COLUMNS = (
     Column("NAME"),
@@ -84,8 +85,10 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
         ("groups", " ".join(cluster.groups)),
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(cluster.labels.items()))),
         ("jobs", f"{load.running} running, {load.queued} queued" if load else ""),
+        ("ours", f"{cluster.held} held by its agents, {cluster.in_line} in line" if cluster.held is not None else ""),
         ("has", ", ".join(_amount(kind, size) for kind, size in cluster.totals.items())),
         ("free", _free(cluster)),
+        ("quotes", _kept(cluster.quotes)),
         ("created", stamp(cluster.created_us, now)),
         ("seen", stamp(cluster.seen_us, now)),
     ]
@@ -102,6 +105,16 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
 
 def _amount(kind: str, size: int) -> str:
     return f"{show_bytes(size) if kind in ('memory', 'storage') else size} {kind}"
+
+
+def _kept(record: QuoteRecord | None) -> str:
+    """How well its quotes were kept: jobs begin so much later, or sooner, than it said."""
+    if record is None:
+        return ""
+    word = "later" if record.error_s >= 0 else "sooner"
+    error = span(round(abs(record.error_s) * 1e6))
+    starts = f"{record.starts} start{'' if record.starts == 1 else 's'}"
+    return f"{error} {word} than quoted (median of {starts}), trusted {record.trust:.0%}"
 
 
 def _free(cluster: Cluster) -> str:
@@ -146,7 +159,7 @@ def _invite(args: Namespace) -> int:
 
 
 def _cordon(args: Namespace) -> int:
-    return _change(args, cordoned=True, done="is cordoned: it gets no new jobs, those it has go on")
+    return _change(args, cordoned=True, done="is cordoned: it gets no new jobs, those that run there go on")
 
 
 def _uncordon(args: Namespace) -> int:
@@ -193,7 +206,8 @@ def _rm(args: Namespace) -> int:
 def _token(args: Namespace) -> int:
     """Make a new submit token, and keep it in the user's file if asked."""
     with connect(args) as yard:
-        made = yard.submit_token(args.name)
+        make = yard.group_submit_token if args.group else yard.submit_token
+        made = make(args.name, account=args.account)
     if args.save:
         from switchyard.model.job import ClusterToken
         from switchyard.sdk.config import config_path, load, save
@@ -203,7 +217,8 @@ def _token(args: Namespace) -> int:
     if args.output:
         emit(made, args.output, name=lambda each: each.token)
         return 0
-    print(f"The submit token of cluster {made.cluster}, shown once; the one before no longer holds:")
+    what = "group" if args.group else "cluster"
+    print(f"The submit token of {what} {made.cluster}, shown once; the one before no longer holds:")
     print(made.token)
     return 0
 
@@ -260,7 +275,10 @@ def _rm_arguments(parser: Parser) -> None:
 
 def _token_arguments(parser: Parser) -> None:
     _named(parser)
-    parser.add_argument("--save", action="store_true", help="keep it in your own file, so your submits carry it")
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--save", action="store_true", help="keep it in your own file, so your submits carry it")
+    kept.add_argument("--group", action="store_true", help="NAME is a group: one token for all of its clusters")
+    parser.add_argument("--account", metavar="USER", help="whose jobs they are that show it and nothing else")
 
 
 VERBS = (
@@ -291,6 +309,7 @@ VERBS = (
         _cordon_arguments,
         examples='  yard cluster cordon alpha --reason "maintenance until noon"',
     ),
+    *cluster_drain.VERBS,
     Verb("uncordon", "Give clusters jobs again", _uncordon, _many, examples="  yard cluster uncordon alpha"),
     Verb(
         "edit",
@@ -304,7 +323,7 @@ VERBS = (
         "Make a new submit token of a cluster; the old one ends",
         _token,
         _token_arguments,
-        examples="  yard cluster token alpha --save",
+        examples="  yard cluster token alpha --save\n  yard cluster token gpu --group --account alice",
     ),
     *cluster_graph.VERBS,
     *cluster_fit.VERBS,

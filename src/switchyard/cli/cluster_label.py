@@ -50,7 +50,7 @@ VERBS = (
             "cluster label",
             lambda yard: list(yard.cluster_labels()),
             lambda yard, name: yard.cluster_label(name),
-            lambda yard, name, members, etag: yard.put_cluster_label(name, members, etag=etag),
+            lambda yard, name, members, _args, etag: yard.put_cluster_label(name, members, etag=etag),
             lambda yard, name, reset: yard.delete_cluster_label(name, reset=reset),
         )
     ),

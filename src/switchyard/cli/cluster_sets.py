@@ -6,6 +6,7 @@ import argparse
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from switchyard.cli.connect import connect
 from switchyard.cli.output import confirm, emit, emit_list, note
@@ -33,8 +34,9 @@ class Noun:
     word: str
     walk: Callable[[Client], list[ClusterSet]]
     get: Callable[[Client, str], ClusterSet]
-    put: Callable[[Client, str, Mapping[str, float], str | None], ClusterSet]
+    put: Callable[[Client, str, Mapping[str, float], Namespace, str | None], ClusterSet]
     delete: Callable[[Client, str, bool], None]
+    add_arguments: Callable[[Parser], None] = no_arguments  # of `set`, its own
 
 
 def verbs_of(noun: Noun) -> tuple[Verb, ...]:
@@ -53,7 +55,7 @@ def verbs_of(noun: Noun) -> tuple[Verb, ...]:
             "set",
             f"Give a {noun.word} these members, and no others",
             _bound(_set, noun),
-            _set_arguments,
+            partial(_set_arguments, noun),
             examples=f"{call} set gpu alpha=1 beta=6      beta gets six times what alpha gets\n"
             f"{call} set gpu alpha beta          equal shares\n"
             f"{call} set gpu alpha beta=0        beta only where alpha cannot run it at all",
@@ -102,6 +104,8 @@ def _show(noun: Noun, args: Namespace) -> int:
         share = member.weight / total if total else 1 / len(found.members)
         rows.append([member.id, f"{member.weight:g}", f"{share:.1%}"])
     print_table(MEMBER_COLUMNS, rows)
+    if found.sticky:
+        note("It is sticky: its jobs stay where they were drawn to, also while another member stands idle.")
     return 0
 
 
@@ -114,7 +118,7 @@ def _set(noun: Noun, args: Namespace) -> int:
         before = _there(noun, yard, args.name)
         # It must still be as it was read: what somebody else set meanwhile is not overwritten unseen.
         etag = None if before is None else before.etag
-        found = noun.put(yard, args.name, {member.id: member.weight for member in args.members}, etag)
+        found = noun.put(yard, args.name, {member.id: member.weight for member in args.members}, args, etag)
     if args.output:
         emit(found, args.output, name=lambda each: each.name)
         return 0
@@ -154,12 +158,13 @@ def _show_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="its name")
 
 
-def _set_arguments(parser: Parser) -> None:
+def _set_arguments(noun: Noun, parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="its name")
     parser.add_argument(
         "members", metavar="CLUSTER[=WEIGHT]", nargs="*", type=member, help="a member; without a weight it has 1"
     )
     parser.add_argument("--empty", action="store_true", help="no members at all")
+    noun.add_arguments(parser)
 
 
 def _rm_arguments(parser: Parser) -> None:

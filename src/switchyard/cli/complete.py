@@ -179,7 +179,7 @@ def _asked(yard: Client, what: str) -> Found:
     if what == "agents":
         return [(agent.id, f"{agent.name} of {agent.cluster}") for agent in islice(yard.agents(), JOBS_MAX)]
     if what == "tokens":
-        return [(token.id, f"{token.user} {token.note}".strip()) for token in islice(yard.tokens(), JOBS_MAX)]
+        return [(token.id, f"{token.user} {token.note}".strip()) for token in islice(yard.access_tokens(), JOBS_MAX)]
     if what == "clusters":
         return [(cluster.name, cluster.health.value) for cluster in yard.clusters()]
     if what == "kinds":

@@ -151,8 +151,9 @@ def _output(yard: Client, job: Job) -> str:
 def _explain(yard: Client, jobs: Sequence[Job]) -> None:
     for job in jobs:
         print(f"\n{paint(f'$ yard explain {job.id}', 'bold')}")
-        print_heading(job)
-        print_explanation(yard.explain(job.id))
+        found = yard.explain(job.id)
+        print_heading(job, found)
+        print_explanation(found)
 
 
 def _say(wrong: Sequence[str], folder: Path) -> None:

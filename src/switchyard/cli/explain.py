@@ -8,10 +8,12 @@ from switchyard.cli.connect import connect
 from switchyard.cli.output import clean, emit, paint, paint_word
 from switchyard.cli.parser import Parser, add_shared
 from switchyard.cli.policy import print_used
+from switchyard.cli.standing import print_history, print_standing
 from switchyard.cli.table import age, now_us
-from switchyard.cli.verdicts import print_explanation
+from switchyard.cli.verdicts import print_explanation, say
 from switchyard.errors import BY_CODE, BadRequest
 from switchyard.model.job import Job, State
+from switchyard.model.verdict import Explanation, Say
 
 EXAMPLES = """\
   yard explain 01JCQ0V7
@@ -23,7 +25,8 @@ EXAMPLES = """\
 def main(argv: list[str]) -> int:
     parser = Parser(
         "yard explain",
-        "Say why a job is where it is: every cluster's verdict with its reason, what would help, and its rules.\n"
+        "Say why a job is where it is: every cluster's verdict with its reason, what would let it run, its place in\n"
+        "its queue, its rules, and what was decided before.\n"
         "Or what an error code means, such as key-reused.",
         examples=EXAMPLES,
     )
@@ -40,21 +43,29 @@ def main(argv: list[str]) -> int:
             emit(found, args.output, name=lambda each: each.job)
             return 0
         job = yard.job(found.job)
-    print_heading(job)
+    print_heading(job, found)
     print_explanation(found)
+    if found.standing is not None:
+        print()
+        print_standing(found.standing)
     if found.policy is not None and found.policy.values:
         print(paint("\nRules it was admitted under:", "bold"))
         print_used(found.policy.values)
+    if len(found.history) > 1:
+        print()
+        print_history(found.history)
     return 0
 
 
-def print_heading(job: Job) -> None:
-    scope = f"project={job.project} domain={job.domain} priority={job.priority}"
+def print_heading(job: Job, found: Explanation) -> None:
     where = f" on {job.cluster}" if job.cluster else ""
-    facts = clean(f"{where}, submitted {age(job.created_us, now_us())} ago   {scope}")
-    print(f"{paint('Job', 'bold')} {job.id}  {clean(job.name)}  {paint_word(job.state.value)}{facts}")
-    if job.reason and job.state is not State.REJECTED:  # then the table below says it, cluster by cluster
-        print(clean(job.reason))
+    print(f"{paint('Job', 'bold')} {job.id}  {clean(job.name)}  {paint_word(job.state.value)}{clean(where)}")
+    scope = f"project {job.project}, domain {job.domain}, priority {job.priority}"
+    say(f"submitted {age(job.created_us, now_us())} ago by {job.owner}; {scope}")
+    # Where all clusters said no, the table says it, one by one.
+    is_told = found.plan is not None and all(verdict.say is Say.NO for verdict in found.plan.verdicts)
+    if job.reason and not (job.state is State.REJECTED and is_told):
+        say(job.reason)
 
 
 def _explain_code(code: str, args: Namespace) -> int:

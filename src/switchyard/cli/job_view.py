@@ -9,7 +9,8 @@ from typing import TextIO
 from switchyard.cli.output import clean, paint_word
 from switchyard.cli.table import Column, age, print_fields, print_table, span, stamp
 from switchyard.errors import EXIT_ERROR, EXIT_OK, EXIT_REJECTED
-from switchyard.model.job import Job, JobSpec, Resources, State, Tally, Task
+from switchyard.model.job import Job, JobSpec, Native, Resources, State, Tally, Task
+from switchyard.model.quantity import show_bytes
 from switchyard.model.retry import Retry
 
 EXIT_CANCELLED = 130  # as a program that was interrupted
@@ -129,6 +130,8 @@ def print_job(job: Job, now: int) -> None:
         ("workflow", " / ".join(filter(None, (job.workflow, job.launch_plan)))),
         ("pool", job.pool or ""),
         ("label", job.cluster_label or ""),
+        ("spill", "; ".join(job.spill)),
+        ("queue", job.queue),
         ("queue tags", " ".join(job.tags)),
         ("priority", str(job.priority) if job.priority else ""),
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(job.labels.items()))),
@@ -146,6 +149,8 @@ def print_job(job: Job, now: int) -> None:
         ("expires", stamp(job.expires_us, now)),
         ("late since", stamp(job.late_us, now)),
         ("ran for", run_time(job, now)),
+        ("on nodes", job.usage.nodes if job.usage else ""),
+        ("most memory", show_bytes(job.usage.memory_bytes_max) if job.usage and job.usage.memory_bytes_max else ""),
     ]
     print_fields(fields)
 
@@ -158,10 +163,18 @@ def _spec_fields(spec: JobSpec) -> list[tuple[str, str]]:
         ("cwd", spec.cwd or ""),
         ("image", spec.image or ""),
         ("asks for", resources_text(spec.resources)),
+        ("native", _native_text(spec.native) if spec.native else ""),
         ("time limit", str(spec.resources.time_limit or "")),
         ("retry", _retry_text(spec.retry)),
         ("on lost", f"{on_lost} after {spec.lost_after}" if on_lost and spec.lost_after else on_lost),
     ]
+
+
+def _native_text(native: Native) -> str:
+    """`account=physics licenses=matlab:2 exclusive`, as it was said."""
+    said = {name: getattr(native, name) for name in native.__struct_fields__}
+    texts = {name: " ".join(value) if isinstance(value, list) else value for name, value in said.items()}
+    return " ".join(name if value is True else f"{name}={value}" for name, value in texts.items() if value)
 
 
 def _retry_text(policy: Retry) -> str:

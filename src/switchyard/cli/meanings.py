@@ -111,6 +111,14 @@ MEANINGS: dict[str, Meaning] = {
             "`yard get KIND` lists the rows of a kind, `yard history KIND` the changes of one.",
         ),
     ),
+    "no-such-pool": Meaning(
+        "There is no token pool of this namespace.",
+        ("a namespace that is spelt another way", "a pool that nobody registered yet, or that was removed"),
+        (
+            "`yard token-pool ls` lists those there are.",
+            "An administrator makes one: `yard token-pool register POOL QUOTA`.",
+        ),
+    ),
     "method-not-allowed": Meaning(
         "The address exists, but does not take this method.",
         ("a program that calls the API with the wrong verb", "a client of another version"),
@@ -183,6 +191,17 @@ MEANINGS: dict[str, Meaning] = {
         (
             "The command line and the SDK wait and try again by themselves.",
             "Send many jobs in one request (`yard submit --bulk`), or as an array.",
+        ),
+    ),
+    "rebuilding": Meaning(
+        "What was granted of a token pool was lost, or may have been. Nothing is granted until it is known again.",
+        (
+            "the Redis of the token pools was restarted, and does not write each change to disk (appendfsync always)",
+            "the server that keeps its pools in memory was restarted",
+        ),
+        (
+            "`yard token-pool show POOL` says when it opens: once the longest lease is over.",
+            "Who holds tokens goes on, and renews as before.",
         ),
     ),
     "unavailable": Meaning(

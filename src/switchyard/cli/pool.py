@@ -37,6 +37,16 @@ def _unassign(args: Namespace) -> int:
     return 0
 
 
+def _set_arguments(parser: Parser) -> None:
+    stays = parser.add_mutually_exclusive_group()
+    stays.add_argument(
+        "--sticky", action="store_true", default=None, help="its jobs stay where they were drawn to; idle members wait"
+    )
+    stays.add_argument(
+        "--no-sticky", dest="sticky", action="store_false", help="idle members take over what waits elsewhere in it"
+    )
+
+
 def _assign_arguments(parser: Parser) -> None:
     parser.add_argument("domain", metavar="DOMAIN", help="the domain")
     parser.add_argument("pool", metavar="POOL", help="the pool of its jobs")
@@ -54,8 +64,9 @@ VERBS = (
             "pool",
             lambda yard: list(yard.pools()),
             lambda yard, name: yard.pool(name),
-            lambda yard, name, members, etag: yard.put_pool(name, members, etag=etag),
+            lambda yard, name, members, args, etag: yard.put_pool(name, members, sticky=args.sticky, etag=etag),
             lambda yard, name, reset: yard.delete_pool(name, reset=reset),
+            _set_arguments,
         )
     ),
     Verb(

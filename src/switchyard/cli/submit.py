@@ -11,12 +11,14 @@ from switchyard.cli.connect import SUBMIT_RETRY_S, connect
 from switchyard.cli.job_view import EXITS, exit_code_of, tally_text
 from switchyard.cli.output import clean, emit, note, paint
 from switchyard.cli.parser import Parser, add_shared, count, duration_s, number, pair
+from switchyard.cli.submit_native import add_native, native_of
 from switchyard.cli.submit_select import add_select, parameters_of, select_of
 from switchyard.cli.verdicts import print_explanation, print_plan
 from switchyard.cli.watching import follow, write_output
 from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest, Malformed
 from switchyard.model.api import BULK_JOBS_MAX, Created
 from switchyard.model.job import Job, JobRequest, OnLost, State
+from switchyard.model.verdict import Plan
 from switchyard.sdk.client import Client
 from switchyard.sdk.handle import JobHandle
 
@@ -61,6 +63,12 @@ FIELDS = (
 )
 
 
+def token(text: str) -> tuple[str, int]:
+    """`matlab` or `matlab=2`."""
+    pool, sign, units = text.partition("=")
+    return pool, count(units) if sign else 1
+
+
 def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
     if args.bulk is not None:
@@ -93,9 +101,12 @@ def given_of(args: Namespace) -> dict[str, Any]:
     given["limits"] = {name.replace("-", "_"): number(value) for name, value in args.limit} or None
     given["command"] = _command(args.command) or None
     given["after"] = args.after or None
-    given["tags"] = args.tag or None
+    given["tags"] = args.queue_tag or None
+    given["spill"] = args.spill or None
     given["select"] = select_of(args)
     given["parameters"] = parameters_of(args) or None
+    given["tokens"] = dict(args.token) or None
+    given["native"] = native_of(args) or None
     given["retry"] = _retry(args) or None
     given["compatibility"] = None if args.compatibility is None else _read_needs(args.compatibility)
     return given
@@ -175,7 +186,16 @@ def _plan(yard: Client, request: JobRequest, args: Namespace) -> int:
         emit(plan, args.output, name=lambda each: each.chosen or "")
     else:
         print_plan(plan)
+        _print_rules(plan)
     return EXIT_REJECTED if plan.outcome == "reject" else EXIT_OK
+
+
+def _print_rules(plan: Plan) -> None:
+    if plan.policy is not None and plan.policy.values:
+        from switchyard.cli.policy import print_used
+
+        print(paint("\nRules it would be admitted under:", "bold"))
+        print_used(plan.policy.values)
 
 
 def _accepted(job: JobHandle, args: Namespace) -> int:
@@ -257,6 +277,7 @@ def _parser() -> Parser:
     parser.add_argument("command", nargs="...", metavar="CMD", help="the command and its arguments")
     _add_job(parser)
     _add_needs(parser)
+    add_native(parser)
     add_select(parser)
     _add_when(parser)
     _add_doing(parser)
@@ -291,8 +312,16 @@ def _add_job(parser: Parser) -> None:
     group.add_argument("--launch-plan", metavar="NAME", help="and its launch plan")
     group.add_argument("--pool", metavar="NAME", help="only clusters of this pool")
     group.add_argument("--cluster-label", metavar="NAME", help="only clusters with this label")
-    group.add_argument("--tag", action="append", metavar="NAME", help="of the queue to wait in; repeatable")
+    group.add_argument("--queue-tag", action="append", metavar="TAG", help="of the queue to wait in; repeatable")
     group.add_argument("--task-type", metavar="NAME", help="what plugin overrides go by")
+    group.add_argument(
+        "--token",
+        type=token,
+        action="append",
+        default=[],
+        metavar="POOL[=N]",
+        help="hold a token of this pool from the job's assignment to its end; repeatable",
+    )
 
 
 def _add_needs(parser: Parser) -> None:
@@ -325,6 +354,12 @@ def _add_when(parser: Parser) -> None:
     group.add_argument("--after", action="append", metavar="ID[:HOW]", help="after that job ended ok, any or notok")
     group.add_argument("--hold", action="store_const", const=True, help="until `yard release`")
     group.add_argument("--expires-after", metavar="T", help="fails if it has not begun by then")
+    group.add_argument(
+        "--spill",
+        action="append",
+        metavar="RULE",
+        help="if it waits for long: 'after 10m try pool burst', 'reject after 24h'; repeatable",
+    )
     group.add_argument("--retry", type=int, metavar="N", help="at most so many more tries")
     group.add_argument(
         "--retry-on",

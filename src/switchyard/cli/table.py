@@ -26,7 +26,7 @@ class Column:
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print the table, fitted to the terminal; into a pipe, whole."""
-    for line in format_table(columns, rows, width=_screen_width(), coloured=has_colour()):
+    for line in format_table(columns, rows, width=screen_width(), coloured=has_colour()):
         print(line)
 
 
@@ -104,7 +104,7 @@ def wide(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def _screen_width() -> int | None:
+def screen_width() -> int | None:
     """The terminal's width; in a pipe nothing is shortened, so that grep finds it."""
     if not sys.stdout.isatty():
         return None

@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
 
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
-        tokens = list(yard.tokens())
+        tokens = list(yard.access_tokens())
     if args.output:
         emit_list(tokens, args.output, name=lambda each: each.id)
         return 0

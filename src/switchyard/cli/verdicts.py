@@ -1,37 +1,94 @@
-"""What every cluster said about a job, as a table with the chosen one marked. It knows plans, not jobs."""
+"""What every cluster said about a job, as a table with the chosen one marked; and what would help. Knows no command."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
 
 from switchyard.cli.output import clean, paint
-from switchyard.cli.table import Column, print_table
+from switchyard.cli.table import Column, now_us, print_table, screen_width, shorten, span, wide
+from switchyard.model.quote import Quote, Said
 from switchyard.model.verdict import Explanation, Plan, Verdict
 
-COLUMNS = (Column("CLUSTER"), Column("VERDICT"), Column("STEP"), Column("WHY", flexible=True))
 CHOSEN = "✔ "
 DRAWN = {"weighted": ", drawn on the job's id", "random": ", drawn on the job's id with all alike"}
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED")  # a REJECTED job may fit by now
+WHY_MIN = 24  # columns for the reason, however narrow the screen
+NAME_MIN = 8  # and for a cluster's name
+
+T = TypeVar("T")
 
 
-def print_verdicts(verdicts: Sequence[Verdict], *, chosen: str | None) -> None:
-    """The chosen cluster first, then yes, wait and no."""
-    order = {"yes": 0, "wait": 1, "no": 2}
-    ranked = sorted(verdicts, key=lambda each: (each.cluster != chosen, order[each.say.value], each.cluster))
-    if not ranked:
+def print_verdicts(
+    verdicts: Sequence[Verdict], *, chosen: str | None, quotes: Sequence[Quote] = (), since_us: int | None = None
+) -> None:
+    """The chosen cluster first, then yes, wait and no. `since_us`: of those that do not say since when."""
+    if not verdicts:
         print("There is no cluster yet. `yard cluster invite NAME` brings one in.")
         return
-    pad = CHOSEN if chosen else ""
-    rows = [
-        [
-            (CHOSEN if each.cluster == chosen else " " * len(pad)) + each.cluster,
-            each.say.value,
-            each.step,
-            _why(each, is_chosen=each.cluster == chosen),
-        ]
-        for each in ranked
-    ]
-    print_table(COLUMNS, rows)
+    order = {"yes": 0, "wait": 1, "no": 2}
+    ranked = sorted(verdicts, key=lambda each: (each.cluster != chosen, order[each.say.value], each.cluster))
+    quoted = {quote.cluster: quote for quote in quotes}
+    columns, rows = [Column("CLUSTER"), Column("VERDICT"), Column("STEP")], []
+    has_times = since_us is not None or any(verdict.since_us is not None for verdict in verdicts)
+    columns += [Column("SINCE", optional=True)] if has_times else []
+    columns += [Column("ETA", right=True), Column("COST", right=True)] if quoted else []
+    for each in ranked:
+        mark = CHOSEN if each.cluster == chosen else " " * len(CHOSEN) if chosen else ""
+        cells = [mark + each.cluster, each.say.value, each.step]
+        cells += [_ago(each.since_us or since_us)] if has_times else []
+        cells += [_eta(quoted.get(each.cluster)), _cost(quoted.get(each.cluster))] if quoted else []
+        rows.append([*cells, _why(each, is_chosen=each.cluster == chosen)])
+    print_wrapped([*columns, Column("WHY")], rows)
+
+
+def print_wrapped(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """A table whose last column goes on in further lines where the screen is too narrow: a reason is read whole."""
+    screen = screen_width()
+    if screen is None:
+        print_table(columns, rows)
+        return
+    from textwrap import wrap
+
+    heads, cells = list(columns), [[clean(cell) for cell in row] for row in rows]
+    while _taken(heads, cells) + WHY_MIN > screen and any(head.optional for head in heads):
+        place = max(place for place, head in enumerate(heads) if head.optional)
+        heads, cells = _without(heads, place), [_without(row, place) for row in cells]
+    over = _taken(heads, cells) + WHY_MIN - screen
+    if over > 0:  # a long name
+        longest = max(len(row[0]) for row in cells)
+        cells = [[shorten(row[0], max(longest - over, NAME_MIN)), *row[1:]] for row in cells]
+    width = max(screen - _taken(heads, cells), WHY_MIN)
+    lines: list[Sequence[str]] = []
+    for row in cells:
+        first, *more = wrap(row[-1], width) or [""]
+        lines += [[*row[:-1], first], *([*("" for _ in row[1:]), line] for line in more)]
+    print_table(heads, lines)
+
+
+def _taken(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:
+    """The columns of the screen before the last column of the table."""
+    return sum(2 + max([wide(c.title), *(wide(row[i]) for row in rows)]) for i, c in enumerate(columns[:-1]))
+
+
+def _without(items: list[T], place: int) -> list[T]:
+    return items[:place] + items[place + 1 :]
+
+
+def _ago(us: int | None) -> str:
+    return span(now_us() - us) if us else ""
+
+
+def _eta(quote: Quote | None) -> str:
+    if quote is None or quote.said is not Said.YES or quote.eta_s is None:
+        return "" if quote is None or quote.said is Said.YES else {"no": "no", "none": "silent"}[quote.said.value]
+    return "now" if quote.eta_s < 1 else span(int(quote.eta_s * 1_000_000))
+
+
+def _cost(quote: Quote | None) -> str:
+    return "" if quote is None or quote.cost is None else f"{quote.cost:.4g}"
 
 
 def _why(verdict: Verdict, *, is_chosen: bool) -> str:
@@ -41,38 +98,63 @@ def _why(verdict: Verdict, *, is_chosen: bool) -> str:
 
 def print_plan(plan: Plan) -> None:
     """What would become of a job, for `submit --plan`."""
-    print_verdicts(plan.verdicts, chosen=plan.chosen)
+    print_verdicts(plan.verdicts, chosen=plan.chosen, quotes=plan.quotes)
     print()
     if plan.chosen:
-        print(clean(f"The job would go to {plan.chosen} (selected by {plan.algorithm}). Nothing was submitted."))
+        say(f"The job would go to {plan.chosen} (selected by {plan.algorithm}). Nothing was submitted.")
     else:
         state = "REJECTED" if plan.outcome == "reject" else "PENDING"
-        print(clean(f"The job would be {state}: {plan.reason or 'no cluster takes it'}. Nothing was submitted."))
+        say(f"The job would be {state}: {plan.reason or 'no cluster takes it'}. Nothing was submitted.")
+    print_list("Would run if:", plan.hints, between="or ")
 
 
 def _has_news(found: Explanation) -> bool:
     """Whether the clusters of now say something else, and it still matters to the job."""
     if found.plan is None:
         return bool(found.now)
-    order = sorted(found.now, key=lambda each: each.cluster)
-    return found.state not in OVER and order != sorted(found.plan.verdicts, key=lambda each: each.cluster)
+    return found.state not in OVER and _undated(found.now) != _undated(found.plan.verdicts)
+
+
+def _undated(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    return sorted(
+        (msgspec.structs.replace(each, since_us=None) for each in verdicts), key=lambda verdict: verdict.cluster
+    )
 
 
 def print_explanation(found: Explanation) -> None:
     """The decision as it was made, how things are now where that differs, and what would help."""
     if found.plan:
-        print_verdicts(found.plan.verdicts, chosen=found.plan.chosen)
-        if found.plan.chosen:
-            print(clean(f"Selected by {found.plan.algorithm}{DRAWN.get(found.plan.algorithm, '')}."))
+        plan = found.plan
+        print_verdicts(plan.verdicts, chosen=plan.chosen, quotes=found.quotes, since_us=plan.at_us)
+        if plan.chosen:
+            say(f"Selected by {plan.algorithm}{DRAWN.get(plan.algorithm, '')}.")
     if _has_news(found):
         print(paint("\nNow:", "bold") if found.plan else paint("Now:", "bold"))
         print_verdicts(found.now, chosen=None)
-    _print_list("Would run if:", found.hints, between="or ")
-    _print_list("Notes:", found.notes, between="")
+    print_list("Would run if:", found.hints, between="or ")
+    print_list("Notes:", found.notes, between="")
 
 
-def _print_list(title: str, lines: Sequence[str], *, between: str) -> None:
-    """The title once, then each line below the other."""
+def say(text: str) -> None:
+    """A sentence, broken between words where the screen ends."""
+    from textwrap import wrap
+
+    screen = screen_width()
+    for line in [clean(text)] if screen is None else wrap(clean(text), max(screen, WHY_MIN)):
+        print(line)
+
+
+def print_list(title: str, lines: Sequence[str], *, between: str) -> None:
+    """The title once, then each line below the other; a line that is too long goes on below itself."""
+    from textwrap import wrap
+
+    screen = screen_width()
+    indent = " " * (len(title) + 2)
     for index, line in enumerate(lines):
         lead = paint(title, "bold") if index == 0 else " " * len(title)
-        print(f"{lead}  {between if index else ' ' * len(between) if len(lines) > 1 else ''}{clean(line)}")
+        word = between if index else " " * len(between) if len(lines) > 1 else ""
+        space = max((screen or 10**6) - len(indent) - len(word), WHY_MIN)
+        first, *more = wrap(clean(line), space, break_long_words=False, break_on_hyphens=False) or [""]
+        print(f"{lead}  {word}{first}")
+        for rest in more:
+            print(f"{indent}{' ' * len(word)}{rest}")

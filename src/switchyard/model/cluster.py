@@ -9,9 +9,14 @@ from msgspec import Meta, Struct
 
 from switchyard.model.graph.graph import FreeNodes
 from switchyard.model.names import LabelKey, LabelValue, Name, Title
+from switchyard.model.quote import QuoteRecord
 from switchyard.model.selection import VALUES_MAX, Scalar, StateValue, ValueName, Values, refuse_endless
 
 Labels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)]
+
+# The backend of a cluster that has no agent of ours and only polls, as Rainbow's clients do: nobody hears its heart, so
+# it counts as up until it is cordoned or deleted.
+POLLS = "rainbow"
 
 
 class Health(StrEnum):
@@ -58,6 +63,9 @@ class Cluster(Struct, frozen=True, kw_only=True, omit_defaults=True):
     totals: dict[str, int] = {}  # of every type of its graph; none: nobody has said what it has
     load: Load | None = None
     state: list[StateValue] = []  # what selection goes by; not in lists
+    quotes: QuoteRecord | None = None  # how well its quotes were kept, once some were; not in lists
+    held: int | None = None  # jobs, and ranges of arrays, that its agents have; not in lists
+    in_line: int | None = None  # jobs that wait for a lease there, counted up to 10,000; not in lists
     created_us: int = 0
     seen_us: int | None = None
 
@@ -129,9 +137,9 @@ class NewInvite(Struct, frozen=True):
 
 
 class SubmitToken(Struct, frozen=True):
-    """A cluster's submit token, shown once; making a new one ends the old."""
+    """The submit token of a cluster or of a group, shown once; making a new one ends the old."""
 
-    cluster: str
+    cluster: str  # or the group
     token: str
 
 

@@ -18,6 +18,7 @@ T = TypeVar("T")
 _STRING = re.compile(rb'"([^"]*+)"(\s*+:)?+')
 YAML_DEPTH_MAX = 64
 YAML_BYTES_MAX = 16 * 2**20
+TEXT_PER_NODE = 100  # a long text counts as several values: an alias repeats all of it
 
 
 class JsonReader:
@@ -81,19 +82,22 @@ def convert(value: Any, kind: type[T], *, where: str) -> T:
         raise Malformed(f"{where}: nested too deeply.") from exc
 
 
-def load_yaml(text: str | bytes, *, where: str) -> Any:
-    """YAML as plain values: safe types, no duplicate keys, no aliases, bounded depth; mistakes with line and column."""
+def load_yaml(text: str | bytes, *, where: str, nodes_max: int = 0) -> Any:
+    """YAML as plain values: safe types, no duplicate keys, bounded depth; mistakes with line and column.
+
+    No aliases either, unless `nodes_max` bounds what they may grow to: programs that write YAML make them.
+    """
     import yaml  # slow to import, and most commands read no YAML
 
     if len(text) > YAML_BYTES_MAX:
         raise Malformed(f"{where}: over {YAML_BYTES_MAX} bytes.")
     try:
-        loader = yaml.SafeLoader(text)
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text) if nodes_max else yaml.SafeLoader(text)
         try:
             node = loader.get_single_node()
             if node is None:
                 return None
-            _refuse_traps(node, where, 0)
+            _Traps(where, nodes_max).refuse(node, 0)
             return loader.construct_document(node)
         finally:
             loader.dispose()
@@ -107,29 +111,41 @@ def load_yaml(text: str | bytes, *, where: str) -> Any:
         raise Malformed(f"{where}: nested too deeply.") from exc
 
 
-def _refuse_traps(node: Any, where: str, depth: int, seen: set[int] | None = None) -> None:
-    seen = set() if seen is None else seen
-    place = f"{where}: line {node.start_mark.line + 1}, column {node.start_mark.column + 1}"
-    if depth > YAML_DEPTH_MAX:
-        raise Malformed(f"{place}: nested deeper than {YAML_DEPTH_MAX}.")
-    if id(node) in seen:
-        raise Malformed(f"{place}: aliases are not allowed here.")
-    if not isinstance(node.value, list):
-        return
-    seen.add(id(node))
-    if node.id == "sequence":
-        for child in node.value:
-            _refuse_traps(child, where, depth + 1, seen)
-        return
-    keys: set[str] = set()
-    for key, child in node.value:
-        if isinstance(key.value, str):
-            if key.value in keys:
-                at = f"line {key.start_mark.line + 1}, column {key.start_mark.column + 1}"
-                raise Malformed(f"{where}: {at}: the field {key.value[:80]!r} is given twice.")
-            keys.add(key.value)
-        _refuse_traps(key, where, depth + 1, seen)
-        _refuse_traps(child, where, depth + 1, seen)
+class _Traps:
+    """What no document of ours has: depth without end, a field given twice, aliases (or more of them than allowed)."""
+
+    def __init__(self, where: str, nodes_max: int) -> None:
+        self._where, self._nodes_max = where, nodes_max
+        self._seen: set[int] = set()
+        self._nodes = 0
+
+    def refuse(self, node: Any, depth: int) -> None:
+        self._nodes += 1 if isinstance(node.value, list) else 1 + len(node.value) // TEXT_PER_NODE
+        if depth > YAML_DEPTH_MAX:
+            raise Malformed(f"{self._place(node)}: nested deeper than {YAML_DEPTH_MAX}.")
+        if id(node) in self._seen and not self._nodes_max:
+            raise Malformed(f"{self._place(node)}: aliases are not allowed here.")
+        if self._nodes > self._nodes_max > 0:
+            raise Malformed(f"{self._place(node)}: over {self._nodes_max} values, with what its aliases repeat.")
+        if not isinstance(node.value, list):
+            return
+        self._seen.add(id(node))
+        if node.id == "sequence":
+            for child in node.value:
+                self.refuse(child, depth + 1)
+            return
+        keys: set[str] = set()
+        for key, child in node.value:
+            if isinstance(key.value, str):
+                if key.value in keys:
+                    at = f"line {key.start_mark.line + 1}, column {key.start_mark.column + 1}"
+                    raise Malformed(f"{self._where}: {at}: the field {key.value[:80]!r} is given twice.")
+                keys.add(key.value)
+            self.refuse(key, depth + 1)
+            self.refuse(child, depth + 1)
+
+    def _place(self, node: Any) -> str:
+        return f"{self._where}: line {node.start_mark.line + 1}, column {node.start_mark.column + 1}"
 
 
 def _plain(message: str) -> str:

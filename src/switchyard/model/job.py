@@ -17,6 +17,8 @@ from switchyard.model.quantity import parse_amount, parse_bytes, parse_duration_
 from switchyard.model.retry import Retry
 from switchyard.model.scope import LongName
 from switchyard.model.selection import Select, Values, refuse_endless
+from switchyard.model.spill import SpillTexts, parse_rules
+from switchyard.model.tokens import TokensOfJob
 
 COUNT_MAX = 10_000_000
 Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
@@ -129,6 +131,25 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
             raise ValueError(f"limits.gpus ({self.limits.gpus}) must be the request ({self.gpus})")
 
 
+NativeWord = Annotated[str, Meta(max_length=512, pattern=r"^[\u0021-\u007e]*(?!\n)$")]
+NativeOption = Annotated[
+    str, Meta(max_length=1024, pattern=r"^--[a-z][a-z0-9-]*(=[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*)?(?!\n)$")
+]
+
+
+class Native(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a batch system is told beside the resources; a cluster without one has no use for it."""
+
+    account: NativeWord = ""  # whom the hours are charged to
+    qos: NativeWord = ""
+    reservation: NativeWord = ""
+    constraint: NativeWord = ""  # features of nodes, in the batch system's own words: `intel&avx512`
+    licenses: Annotated[list[Annotated[NativeWord, Meta(min_length=1)]], Meta(max_length=100)] = []  # `matlab:2`
+    gpu_type: NativeWord = ""
+    exclusive: bool = False  # whole nodes
+    options: Annotated[list[NativeOption], Meta(max_length=100)] = []  # further ones, where the site allows them
+
+
 class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What runs and what it needs. Stored once, by hash; never changes."""
 
@@ -146,6 +167,8 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     demand: dict[str, Any] | None = None
     task_type: Name = "default"  # what plugin overrides go by
     execution: ExecutionConfig | None = None  # its own words; in an accepted job: what holds
+    tokens: TokensOfJob = {}  # token pool → how many it holds from its assignment to its end
+    native: Native | None = None
 
     def __post_init__(self) -> None:
         if not self.command[0]:
@@ -187,9 +210,12 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     match_engine: Name | None = None  # who answers whether it fits; none: the server's own choice
     select: Select | None = None  # how one is chosen of those that can run it; none: the server's own choice
     parameters: Values = {}  # what an algorithm may reckon with
+    spill: SpillTexts = []  # `after 10m try pool burst`, `reject after 24h`: where it waits for long
 
     def __post_init__(self) -> None:
         refuse_endless(self.parameters)
+        if self.spill:
+            parse_rules(self.spill)
         if self.array is not None:
             parse_array(self.array)
         if self.expires_after is not None:
@@ -221,6 +247,14 @@ class Task(Struct, frozen=True, omit_defaults=True):
     cancel_requested: bool = False
 
 
+class Usage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What an attempt has used, as far as its cluster says."""
+
+    elapsed_s: Annotated[int, Meta(ge=0, le=2**40)] = 0
+    memory_bytes_max: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None  # of the task or node that used most
+    nodes: Annotated[str, Meta(max_length=4096)] = ""  # by name, as the cluster writes them
+
+
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job as it stands. Times are µs since 1970, UTC."""
 
@@ -243,6 +277,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit_code: int | None = None
     signal: int | None = None
     native_id: str | None = None
+    usage: Usage | None = None  # of an ended one, where its cluster says
     created_us: int
     assigned_us: int | None = None
     leased_us: int | None = None
@@ -258,5 +293,8 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tasks: Tally | None = None
     pool: str | None = None
     cluster_label: str | None = None
+    queue: str = ""
     tags: list[str] = []
+    spill: list[str] = []
+    tokens: dict[str, int] = {}  # what it holds while it lives: its own words, and those of rules
     policy: JobPolicy | msgspec.Raw | None = None  # not in lists

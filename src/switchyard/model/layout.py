@@ -1,4 +1,4 @@
-"""How clusters are laid out: pools and labels with their weights, and who gets which where a request says nothing.
+"""How clusters are laid out: pools, labels and queues, and who gets which where a request says nothing.
 
 The server's file is the base; what was set at run time lies over it. Values only: who may change them is not said here.
 """
@@ -15,12 +15,14 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from switchyard.model.names import Name, is_name
+from switchyard.model.queue import DomainTags, Queue, QueueView
 
 WEIGHT_MAX = 1e9  # far above any share one could mean, far below where a float's score of the draw overflows
 MEMBERS_MAX = 20_000  # of one pool or label: twice the clusters a server is measured with
 SETS_MAX = 10_000  # pools and labels set at run time, together: every server keeps them all in memory
 
 Weights = Mapping[str, float]  # cluster → weight
+Value = dict[str, float] | str | Queue | list[str]  # of a part
 
 
 class Part(StrEnum):
@@ -30,6 +32,9 @@ class Part(StrEnum):
     LABEL = "label"
     DEFAULT_LABEL = "default-label"
     DOMAIN_POOL = "domain-pool"
+    STICKY = "sticky"  # whether a pool is
+    QUEUE = "queue"
+    DOMAIN_TAGS = "domain-tags"
 
 
 class Layout(Struct, frozen=True, omit_defaults=True):
@@ -40,15 +45,25 @@ class Layout(Struct, frozen=True, omit_defaults=True):
     labels: dict[str, dict[str, float]] = {}
     default_label: str | None = None
     domain_pools: dict[str, str] = {}
+    sticky: list[str] = []  # pools whose jobs no idle cluster takes over
+    queues: dict[str, Queue] = {}
+    domain_tags: dict[str, list[str]] = {}
 
-    def get(self, part: Part, name: str) -> dict[str, float] | str | None:
+    def get(self, part: Part, name: str) -> Value | None:
         if part is Part.POOL:
             return self.pools.get(name)
         if part is Part.LABEL:
             return self.labels.get(name)
+        if part is Part.STICKY:
+            return STICKY if name in self.sticky else None
+        if part is Part.QUEUE:
+            return self.queues.get(name)
+        if part is Part.DOMAIN_TAGS:
+            return self.domain_tags.get(name)
         return self.default_label if part is Part.DEFAULT_LABEL else self.domain_pools.get(name)
 
 
+STICKY = "yes"
 NO_LAYOUT = Layout()
 
 
@@ -57,26 +72,46 @@ class Change(Struct, frozen=True):
 
     part: Part
     name: str
-    value: dict[str, float] | str | None
+    value: Value | None
 
 
 def lay_over(base: Layout, changes: Iterable[Change]) -> Layout:
     """What holds: the base with every change over it."""
     pools, labels, domain_pools = dict(base.pools), dict(base.labels), dict(base.domain_pools)
-    default_label = base.default_label
+    default_label, sticky = base.default_label, set(base.sticky)
+    queues, domain_tags = dict(base.queues), dict(base.domain_tags)
     for change in changes:
-        if change.part is Part.DEFAULT_LABEL:
+        if change.part is Part.STICKY:
+            sticky = sticky | {change.name} if change.value else sticky - {change.name}
+        elif change.part is Part.DEFAULT_LABEL:
             default_label = change.value if isinstance(change.value, str) else None
         elif change.part is Part.DOMAIN_POOL:
             domain_pools.pop(change.name, None)
             if isinstance(change.value, str):
                 domain_pools[change.name] = change.value
+        elif change.part is Part.QUEUE:
+            queues.pop(change.name, None)
+            if isinstance(change.value, Queue):
+                queues[change.name] = change.value
+        elif change.part is Part.DOMAIN_TAGS:
+            domain_tags.pop(change.name, None)
+            if isinstance(change.value, list):
+                domain_tags[change.name] = change.value
         else:
             sets = pools if change.part is Part.POOL else labels
             sets.pop(change.name, None)
             if isinstance(change.value, dict):
                 sets[change.name] = change.value
-    return replace(base, pools=pools, labels=labels, default_label=default_label, domain_pools=domain_pools)
+    return replace(
+        base,
+        pools=pools,
+        labels=labels,
+        default_label=default_label,
+        domain_pools=domain_pools,
+        sticky=sorted(sticky & pools.keys()),
+        queues=queues,
+        domain_tags=domain_tags,
+    )
 
 
 class SetMember(Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,9 +125,13 @@ class SetMember(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SetRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """All members of a pool or label; none: nobody may run what it bounds."""
+    """All members of a pool or label; none: nobody may run what it bounds.
+
+    `sticky`: of a pool, whether idle clusters leave its jobs where they were drawn to; not given: as it was.
+    """
 
     members: Annotated[list[SetMember], Meta(max_length=MEMBERS_MAX)]
+    sticky: bool | None = None
 
 
 class DefaultLabelRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,6 +151,7 @@ class ClusterSet(Struct, frozen=True, omit_defaults=True):
     etag: str
     changed_us: int | None = None
     changed_by: str = ""
+    sticky: bool = False
 
 
 class Named(Struct, frozen=True, omit_defaults=True):
@@ -134,6 +174,8 @@ class LayoutView(Struct, frozen=True, omit_defaults=True):
     default_label: Named | None = None
     domain_pools: list[Named] = []
     clusters: dict[str, bool] = {}
+    queues: list[QueueView] = []
+    domain_tags: list[DomainTags] = []
 
 
 def set_mistakes(members: Sequence[SetMember], known: Collection[str]) -> list[str]:

@@ -97,6 +97,14 @@ def unassign(life: Life, reason: str) -> Step | None:
     return move(life, State.PENDING, "unassigned", reason, fence=life.next_fence)
 
 
+def reassign(life: Life, reason: str) -> Step | None:
+    """Hand what no agent has leased to another cluster, at once. Of an array that runs: the tasks nobody has."""
+    if life.state not in (State.ASSIGNED, State.RUNNING) or life.is_leased:
+        return None
+    given = assign(move(life, State.PENDING, "moved").life)
+    return Step(given.life, "moved", reason)
+
+
 def reject(life: Life, reason: str) -> Step:
     return move(life, State.REJECTED, "rejected", reason)
 

@@ -8,10 +8,11 @@ from msgspec import Meta, Raw, Struct
 
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
-from switchyard.model.job import JobSpec
+from switchyard.model.job import JobSpec, Usage
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.log import OUTPUT_BYTES_MAX
 from switchyard.model.names import Name
+from switchyard.model.quote import QUOTES_MAX, QuoteAsk, QuoteGiven
 from switchyard.model.retry import Cause
 
 BATCH_MAX = 1000
@@ -65,6 +66,7 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     signal: Annotated[int, Meta(ge=0, le=255)] | None = None
     reason: Text = ""
     cause: Cause = Cause.JOB  # of a failure
+    usage: Usage | None = None  # of an end
 
 
 class OutputChunk(Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,6 +106,7 @@ class Poll(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_d
     cancelling: Annotated[list[Held], Meta(max_length=100_000)] = []
     reports: Annotated[list[Report], Meta(max_length=BATCH_MAX)] = []
     output: Annotated[list[OutputChunk], Meta(max_length=64)] = []
+    quotes: Annotated[list[QuoteGiven], Meta(max_length=QUOTES_MAX)] = []
 
 
 class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -121,6 +124,8 @@ class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     labels: dict[str, str] = {}
     cluster: str = ""
+    queue: str = ""
+    native_queue: str | None = None  # what the cluster's batch system calls the job's queue; none: its own default
     lo: int | None = None
     hi: int | None = None
     known: int | None = None  # the server was restored: what ran from this fence up to the lease's own it does not know
@@ -143,6 +148,7 @@ class PollAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cancels: list[Held] = []
     stops: list[Stop] = []
     answers: list[Answer] = []
+    quotes: list[QuoteAsk] = []  # each once: the next poll may wait while it is thought of
     output_bytes_max: int = OUTPUT_BYTES_MAX  # of each stream of an attempt; more is not kept, so need not be sent
     is_rotation_asked: bool = False  # an operator wants this agent to have a new credential
     is_closing: bool = False  # this server is going away: reconnect, after a moment of your own

@@ -10,6 +10,8 @@ from msgspec import Struct
 from switchyard.model.attributes import JobPolicy
 from switchyard.model.job import JobRequest
 from switchyard.model.names import Name
+from switchyard.model.queue import Standing
+from switchyard.model.quote import Quote
 
 
 class Say(StrEnum):
@@ -27,6 +29,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     say: Say
     step: str  # pool · label · pin · grant · interruptible · backend · match · weight · health · last · select
     reason: str = ""
+    since_us: int | None = None  # of an explanation: since when it has said so, as far as that is known
 
 
 class Plan(Struct, frozen=True, omit_defaults=True):
@@ -40,6 +43,11 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     engine: str = ""  # who answered whether it fits
     remaining: list[str] = []  # whom the algorithm left in the race, the best first; not of `weighted`
+    at_us: int | None = None  # when it was decided
+    # Of `POST /v1/plan` alone; an explanation has them beside the plan.
+    hints: list[str] = []
+    quotes: list[Quote] = []
+    policy: JobPolicy | None = None
 
 
 class FitRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -85,13 +93,26 @@ class FitAnswer(Struct, frozen=True):
     items: list[Fit]
 
 
+class Decision(Struct, frozen=True, omit_defaults=True):
+    """One answer the router gave, when it was another than the one before."""
+
+    at_us: int
+    what: str  # the kind of its event: accepted, waits, assigned, moved, …
+    state: str
+    cluster: str | None = None
+    reason: str = ""
+
+
 class Explanation(Struct, frozen=True, omit_defaults=True):
-    """Why a job is where it is: the plan of its last decision, and what would help."""
+    """Why a job is where it is: the plan of its last decision, what the clusters say now, and what would help."""
 
     job: str
     state: str
     plan: Plan | None
     now: list[Verdict]
-    hints: list[str]
+    hints: list[str]  # what would let it run, one change each
     notes: list[str] = []
     policy: JobPolicy | None = None  # the rules it was admitted under
+    standing: Standing | None = None  # in its queue, while it waits
+    quotes: list[Quote] = []
+    history: list[Decision] = []  # the oldest first

@@ -13,9 +13,12 @@ from switchyard.errors import BadRequest, PolicyRefused, UnknownName
 from switchyard.model.attributes import JobPolicy, UsedValue
 from switchyard.model.execution import ExecutionConfig
 from switchyard.model.job import JobRequest
+from switchyard.model.queue import DEFAULT_QUEUE, queues_with
 from switchyard.model.scope import Key, scope_of
+from switchyard.model.spill import pools_of
 from switchyard.policy.draft import NO_KEY, Draft, Entry
 from switchyard.policy.kinds.quality_of_service import QualityOfServiceKind
+from switchyard.policy.kinds.tokens import tokens_in_all, tokens_of_type
 from switchyard.policy.platform import Platform
 from switchyard.policy.resolve import Effective, Policy
 
@@ -38,11 +41,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What policy made of a request. `queue` is the lane's first half."""
+    """What policy made of a request. `queues`: those its tags select; of several its id decides."""
 
     draft: Draft
     record: Record
-    queue: str = "default"
+    queues: tuple[str, ...] = (DEFAULT_QUEUE,)
 
     @property
     def request(self) -> JobRequest:
@@ -78,15 +81,19 @@ def admit(
     ruled = effective.ruled(policy.kinds)
     if has_own_words:
         ruled = [(kind, effective.fields(kind)) for kind in policy.kinds if kind.is_for_jobs]
+    draft = tokens_of_type(draft)
     for kind, found in ruled:
         draft = kind.amend(draft, found)
+    draft = tokens_in_all(draft)
     if draft.refusals:
         raise _refused(draft)
+    if policy.platform.spill and not draft.spill:
+        draft = _configured_spill(draft)
     _known_names(draft)
     if project.labels:
         labels = {**project.labels, **draft.request.labels}
         draft = replace(draft, request=replace(draft.request, labels=labels))
-    return Admitted(draft, _record(policy, effective, draft))
+    return Admitted(draft, _record(policy, effective, draft), _queues(draft))
 
 
 def key_of(request: JobRequest) -> Key:
@@ -114,8 +121,10 @@ def _known_names(draft: Draft) -> None:
     """Fail closed: a name that nobody knows (any more: a row may be older than the config) is a mistake, not a wish."""
     platform = draft.platform
     asked = (("pool", draft.pool, platform.pools), ("label", draft.label, platform.labels))
-    tags = (("queue tag", tag, platform.tags) for tag in draft.tags)
-    for what, name, known in (*asked, *tags):
+    # Tags that a rule gave are no wish: where no queue has them any more, the default one takes the job.
+    tags = (("queue tag", tag, platform.tags) for tag in draft.request.tags)
+    spilled = (("pool", pool, platform.pools) for pool in (pools_of(draft.spill) if draft.spill else ()))
+    for what, name, known in (*asked, *tags, *spilled):
         if name is not None and name not in known:
             listed = ", ".join(sorted(known)) or "none"
             raise UnknownName(f"There is no {what} {name!r}.", next_step=f"Known {what}s: {listed}.")
@@ -124,15 +133,38 @@ def _known_names(draft: Draft) -> None:
         raise UnknownName(f"quality_of_service: {mistakes[0]}.")
 
 
+def _queues(draft: Draft) -> tuple[str, ...]:
+    """The queues that have all its tags. None: a request that gave them is refused, any other goes to the default."""
+    found = queues_with(draft.platform.queues, draft.tags, is_interruptible=draft.is_interruptible)
+    if found or not draft.request.tags:
+        return found or (DEFAULT_QUEUE,)
+    for_all = queues_with(draft.platform.queues, draft.tags, is_interruptible=True)
+    why = f"; {', '.join(for_all)} takes only jobs that are interruptible" if for_all else ""
+    raise UnknownName(
+        f"No queue has all of the tags {', '.join(draft.tags)}{why}.",
+        next_step=f"Known queue tags: {', '.join(sorted(draft.platform.tags))}; `yard queue ls` shows who has which.",
+    )
+
+
 def _has_own_words(request: JobRequest) -> bool:
     """Whether the request says itself what a rule could say."""
     return bool(
         request.spec.execution is not None
+        or request.spec.tokens
         or request.pool
         or request.cluster_label
         or request.tags
+        or request.spill
         or request.quality_of_service is not None
     )
+
+
+def _configured_spill(draft: Draft) -> Draft:
+    """The config's rules for a job's pool, else those for all."""
+    rules = draft.platform.spill
+    if draft.pool is not None and draft.pool in rules:
+        return replace(draft, spill=rules[draft.pool], spill_from=f"platform config, pool {draft.pool}")
+    return replace(draft, spill=rules.get("", ()), spill_from="platform config")
 
 
 def _refused(draft: Draft) -> PolicyRefused:

@@ -38,6 +38,7 @@ def as_asked(request: JobRequest, used: JobPolicy, kinds: Kinds) -> JobRequest:
         pool=own.get((ClusterAssignment.name, "cluster_pool_name")),
         cluster_label=own.get((ExecutionClusterLabel.name, "value")),
         tags=own.get((ExecutionQueue.name, "tags"), []),
+        spill=own.get((ClusterAssignment.name, "spill"), []),
         quality_of_service=msgspec.convert(service, QualityOfService) if any(service.values()) else None,
     )
 

@@ -23,8 +23,10 @@ class Ask:
     last: tuple[tuple[str, str], ...] = ()  # clusters that come last for this job, each with the reason
     engine: str = DEFAULT  # who answers whether it fits
     pool: str | None = None  # bounds
+    spilled: tuple[str, ...] = ()  # pools that widen that bound by now
     label: str | None = None  # narrows
     tags: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()  # one of these is to run it, the first that a cluster has
     needs_backend: bool = False  # … and a cluster that has none of them is no place for it
     is_interruptible: bool = False
+    is_array: bool = False

@@ -1,37 +1,50 @@
-"""From verdicts to advice: the smallest change that would let a job run. Pure."""
+"""What would let a job run: the router is asked again with one thing changed at a time. Pure.
+
+No hint is a guess: each names the clusters that said yes to the changed question. Both kinds of question are counted,
+so that a strange job over strange clusters costs as little as any other.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from switchyard.match.demand import Demand, Plain
+from switchyard.match.demand import Demand, Need, Plain
 from switchyard.match.engine import Match, Misfit, engine
 from switchyard.match.plain import demand_from
 from switchyard.model.cluster import Health
-from switchyard.model.graph import Graph
+from switchyard.model.graph import Graph, NodeKind
 from switchyard.model.quantity import show_bytes
+from switchyard.model.verdict import Say
 from switchyard.route.ask import Ask
+from switchyard.route.route import rule
+from switchyard.route.verdicts import Verdicts
 from switchyard.route.world import Member, World
 
-HINTS_MAX = 5
+HINTS_MAX = 8
+NAMED_MAX = 3  # clusters named in one hint
+RULINGS_MAX = 24  # questions to the router
+PROBES_MAX = 60  # questions to a match engine: some milliseconds
+MIB, GIB = 2**20, 2**30
+
+# A field of the plain form, and the option that sets it.
+AMOUNTS = (
+    ("gpus", "--gpus"),
+    ("cores", "--cores"),
+    ("memory_bytes", "--memory"),
+    ("storage_bytes", "--ephemeral-storage"),
+)
 
 
-def hints(ask: Ask, world: World) -> list[str]:
-    """What would let it run, the smallest change first."""
-    found: list[Hint] = []
-    smaller: dict[str, Hint | None] = {}  # equal clusters would need the same change
-    for member in world.members:
-        if member.id in ask.hidden:
-            continue
-        if member.graph is None or isinstance(world.index.verdict(ask.demand, member.graph, by=ask.engine), Match):
-            hint = _outside(ask, member, world)
-        else:
-            if member.graph.signature not in smaller:
-                smaller[member.graph.signature] = _smaller(ask.demand, member.graph, by=ask.engine)
-            hint = smaller[member.graph.signature]
-            hint = hint and Hint(hint.change, f"{hint.text} ({member.name})")
-        if hint:
-            found.append(hint)
+def hints(ask: Ask, world: World, *, ruled: Mapping[str, str] | None = None) -> list[str]:
+    """What would let it run, the smallest change first; none if a cluster takes it as it is.
+
+    `ruled`: of `pool` and `label`, where a rule and not the request says which: then the rule has to change.
+    """
+    advice = _Advice(ask, world, ruled or {})
+    if any(verdict.say is Say.YES for verdict in advice.verdicts):
+        return []
+    found = [*advice.of_health(), *advice.of_bounds(), *advice.of_grants(), *advice.of_resources()]
     return [hint.text for hint in sorted(found, key=lambda hint: hint.change)[:HINTS_MAX]]
 
 
@@ -43,59 +56,252 @@ class Hint:
     text: str
 
 
-def _outside(ask: Ask, member: Member, world: World) -> Hint | None:
-    """It would fit, or nobody knows: what else stands in the way."""
-    for word, name, sets in (("pool", ask.pool, world.pools), ("label", ask.label, world.labels)):
-        if name is not None and member.name not in sets.get(name, {}):
-            others = [other for other in sorted(sets) if member.name in sets[other]]
-            return Hint(0, f"{word} {others[0]} ({member.name})" if others else f"{member.name} in {word} {name}")
-    if member.graph is None:
-        return Hint(0, f"start an agent on {member.name}")
-    if ask.named is not None and member.id not in ask.named:
-        return Hint(0, f"{member.name} would take it: name it, or leave the clusters unnamed")
-    if member.id not in ask.granted:
-        return Hint(0, f"a grant to submit to {member.name}")
-    if member.health is Health.CORDONED:
-        return Hint(0, f"uncordon {member.name} (`yard cluster uncordon {member.name}`)")
-    if member.health is Health.PAUSED:
-        return Hint(0, f"resume an agent of {member.name} (`yard agent resume AGENT`)")
-    if member.health is Health.DOWN:
-        return Hint(0, f"bring the agent of {member.name} back")
-    return None
+@dataclass(slots=True)
+class _Advice:
+    """One job's question to one world, and how often it may still be asked in another form."""
+
+    ask: Ask
+    world: World
+    ruled: Mapping[str, str]
+    rulings_left: int = RULINGS_MAX
+    probes_left: int = PROBES_MAX
+    verdicts: Verdicts = field(init=False)
+    is_rejected: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = rule(self.ask, self.world)
+        self.verdicts, self.is_rejected = found.verdicts, found.outcome == "reject"
+
+    def takers(self, changed: Ask, among: Sequence[Member] | None = None) -> str:
+        """Who would take the changed job, in words; empty: nobody, or it was asked often enough."""
+        if self.rulings_left <= 0:
+            return ""
+        self.rulings_left -= 1
+        world = self.world if among is None else replace(self.world, members=tuple(among))
+        verdicts = rule(changed, world).verdicts
+        if able := [verdict.cluster for verdict in verdicts if verdict.say is Say.YES]:
+            return listed(able)
+        # From never to not now is a step forward, too; from not now to not now is none.
+        later = [verdict.cluster for verdict in verdicts if verdict.say is Say.WAIT] if self.is_rejected else []
+        return f"{listed(later)}, once up" if later else ""
+
+    def members(self, *steps: str) -> list[Member]:
+        """The clusters whose verdict came from one of these steps."""
+        return [self.world.by_name[verdict.cluster] for verdict in self.verdicts if verdict.step in steps]
+
+    # --- outside the request
+
+    def of_health(self) -> Iterator[Hint]:
+        """Whoever only waits would take it: what an operator can do about that."""
+        waiting = self.members("health")
+        for text, is_ill in _CURES:
+            names = [member.name for member in waiting if is_ill(member)]
+            if names:
+                yield Hint(0, text(names))
+
+    def of_bounds(self) -> Iterator[Hint]:
+        """Another pool or label, none at all, no named cluster, a job that bears to be interrupted."""
+        ask = self.ask
+        for word, name, sets in (("pool", ask.pool, self.world.pools), ("label", ask.label, self.world.labels)):
+            if name is not None:
+                yield from self._of_set(word, sets)
+        if ask.named is not None and (names := self.takers(replace(ask, named=None))):
+            yield Hint(0, f"without naming a cluster ({names})")
+        if self.members("interruptible") and (names := self.takers(replace(ask, is_interruptible=True))):
+            yield Hint(0, f"interruptible: true ({names})")
+
+    def _of_set(self, word: str, sets: Mapping[str, Mapping[str, float]]) -> Iterator[Hint]:
+        rule_of = self.ruled.get(word, "")
+        aside = f"; {rule_of} says which, and would have to change" if rule_of else ""
+        is_found = False
+        current = self.ask.pool if word == "pool" else self.ask.label
+        for other in sorted(sets):
+            if other != current and any(name in self.world.by_name for name in sets[other]):
+                names = self.takers(self._with(word, other))
+                if names:
+                    is_found = True
+                    yield Hint(0, f"{word} {other} ({names}){aside}")
+        if not is_found and (names := self.takers(self._with(word, None))):
+            yield Hint(0, f"without the {word} {current} ({names}){aside}")
+
+    def _with(self, word: str, name: str | None) -> Ask:
+        return replace(self.ask, pool=name, spilled=()) if word == "pool" else replace(self.ask, label=name)
+
+    def of_grants(self) -> Iterator[Hint]:
+        without = self.members("grant")
+        if not without:
+            return
+        granted = self.ask.granted | {member.id for member in without}
+        if names := self.takers(replace(self.ask, granted=granted), among=without):
+            yield Hint(0, f"a grant to submit to {names}")
+
+    # --- within the request
+
+    def of_resources(self) -> Iterator[Hint]:
+        """One amount alone lowered to the most that some cluster takes, of those that may run it at all."""
+        plain, misfits = self.ask.demand.plain, self.members("match")
+        graphs = {member.graph.signature: member.graph for member in misfits if member.graph is not None}
+        if plain is None:
+            yield from self._of_jobspec(misfits, graphs)
+            return
+        for name, option in AMOUNTS:
+            if getattr(plain, name) > _least(name):
+                yield from self._of_amount(plain, name, option, misfits, graphs)
+        if plain.tasks > 1:
+            yield from self._of_amount(plain, "tasks", "--tasks", misfits, graphs)
+        if plain.nodes is not None:
+            yield from self._of_nodes(plain, misfits, graphs)
+
+    def _of_amount(
+        self, plain: Plain, name: str, option: str, misfits: Sequence[Member], graphs: Mapping[str, Graph]
+    ) -> Iterator[Hint]:
+        asks: int = getattr(plain, name)
+        # The best first: once what is found is as much as the next could have, nobody has more.
+        bounds = sorted(((_bound(plain, graph, name), key) for key, graph in graphs.items()), reverse=True)
+        best = _least(name) - 1
+        for bound, key in bounds:
+            if bound <= best:
+                break
+            found = self._largest(plain, name, min(bound, asks - 1), graphs[key])
+            best = max(best, _least(name) - 1 if found is None else found)
+        if best >= _least(name) and (names := self._verified(replace(plain, **{name: best}), misfits)):
+            yield Hint(1 - best / asks, f"{option} {_shown(name, best)} instead of {_shown(name, asks)} ({names})")
+
+    def _of_nodes(self, plain: Plain, misfits: Sequence[Member], graphs: Mapping[str, Graph]) -> Iterator[Hint]:
+        """Fewer nodes are not always easier to find room on, so only the sizes of real clusters are tried."""
+        assert plain.nodes is not None
+        sizes = sorted({graph.nodes for graph in graphs.values() if graph.nodes < plain.nodes}, reverse=True)
+        for size in sizes[:NAMED_MAX]:
+            if names := self._verified(replace(plain, nodes=size), misfits):
+                yield Hint(1 - size / plain.nodes, f"--nodes {size} instead of {plain.nodes} ({names})")
+                return
+        if names := self._verified(replace(plain, nodes=None), misfits):
+            yield Hint(0.5, f"without --nodes ({names})")
+
+    def _of_jobspec(self, misfits: Sequence[Member], graphs: Mapping[str, Graph]) -> Iterator[Hint]:
+        """Of a demand in another form: what the engine says is the most in one place."""
+        told: set[str] = set()
+        for graph in graphs.values():
+            found = self.world.index.verdict(self.ask.demand, graph, by=self.ask.engine)
+            if not isinstance(found, Misfit) or not 0 < found.best < found.needs or found.level in told:
+                continue
+            capped = replace(self.ask.demand, needs=_capped(self.ask.demand.needs, found.level, found.best))
+            if names := self.takers(replace(self.ask, demand=capped), among=misfits):
+                told.add(found.level)
+                yield Hint(
+                    1 - found.best / found.needs, f"{found.best} {found.level} instead of {found.needs} ({names})"
+                )
+
+    def _verified(self, plain: Plain, misfits: Sequence[Member]) -> str:
+        return self.takers(replace(self.ask, demand=self._demand(plain)), among=misfits)
+
+    def _largest(self, plain: Plain, name: str, most: int, graph: Graph) -> int | None:
+        """The largest amount up to `most` that fits; less is never harder to place. Bytes in steps of a MiB."""
+        if most < _least(name) or self._fits(replace(plain, **{name: most}), graph):
+            return most if most >= _least(name) else None
+        step = MIB if most > MIB else 1
+        low, high = _least(name), (most - 1) // step
+        found: int | None = None
+        while low <= high and self.probes_left > 0:
+            middle = (low + high + 1) // 2
+            if self._fits(replace(plain, **{name: middle * step}), graph):
+                found, low = middle * step, middle + 1
+            else:
+                high = middle - 1
+        return found
+
+    def _fits(self, plain: Plain, graph: Graph) -> bool:
+        if self.probes_left <= 0:
+            return False
+        self.probes_left -= 1
+        return isinstance(engine(self.ask.engine).satisfy(self._demand(plain), graph), Match)
+
+    def _demand(self, plain: Plain) -> Demand:
+        return demand_from(plain, self.ask.demand.needs[0].requires)
 
 
-def _smaller(demand: Demand, graph: Graph, *, by: str) -> Hint | None:
-    """Lower one thing alone until it fits, if that helps at all."""
-    if demand.plain is not None:
-        return _smaller_plain(demand, demand.plain, graph, by=by)
-    found = engine(by).satisfy(demand, graph)
-    if isinstance(found, Misfit) and found.best and found.needs:
-        return Hint(1 - found.best / found.needs, f"{found.level} {found.needs} → {found.best}")
-    return None
+def listed(names: Sequence[str], most: int = NAMED_MAX) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def _smaller_plain(demand: Demand, plain: Plain, graph: Graph, *, by: str) -> Hint | None:
-    requires = demand.needs[0].requires
-    cores = max(kind.cores for kind in graph.kinds)
-    gpus = max(kind.gpus for kind in graph.kinds)
-    memory = max(kind.memory_bytes for kind in graph.kinds)
-    options: list[tuple[int, int, str, Plain]] = [
-        (plain.cores, cores, f"cores {plain.cores} → {cores}", replace(plain, cores=max(cores, 1))),
-        (plain.gpus, gpus, f"gpus {plain.gpus} → {gpus}", replace(plain, gpus=gpus)),
-        (
-            plain.memory_bytes,
-            memory,
-            f"memory {show_bytes(plain.memory_bytes)} → {show_bytes(memory)}",
-            replace(plain, memory_bytes=memory),
-        ),
-    ]
-    options = [option for option in options if option[1] < option[0]]
-    if plain.nodes is not None:
-        options.append((1, 1, "no fixed number of nodes", replace(plain, nodes=None)))
-    for asks, most, text, smaller in options:
-        if isinstance(engine(by).satisfy(demand_from(smaller, requires), graph), Match):
-            return Hint(1 - most / asks, text)
-    one = engine(by).satisfy(demand_from(replace(plain, tasks=1, nodes=None), requires), graph)
-    if isinstance(one, Match) and one.slots is not None and one.slots < plain.tasks:
-        return Hint(1 - one.slots / plain.tasks, f"tasks {plain.tasks} → {one.slots}")
-    return None
+def _is_out(member: Member) -> bool:
+    """Cordoned, and with that taken away still not up."""
+    return member.health is Health.CORDONED and (member.is_silent or member.graph is None)
+
+
+# What one can do, and for whom that is all it takes.
+_CURES: tuple[tuple[Callable[[list[str]], str], Callable[[Member], bool]], ...] = (
+    (
+        lambda names: f"start an agent on {listed(names)}",
+        lambda member: member.graph is None and not _is_out(member),
+    ),
+    (
+        lambda names: f"uncordon {listed(names)} (`yard cluster uncordon {names[0]}`)",
+        lambda member: member.health is Health.CORDONED and not _is_out(member),
+    ),
+    (
+        lambda names: f"uncordon {listed(names)} (`yard cluster uncordon {names[0]}`) and start an agent there",
+        _is_out,
+    ),
+    (
+        lambda names: f"resume an agent of {listed(names)} (`yard agent resume AGENT`)",
+        lambda member: member.health is Health.PAUSED and member.graph is not None,
+    ),
+    (
+        lambda names: f"bring the agent{'s' * (len(names) > 1)} of {listed(names)} back",
+        lambda member: member.health is Health.DOWN and member.graph is not None,
+    ),
+)
+
+
+def _least(name: str) -> int:
+    return 1 if name in ("cores", "tasks") else 0
+
+
+def _bound(plain: Plain, graph: Graph, name: str) -> int:
+    """No more of it than this can fit. Of an amount, the most on one node that has enough of all the rest; of tasks,
+    what the nodes hold together. Less than nothing where even the least of it would not help."""
+    if name == "tasks":
+        return sum(kind.count * _times(plain, kind) for kind in graph.kinds)
+    least = replace(plain, **{name: _least(name)})
+    holds = [(kind, _times(least, kind)) for kind in graph.kinds]
+    if sum(kind.count * times for kind, times in holds) < plain.tasks:
+        return -1
+    return max((_of(kind, name) for kind, times in holds if times), default=-1)
+
+
+def _times(plain: Plain, kind: NodeKind) -> int:
+    """How many tasks one such node holds."""
+    found = kind.cores // plain.cores
+    if plain.gpus:
+        found = min(found, kind.gpus // plain.gpus)
+    if plain.memory_bytes:
+        found = min(found, kind.memory_bytes // plain.memory_bytes)
+    if plain.storage_bytes:
+        found = min(found, kind.storage_bytes // plain.storage_bytes)
+    return found
+
+
+def _of(kind: NodeKind, name: str) -> int:
+    found: int = getattr(kind, name)
+    return found
+
+
+def _shown(name: str, value: int) -> str:
+    """As it is written in a job. Bytes are rounded down: what is shown must fit, too."""
+    if not name.endswith("bytes") or not value:
+        return str(value)
+    return show_bytes(value) if value < MIB or value % GIB == 0 else f"{value // MIB}MiB"
+
+
+def _capped(needs: tuple[Need, ...], type_: str, most: int) -> tuple[Need, ...]:
+    """The same needs with at most so many of one type in each place."""
+    return tuple(
+        replace(
+            need,
+            count=min(need.count, most) if need.type == type_ else need.count,
+            holds=_capped(need.holds, type_, most),
+        )
+        for need in needs
+    )

@@ -8,9 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from switchyard.model.layout import Weights
-from switchyard.model.verdict import Say, Verdict
+from switchyard.model.verdict import Say
 from switchyard.route.ask import Ask
+from switchyard.route.verdicts import Told
 from switchyard.route.world import Member, World
+
+NOT_NAMED = Told(Say.NO, "pin", "the request names other clusters")
+NOT_GRANTED = Told(Say.NO, "grant", "you have no grant to submit here")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,25 +24,29 @@ class Bound:
     ask: Ask
     pool: Weights | None
     label: Weights | None
-    missing: str = ""  # what the job is bounded to and is no more
+    missing: str  # what the job is bounded to and is no more
+    not_in_pool: Told
+    not_labelled: Told
 
     @staticmethod
     def of(ask: Ask, world: World) -> Bound:
-        pool = None if ask.pool is None else world.pools.get(ask.pool, {})
+        pool = None if ask.pool is None else _widened(ask, world)
         label = None if ask.label is None else world.labels.get(ask.label, {})
-        return Bound(ask, pool, label, _missing(ask, world))
+        wider = f", nor in {', '.join(ask.spilled)}" if ask.spilled else ""
+        outside = Told(Say.NO, "pool", f"not in pool {ask.pool}{wider}")
+        return Bound(
+            ask, pool, label, _missing(ask, world), outside, Told(Say.NO, "label", f"not under label {ask.label}")
+        )
 
-    def refuse(self, member: Member) -> Verdict | None:
+    def refuse(self, member: Member) -> Told | None:
         """The first of these steps that says no, if one does."""
         if self.pool is not None and member.name not in self.pool:
-            return Verdict(member.name, Say.NO, "pool", f"not in pool {self.ask.pool}")
+            return self.not_in_pool
         if self.label is not None and member.name not in self.label:
-            return Verdict(member.name, Say.NO, "label", f"not under label {self.ask.label}")
+            return self.not_labelled
         if self.ask.named is not None and member.id not in self.ask.named:
-            return Verdict(member.name, Say.NO, "pin", "the request names other clusters")
-        if member.id not in self.ask.granted:
-            return Verdict(member.name, Say.NO, "grant", "you have no grant to submit here")
-        return None
+            return NOT_NAMED
+        return None if member.id in self.ask.granted else NOT_GRANTED
 
     def weight(self, member: Member) -> float:
         weights = self.pool if self.pool is not None else self.label
@@ -51,18 +59,28 @@ class Bound:
         return f"label {self.ask.label}" if self.label is not None else "the world"
 
 
-def without_zeros(bound: Bound, judged: list[tuple[Member, Verdict]]) -> list[tuple[Member, Verdict]]:
+def without_zeros(bound: Bound, judged: list[tuple[Member, Told]]) -> list[tuple[Member, Told]]:
     """A weight of zero is never drawn unless all that are left have it. Judged before health: what weighs nothing does
     not take over when the others are down."""
-    weights = [bound.weight(member) for member, _ in judged]
-    left = [weight for weight, (_, verdict) in zip(weights, judged, strict=True) if verdict.say is not Say.NO]
+    left = [bound.weight(member) for member, told in judged if told.say is not Say.NO]
     if all(left) or not any(left):
         return judged
-    said = f"has weight 0 in {bound.whose_weights}, and others have more"
-    found = []
-    for weight, (member, verdict) in zip(weights, judged, strict=True):
-        is_passed_over = not weight and verdict.say is not Say.NO
-        found.append((member, Verdict(member.name, Say.NO, "weight", said) if is_passed_over else verdict))
+    passed_over = Told(Say.NO, "weight", f"has weight 0 in {bound.whose_weights}, and others have more")
+    return [
+        (member, passed_over if told.say is not Say.NO and not bound.weight(member) else told)
+        for member, told in judged
+    ]
+
+
+def _widened(ask: Ask, world: World) -> Weights:
+    """The pool with those it has spilled to. Whoever is in several has the weight of the first."""
+    own = world.pools.get(ask.pool or "", {})
+    if not ask.spilled:
+        return own
+    found: dict[str, float] = dict(own)
+    for name in ask.spilled:
+        for member, weight in world.pools.get(name, {}).items():
+            found.setdefault(member, weight)
     return found
 
 

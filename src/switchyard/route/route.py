@@ -11,15 +11,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from switchyard.match.engine import Match, Misfit
-from switchyard.model.cluster import Health
-from switchyard.model.verdict import Plan, Say, Verdict
+from switchyard.model.cluster import POLLS, Health
+from switchyard.model.graph import Graph
+from switchyard.model.quote import Quote
+from switchyard.model.verdict import Plan, Say
 from switchyard.route.ask import Ask
 from switchyard.route.narrow import Bound, without_zeros
 from switchyard.route.select.weighted import Field
+from switchyard.route.verdicts import Told, Verdicts
 from switchyard.route.world import Member, World
 
 ALGORITHM = "weighted"
+ONLY_POLLS = frozenset({POLLS})
 UNTOLD = "its agent has not told what it has"
+POLLED = Told(Say.NO, "backend", "it only polls, and is handed one job at a time: no arrays")
+INTERRUPTIBLE = Told(Say.NO, "interruptible", "its nodes may be taken away, and the job must not be")
 STEPS = ("pool", "label", "pin", "grant", "interruptible", "backend", "match", "weight")
 
 
@@ -29,11 +35,13 @@ class Ruling:
 
     outcome: str  # assign · hold · reject
     able: Field
-    verdicts: tuple[Verdict, ...]
+    verdicts: Verdicts
     reason: str
     # By whom those to draw from were chosen, if not all of the able are (choose.py), and who was left, the best first.
     algorithm: str = ALGORITHM
     remaining: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()  # of a hold: the clusters whose quotes it waits for
+    quoted: tuple[Quote, ...] = ()  # what the choice went by
 
 
 def route(ask: Ask, world: World, *, seed: str) -> Plan:
@@ -43,24 +51,22 @@ def route(ask: Ask, world: World, *, seed: str) -> Plan:
 
 def rule(ask: Ask, world: World) -> Ruling:
     """One verdict per cluster, and what follows from them all."""
-    bound = Bound.of(ask, world)
+    bound, judge = Bound.of(ask, world), _Judge(ask, world)
     seen = [member for member in world.members if member.id not in ask.hidden]
-    judged = without_zeros(bound, [(member, _judge(bound, member, world)) for member in seen])
-    able = [member for member, verdict in judged if verdict.say is Say.YES]
-    last = dict(ask.last)
-    able = [member for member in able if member.id not in last] or able
-    verdicts = tuple(verdict for _, verdict in judged)
-    outcome, reason = _conclude(verdicts, bound.missing)
+    judged = without_zeros(bound, [(member, bound.refuse(member) or judge.tell(member)) for member in seen])
+    able = [member for member, told in judged if told.say is Say.YES]
+    able = [member for member in able if member.id not in judge.last] or able
+    outcome, reason = _conclude(judged, bound.missing)
     field = Field.of([member.name for member in able], [bound.weight(member) for member in able])
-    return Ruling(outcome, field, verdicts, reason)
+    return Ruling(outcome, field, Verdicts.of((member.name, told) for member, told in judged), reason)
 
 
-def plan(ruling: Ruling, *, seed: str) -> Plan:
-    """Draw the winner for this job."""
+def plan(ruling: Ruling, *, seed: str, is_shown: bool = True) -> Plan:
+    """Draw the winner for this job. `is_shown`: with the verdicts, of which there may be thousands."""
     chosen = ruling.able.names[ruling.able.draw(seed)] if ruling.outcome == "assign" else None
     return Plan(
         chosen=chosen,
-        verdicts=list(ruling.verdicts),
+        verdicts=list(ruling.verdicts) if is_shown else [],
         algorithm=ruling.algorithm,
         seed=seed,
         outcome=ruling.outcome,
@@ -69,25 +75,44 @@ def plan(ruling: Ruling, *, seed: str) -> Plan:
     )
 
 
-def _judge(bound: Bound, member: Member, world: World) -> Verdict:
-    """What can never be comes before what cannot be now: a misfit that is also down is a misfit."""
-    ask = bound.ask
-    if (refused := bound.refuse(member)) is not None:
-        return refused
-    if member.is_interruptible and not ask.is_interruptible:
-        return Verdict(member.name, Say.NO, "interruptible", "its nodes may be taken away, and the job must not be")
-    if ask.needs_backend and member.backends and member.backends.isdisjoint(ask.backends):
-        return Verdict(member.name, Say.NO, "backend", f"has none of the backends {', '.join(ask.backends)}")
-    if member.graph is None:
-        return Verdict(member.name, Say.WAIT, "health", f"{member.health.value}: {member.reason or UNTOLD}")
-    found = world.index.verdict(ask.demand, member.graph, by=ask.engine)
-    if isinstance(found, Misfit):
-        return Verdict(member.name, Say.NO, "match", found.reason)
-    if member.health is not Health.UP:
-        return Verdict(member.name, Say.WAIT, "health", f"{member.health.value}: {member.reason}".rstrip(": "))
-    if why := dict(ask.last).get(member.id):
-        return Verdict(member.name, Say.YES, "last", f"fits, but comes last: {why}")
-    return Verdict(member.name, Say.YES, "match", _how_often(found, ask.demand.unit_word))
+class _Judge:
+    """Who could, of those who may. What a class of equal clusters is told is worked out once."""
+
+    def __init__(self, ask: Ask, world: World) -> None:
+        self.last = dict(ask.last)
+        self._ask = ask
+        self._index = world.index
+        self._by_class: dict[str, Told] = {}
+
+    def tell(self, member: Member) -> Told:
+        """What can never be comes before what cannot be now: a misfit that is also down is a misfit."""
+        ask = self._ask
+        if member.is_interruptible and not ask.is_interruptible:
+            return INTERRUPTIBLE
+        if ask.needs_backend and member.backends and member.backends.isdisjoint(ask.backends):
+            return Told(Say.NO, "backend", f"has none of the backends {', '.join(ask.backends)}")
+        if ask.is_array and member.backends == ONLY_POLLS:
+            return POLLED
+        if member.graph is None:
+            return Told(Say.WAIT, "health", f"{member.health.value}: {member.reason or UNTOLD}")
+        fits = self._fits(member.graph)
+        if fits.say is Say.NO:
+            return fits
+        if member.health is not Health.UP:
+            return Told(Say.WAIT, "health", f"{member.health.value}: {member.reason}".rstrip(": "))
+        if why := self.last.get(member.id):
+            return Told(Say.YES, "last", f"fits, but comes last: {why}")
+        return fits
+
+    def _fits(self, graph: Graph) -> Told:
+        demand = self._ask.demand
+        told = None if demand.is_by_name else self._by_class.get(graph.signature)
+        if told is None:
+            found = self._index.verdict(demand, graph, by=self._ask.engine)
+            is_no = isinstance(found, Misfit)
+            said = found.reason if isinstance(found, Misfit) else _how_often(found, demand.unit_word)
+            told = self._by_class[graph.signature] = Told(Say.NO if is_no else Say.YES, "match", said)
+        return told
 
 
 def _how_often(found: Match, word: str) -> str:
@@ -98,21 +123,21 @@ def _how_often(found: Match, word: str) -> str:
     return f"fits; holds {found.slots} such {word}{'' if found.slots == 1 else 's'} at once"
 
 
-def _conclude(verdicts: tuple[Verdict, ...], missing: str) -> tuple[str, str]:
-    if any(verdict.say is Say.YES for verdict in verdicts):
+def _conclude(judged: list[tuple[Member, Told]], missing: str) -> tuple[str, str]:
+    if any(told.say is Say.YES for _, told in judged):
         return "assign", ""
-    waiting = [verdict for verdict in verdicts if verdict.say is Say.WAIT]
+    waiting = [each for each in judged if each[1].say is Say.WAIT]
     if waiting:
         return "hold", "waits for " + _gist(waiting)
-    if not verdicts:
+    if not judged:
         return "reject", missing or "no cluster is registered that you may see"
     # Who came furthest says most about why nobody takes it.
-    listed = _gist(sorted(verdicts, key=lambda verdict: STEPS.index(verdict.step), reverse=True))
+    listed = _gist(sorted(judged, key=lambda each: STEPS.index(each[1].step), reverse=True))
     return "reject", f"{missing or 'no cluster could ever run it'}: {listed}"
 
 
-def _gist(verdicts: list[Verdict], most: int = 5) -> str:
+def _gist(judged: list[tuple[Member, Told]], most: int = 5) -> str:
     """The first few reasons; `explain` has them all."""
-    parts = [f"{verdict.cluster}: {verdict.reason}" for verdict in verdicts[:most]]
-    more = len(verdicts) - most
+    parts = [f"{member.name}: {told.reason}" for member, told in judged[:most]]
+    more = len(judged) - most
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")

@@ -26,6 +26,7 @@ class Member:
     is_private: bool = False
     backends: frozenset[str] = frozenset()  # of its agents
     is_interruptible: bool = False  # its nodes may be taken away: only for jobs that bear it
+    is_silent: bool = False  # of a cordoned one: uncordoned, it would be down
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from switchyard.errors import NotFound
+from switchyard.errors import NotFound, TimedOut
 from switchyard.model.access import (
     EVERYONE,
     Grant,
@@ -35,9 +36,12 @@ from switchyard.model.selection import Scalar
 from switchyard.sdk.calls import at
 from switchyard.sdk.layouts import Layouts
 from switchyard.sdk.rules import Rules
+from switchyard.sdk.tokens import TokenCalls
+
+EMPTY_LOOK_S = 0.5  # between two looks at a cluster that empties
 
 
-class Administration(Rules, Layouts):
+class Administration(Rules, Layouts, TokenCalls):
     """The part of the client that is about the place, not about jobs."""
 
     def clusters(self, *, limit: int | None = None) -> Iterator[Cluster]:
@@ -74,6 +78,37 @@ class Administration(Rules, Layouts):
         )
         return self._patch(at("clusters", name), Cluster, body=body)
 
+    def drain_cluster(
+        self,
+        name: str,
+        *,
+        reason: str = "",
+        timeout_s: float | None = None,
+        on_progress: Callable[[Cluster], None] | None = None,
+    ) -> Cluster:
+        """Give a cluster no new jobs, and wait until its agents have none. `on_progress` is told what is left."""
+        self.change_cluster(name, cordoned=True, reason=reason)
+        return self.wait_empty(name, timeout_s=timeout_s, on_progress=on_progress)
+
+    def wait_empty(
+        self, name: str, *, timeout_s: float | None = None, on_progress: Callable[[Cluster], None] | None = None
+    ) -> Cluster:
+        """Wait until the agents of a cluster have no jobs."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            found = self.cluster(name)
+            if on_progress is not None:
+                on_progress(found)
+            if not found.held:
+                return found
+            left_s = EMPTY_LOOK_S if end is None else end - time.monotonic()
+            if left_s <= 0:
+                raise TimedOut(
+                    f"Cluster {name} still has {found.held} job{'' if found.held == 1 else 's'}.",
+                    next_step="Wait on, or cancel them: `yard cancel --cluster` names a cluster.",
+                )
+            time.sleep(min(left_s, EMPTY_LOOK_S))
+
     def delete_cluster(self, name: str, *, abandon: bool = False) -> None:
         """End a registration. `abandon`: also while jobs run there; they end as FAILED."""
         self._delete(at("clusters", name), query={"abandon": "true" if abandon else None})
@@ -97,9 +132,13 @@ class Administration(Rules, Layouts):
     def revoke_invite(self, invite: str) -> None:
         self._delete(at("invites", invite))
 
-    def submit_token(self, cluster: str) -> SubmitToken:
-        """A new submit token of this cluster. The old one ends."""
-        return self._post(at("clusters", cluster, "submit-token"), SubmitToken)
+    def submit_token(self, cluster: str, *, account: str | None = None) -> SubmitToken:
+        """A new submit token of this cluster; the old one ends. `account`: whose jobs they are that show only it."""
+        return self._post(at("clusters", cluster, "submit-token"), SubmitToken, query={"account": account})
+
+    def group_submit_token(self, group: str, *, account: str | None = None) -> SubmitToken:
+        """The same for all clusters of a group."""
+        return self._post(at("cluster-groups", group, "submit-token"), SubmitToken, query={"account": account})
 
     def agents(self, *, cluster: str | None = None, limit: int | None = None) -> Iterator[Agent]:
         return self._walk(at("agents"), Page[Agent], query={"cluster": cluster}, limit=limit)
@@ -147,7 +186,7 @@ class Administration(Rules, Layouts):
     def delete_user(self, name: str) -> None:
         self._delete(at("users", name))
 
-    def tokens(self, *, limit: int | None = None) -> Iterator[Token]:
+    def access_tokens(self, *, limit: int | None = None) -> Iterator[Token]:
         return self._walk(at("tokens"), Page[Token], limit=limit)
 
     def create_token(self, *, user: str | None = None, note: str = "", expires_s: int | None = None) -> NewToken:

@@ -25,10 +25,12 @@ from switchyard.model.api import (
 from switchyard.model.execution import ExecutionConfig, QualityOfService
 from switchyard.model.ids import is_id
 from switchyard.model.image import Compatibility
-from switchyard.model.job import Job, JobRequest, JobSpec, Limits, OnLost, State, Task
+from switchyard.model.job import Job, JobRequest, JobSpec, Limits, Native, OnLost, State, Task
 from switchyard.model.lifecycle import FINAL
+from switchyard.model.quote import Quotes
 from switchyard.model.retry import Retry
 from switchyard.model.selection import Scalar, Select
+from switchyard.model.stats import RouteStats
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.sdk.administration import Administration
 from switchyard.sdk.calls import PAGE_SIZE, at
@@ -75,7 +77,9 @@ class JobFields(TypedDict, total=False):
     cluster_label: str | None
     tags: Sequence[str] | None
     task_type: str | None
+    tokens: Mapping[str, int] | None
     execution: ExecutionConfig | Mapping[str, Any] | None
+    native: Native | Mapping[str, Any] | None
     quality_of_service: QualityOfService | Mapping[str, Any] | None
     on_lost: OnLost | str | None
     lost_after: int | str | None
@@ -89,6 +93,7 @@ class JobFields(TypedDict, total=False):
     match_engine: str | None
     select: str | Select | Mapping[str, Any] | None
     parameters: Mapping[str, Scalar] | None
+    spill: Sequence[str] | None
 
 
 class Client(Following, Administration, Graphs):
@@ -175,6 +180,10 @@ class Client(Following, Administration, Graphs):
     def plan(self, job: Base, **fields: Unpack[JobFields]) -> Plan:
         """Where the job would go and why. Stores nothing."""
         return self._post(at("plan"), Plan, body=self.request(job, **fields), repeatable=True)
+
+    def quote(self, job: Base, **fields: Unpack[JobFields]) -> Quotes:
+        """What the clusters that could run the job say: when it would begin, for how much. Submits nothing."""
+        return self._post(at("quotes"), Quotes, body=self.request(job, **fields), repeatable=True)
 
     def request(self, job: Base, **fields: Unpack[JobFields]) -> JobRequest:
         """The checked request that `submit` would send, with the submit tokens of the user's file."""
@@ -350,6 +359,10 @@ class Client(Following, Administration, Graphs):
     def explain(self, job: str) -> Explanation:
         """Every cluster's verdict, and what would help."""
         return self._get(at("jobs", job, "explain"), Explanation)
+
+    def route_stats(self, *, since_s: int = 3600) -> RouteStats:
+        """Where the jobs of that time went, counted by cluster, pool, label, queue, outcome and reason."""
+        return self._get(at("stats", "routes"), RouteStats, query={"since_s": since_s})
 
     def whoami(self) -> Me:
         return self._get(at("whoami"), Me)

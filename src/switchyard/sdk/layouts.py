@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from switchyard.model.api import Page
 from switchyard.model.layout import (
@@ -14,11 +14,12 @@ from switchyard.model.layout import (
     SetMember,
     SetRequest,
 )
+from switchyard.model.queue import DomainTags, Queue, QueueView, TagsRequest
 from switchyard.sdk.calls import Calls, at
 
 
 class Layouts(Calls):
-    """The part of the client that is about sets of clusters.
+    """The part of the client that is about sets of clusters, and queues.
 
     `etag`: of what is replaced or removed, as it was read; none at a write: there must be nothing yet; none at a
     removal: whatever is there. `reset`: only forget what was set at run time, so that the server's file holds again.
@@ -34,9 +35,11 @@ class Layouts(Calls):
     def pool(self, name: str) -> ClusterSet:
         return self._get(at("pools", name), ClusterSet)
 
-    def put_pool(self, name: str, members: Mapping[str, float], *, etag: str | None = None) -> ClusterSet:
-        """Give a pool these members, cluster → weight, and no others."""
-        return self._put(at("pools", name), ClusterSet, body=_request(members), headers=_seen(etag))
+    def put_pool(
+        self, name: str, members: Mapping[str, float], *, sticky: bool | None = None, etag: str | None = None
+    ) -> ClusterSet:
+        """Give a pool these members, cluster → weight, and no others. `sticky`: no idle cluster takes its jobs over."""
+        return self._put(at("pools", name), ClusterSet, body=_request(members, sticky), headers=_seen(etag))
 
     def delete_pool(self, name: str, *, etag: str | None = None, reset: bool = False) -> None:
         self._delete(at("pools", name), query=_reset(reset), headers=_seen(etag or "*"))
@@ -70,9 +73,30 @@ class Layouts(Calls):
     def delete_domain_pool(self, domain: str, *, etag: str | None = None, reset: bool = False) -> None:
         self._delete(at("layout", "domain-pools", domain), query=_reset(reset), headers=_seen(etag or "*"))
 
+    def queues(self, *, limit: int | None = None) -> Iterator[QueueView]:
+        return self._walk(at("queues"), Page[QueueView], limit=limit)
 
-def _request(members: Mapping[str, float]) -> SetRequest:
-    return SetRequest([SetMember(name, weight) for name, weight in members.items()])
+    def queue(self, name: str) -> QueueView:
+        return self._get(at("queues", name), QueueView)
+
+    def put_queue(self, name: str, queue: Queue, *, etag: str | None = None) -> QueueView:
+        """Give a queue these settings, and no others."""
+        return self._put(at("queues", name), QueueView, body=queue, headers=_seen(etag))
+
+    def delete_queue(self, name: str, *, etag: str | None = None, reset: bool = False) -> None:
+        self._delete(at("queues", name), query=_reset(reset), headers=_seen(etag or "*"))
+
+    def put_domain_tags(self, domain: str, tags: Sequence[str], *, etag: str | None = None) -> DomainTags:
+        """The queue tags of a domain's jobs, where neither the job nor an attribute gives any."""
+        path = at("layout", "domain-tags", domain)
+        return self._put(path, DomainTags, body=TagsRequest(list(tags)), headers=_seen(etag))
+
+    def delete_domain_tags(self, domain: str, *, etag: str | None = None, reset: bool = False) -> None:
+        self._delete(at("layout", "domain-tags", domain), query=_reset(reset), headers=_seen(etag or "*"))
+
+
+def _request(members: Mapping[str, float], sticky: bool | None = None) -> SetRequest:
+    return SetRequest([SetMember(name, weight) for name, weight in members.items()], sticky)
 
 
 def _seen(etag: str | None) -> dict[str, str]:

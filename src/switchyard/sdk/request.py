@@ -23,7 +23,7 @@ RESOURCE_FIELDS = Resources.__struct_fields__
 FIELDS = frozenset((*REQUEST_FIELDS, *SPEC_FIELDS, *RESOURCE_FIELDS))
 KEY_CHARS_MAX = 200  # as the server takes
 # What is given adds to these, key by key; all else it replaces.
-MERGED = frozenset({"env", "labels", "limits", "parameters", "retry"})
+MERGED = frozenset({"env", "labels", "limits", "native", "parameters", "retry", "tokens"})
 
 
 def job_request(

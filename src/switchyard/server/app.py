@@ -27,6 +27,7 @@ from switchyard.server.loops import Loops
 from switchyard.server.platform import layout_of, platform_of
 from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings
+from switchyard.server.token_section import tokens_of
 from switchyard.server.yard import Yard
 from switchyard.service.access import first_start
 from switchyard.service.bulk import Bulk, BulkInsert, unwritten_bulk
@@ -36,9 +37,10 @@ from switchyard.service.context import Context
 from switchyard.service.engines import Engines
 from switchyard.service.kinds import load_kinds
 from switchyard.service.layout import settle_file
-from switchyard.service.lease import LeaseAsk, SyncAsk, apply_leases, apply_syncs
+from switchyard.service.lease import LeaseAsk, Leasing, SyncAsk
 from switchyard.service.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.newjob import JobInsert
+from switchyard.service.rainbow import NumberedInsert, apply_numbered
 from switchyard.service.report import ReportWrite, apply_reports
 from switchyard.service.snapshots import Snapshots
 from switchyard.service.submit import Submit, unwritten
@@ -91,18 +93,23 @@ def build(settings: Settings) -> Yard:
         logs=logs,
         engines=engines,
         selections=read_selection(settings.config.selection)[0],
+        moving=settings.config.moving.terms,
+        tokens=tokens_of(settings.config.resourcemanager),
     )
+    committer.committed = context.tally.committed
     submit = Submit(context)
     bulk = Bulk(submit, ids)
     # The order in which the parts of a batch are applied.
     appliers[OutputWrite] = partial(apply_output, logs=logs)
     appliers[ReportWrite] = partial(apply_reports, logs=logs)
     appliers[Call] = apply_calls
-    appliers[SyncAsk] = apply_syncs
-    appliers[LeaseAsk] = apply_leases
+    leasing = Leasing(lambda: snapshots.laid.layout)
+    appliers[SyncAsk] = leasing.apply_syncs
+    appliers[LeaseAsk] = leasing.apply_leases
     appliers[JobInsert] = submit.apply_inserts
     appliers[BulkInsert] = bulk.apply
-    return Yard(settings, context, submit, bulk)
+    appliers[NumberedInsert] = partial(apply_numbered, submit)
+    return Yard(settings, context, submit, bulk, leasing)
 
 
 def _logs(settings: Settings) -> LogStore:
@@ -171,6 +178,7 @@ async def serve(settings: Settings, yard: Yard) -> None:
     if listener:
         listener.stop()
     yard.context.compiler.close()
+    yard.context.tokens.pools.close()
     yard.threads.shutdown(wait=False, cancel_futures=True)
     yard.context.committer.close(COMMIT_S if has_answered else 0)
     yard.context.database.close()

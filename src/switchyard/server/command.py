@@ -18,6 +18,7 @@ from switchyard.server.config import Config, read_config, sound_sections
 from switchyard.server.platform import read_platform
 from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings, is_loopback, parse_address
+from switchyard.server.token_section import token_mistakes
 from switchyard.service.cluster_resources import Templates
 
 EXAMPLES = """\
@@ -73,6 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--database", metavar="URL", help="sqlite:///FILE or postgresql://… (default: SQLite in DIR)")
     parser.add_argument("--tls-cert", metavar="FILE", help="serve TLS with this certificate (PEM)")
     parser.add_argument("--tls-key", metavar="FILE", help="and this key")
+    parser.add_argument(
+        "--tls-client-ca", metavar="FILE", help="gRPC: only clients with a certificate of this authority (PEM)"
+    )
     parser.add_argument("--no-auth", action="store_true", help="loopback only: every caller is the local admin")
     # For `make bench` alone: the same server with the commit left out, or with one commit per request.
     parser.add_argument("--bench", choices=["no-commit", "one-by-one"], default="", help=argparse.SUPPRESS)
@@ -90,6 +94,9 @@ def read_settings(options: argparse.Namespace) -> Settings:
     cert, key = _file(options.tls_cert, "--tls-cert", mistakes), _file(options.tls_key, "--tls-key", mistakes)
     if bool(options.tls_cert) != bool(options.tls_key):
         mistakes.append("--tls-cert and --tls-key go together")
+    client_ca = _file(options.tls_client_ca, "--tls-client-ca", mistakes)
+    if options.tls_client_ca and not (options.tls_cert and options.grpc):
+        mistakes.append("--tls-client-ca goes with --grpc, --tls-cert and --tls-key")
     config = _config(options.config, mistakes)
     templates = _templates(config, options.config, mistakes)
     data = Path(options.data or "~/.local/share/switchyard/server").expanduser().resolve()
@@ -107,6 +114,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
         grpc=grpc,
         tls_cert=cert,
         tls_key=key,
+        tls_client_ca=client_ca,
         is_open=options.no_auth,
         bench=options.bench,
         config=config,
@@ -145,7 +153,11 @@ def _config(file: str | None, mistakes: list[str]) -> Config:
     except YardError as exc:
         mistakes.append(exc.detail)
         config = sound_sections(text)
-    found = [*read_platform(config)[1], *read_selection(config.selection)[1]]
+    found = [
+        *read_platform(config)[1],
+        *read_selection(config.selection)[1],
+        *token_mistakes(config.resourcemanager),
+    ]
     if found or mistakes:
         found += strangers(msgspec.to_builtins(config.clusters))
     mistakes += [f"{path}: {mistake}" for mistake in found]

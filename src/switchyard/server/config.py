@@ -24,8 +24,11 @@ from switchyard.model.layout import WEIGHT_MAX
 from switchyard.model.log import OUTPUT_BYTES_MAX
 from switchyard.model.names import LabelKey, LabelValue, Name
 from switchyard.model.quantity import DURATION_S_MAX, parse_duration_s
+from switchyard.model.queue import Queue
 from switchyard.server.cluster_sections import doubles, strangers
 from switchyard.server.cluster_templates import ClusterResources, NamespaceMapping
+from switchyard.server.moving_section import Moving, Spill
+from switchyard.server.positions import with_positions
 
 Weight = Annotated[float, Meta(ge=0, le=WEIGHT_MAX)]
 Scalar = str | int | float
@@ -65,19 +68,15 @@ class ClustersSection(Section, frozen=True):
     labelClusterMap: dict[Name, list[WeightedCluster]] = {}
     defaultExecutionLabel: Name | None = None
     clusterPoolAssignments: dict[Name, PoolAssignment] = {}
+    stickyPools: list[Name] = []  # whose jobs no idle cluster takes over
 
 
-class QueueLimits(Section, frozen=True):
-    running: Annotated[int, Meta(ge=0)] | None = None
-
-
-class Queue(Section, frozen=True):
+class QueueConfig(Queue, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: Name
-    attributes: list[Name] = []
-    limits: QueueLimits = QueueLimits()
-    priority: int = 0
-    interruptible: bool = False  # what runs here may be preempted: only for jobs that bear it
-    backend: dict[Name, str] = {}
+
+    @property
+    def settings(self) -> Queue:
+        return Queue(**{field: getattr(self, field) for field in Queue.__struct_fields__})
 
 
 class Domain(Section, frozen=True):
@@ -121,22 +120,47 @@ class QualityOfService(Section, frozen=True):
 
 
 class RedisConfig(Section, frozen=True):
-    hostPaths: list[str] = []
+    """`hostPaths`: host:port, or of the Sentinels that know `primaryName`; `hostKey`: the password."""
+
+    hostPaths: list[Annotated[str, Meta(min_length=1, max_length=260)]] = []
     hostKey: str = ""
-    maxRetries: Annotated[int, Meta(ge=0)] = 3
+    maxRetries: Annotated[int, Meta(ge=0, le=10)] = 3
     primaryName: str = ""
 
 
 class ResourceManager(Section, frozen=True):
+    """Token pools: which kind, what bounds them, and what jobs of a type of task need of them."""
+
     type: typing.Literal["noop", "memory", "redis"] = "noop"
     resourceMaxQuota: Annotated[int, Meta(ge=0)] = 100
     redis: RedisConfig = RedisConfig()
-    taskTypes: dict[str, dict[str, Annotated[int, Meta(ge=0)]]] = {}
+    taskTypes: dict[Name, dict[str, Annotated[int, Meta(ge=0)]]] = {}
+    # The longest lease of a caller; after a loss of what was granted nothing is granted for so long.
+    leaseMax: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "5m"
+
+    def __post_init__(self) -> None:
+        parse_duration_s(self.leaseMax)
 
 
 class Rainbow(Section, frozen=True):
-    registration_secret: Annotated[str, Meta(min_length=1)]
+    """Rainbow's door on the gRPC port. `handover_ttl`: how long a job counts whose end nobody reports."""
+
+    registration_secret: Annotated[str, Meta(min_length=1, max_length=512)]
     anonymous_match: bool = False
+    receive_lease: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "60s"
+    handover_ttl: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "24h"
+
+    def __post_init__(self) -> None:
+        parse_duration_s(self.receive_lease)
+        parse_duration_s(self.handover_ttl)
+
+    @property
+    def receive_lease_us(self) -> int:
+        return parse_duration_s(self.receive_lease) * 1_000_000
+
+    @property
+    def handover_ttl_us(self) -> int:
+        return parse_duration_s(self.handover_ttl) * 1_000_000
 
 
 class MatchSection(Section, frozen=True):
@@ -153,9 +177,14 @@ class Selection(Section, frozen=True):
     options: dict[str, Any] = {}
     stale: typing.Literal["use", "ignore"] = "use"
     stale_after: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "3m"
+    quote_deadline_s: Annotated[float, Meta(ge=0.1, le=60)] = 2.0  # for clusters that are asked for quotes
 
     def __post_init__(self) -> None:
         parse_duration_s(self.stale_after)
+
+    @property
+    def quote_wait_us(self) -> int:
+        return round(self.quote_deadline_s * 1_000_000)
 
     @property
     def stale_after_us(self) -> int:
@@ -191,6 +220,12 @@ class Retention(Section, frozen=True):
         return None if value in (0, "0", "never") else parse_duration_s(value) * 1_000_000
 
 
+class MetricsSection(Section, frozen=True):
+    """Whether `/metrics` is for everybody who can reach the server; else it needs the role view on the platform."""
+
+    anonymous: bool = False
+
+
 def _domains() -> list[Name | Domain]:
     return [Domain("development"), Domain("staging"), Domain("production")]
 
@@ -199,7 +234,7 @@ class Config(Section, frozen=True):
     """The whole file."""
 
     clusters: ClustersSection = ClustersSection()
-    queues: list[Queue] = []
+    queues: list[QueueConfig] = []
     domains: list[Name | Domain] = msgspec.field(default_factory=_domains)
     task_resources: TaskResources = TaskResources()
     execution_config: ExecutionConfig = ExecutionConfig()
@@ -210,8 +245,11 @@ class Config(Section, frozen=True):
     rainbow: Rainbow | None = None
     match: MatchSection = MatchSection()
     selection: Selection = Selection()
+    moving: Moving = Moving()
+    spill: Spill = Spill()
     logs: Logs = Logs()
     retention: Retention = Retention()
+    metrics: MetricsSection = MetricsSection()
 
     @property
     def all_domains(self) -> list[Domain]:
@@ -231,7 +269,7 @@ def read_config(text: str, *, where: str) -> Config:
     if mistakes:
         clusters = value.get("clusters") if isinstance(value, dict) else None
         mistakes += [*doubles(clusters), *strangers(clusters)]
-        listed = "\n".join(f"  - {mistake}" for mistake in mistakes[:MISTAKES_MAX])
+        listed = "\n".join(f"  - {mistake}" for mistake in with_positions(mistakes[:MISTAKES_MAX], text))
         raise Malformed(
             f"{where} has {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}:\n{listed}",
             next_step="Correct them all and start again.",
@@ -259,6 +297,8 @@ def sound_sections(text: str) -> Config:
 def find_mistakes(value: Any, kind: Any, path: str) -> list[str]:
     """Every mistake below a value. msgspec stops at the first, so containers are walked here, leaves left to it."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated and isinstance(value, (list, dict)):
+        return find_mistakes(value, arguments[0], path) or _leaf(value, kind, path)
     if origin is types.UnionType and type(None) in arguments:
         if value is None:
             return []

@@ -44,7 +44,7 @@ class Listener:
         if loop is None or loop.is_closed():
             return
         if payload == "*":
-            loop.call_soon_threadsafe(self._yard.hub.wake_all)
+            loop.call_soon_threadsafe(self._yard.heard_anything)
             return
         woken = msgspec.json.decode(payload, type=Woken)
         loop.call_soon_threadsafe(self._yard.heard, woken)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 
@@ -11,16 +12,21 @@ import structlog
 
 from switchyard.errors import YardError
 from switchyard.model.cluster import Load
+from switchyard.server.config import Rainbow
 from switchyard.server.yard import Yard
-from switchyard.service import upkeep, waiting
+from switchyard.service import moving, places, pollers, token_jobs, upkeep, waiting
 from switchyard.service.committer import Batch
+from switchyard.service.quoted import Quoting
 from switchyard.service.retention import Retention, Terms
+from switchyard.service.token_line import TokenCare
 from switchyard.store import access, clusters, leases
 
 log = structlog.get_logger()
 # A job that another replica let wait, by a world it saw a moment late, is looked at after this at the latest.
 LOOK_S_MAX = 10.0
+POLLING = Rainbow("-")  # what was handed out comes back, also when the door has been closed since
 CLEAN_S_MAX = 600.0  # between two clean-ups; terms that are shorter than days are looked at sooner
+QUOTES_S = 0.01  # between two looks at what waits for quotes, however often it is kicked
 
 
 class Loops:
@@ -36,8 +42,11 @@ class Loops:
         )
         self._flushed: dict[str, Load | None] = {}  # agent → the load that is written down
         self._clean_at = 0.0  # on the monotonic clock
+        self._quoting = Quoting(yard.context)
         self._looked: tuple[int, int] | None = None  # the versions of world and access at the last look at what waits
-        self._rest_until = self._look_at = 0.0
+        self._rest_until = self._look_at = self._enforce_at = 0.0
+        self._mover = moving.Mover()
+        self._tokens = TokenCare()
 
     def start(self) -> None:
         pace = self._yard.settings.pace
@@ -46,6 +55,7 @@ class Loops:
             ("flush", pace.flush_s, self._flush),
             ("sweep", pace.sweep_s, self._sweep),
             ("upkeep", pace.upkeep_s, self._upkeep),
+            ("quotes", 1.0, self._quotes),
             ("checkpoint", pace.checkpoint_s, self._checkpoint),
             ("give up", 1.0, self._give_up),
         ):
@@ -135,18 +145,40 @@ class Loops:
         context, leadership = self._yard.context, self._leadership
         if not leadership.take(context):
             return
-        moved = upkeep.move_unleased(context, leadership)
+        moved = moving.move_unleased(context, leadership)
         lost = upkeep.judge_silent(context, leadership) + upkeep.judge_silent_ranges(context, leadership)
+        polling = self._yard.settings.config.rainbow or POLLING
+        pollers.take_back(context, lease_us=polling.receive_lease_us)
+        pollers.let_go(context, ttl_us=polling.handover_ttl_us)
         waiting.release_due(context, leadership)
         waiting.settle_after(context, leadership)
         waiting.expire(context, leadership)
         waiting.report_late(context, leadership)
         waiting.let_crowds_go(context, leadership)
+        self._tend_tokens()
         routed = self._route_now()
-        if moved or lost or routed:
-            log.info("upkeep", moved=moved, lost=lost, routed=routed)
+        promoted = self._enforce_now() + places.promote(context, leadership, self._tokens)
+        moved += self._mover.look(context, leadership)  # last: what waits comes before who waits somewhere already
+        if moved or lost or routed or promoted:
+            log.info("upkeep", moved=moved, lost=lost, routed=routed, promoted=promoted)
         if time.monotonic() >= self._clean_at:
             self._clean_now()
+
+    def _tend_tokens(self) -> None:
+        """Token pools that are away must keep no other chore from being done."""
+        assert self._leadership.epoch is not None
+        try:
+            token_jobs.tend(self._yard.context, self._tokens, term=self._leadership.epoch)
+        except YardError as exc:
+            log.warning("token pools", error=exc.inner)
+
+    def _enforce_now(self) -> int:
+        """Limits change rarely, and whether they hold is counted: not at each kick."""
+        if time.monotonic() < self._enforce_at:
+            return 0
+        changed = places.enforce(self._yard.context, self._leadership, self._tokens)
+        self._enforce_at = time.monotonic() + self._yard.settings.pace.upkeep_s
+        return changed
 
     def _route_now(self) -> int:
         """Look at what waits when something may have changed for it, for at most a fifth of the time."""
@@ -154,13 +186,15 @@ class Loops:
         snapshots = yard.context.snapshots
         versions = (snapshots.world.version, snapshots.access.version)
         is_due = began >= self._look_at or (
-            began >= self._rest_until and (yard.is_pending_new or versions != self._looked)
+            began >= self._rest_until
+            # Leases of callers end by themselves, and nobody says so.
+            and (yard.is_pending_new or versions != self._looked or yard.context.tokens.counts.waiting)
         )
         if not is_due:
             return 0
         yard.is_pending_new, self._looked = False, versions  # first: what comes from here on needs another look
         try:
-            routed = upkeep.route_waiting(yard.context, self._leadership)
+            routed = upkeep.route_waiting(yard.context, self._leadership, self._tokens)
         except YardError:
             yard.is_pending_new = True
             raise
@@ -175,6 +209,15 @@ class Loops:
         self._clean_at = 0.0 if is_left else time.monotonic() + pause_s
         if self._retention.removed:
             log.info("removed", **self._retention.removed)
+
+    async def _quotes(self) -> None:
+        """Every server decides what waits for quotes; it is kicked, or comes when the next one is due."""
+        while True:
+            self._yard.quote_kick.clear()
+            wait_s = await self._yard.in_thread(self._quoting.go)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._yard.quote_kick.wait(), wait_s)
+            await asyncio.sleep(QUOTES_S)
 
     async def _checkpoint(self) -> None:
         if self._yard.context.database.is_sqlite:

@@ -11,6 +11,7 @@ from switchyard.errors import YardError
 from switchyard.model.execution import Tier
 from switchyard.model.layout import Layout
 from switchyard.model.quantity import parse_duration_s
+from switchyard.model.queue import known_tags
 from switchyard.policy.kinds import BUILTIN
 from switchyard.policy.kinds.cluster_assignment import ClusterAssignment, ClusterAssignmentValue
 from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabel, ExecutionClusterLabelValue
@@ -24,7 +25,6 @@ from switchyard.server.cluster_sections import doubles, twice
 from switchyard.server.config import Config, ResourceSet
 from switchyard.service.clusters import RESERVED
 
-DEFAULT_QUEUE = "default"  # built in: it takes what no tag sends elsewhere
 OLD_WORDS = {"ephemeralStorage": "ephemeral_storage"}
 
 
@@ -45,12 +45,16 @@ def read_platform(config: Config) -> tuple[Platform, list[str]]:
     label = config.clusters.defaultExecutionLabel
     if label is not None:
         values[ExecutionClusterLabel.name] = ExecutionClusterLabelValue(label)
+    queues = {each.name: each.settings for each in config.queues}
     platform = Platform(
         domains=domains,
         pools=frozenset(config.clusters.poolNameClusterMap),
         labels=frozenset(config.clusters.labelClusterMap),
-        tags=frozenset(tag for queue in config.queues for tag in (queue.name, *queue.attributes)) | {DEFAULT_QUEUE},
+        tags=known_tags(queues),
+        queues=queues,
         tiers_s=_tiers(config, mistakes),
+        spill=config.spill.by_pool,
+        task_tokens={name: dict(needed) for name, needed in config.resourcemanager.taskTypes.items()},
         values=values,
         domain_values=_domain_values(config, mistakes),
     )
@@ -59,7 +63,7 @@ def read_platform(config: Config) -> tuple[Platform, list[str]]:
 
 
 def layout_of(config: Config) -> Layout:
-    """What the config says of clusters, pools and labels."""
+    """What the config says of clusters, pools, labels and queues."""
     clusters = config.clusters
     return Layout(
         {each.name: each.enabled for each in clusters.clusterConfigs},
@@ -67,6 +71,9 @@ def layout_of(config: Config) -> Layout:
         {name: {each.id: each.weight for each in members} for name, members in clusters.labelClusterMap.items()},
         clusters.defaultExecutionLabel,
         {domain: assigned.pool for domain, assigned in clusters.clusterPoolAssignments.items()},
+        sorted(set(clusters.stickyPools)),
+        {each.name: each.settings for each in config.queues},
+        {each.id: each.tags for each in config.all_domains if each.tags},
     )
 
 
@@ -163,6 +170,12 @@ def _mistakes(config: Config, platform: Platform) -> list[str]:
         found += [f"{section}.{name}: there is no such domain" for name in named if name not in platform.domains]
     if (label := clusters.defaultExecutionLabel) is not None and label not in platform.labels:
         found.append(f"clusters.defaultExecutionLabel: labelClusterMap has no label {label!r}")
+    found += config.spill.strangers(platform.pools)
+    found += [
+        f"clusters.stickyPools: there is no pool {pool!r}"
+        for pool in dict.fromkeys(clusters.stickyPools)
+        if pool not in platform.pools
+    ]
     kinds = Kinds(BUILTIN)
     for domain, values in platform.domain_values.items():
         for name, value in values.items():

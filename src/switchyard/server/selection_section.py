@@ -14,6 +14,7 @@ def read_selection(section: Selection) -> tuple[Selections, list[str]]:
         section.options,
         is_stale_used=section.stale == "use",
         stale_after_us=section.stale_after_us,
+        quote_wait_us=section.quote_wait_us,
     )
     try:
         found.check()

@@ -53,6 +53,7 @@ class Settings:
     grpc: tuple[str, int] | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    tls_client_ca: Path | None = None  # gRPC's clients show a certificate of this authority
     is_open: bool = False  # --no-auth
     bench: str = ""  # for the benchmark alone: no-commit or one-by-one
     config: Config = field(default_factory=Config)

@@ -19,6 +19,8 @@ from switchyard.service.bulk import Bulk
 from switchyard.service.committer import Woken, Write
 from switchyard.service.context import Context
 from switchyard.service.fit import Fitting
+from switchyard.service.inquiries import QUOTES, Handing
+from switchyard.service.lease import Leasing
 from switchyard.service.submit import Submit
 
 T = TypeVar("T")
@@ -27,18 +29,20 @@ log = structlog.get_logger()
 RECKON_S = 0.02
 COMMIT_S_MAX = 30.0  # an accepted change waits no longer for its commit
 READY_S = 5.0  # without an answer of the database for this long, a balancer should ask another replica
-LOADED = frozenset({"access", "clusters", "layout", "policy"})  # what is kept in memory here
-ROUTED_BY = frozenset({"pending", "clusters", "layout", "access"})  # changes that may let a waiting job go
+LOADED = frozenset({"access", "clusters", "layout", "policy", "tokens"})  # what is kept in memory here
+ROUTED_BY = frozenset({"pending", "clusters", "layout", "access", "tokens"})  # changes that may let a waiting job go
+PROMOTED_BY = frozenset({"queues"})  # changes that may give a job its place in a limited queue
 
 
 class Yard:
     """What the doors are handed."""
 
-    def __init__(self, settings: Settings, context: Context, submit: Submit, bulk: Bulk) -> None:
+    def __init__(self, settings: Settings, context: Context, submit: Submit, bulk: Bulk, leasing: Leasing) -> None:
         self.settings = settings
         self.context = context
         self.submit = submit
         self.bulk = bulk
+        self.leasing = leasing
         self.fit = Fitting(context)
         self.hub = Hub()
         self.threads = ThreadPoolExecutor(settings.bounds.threads, thread_name_prefix="use-case")
@@ -53,6 +57,8 @@ class Yard:
         self._commits: deque[tuple[float, asyncio.Future[Any]]] = deque()  # oldest first
         self.looked_us = 0  # when a credential that was not found last made us look at the store
         self.next_look: asyncio.Task[None] | None = None  # the look that all who miss something now wait for
+        self.handing = Handing(context)  # questions to agents
+        self.quote_kick = asyncio.Event()  # somebody asks for quotes, or has answered
         self.pending_kick = asyncio.Event()
         self.is_pending_new = True  # a job came to wait, or what some wait for may have come
         self._is_reckoning = False
@@ -134,15 +140,38 @@ class Yard:
 
     def woken(self, woken: Woken) -> None:
         """Somebody committed something, here or in another replica. On the loop."""
+        if QUOTES in woken.versions:
+            self.handing.note()
+            self.quote_kick.set()
         self.hub.wake(woken.clusters, woken.jobs)
         if not ROUTED_BY.isdisjoint(woken.versions):
             self.is_pending_new = True
             self.pending_kick.set()
+        elif not PROMOTED_BY.isdisjoint(woken.versions):
+            self.pending_kick.set()
+
+    def kick_pending(self) -> None:
+        """What a waiting job waits for may have come, and no commit says so. From any thread."""
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.woken, Woken([], [], ["pending"]))
 
     def heard(self, woken: Woken) -> None:
         """Another replica committed something. On the loop."""
         self.woken(woken)
-        if woken.versions and not self._is_refreshing:
+        if woken.versions:
+            self._refresh_soon()
+
+    def heard_anything(self) -> None:
+        """Another replica committed more than fits into a notice, or nobody listened for a while. On the loop."""
+        self.hub.wake_all()
+        self.handing.note()
+        self.quote_kick.set()
+        self.is_pending_new = True
+        self.pending_kick.set()
+        self._refresh_soon()
+
+    def _refresh_soon(self) -> None:
+        if not self._is_refreshing:
             self._is_refreshing = True
             self.threads.submit(self._refresh)
 

@@ -37,6 +37,7 @@ class ArrayJob:
     failed: int
     cancelled: int
     is_cancelling: bool
+    places: int | None = None  # how many its limited queue lets run at once
     is_changed: bool = False
     ranges: dict[int, RangeState] = field(default_factory=dict)
 
@@ -53,12 +54,19 @@ class ArrayJob:
             failed=row.tasks_failed,
             cancelled=row.tasks_cancelled,
             is_cancelling=row.cancel_us is not None,
+            places=row.places,
         )
 
     @property
     def spare(self) -> int:
         """How many more tasks may run at once."""
-        return len(self.todo) if self.row.array_max is None else max(0, self.row.array_max - self.live)
+        bounds = [bound for bound in (self.row.array_max, self.places) if bound is not None]
+        return max(0, min(bounds) - self.live) if bounds else len(self.todo)
+
+    @property
+    def left(self) -> int:
+        """The tasks that have not ended."""
+        return self.live + len(self.todo) + sum(len(IdSet.parse(indexes)) for _, indexes in self.later)
 
     @property
     def is_ready(self) -> bool:
@@ -86,6 +94,8 @@ class ArrayJob:
             "tasks_cancelled": self.cancelled,
             "is_ready": self.is_ready,
         }
+        if self.places is not None:
+            change["places"] = min(self.places, self.left)  # what it cannot use any more is others'
         if self.row.state == State.ASSIGNED.value and self.state is State.RUNNING:
             change |= {"leased_us": now_us, "started_us": now_us, "expires_us": None, "late_from_us": None}
         if self.later:
@@ -306,7 +316,7 @@ class Arrays:
 
 def _note(batch: Batch, array: ArrayJob, kind: str, reason: str) -> None:
     done = array.ok + array.failed + array.cancelled
-    said = reason or f"{done} tasks ended, {array.live} live, {len(array.todo) + _later_count(array)} left"
+    said = reason or f"{done} tasks ended, {array.live} live, {array.left - array.live} left"
     batch.event(
         array.row.id,
         kind,
@@ -316,10 +326,6 @@ def _note(batch: Batch, array: ArrayJob, kind: str, reason: str) -> None:
         cluster_id=array.row.cluster_id,
         reason=said,
     )
-
-
-def _later_count(array: ArrayJob) -> int:
-    return sum(len(IdSet.parse(indexes)) for _, indexes in array.later)
 
 
 def _range_columns(each: RangeState, now_us: int) -> dict[str, Any]:

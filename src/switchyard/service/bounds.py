@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 from msgspec import Struct
 
 from switchyard.errors import UnknownName
 from switchyard.match.demand import Demand
 from switchyard.model.job import JobRequest
+from switchyard.model.quantity import parse_duration_s
+from switchyard.model.spill import opened, parse_rule, pools_of
 from switchyard.policy.draft import Draft
 from switchyard.route.ask import Ask
+from switchyard.route.route import Ruling, rule
 from switchyard.route.world import World
 from switchyard.service.rights import Actor
 from switchyard.service.selections import Named
@@ -29,7 +34,11 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
     engine: str | None = None  # the match engine it asked for
     select: Named | None = None  # the selection algorithm it asked for, with its options
     parameters: str = ""  # what that may reckon with, as JSON
+    is_array: bool = False
     order: tuple[str, ...] = ()  # the clusters as the request lists them: steps that do not sort go by it
+    spill: tuple[str, ...] = ()  # what becomes of it when it waits for long (model/spill.py)
+    spill_from: str = ""  # who gave these rules
+    within_s: int | None = None  # by its own word too late to begin, where such a rule may end the waiting sooner
 
     def ask(
         self,
@@ -40,8 +49,9 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
         engine: str,
         last: tuple[tuple[str, str], ...] = (),
         hidden: frozenset[str] | None = None,
+        waited_s: float = 0,
     ) -> Ask:
-        """What the job asks of the router, with the grants its owner has now."""
+        """What the job asks of the router, with the grants its owner has now and the pools its waiting has opened."""
         by_token = frozenset(self.by_token)
         return Ask(
             demand,
@@ -50,11 +60,13 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
             named=None if self.named is None else frozenset(self.named),
             last=last,
             pool=self.pool,
+            spilled=opened(self.spill, waited_s) if self.spill else (),
             label=self.label,
             tags=self.tags,
             backends=self.backends,
             needs_backend=self.needs_backend,
             is_interruptible=self.is_interruptible,
+            is_array=self.is_array,
             engine=engine,
         )
 
@@ -79,7 +91,24 @@ def bounds_of(
         request.match_engine,
         select,
         msgspec.json.encode(request.parameters, order="sorted").decode() if request.parameters else "",
+        request.array is not None,
         tuple(each.name for each in request.clusters),
+        draft.spill,
+        draft.spill_from,
+        parse_duration_s(request.expires_after) if draft.spill and request.expires_after is not None else None,
+    )
+
+
+def rule_within(bounds: Bounds, ask: Ask, world: World) -> Ruling:
+    """The ruling on a job's ask. What only a pool that opens later could run waits for it instead of being rejected."""
+    ruling = rule(ask, world)
+    if ruling.outcome != "reject" or ask.spilled == (pools := pools_of(bounds.spill)):
+        return ruling
+    if rule(dataclasses.replace(ask, spilled=pools), world).outcome == "reject":
+        return ruling
+    coming = next(each for each in map(parse_rule, bounds.spill) if each.pool not in (None, *ask.spilled))
+    return dataclasses.replace(
+        ruling, outcome="hold", reason=f"waits: after {coming.after} it may run in pool {coming.pool}; {ruling.reason}"
     )
 
 

@@ -85,6 +85,7 @@ class Bulk:
                 writes.append(decided)
             except YardError as exc:
                 refused[place] = exc
+        self._submit.count_refused(refused.values())
         if refused and not request.each:
             raise _refusal(refused, len(request.jobs))
         return BulkInsert(
@@ -126,6 +127,7 @@ class Bulk:
                 continue
             insert(batch, write)
             made[write.row["id"]] = write.created
+        self._submit.count(batch, [write for write in bulk.writes if write.row["id"] in made])
         return BulkAccepted(_answer(bulk, made, refused), is_new=True)
 
     def _held(self, batch: Batch, bulk: BulkInsert) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -12,22 +12,23 @@ from switchyard.model.cluster import (
     Cluster,
     ClusterChange,
     ClusterRequest,
+    Health,
     Invite,
     InviteRequest,
     NewInvite,
-    SubmitToken,
 )
 from switchyard.model.names import readable
 from switchyard.model.poll import Join, Joined
-from switchyard.model.selection import StateValue
+from switchyard.model.selection import Scalar, StateValue
 from switchyard.route.world import Member
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import holds, make_credential, split_credential
+from switchyard.service.quotes import record_of
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import ClusterEntry
 from switchyard.service.states import set_by_hand, state_of
-from switchyard.store import access, clusters, graphs, leases
+from switchyard.store import access, clusters, graphs, leases, submit_tokens
 
 BY_FILE = "config file"  # who registers a cluster that the server's file names
 DISABLED = "the server's file does not enable it"
@@ -54,7 +55,7 @@ def cluster_view(context: Context, member: Member | None) -> Cluster:
         raise NoSuchCluster("The cluster was deleted a moment ago.")
     bound_us = context.selections.stale_after_us
     state = state_of(context.snapshots, member.id, now_us=context.now_us(), stale_after_us=bound_us)
-    return _view(context, member, row, state)
+    return msgspec.structs.replace(_view(context, member, row, state), quotes=record_of(context, member.id))
 
 
 def _view(context: Context, member: Member, row: ClusterEntry, state: list[StateValue]) -> Cluster:
@@ -83,13 +84,13 @@ def cluster_create(context: Context, actor: Actor, request: ClusterRequest) -> C
     def apply(batch: Batch) -> str:
         if clusters.cluster_by_name(batch.tx, request.name) is not None:
             raise NameTaken(f"There is a cluster {request.name} already.")
-        return _register(batch, context, actor.name, request)
+        return register(batch, context, actor.name, request)
 
     cluster_id = context.committer.call(apply)
     return cluster_view(context, context.snapshots.world.by_id.get(cluster_id))
 
 
-def _register(batch: Batch, context: Context, actor: str, request: ClusterRequest) -> str:
+def register(batch: Batch, context: Context, actor: str, request: ClusterRequest) -> str:
     """A new registration; open to everyone's jobs unless private."""
     if request.name in RESERVED:
         raise NameTaken(f"No cluster can be called {request.name}: it is a word of the API.")
@@ -104,7 +105,6 @@ def _register(batch: Batch, context: Context, actor: str, request: ClusterReques
         "labels": msgspec.json.encode(request.labels, order="sorted").decode(),
         "backend": "",
         "graph": None,
-        "submit_token_hash": None,
         "created_us": batch.now_us,
         "deleted_us": None,
     }
@@ -124,7 +124,7 @@ def register_configured(
     The file's word counts when it is new; what was cordoned or let go at run time since stays so.
     """
     row = clusters.cluster_by_name(batch.tx, name)
-    cluster_id = row.id if row else _register(batch, context, BY_FILE, ClusterRequest(name))
+    cluster_id = row.id if row else register(batch, context, BY_FILE, ClusterRequest(name))
     if row is not None and is_enabled == was_enabled:
         return
     if is_enabled and (row is None or row.reason != DISABLED):
@@ -158,7 +158,10 @@ def cluster_change(context: Context, actor: Actor, name: str, change: ClusterCha
     actor.need_cluster(Role.OPERATE if is_operating else Role.ADMIN, member)
     columns: dict[str, object] = {}
     if change.is_cordoned is not None:
-        columns |= {"is_cordoned": change.is_cordoned, "reason": change.reason if change.is_cordoned else ""}
+        # Said once more without a reason: the one before still holds.
+        before_reason = member.reason if member.health is Health.CORDONED else ""
+        reason = (change.reason or before_reason) if change.is_cordoned else ""
+        columns |= {"is_cordoned": change.is_cordoned, "reason": reason}
     if change.is_private is not None:
         columns["is_private"] = change.is_private
     if change.groups is not None:
@@ -191,17 +194,37 @@ def cluster_delete(context: Context, actor: Actor, name: str, *, abandon: bool =
     """The registration ends: its agents are gone, its grants too; a new one of the name inherits no jobs."""
     member = visible(context, actor, name)
     actor.need_cluster(Role.ADMIN, member)
+    registration_end(context, member, by=actor.name, abandon=abandon)
+
+
+def registration_end(context: Context, member: Member, *, by: str, abandon: bool) -> None:
+    """Whoever asks has the right to."""
 
     def apply(batch: Batch) -> None:
-        refuse_while_held(batch, context.snapshots.fleet.by_cluster.get(member.id, ()), f"cluster {name}", abandon)
+        agents = context.snapshots.fleet.by_cluster.get(member.id, ())
+        refuse_while_held(batch, agents, f"cluster {member.name}", abandon)
         clusters.cluster_change(batch.tx, member.id, {"deleted_us": batch.now_us, "graph": None})
         graphs.source_delete_of(batch.tx, member.id)
         clusters.agent_delete_of(batch.tx, member.id, at_us=batch.now_us)
         access.grant_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id)
+        submit_tokens.token_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id)
         bump(batch, "clusters")
         bump(batch, "access")
         batch.clusters.add(member.id)  # its parked polls come back now, and are told
-        audited(batch, context, actor.name, "cluster.delete", name, before=_gist(cluster_view(context, member)))
+        audited(batch, context, by, "cluster.delete", member.name, before=_gist(cluster_view(context, member)))
+
+    context.committer.call(apply)
+
+
+def state_said(context: Context, cluster_id: str, state: Mapping[str, Scalar | None], *, by: str) -> None:
+    """A cluster that only polls says how it is. It holds until it says otherwise."""
+
+    def apply(batch: Batch) -> None:
+        row = clusters.cluster_lock(batch.tx, cluster_id)
+        if row is not None:
+            changed = set_by_hand(row.state, state, at_us=batch.now_us, by=by)
+            clusters.cluster_change(batch.tx, cluster_id, {"state": changed})
+            bump(batch, "clusters")
 
     context.committer.call(apply)
 
@@ -217,21 +240,6 @@ def refuse_while_held(batch: Batch, agent_ids: Sequence[str], what: str, abandon
         )
 
 
-def submit_token(context: Context, actor: Actor, name: str) -> SubmitToken:
-    """A new submit token for a cluster; the old one ends."""
-    member = visible(context, actor, name)
-    actor.need_cluster(Role.ADMIN, member)
-    token, hash_ = make_credential("submit", member.id)
-
-    def apply(batch: Batch) -> None:
-        clusters.cluster_change(batch.tx, member.id, {"submit_token_hash": hash_})
-        bump(batch, "clusters")
-        audited(batch, context, actor.name, "cluster.submit-token", name)
-
-    context.committer.call(apply)
-    return SubmitToken(name, token)
-
-
 def invite(context: Context, actor: Actor, name: str, request: InviteRequest) -> NewInvite:
     """A join token for a cluster, which is registered if it is new."""
     existing = context.snapshots.world.by_name.get(name)
@@ -245,7 +253,7 @@ def invite(context: Context, actor: Actor, name: str, request: InviteRequest) ->
     def apply(batch: Batch) -> Invite:
         row = clusters.cluster_by_name(batch.tx, name)
         fresh = ClusterRequest(name, request.is_private, request.groups)
-        cluster_id = row.id if row else _register(batch, context, actor.name, fresh)
+        cluster_id = row.id if row else register(batch, context, actor.name, fresh)
         info = Invite(
             id=invite_id,
             cluster=name,
@@ -313,7 +321,7 @@ def join(context: Context, token: str, request: Join, *, is_open: bool) -> Joine
     credential, hash_ = make_credential("agent", agent_id)
 
     def apply(batch: Batch) -> str:
-        cluster_id = _admitted_by(batch, parts, request) if parts else _join_open(batch, context, request)
+        cluster_id = admitted_by(batch, parts, request) if parts else _join_open(batch, context, request)
         before = clusters.agent_by_name(batch.tx, cluster_id, request.name)
         if before is not None:
             if before.journal != request.journal and context.snapshots.is_live(before.id):
@@ -326,7 +334,7 @@ def join(context: Context, token: str, request: Join, *, is_open: bool) -> Joine
                 audited(batch, context, f"agent:{request.name}", "agent.rejoin", request.cluster)
                 return str(before.id)
             clusters.agent_change(batch.tx, before.id, {"deleted_us": batch.now_us})
-        clusters.agent_insert(batch.tx, _agent_row(batch, agent_id, cluster_id, hash_, request))
+        clusters.agent_insert(batch.tx, agent_row(batch, agent_id, cluster_id, hash_, request))
         clusters.cluster_change(batch.tx, cluster_id, {"backend": request.backend})
         bump(batch, "clusters")
         audited(batch, context, f"agent:{request.name}", "agent.join", request.cluster, after={"agent": agent_id})
@@ -337,7 +345,7 @@ def join(context: Context, token: str, request: Join, *, is_open: bool) -> Joine
     return Joined(joined_id, request.cluster, credential)
 
 
-def _agent_row(batch: Batch, agent_id: str, cluster_id: str, hash_: str, request: Join) -> dict[str, object]:
+def agent_row(batch: Batch, agent_id: str, cluster_id: str, hash_: str, request: Join) -> dict[str, object]:
     return {
         "id": agent_id,
         "cluster_id": cluster_id,
@@ -355,7 +363,7 @@ def _agent_row(batch: Batch, agent_id: str, cluster_id: str, hash_: str, request
     }
 
 
-def _admitted_by(batch: Batch, parts: tuple[str, str], request: Join) -> str:
+def admitted_by(batch: Batch, parts: tuple[str, str], request: Join) -> str:
     """Check and use up a join token."""
     invite_id, secret = parts
     row = clusters.invite_get(batch.tx, invite_id)
@@ -377,7 +385,7 @@ def _admitted_by(batch: Batch, parts: tuple[str, str], request: Join) -> str:
 def _join_open(batch: Batch, context: Context, request: Join) -> str:
     """With --no-auth an agent joins without a token, and registers its cluster."""
     row = clusters.cluster_by_name(batch.tx, request.cluster)
-    return row.id if row else _register(batch, context, "local-admin", ClusterRequest(request.cluster))
+    return row.id if row else register(batch, context, "local-admin", ClusterRequest(request.cluster))
 
 
 def _gist(cluster: Cluster) -> dict[str, object]:

@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -55,6 +56,7 @@ class Batch:
     jobs: set[str] = field(default_factory=set)
     versions: set[str] = field(default_factory=set)
     freed: Counter[str] = field(default_factory=Counter)  # crowds (store/crowds.py) in which so many jobs ended
+    asked: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)  # shapes put to clusters (inquiries.py)
     settled: list[Callable[[], None]] = field(default_factory=list)  # called once it is durable
 
     def event(
@@ -84,8 +86,14 @@ class Batch:
         self.jobs.add(job_id)
 
     def free(self, row: Any, count: int = 1) -> None:
-        """A job that counted in its crowd does so no more: others of it may go."""
-        if row.crowd is not None and count > 0 and (row.agent_id is not None or row.array is not None):
+        """A job that counted in its crowd, or had places of its queue or tokens, does so no more: others may go."""
+        if count <= 0:
+            return
+        if row.places is not None:
+            self.versions.add("queues")
+        if row.tokens is not None:
+            self.versions.add("pending")  # the leader gives its tokens back, and others may wait for them
+        if row.crowd is not None and (row.agent_id is not None or row.array is not None):
             self.freed[row.crowd] += count
 
     def woken(self) -> Woken:
@@ -150,9 +158,16 @@ class Committer:
         # Set by the server: told after each commit, before the waiters are; and who tells them.
         self.after_commit: Callable[[Woken], None] = lambda _woken: None
         self.deliver: Callable[[list[tuple[Callable[[Any], None], Any]]], None] = _deliver_here
+        # And after each transaction: how many writes were in it, and how many seconds it took.
+        self.committed: Callable[[int, float], None] = lambda _writes, _seconds: None
 
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Writes in the queue."""
+        return len(self._queue) + len(self._later)
 
     def close(self, timeout_s: float = 5) -> None:
         """Commit what is queued, then end."""
@@ -252,6 +267,7 @@ class Committer:
             groups.setdefault(type(item.write), []).append(index)
         if self._left_out and set(groups) <= set(self._left_out):
             return [self._left_out[type(item.write)](item.write) for item in items]
+        began = perf_counter()
         with self._database.write() as tx:
             batch = Batch(tx, self._now_us(), is_replay=is_replay)
             batch.rows = jobs.job_lock(tx, (job for item in items for job in item.write.job_ids()))
@@ -266,6 +282,7 @@ class Committer:
             woken = batch.woken()
             if woken.clusters or woken.jobs or woken.versions:
                 dialect.notify(tx, msgspec.json.encode(woken).decode())
+        self.committed(len(items), perf_counter() - began)
         self._tell(batch, woken)
         return [results[index] for index in range(len(items))]
 

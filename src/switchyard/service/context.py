@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from switchyard.route.moving import MovingTerms
 from switchyard.service.committer import Batch, Committer
 from switchyard.service.compiler import Compiler
 from switchyard.service.engines import Engines
 from switchyard.service.log_store import LogStore
 from switchyard.service.selections import Selections
 from switchyard.service.snapshots import Snapshots
+from switchyard.service.tally import Tally
+from switchyard.service.token_settings import Tokens
 from switchyard.store import access
 from switchyard.store.database import Database
 from switchyard.store.events import counter_take
@@ -32,6 +35,9 @@ class Context:
     compiler: Compiler = field(default_factory=Compiler)
     engines: Engines = field(default_factory=Engines)
     selections: Selections = field(default_factory=Selections)
+    tally: Tally = field(default_factory=Tally)
+    moving: MovingTerms = field(default_factory=MovingTerms)
+    tokens: Tokens = field(default_factory=Tokens)
 
 
 def bump(batch: Batch, version: str) -> None:

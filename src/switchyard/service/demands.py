@@ -39,7 +39,8 @@ def demand_of_spec(spec: JobSpec) -> Demand:
     return demand_of_form(spec.demand, requires)
 
 
-def largest_task(demand: Demand) -> dict[str, int]:
+@lru_cache(maxsize=FORMS_MAX)
+def largest_task(demand: Demand) -> Mapping[str, int]:
     """What one task asks for at most, in the words of task resources: a slot's content, or that of a top vertex."""
     found: dict[str, int] = {}
     for task in _tasks(demand.needs):

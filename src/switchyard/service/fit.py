@@ -15,7 +15,6 @@ from switchyard.match.engine import Misfit, engine
 from switchyard.match.free import free_part
 from switchyard.model.access import Role
 from switchyard.model.cluster import Health
-from switchyard.model.graph import Graph
 from switchyard.model.verdict import Fit, FitAnswer, FitRequest
 from switchyard.route.world import Member, World
 from switchyard.service.context import Context
@@ -109,7 +108,7 @@ class Fitting:
                 places=said.places,
                 health=member.health.value,
             )
-        now, why = self._now(member, graph, demand, name) if with_now else (None, "")
+        now, why = fits_now(self._context, member, demand, by=name) if with_now else (None, "")
         return Fit(
             member.name,
             ever=True,
@@ -120,18 +119,19 @@ class Fitting:
             health=member.health.value,
         )
 
-    def _now(self, member: Member, graph: Graph, demand: Demand, name: str) -> tuple[bool | None, str]:
-        """From what the agent last said is free; that it is up and takes jobs at all comes first."""
-        if member.health is not Health.UP:
-            return False, f"{member.health.value}: {member.reason}".rstrip(": ")
-        load = self._context.snapshots.load_of(member.id)
-        if load is None or load.free is None or load.signature != graph.signature:
-            return None, "its agent does not say what is free on which node"
-        free = free_part(graph, load.free)
-        if free is None:
-            return False, "nothing is free"
-        said = engine(name).satisfy(demand, free)
-        return (False, said.reason) if isinstance(said, Misfit) else (True, said.undecided)
+
+def fits_now(context: Context, member: Member, demand: Demand, *, by: str) -> tuple[bool | None, str]:
+    """From what the agent last said is free; that it is up and takes jobs at all comes first. None: nobody knows."""
+    if member.health is not Health.UP:
+        return False, f"{member.health.value}: {member.reason}".rstrip(": ")
+    load, graph = context.snapshots.load_of(member.id), member.graph
+    if load is None or load.free is None or graph is None or load.signature != graph.signature:
+        return None, "its agent does not say what is free on which node"
+    free = free_part(graph, load.free)
+    if free is None:
+        return False, "nothing is free"
+    said = engine(by).satisfy(demand, free)
+    return (False, said.reason) if isinstance(said, Misfit) else (True, said.undecided)
 
 
 def _demand(request: FitRequest) -> Demand:

@@ -197,7 +197,7 @@ def _change(
             rows = graphs.source_all(tx, member.id)
         old = {row.subsystem: Source(row.body, row.bytes, row.hash) for row in rows}
         new = changed(old)
-        graph = _compiled(context, new, where=f"cluster {member.name}")
+        graph = compiled(context, new, where=f"cluster {member.name}")
 
         def apply(batch: Batch, old: Sources = old, new: Sources = new, graph: Graph | None = graph) -> bool:
             if clusters.cluster_lock(batch.tx, member.id) is None:
@@ -218,7 +218,7 @@ def _change(
     raise Busy(f"Others change the graph of cluster {member.name} at the same time.")
 
 
-def _compiled(context: Context, sources: Sources, *, where: str) -> Graph | None:
+def compiled(context: Context, sources: Sources, *, where: str) -> Graph | None:
     main = main_of(sources)
     if sum(source.size for source in sources.values()) > SOURCES_BYTES_MAX:
         raise Malformed(f"{where}: its graphs have over {SOURCES_BYTES_MAX} bytes together.")
@@ -240,16 +240,19 @@ def _swap(batch: Batch, cluster_id: str, old: Sources, new: Sources, *, by: str)
         graphs.source_delete(batch.tx, cluster_id, name)
     for name, source in sorted(new.items()):
         if old.get(name) is None or old[name].hash != source.hash:
-            row = {
-                "cluster_id": cluster_id,
-                "subsystem": name,
-                "hash": source.hash,
-                "body": source.body,
-                "bytes": source.size,
-                "actor": by,
-                "at_us": batch.now_us,
-            }
-            graphs.source_put(batch.tx, row)
+            graphs.source_put(batch.tx, source_row(batch, cluster_id, name, source, by=by))
+
+
+def source_row(batch: Batch, cluster_id: str, subsystem: str, source: Source, *, by: str) -> dict[str, object]:
+    return {
+        "cluster_id": cluster_id,
+        "subsystem": subsystem,
+        "hash": source.hash,
+        "body": source.body,
+        "bytes": source.size,
+        "actor": by,
+        "at_us": batch.now_us,
+    }
 
 
 def _visible(context: Context, caller: Caller, name: str) -> Member:

@@ -1,4 +1,4 @@
-"""Jobs: look, list, cancel, events, explain. Reading needs `view` on the project, or the job to be yours."""
+"""Jobs: look, list, cancel, events. Reading needs `view` on the project, or the job to be yours."""
 
 from __future__ import annotations
 
@@ -14,22 +14,17 @@ from switchyard.model.api import Event, Page
 from switchyard.model.attributes import JobPolicy
 from switchyard.model.ids import LENGTH, is_id
 from switchyard.model.idset import IdSet
-from switchyard.model.job import Job, JobSpec, State, Tally
+from switchyard.model.job import Job, State, Tally, Usage
 from switchyard.model.lifecycle import FINAL, cancel
 from switchyard.model.names import readable
-from switchyard.model.verdict import Explanation, Plan, Say
-from switchyard.route.explain import hints
-from switchyard.route.route import rule
+from switchyard.model.queue import queue_of
 from switchyard.service.arrays import Arrays, cancel_tasks
 from switchyard.service.bounds import decode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
-from switchyard.service.demands import demand_of_spec
-from switchyard.service.newjob import verdicts_from
 from switchyard.service.report import change_of, life_of, read_avoid, record
 from switchyard.service.rights import Actor
-from switchyard.service.selecting import select_or_hold
-from switchyard.service.snapshots import owner_of
+from switchyard.service.token_needs import needs_of
 from switchyard.store import events, jobs
 from switchyard.store.database import Tx
 
@@ -172,75 +167,6 @@ def next_events(
     return items, items[-1].seq if len(items) == limit else max(newest, items[-1].seq if items else after)
 
 
-def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
-    """Why the job is where it is: the verdicts of its last decision, those of now, and what would help."""
-    world = context.snapshots.world
-    with context.database.read() as tx:
-        row = visible_job(tx, actor, ref)
-        body = jobs.verdicts_get(tx, row.plan_hash) if row.plan_hash else None
-        earlier = jobs.attempt_list(tx, row.id)
-        waits = jobs.dependency_list(tx, row.id)
-        policy = policy_of(tx, row)
-    spec = msgspec.json.decode(row.spec, type=JobSpec)
-    bounds = decode_bounds(row.bounds)
-    engine = bounds.engine or context.engines.default
-    # What the owner may, as the reader may see it: an administrator's grants are no reason why a user's job should run.
-    owner = owner_of(context.snapshots.access, row.owner)
-    by_token = frozenset(bounds.by_token) if row.owner == actor.name else frozenset()
-    hidden = actor.hidden_clusters(world) - by_token
-    ask = bounds.ask(demand_of_spec(spec), owner, world, engine=engine, last=last_of(row), hidden=hidden)
-    unseen = {member.name for member in world.members if member.id in ask.hidden}
-    state = State(row.state)
-    decided = None
-    if body is not None:
-        outcome = "assign" if row.cluster else ("reject" if state is State.REJECTED else "hold")
-        verdicts = [verdict for verdict in verdicts_from(body) if verdict.cluster not in unseen]
-        algorithm, _ = context.selections.choose(bounds.select)
-        decided = Plan(row.cluster, verdicts, algorithm, row.id, outcome, row.reason, engine)
-    now = list(select_or_hold(context, rule(ask, world), bounds).verdicts)
-    stuck = state in (State.PENDING, State.REJECTED)
-    return Explanation(
-        job=row.id,
-        state=state.value,
-        plan=decided,
-        now=now,
-        hints=hints(ask, world) if stuck or not any(verdict.say is Say.YES for verdict in now) else [],
-        notes=[*_notes(row, spec, earlier), *_waits(row, waits)],
-        policy=policy,
-    )
-
-
-def _notes(row: jobs.Row, spec: JobSpec, earlier: Sequence[jobs.Row]) -> list[str]:
-    notes = [
-        f"attempt {past.attempt} on {past.cluster or '(removed)'} ended: {past.ended} {past.reason}".rstrip()
-        for past in earlier
-    ]
-    if row.cancel_us is not None and State(row.state) not in FINAL:
-        notes.append("its end was asked for; it counts as cancelled once the cluster confirms")
-    if State(row.state) is State.ASSIGNED:
-        held = "an agent has the lease" if row.agent_id else "it waits in line for its lease"
-        notes.append(f"assigned to {row.cluster}: {held}")
-    if spec.image:
-        notes.append("the image is passed on; a local backend runs the command on the host (containers: ignore)")
-    return notes
-
-
-def _waits(row: jobs.Row, waits: Sequence[jobs.Row]) -> list[str]:
-    notes = [f"begins after {each.on_id} ended {each.condition}" for each in waits]
-    if row.late_us is not None:
-        notes.append("late: it waited for longer than its queueing budget")
-    if "hold" in (row.blocked or ""):
-        notes.append("held: `yard release` lets it go")
-    if row.tries:
-        notes.append(f"retry {row.tries} of {row.retries}")
-    if (tally := tally_of(row)) is not None:
-        notes.append(
-            f"array of {tally.total}: {tally.ok} ok, {tally.failed} failed, {tally.cancelled} cancelled, "
-            f"{tally.live} live, {tally.waiting} waiting"
-        )
-    return notes
-
-
 def last_of(row: jobs.Row) -> tuple[tuple[str, str], ...]:
     """The clusters that come last for a job."""
     return tuple(sorted((cluster_id, avoid.why) for cluster_id, avoid in read_avoid(row.avoid).items()))
@@ -298,6 +224,7 @@ def job_view(row: jobs.Row) -> Job:
         exit_code=row.exit_code,
         signal=row.signal,
         native_id=row.native_id,
+        usage=msgspec.json.decode(row.usage, type=Usage) if row.usage else None,
         created_us=row.created_us,
         assigned_us=row.assigned_us,
         leased_us=row.leased_us,
@@ -313,7 +240,10 @@ def job_view(row: jobs.Row) -> Job:
         tasks=tally_of(row),
         pool=bounds.pool,
         cluster_label=bounds.label,
+        queue=queue_of(row.lane),
         tags=list(bounds.tags),
+        spill=list(bounds.spill),
+        tokens=needs_of(row.tokens, row.array, row.array_max),
     )
 
 

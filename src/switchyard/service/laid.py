@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from switchyard.model.layout import Change, Layout, Part, lay_over
+from switchyard.model.queue import Queue
 from switchyard.store import layout as layout_store
 from switchyard.store.database import Tx
 
 FILE = "file"  # the part under which the base is kept, whole
+# What the parts hold that are more than a name.
+KINDS: dict[Part, Any] = {
+    Part.POOL: dict[str, float],
+    Part.LABEL: dict[str, float],
+    Part.QUEUE: Queue,
+    Part.DOMAIN_TAGS: list[str],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +61,6 @@ def load_laid(tx: Tx, version: int, *, before: Laid) -> Laid:
 
 
 def read_standing(row: layout_store.Row) -> Standing:
-    value = None if row.value is None else msgspec.json.decode(row.value, type=dict[str, float] | str)
-    return Standing(Change(Part(row.part), row.name, value), row.etag, row.changed_us, row.changed_by)
+    part = Part(row.part)
+    value = None if row.value is None else msgspec.json.decode(row.value, type=KINDS.get(part, str))
+    return Standing(Change(part, row.name, value), row.etag, row.changed_us, row.changed_by)

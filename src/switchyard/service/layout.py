@@ -17,6 +17,7 @@ from switchyard.model.access import Role
 from switchyard.model.layout import (
     NO_LAYOUT,
     SETS_MAX,
+    STICKY,
     ClusterSet,
     Layout,
     LayoutView,
@@ -24,11 +25,15 @@ from switchyard.model.layout import (
     Part,
     SetMember,
     SetRequest,
+    Value,
     set_mistakes,
 )
 from switchyard.model.names import NAME_HINT, is_name
+from switchyard.model.queue import Queues, known_tags
+from switchyard.model.spill import pools_of
 from switchyard.policy.kinds.cluster_assignment import ClusterAssignment, ClusterAssignmentValue
 from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabel, ExecutionClusterLabelValue
+from switchyard.policy.kinds.execution_queue import ExecutionQueue, ExecutionQueueValue
 from switchyard.service.attributes import Condition
 from switchyard.service.clusters import register_configured
 from switchyard.service.committer import Batch
@@ -41,13 +46,15 @@ from switchyard.store.database import Tx
 
 log = structlog.get_logger()
 At = tuple[Part, str]
-Value = dict[str, float] | str
 Check = Callable[[Tx, Layout], None]  # in the write's own transaction, on the layout as it is there
 WORDS = {
     Part.POOL: "pool",
     Part.LABEL: "cluster label",
     Part.DEFAULT_LABEL: "default label",
     Part.DOMAIN_POOL: "pool of the domain",
+    Part.STICKY: "stickiness of the pool",
+    Part.QUEUE: "queue",
+    Part.DOMAIN_TAGS: "queue tags of the domain",
 }
 _SORTED = msgspec.json.Encoder(order="sorted")
 
@@ -61,13 +68,13 @@ def layout_view(context: Context, actor: Actor) -> LayoutView:
         set_list(context, actor, Part.LABEL),
         None if default is None else _named_view(laid, Part.DEFAULT_LABEL, "", default),
         [_named_view(laid, Part.DOMAIN_POOL, *each) for each in sorted(laid.layout.domain_pools.items())],
-        {name: is_on for name, is_on in laid.base.clusters.items() if name in _visible(context, actor)},
+        {name: is_on for name, is_on in laid.base.clusters.items() if name in visible_clusters(context, actor)},
     )
 
 
 def set_list(context: Context, actor: Actor, part: Part) -> list[ClusterSet]:
     laid = context.snapshots.laid
-    visible = _visible(context, actor)
+    visible = visible_clusters(context, actor)
     sets = laid.layout.pools if part is Part.POOL else laid.layout.labels
     return [_set_view(laid, part, name, sets[name], visible) for name in sorted(sets)]
 
@@ -77,7 +84,7 @@ def set_get(context: Context, actor: Actor, part: Part, name: str) -> ClusterSet
     found = laid.layout.get(part, name)
     if not isinstance(found, dict):
         raise _missing(laid.layout, part, name)
-    return _set_view(laid, part, name, found, _visible(context, actor))
+    return _set_view(laid, part, name, found, visible_clusters(context, actor))
 
 
 def set_put(
@@ -85,18 +92,22 @@ def set_put(
 ) -> ClusterSet:
     """Give a pool or a label these members, and no others; every mistake is said at once."""
 
+    if part is Part.LABEL and request.sticky is not None:
+        raise Malformed(f"The {WORDS[part]} {name}: only a pool is sticky or not.")
+
     def check(tx: Tx, _: Layout) -> None:
         known = clusters.cluster_names(tx) | set(context.snapshots.laid.base.clusters)
         if mistakes := set_mistakes(request.members, known):
             raise Malformed(f"The {WORDS[part]} {name}: " + "; ".join(mistakes) + ".")
 
-    _put(
+    put_part(
         context,
         actor,
         (part, name),
         {each.id: each.weight for each in request.members},
         condition=condition,
         check=check,
+        sticky=request.sticky,
     )
     return set_get(context, actor, part, name)
 
@@ -106,7 +117,7 @@ def default_label_put(context: Context, actor: Actor, label: str, *, condition: 
         if label not in layout.labels:
             raise _unknown(layout, Part.LABEL, label)
 
-    _put(context, actor, (Part.DEFAULT_LABEL, ""), label, condition=condition, check=check)
+    put_part(context, actor, (Part.DEFAULT_LABEL, ""), label, condition=condition, check=check)
     return _named_view(context.snapshots.laid, Part.DEFAULT_LABEL, "", label)
 
 
@@ -119,7 +130,7 @@ def domain_pool_put(context: Context, actor: Actor, domain: str, pool: str, *, c
         if pool not in layout.pools:
             raise _unknown(layout, Part.POOL, pool)
 
-    _put(context, actor, (Part.DOMAIN_POOL, domain), pool, condition=condition, check=check)
+    put_part(context, actor, (Part.DOMAIN_POOL, domain), pool, condition=condition, check=check)
     return _named_view(context.snapshots.laid, Part.DOMAIN_POOL, domain, pool)
 
 
@@ -137,11 +148,13 @@ def remove(
             raise NotFound(f"Nothing was set at run time for {_what(part, name)}.")
         if before is None and not is_reset:
             raise _missing(laid.layout, part, name)
-        tag = _tag(laid, part, name) if standing is None else (standing.etag, standing.changed_by)
+        tag = tag_of(laid, part, name) if standing is None else (standing.etag, standing.changed_by)
         condition.check_tag(*tag, _what(part, name))
         after = laid.base.get(part, name) if is_reset else None
         if after is None:
             _refuse_in_use(batch.tx, laid.layout, part, name)
+        if part is Part.POOL:
+            layout_store.layout_forget(batch.tx, Part.STICKY.value, name)
         if after is None and laid.base.get(part, name) is not None:
             _write(batch, context, actor, (part, name), None)
         else:
@@ -194,7 +207,16 @@ def _decode_base(row: layout_store.Row) -> Layout:
     return msgspec.json.decode(row.value, type=Layout)
 
 
-def _put(context: Context, actor: Actor, at: At, value: Value, *, condition: Condition, check: Check) -> None:
+def put_part(
+    context: Context,
+    actor: Actor,
+    at: At,
+    value: Value,
+    *,
+    condition: Condition,
+    check: Check,
+    sticky: bool | None = None,
+) -> None:
     part, name = at
     actor.need_platform(Role.ADMIN)
     if name and not is_name(name):
@@ -203,11 +225,15 @@ def _put(context: Context, actor: Actor, at: At, value: Value, *, condition: Con
     def apply(batch: Batch) -> None:
         bump(batch, "layout")  # first: its lock makes all writers, on all servers, one after the other
         laid = _laid_in(batch.tx, context)
-        condition.check_tag(*_tag(laid, part, name), _what(part, name))
+        condition.check_tag(*tag_of(laid, part, name), _what(part, name))
         check(batch.tx, laid.layout)
         if at not in laid.rows and layout_store.layout_count(batch.tx) >= SETS_MAX:
-            raise BadRequest(f"{SETS_MAX} pools and labels are set, which is the most.", next_step="Remove some first.")
+            raise BadRequest(
+                f"{SETS_MAX} pools, labels and queues are set, which is the most.", next_step="Remove some first."
+            )
         _write(batch, context, actor, at, value)
+        if sticky is not None:
+            _write(batch, context, actor, (Part.STICKY, name), STICKY if sticky else None)
         before = laid.layout.get(part, name)
         audited(batch, context, actor.name, f"{part.value}.put", name, before=_told(before), after=_told(value))
 
@@ -225,23 +251,31 @@ def _write(batch: Batch, context: Context, actor: Actor, at: At, value: Value | 
     layout_store.layout_put(batch.tx, part.value, name, columns)
 
 
-def _told(value: Value | None) -> dict[str, float] | dict[str, str] | None:
+def _told(value: Value | None) -> object:
     """What the audit keeps, which is always an object."""
+    if isinstance(value, list):
+        return {"tags": value}
     return {"name": value} if isinstance(value, str) else value
 
 
 def _refuse_in_use(tx: Tx, layout: Layout, part: Part, name: str) -> None:
     """What others name must not vanish under them: every submit there would be refused."""
     users: list[str] = []
+    if part is Part.QUEUE:
+        refuse_lost_tags(tx, layout, {each: queue for each, queue in layout.queues.items() if each != name})
+        return
     if part is Part.POOL:
         users = [f"the domain {domain}" for domain, pool in sorted(layout.domain_pools.items()) if pool == name]
-        kind, value = ClusterAssignment.name, msgspec.json.encode(ClusterAssignmentValue(name)).decode()
+        kind = ClusterAssignment.name
+        rules = [msgspec.json.decode(each, type=ClusterAssignmentValue) for each in attributes.row_values(tx, kind)]
+        rows = sum(name in (rule.cluster_pool_name, *pools_of(rule.spill or ())) for rule in rules)
     elif part is Part.LABEL:
         users = ["the default label"] if layout.default_label == name else []
         kind, value = ExecutionClusterLabel.name, msgspec.json.encode(ExecutionClusterLabelValue(name)).decode()
+        rows = attributes.row_values(tx, kind).count(value)
     else:
         return
-    if (rows := attributes.row_count_of(tx, kind, value)) > 0:
+    if rows:
         users.append(f"{rows} attribute{'' if rows == 1 else 's'} of kind {kind}")
     if users:
         raise Conflict(
@@ -250,12 +284,27 @@ def _refuse_in_use(tx: Tx, layout: Layout, part: Part, name: str) -> None:
         )
 
 
+def refuse_lost_tags(tx: Tx, layout: Layout, queues: Queues) -> None:
+    """A tag that is stored somewhere stays known to some queue. `queues`: as they would be."""
+    lost = known_tags(layout.queues) - known_tags(queues)
+    users = [f"the domain {domain}" for domain, tags in sorted(layout.domain_tags.items()) if lost & set(tags)]
+    kind = ExecutionQueue.name
+    rules = [msgspec.json.decode(each, type=ExecutionQueueValue) for each in attributes.row_values(tx, kind)]
+    if rows := sum(not lost.isdisjoint(rule.tags) for rule in rules):
+        users.append(f"{rows} attribute{'' if rows == 1 else 's'} of kind {kind}")
+    if users:
+        raise Conflict(
+            f"No queue would have the tags {', '.join(sorted(lost))} any more, which {', '.join(users)} give to jobs.",
+            next_step="Let them name others first, or give the tags to another queue.",
+        )
+
+
 def _laid_in(tx: Tx, context: Context) -> Laid:
     """As the store has it, within the writer's own transaction: another server may have changed it a moment ago."""
     return load_laid(tx, 0, before=context.snapshots.laid)
 
 
-def _tag(laid: Laid, part: Part, name: str) -> tuple[str | None, str]:
+def tag_of(laid: Laid, part: Part, name: str) -> tuple[str | None, str]:
     """What identifies the value that holds, and who gave it; none where there is none."""
     value, standing = laid.layout.get(part, name), laid.rows.get((part, name))
     if value is None:
@@ -268,22 +317,23 @@ def _tag(laid: Laid, part: Part, name: str) -> tuple[str | None, str]:
 def _set_view(laid: Laid, part: Part, name: str, members: dict[str, float], visible: frozenset[str]) -> ClusterSet:
     shown = [SetMember(each, weight) for each, weight in members.items() if each in visible]
     standing = laid.rows.get((part, name))
-    etag, _ = _tag(laid, part, name)
+    etag, _ = tag_of(laid, part, name)
     assert etag is not None
+    is_sticky = part is Part.POOL and name in laid.layout.sticky
     if standing is None:
-        return ClusterSet(name, shown, "file", etag)
-    return ClusterSet(name, shown, "set", etag, standing.changed_us, standing.changed_by)
+        return ClusterSet(name, shown, "file", etag, sticky=is_sticky)
+    return ClusterSet(name, shown, "set", etag, standing.changed_us, standing.changed_by, sticky=is_sticky)
 
 
 def _named_view(laid: Laid, part: Part, domain: str, name: str) -> Named:
     standing = laid.rows.get((part, domain))
-    etag, _ = _tag(laid, part, domain)
+    etag, _ = tag_of(laid, part, domain)
     if standing is None:
         return Named(name, "file", etag or "", domain)
     return Named(name, "set", standing.etag, domain, standing.changed_us, standing.changed_by)
 
 
-def _visible(context: Context, actor: Actor) -> frozenset[str]:
+def visible_clusters(context: Context, actor: Actor) -> frozenset[str]:
     """The clusters one may see, and for an administrator also those that are named and not there."""
     layout = context.snapshots.laid.layout
     seen = frozenset(each.name for each in context.snapshots.world.members if actor.may_cluster(Role.VIEW, each))
@@ -306,6 +356,8 @@ def _unknown(layout: Layout, part: Part, name: str) -> UnknownName:
 
 
 def _known(layout: Layout, part: Part) -> str:
+    if part in (Part.QUEUE, Part.DOMAIN_TAGS):
+        return "`yard queue ls` lists what there is."
     if part not in (Part.POOL, Part.LABEL):
         return "`yard pool ls` and `yard cluster-label ls` list what there is."
     names = layout.pools if part is Part.POOL else layout.labels

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -14,17 +14,26 @@ from switchyard.errors import UnknownName
 from switchyard.model.access import Role
 from switchyard.model.api import Created
 from switchyard.model.idset import parse_array
-from switchyard.model.job import JobRequest, State
+from switchyard.model.job import JobRequest, JobSpec, State
 from switchyard.model.lifecycle import Life, assign, reject
 from switchyard.model.quantity import parse_duration_s
-from switchyard.model.verdict import Plan, Verdict
+from switchyard.model.queue import lane_of
+from switchyard.model.spill import rejects_after
+from switchyard.model.verdict import Plan
 from switchyard.policy.admit import Admitted, Record
 from switchyard.policy.draft import Draft
 from switchyard.route.route import Ruling
+from switchyard.route.select.weighted import draw
+from switchyard.route.verdicts import encode_verdicts
+from switchyard.route.world import World
 from switchyard.service.committer import Batch
 from switchyard.service.demands import demand_of_spec
+from switchyard.service.inquiries import QUOTES, Inquiry, ask_for_job, inquiry_of
+from switchyard.service.limits import FREED, QUEUE
+from switchyard.service.quotes import use_row
 from switchyard.service.rights import Actor
-from switchyard.store import jobs
+from switchyard.service.token_needs import why_tokens
+from switchyard.store import jobs, quotes
 
 INTEGER_MAX = 2**63 - 1  # what the database's integers hold
 
@@ -41,6 +50,14 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
+class Asking:
+    """For whose quotes a new job waits, and how long."""
+
+    inquiry: Inquiry
+    wait_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobInsert:
     """A job that waits for its commit."""
 
@@ -53,6 +70,8 @@ class JobInsert:
     body_hash: str
     actor: Actor
     after: tuple[tuple[str, str], ...] = ()  # jobs to wait for, each with the condition
+    asking: Asking | None = None  # it waits for quotes
+    quoted: dict[str, Any] | None = None  # what was quoted, where its cluster was chosen by that
 
     def job_ids(self) -> Iterable[str]:
         return ()
@@ -66,11 +85,13 @@ def new_job(
     decided: Plan,
     cluster_id: str | None,
     bounds: str,
+    lane: str,
+    needs_place: bool = False,
     key: str | None,
     body: bytes,
     now_us: int,
 ) -> JobInsert:
-    """The write of a job that was decided."""
+    """The write of a job that was decided. `needs_place`: it could be assigned, and waits for that alone."""
     request = admitted.request
     spec_body = _SORTED.encode(request.spec).decode()
     life = life_after(decided.outcome)
@@ -81,7 +102,7 @@ def new_job(
         "owner": actor.name,
         "project": request.project,
         "domain": request.domain,
-        "lane": _lane(admitted),
+        "lane": lane,
         "state": life.state.value,
         "reason": decided.reason,
         "priority": request.priority,
@@ -106,16 +127,19 @@ def new_job(
         **_rarer_columns(request, life, now_us),
         **_ruled_columns(admitted.draft, life, now_us),
     }
+    if needs_place:
+        row["blocked"] = QUEUE
     created = Created(decided.seed, life.state.value, decided.chosen, decided.reason)
     after = tuple(parse_after(text) for text in request.after) if request.after else ()
     body_hash = sha256(body).hexdigest() if key else ""
     return JobInsert(row, spec_body, kept, admitted.record, created, key, body_hash, actor, after)
 
 
-def _lane(admitted: Admitted) -> str:
-    """Jobs that only some backends may run wait in a line of their own: they must not stand before the others."""
-    lane = f"{admitted.queue}/{admitted.request.project}"
-    return f"{lane} {','.join(admitted.draft.backends)}" if admitted.draft.backends else lane
+def lane_for(admitted: Admitted, job_id: str) -> str:
+    """The lane of a new job; of several queues that have its tags, its id decides."""
+    names = admitted.queues
+    queue = names[0] if len(names) == 1 else names[draw(job_id, names, [1.0] * len(names))]
+    return lane_of(queue, admitted.request.project, admitted.draft.backends)
 
 
 def _rarer_columns(request: JobRequest, life: Life, now_us: int) -> dict[str, Any]:
@@ -144,6 +168,11 @@ def _ruled_columns(draft: Draft, life: Life, now_us: int) -> dict[str, Any]:
         found |= {"workflow": request.workflow, "launch_plan": request.launch_plan}
     if life.state is State.REJECTED:
         return found
+    if draft.spill and (rule := rejects_after(draft.spill)) is not None:
+        within_s = rule.after_s if request.expires_after is None else parse_duration_s(request.expires_after)
+        found["expires_us"] = now_us + min(rule.after_s, within_s) * 1_000_000
+    if draft.tokens:
+        found["tokens"] = _SORTED.encode(draft.tokens).decode()
     if draft.budget_s is not None:
         found["late_from_us"] = now_us + draft.budget_s * 1_000_000
     if draft.parallel_max is not None and request.array is not None:
@@ -157,11 +186,27 @@ def _ruled_columns(draft: Draft, life: Life, now_us: int) -> dict[str, Any]:
     return found
 
 
-def held_back(decided: Plan, request: JobRequest) -> Plan:
-    """A job that is held, or waits for others, goes nowhere yet."""
-    if decided.outcome != "assign" or blocked_of(request) is None:
+def held_back(decided: Plan, request: JobRequest, ruling: Ruling, tokens: Mapping[str, int]) -> Plan:
+    """A job that is held, or waits for others, goes nowhere yet, and asks nobody; nor is one assigned that needs
+    tokens, which one server for all hands out in order."""
+    if blocked_of(request) is None and not (tokens and decided.outcome == "assign"):
         return decided
-    return msgspec.structs.replace(decided, outcome="hold", chosen=None, reason=_why_blocked(request))
+    if decided.outcome != "assign" and not ruling.asks:
+        return decided
+    reason = why_tokens(tokens) if blocked_of(request) is None else _why_blocked(request)
+    return msgspec.structs.replace(decided, outcome="hold", chosen=None, reason=reason)
+
+
+def with_quotes(write: JobInsert, spec: JobSpec, decided: Plan, world: World, *, wait_us: int) -> JobInsert:
+    """The write of a job that asks for quotes and waits for them, or that went by some."""
+    ruling, row = write.kept.ruling, write.row
+    if ruling.asks and "blocked" not in row:
+        inquiry = inquiry_of(spec, ruling.asks, world)
+        return replace(write, row=row | {"blocked": QUOTES}, asking=Asking(inquiry, wait_us))
+    if ruling.quoted and decided.chosen is not None:
+        used = use_row(row["id"], ruling, decided.chosen, row["cluster_id"], now_us=row["created_us"])
+        return replace(write, quoted=used)
+    return write
 
 
 def insert(batch: Batch, write: JobInsert) -> None:
@@ -170,6 +215,14 @@ def insert(batch: Batch, write: JobInsert) -> None:
     batch.jobs.add(write.row["id"])
     if write.row["cluster_id"]:
         batch.clusters.add(write.row["cluster_id"])
+    if write.row.get("blocked") == QUEUE:
+        batch.versions.add(FREED)
+    if write.asking is not None:
+        ask_for_job(batch, write.row["id"], write.asking.inquiry, wait_us=write.asking.wait_us)
+    if write.quoted is not None:
+        quotes.use_put(batch.tx, [write.quoted])
+    if write.row.get("tokens"):
+        batch.versions.add("pending")
     if write.after:
         batch.after += [
             {"job_id": write.row["id"], "on_id": job_id, "condition": condition} for job_id, condition in write.after
@@ -233,9 +286,5 @@ def life_after(outcome: str) -> Life:
 
 
 def keep(ruling: Ruling) -> Kept:
-    body = msgspec.json.encode([*ruling.verdicts]).decode()
-    return Kept(ruling, sha256(body.encode()).hexdigest(), body)
-
-
-def verdicts_from(body: str) -> list[Verdict]:
-    return msgspec.json.decode(body, type=list[Verdict])
+    body = encode_verdicts(ruling.verdicts)
+    return Kept(ruling, sha256(body).hexdigest(), body.decode())

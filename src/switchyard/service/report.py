@@ -109,7 +109,15 @@ def _apply(current: _Current, agent_id: str, item: Report) -> Answer:
     )
     if step is not None:
         current.take(item.job, step, change_of(current.batch, row, step, item, again_us=again_us))
+    elif _waits_on(life, item):
+        current.changes.setdefault(item.job, {})["reason"] = readable(item.reason)
     return answer
+
+
+def _waits_on(life: Life, item: Report) -> bool:
+    """Whether it waits at its cluster as before, perhaps for another reason. One to be cancelled says who asked."""
+    is_waiting = life.state is State.SUBMITTED and item.seen is Seen.SUBMITTED
+    return is_waiting and life.is_leased and item.fence == life.fence and not life.cancel_requested
 
 
 def _adopt(current: _Current, agent_id: str, row: jobs.Row, item: Report) -> None:
@@ -191,6 +199,9 @@ def change_of(
             change["reason"] = row.reason or step.reason  # who asked for it, not only that it came
         change["exit_code"] = item.exit_code if item else None
         change["signal"] = item.signal if item else None
+        if item is not None and item.usage is not None:
+            kept = msgspec.structs.replace(item.usage, nodes=readable(item.usage.nodes))
+            change["usage"] = msgspec.json.encode(kept).decode()
     elif state is State.PENDING:
         archive(batch, row, step)
         batch.free(row)

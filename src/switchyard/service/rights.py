@@ -9,6 +9,7 @@ from switchyard.model.access import EVERYONE, RANK, Grant, On, Role, To
 from switchyard.route.world import Member, World
 
 LOCAL_ADMIN = "local-admin"
+TOKENS_OWNER = "rainbow"  # who owns a job whose submitter showed a submit token of nobody in particular
 _NOTHING = -1
 
 
@@ -71,10 +72,22 @@ class Actor:
         return sorted(name for name, rank in self.rights.projects.items() if rank >= RANK[Role.VIEW])
 
     def hidden_clusters(self, world: World) -> frozenset[str]:
-        return frozenset(member.id for member in world.members if not self.may_cluster(Role.VIEW, member))
+        """The clusters this actor may not even see."""
+        return frozenset(world.by_id) - self._clusters(Role.VIEW, world)
 
     def granted_clusters(self, world: World) -> frozenset[str]:
-        return frozenset(member.id for member in world.members if self.may_cluster(Role.SUBMIT, member))
+        """The clusters this actor may submit to."""
+        return self._clusters(Role.SUBMIT, world)
+
+    def _clusters(self, role: Role, world: World) -> frozenset[str]:
+        """As `may_cluster` of each, at once: there may be thousands, and this is asked for each new shape of job."""
+        rank, rights = RANK[role], self.rights
+        if rights.platform >= rank:
+            return frozenset(world.by_id)
+        own = {cluster for cluster, has in rights.clusters.items() if has >= rank}
+        groups = {group for group, has in rights.cluster_groups.items() if has >= rank}
+        of_groups = (member.id for member in world.members if member.groups and not groups.isdisjoint(member.groups))
+        return frozenset(own & world.by_id.keys()).union(of_groups if groups else ())
 
 
 def rights_of(name: str, groups: tuple[str, ...], grants: tuple[Grant, ...]) -> Rights:

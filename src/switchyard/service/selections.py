@@ -14,6 +14,8 @@ from switchyard.route.select.selector import WEIGHTED, Selector, selector
 QUICK = (WEIGHTED, "random")  # they look at nothing but names
 STALE_AFTER_US = 180_000_000  # a parked poll comes back within a minute; three of them were missed
 
+QUOTE_WAIT_US = 2_000_000  # an agent's parked poll hears a question at once; the rest is the backend's own time
+
 Named = tuple[str, str]  # an algorithm and its options, as JSON with sorted keys
 _encoder = msgspec.json.Encoder(order="sorted")
 
@@ -25,6 +27,7 @@ class Selections:
     default: Named = (WEIGHTED, "{}")
     is_stale_used: bool = True
     stale_after_us: int = STALE_AFTER_US
+    quote_wait_us: int = QUOTE_WAIT_US  # for so long clusters may answer when they are asked for quotes
 
     def read(self, asked: Select | None) -> Named | None:
         """What a job asks for, checked; none: it asks for nothing, and gets what is the operator's choice then."""
@@ -56,5 +59,12 @@ class Selections:
                 raise Malformed(f"priority {priority.number}: there is no step {priority.ignored[0]!r}.")
 
 
-def selections_of(name: str, options: dict[str, object], *, is_stale_used: bool, stale_after_us: int) -> Selections:
-    return Selections((name, _encoder.encode(options).decode()), is_stale_used, stale_after_us)
+def selections_of(
+    name: str,
+    options: dict[str, object],
+    *,
+    is_stale_used: bool,
+    stale_after_us: int,
+    quote_wait_us: int = QUOTE_WAIT_US,
+) -> Selections:
+    return Selections((name, _encoder.encode(options).decode()), is_stale_used, stale_after_us, quote_wait_us)

@@ -11,7 +11,7 @@ import structlog
 
 from switchyard.errors import YardError
 from switchyard.model.access import Grant, On, Role, To
-from switchyard.model.cluster import Health, Load
+from switchyard.model.cluster import POLLS, Health, Load
 from switchyard.model.graph import Graph
 from switchyard.model.layout import NO_LAYOUT, Layout
 from switchyard.model.selection import Scalar
@@ -20,11 +20,13 @@ from switchyard.policy.laid import platform_with
 from switchyard.policy.resolve import Policy, RuleRow
 from switchyard.route.world import Member, World
 from switchyard.service.laid import Laid, load_laid
-from switchyard.service.rights import Actor, Rights, local_admin, rights_of
+from switchyard.service.rights import TOKENS_OWNER, Actor, Rights, local_admin, rights_of
+from switchyard.service.token_settings import PoolEntry
 from switchyard.store import access as access_store
 from switchyard.store import attributes as attribute_store
 from switchyard.store import clusters as cluster_store
-from switchyard.store import events
+from switchyard.store import events, submit_tokens
+from switchyard.store import tokens as token_store
 from switchyard.store.database import Database, Tx
 
 log = structlog.get_logger()
@@ -89,6 +91,10 @@ def owner_of(access: Access, name: str) -> Actor:
     for user_id, (user, _, _) in access.users.items():
         if user == name:
             return access.actor(user_id) or Actor(name, Rights())
+    if name == TOKENS_OWNER:
+        if name not in access.actors:
+            access.actors[name] = Actor(name, rights_of(name, (), access.grants))
+        return access.actors[name]
     admin = local_admin()
     return admin if name == admin.name else Actor(name, Rights())
 
@@ -101,6 +107,25 @@ class Fleet:
     rows: dict[str, ClusterEntry]
     agents: dict[str, AgentEntry]
     by_cluster: dict[str, tuple[str, ...]]
+    submit_tokens: dict[str, SubmitEntry] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitEntry:
+    """A submit token: for one cluster, or for every cluster of a group."""
+
+    on: On
+    object: str
+    account: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPools:
+    """The token pools there are, at one version."""
+
+    version: int
+    entries: dict[str, PoolEntry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +140,6 @@ class ClusterEntry:
     backend: str
     graph_text: str | None
     graph: Graph | None
-    submit_token_hash: str | None
     created_us: int
     state: dict[str, tuple[Scalar, int, str]]  # set by hand: a value, since when, by whom
 
@@ -148,6 +172,7 @@ class Snapshots:
         self.policy = policy  # the config alone, until the first refresh
         self.laid = Laid.by_file(layout)  # likewise
         self.fleet = Fleet(-1, {}, {}, {})
+        self.token_pools = TokenPools(-1, {})
         self.world = World.of(0, [], layout=layout)
 
     def refresh(self, *, force: bool = False) -> bool:
@@ -162,6 +187,8 @@ class Snapshots:
                 self.policy = _next_policy(tx, self.policy, versions.get("policy", 0))
             if force or versions.get("clusters", 0) != self.fleet.version:
                 self.fleet = _load_fleet(tx, versions.get("clusters", 0), before=self.fleet)
+            if force or versions.get("tokens", 0) != self.token_pools.version:
+                self.token_pools = _load_token_pools(tx, versions.get("tokens", 0))
             elsewhere = set()
             # SQLite has one server, and what it wrote itself it need not read back each second.
             is_read = self._database.is_sqlite and self._has_read_seen and not force
@@ -199,6 +226,9 @@ class Snapshots:
         return not was_live
 
     def is_live(self, agent_id: str) -> bool:
+        entry = self.fleet.agents.get(agent_id)
+        if entry is not None and entry.backend == POLLS:
+            return True
         return self._now_us() - self.seen.get(agent_id, 0) < self.silent_after_us
 
     def load_of(self, cluster_id: str) -> Load | None:
@@ -206,6 +236,10 @@ class Snapshots:
         agents = [agent for agent in self.fleet.by_cluster.get(cluster_id, ()) if agent in self.loads]
         last = max(agents, key=lambda agent: self.seen.get(agent, 0), default=None)
         return self.loads.get(last) if last else None
+
+    def told_of(self, cluster_id: str) -> int:
+        """When an agent of a cluster last said how it is."""
+        return max((self.told.get(agent, 0) for agent in self.fleet.by_cluster.get(cluster_id, ())), default=0)
 
     def reckon(self) -> bool:
         """Work out the router's world from the fleet and from who is alive; true if it changed."""
@@ -232,6 +266,7 @@ class Snapshots:
             is_private=row.is_private,
             backends=frozenset(fleet.agents[agent].backend for agent in fleet.by_cluster.get(row.id, ())),
             is_interruptible=row.labels.get(INTERRUPTIBLE) == "true",
+            is_silent=health is Health.CORDONED and not any(map(self.is_live, fleet.by_cluster.get(row.id, ()))),
         )
 
     def _health(self, row: ClusterEntry, fleet: Fleet) -> tuple[Health, str]:
@@ -308,7 +343,10 @@ def _load_fleet(tx: Tx, version: int, *, before: Fleet) -> Fleet:
     by_cluster: dict[str, tuple[str, ...]] = {}
     for agent in agents.values():
         by_cluster[agent.cluster_id] = (*by_cluster.get(agent.cluster_id, ()), agent.id)
-    return Fleet(version, rows, agents, by_cluster)
+    tokens = {
+        row.id: SubmitEntry(On(row.on_kind), row.object, row.account, row.hash) for row in submit_tokens.token_all(tx)
+    }
+    return Fleet(version, rows, agents, by_cluster, tokens)
 
 
 def _cluster_entry(row: cluster_store.Row, before: ClusterEntry | None) -> ClusterEntry:
@@ -325,9 +363,20 @@ def _cluster_entry(row: cluster_store.Row, before: ClusterEntry | None) -> Clust
         backend=row.backend,
         graph_text=row.graph,
         graph=before.graph if is_same and before else _graph(row.graph),
-        submit_token_hash=row.submit_token_hash,
         created_us=row.created_us,
         state=msgspec.json.decode(row.state, type=dict[str, tuple[Scalar, int, str]]),
+    )
+
+
+def _load_token_pools(tx: Tx, version: int) -> TokenPools:
+    return TokenPools(
+        version,
+        {
+            row.namespace: PoolEntry(
+                row.quota, row.per_s, row.leased_until_us, row.created_us, row.changed_us, row.changed_by
+            )
+            for row in token_store.pool_all(tx)
+        },
     )
 
 

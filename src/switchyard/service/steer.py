@@ -20,6 +20,8 @@ from switchyard.service.bounds import decode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.jobs import job_view, may_act, policy_of, visible_job
+from switchyard.service.limits import QUEUE
+from switchyard.service.patience import is_held_back, set_off
 from switchyard.service.report import Avoid, blocked, change_of, life_of, record
 from switchyard.service.rights import Actor
 from switchyard.service.submit import Accepted, Submit
@@ -45,7 +47,9 @@ def job_change(context: Context, actor: Actor, ref: str, wanted: JobChange) -> J
         if wanted.hold is True:
             change |= _hold(batch, row, actor)
         elif wanted.hold is False and "hold" in (row.blocked or ""):
-            change |= {"blocked": blocked(row.blocked, remove="hold"), "reason": ""}
+            # The router looks at it anew, also for whether it needs a place in its queue.
+            left = blocked(blocked(row.blocked, remove="hold"), remove=QUEUE)
+            change |= {"blocked": left, "reason": ""} | ({} if is_held_back(left) else set_off(row, batch.now_us))
             _note(batch, row, "released", f"by {actor.name}")
             batch.versions.add("pending")
         jobs.job_change(batch.tx, {row.id: change} if change else {})

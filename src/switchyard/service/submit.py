@@ -2,40 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
+from time import perf_counter
 from typing import Any
 
+from msgspec.json import decode
 from msgspec.structs import replace
 
-from switchyard.errors import Denied, KeyReused, UnknownName
+from switchyard.errors import Denied, KeyReused, UnknownName, YardError
 from switchyard.match.engine import DEFAULT
 from switchyard.model.access import Role
 from switchyard.model.api import Created
+from switchyard.model.attributes import JobPolicy
 from switchyard.model.job import JobRequest, JobSpec
+from switchyard.model.queue import queue_named, queue_of
 from switchyard.model.verdict import Plan
 from switchyard.policy.admit import Admitted, admit
-from switchyard.route.route import plan, rule
+from switchyard.route.route import Ruling, plan
 from switchyard.route.world import World
-from switchyard.service.bounds import Bounds, bounds_of, encode_bounds, refuse_empty_names
+from switchyard.service.advice import advice
+from switchyard.service.bounds import Bounds, bounds_of, encode_bounds, refuse_empty_names, rule_within
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
-from switchyard.service.credential import hash_secret, holds, split_credential
+from switchyard.service.counting import count_new
 from switchyard.service.demands import demand_of_spec, largest_task
+from switchyard.service.limits import kept_waiting, needs_place, why_full, why_queued
 from switchyard.service.newjob import (
     JobInsert,
     Kept,
     held_back,
     insert,
     keep,
+    lane_for,
     missing_jobs,
     new_job,
+    with_quotes,
 )
 from switchyard.service.rights import Actor
 from switchyard.service.selecting import Selecting
 from switchyard.service.snapshots import Snapshots
+from switchyard.service.submit_tokens import token_of
+from switchyard.service.token_needs import refuse_unknown_pools
 from switchyard.store import jobs
 from switchyard.store.database import Tx
+from switchyard.store.queues import places_taken
 
 RULINGS_MAX = 4096  # one per shape and actor, kept for one version of the world
 QUICK_CLASSES_MAX = 64  # different clusters that are asked at once: some milliseconds
@@ -90,20 +102,23 @@ class Submit:
         """
         if is_quick and not self.is_quick(request):
             raise TakesLong
+        began = perf_counter()
         admitted, bounds = self._admit(actor, request)
         world = self._context.snapshots.world  # one for all of it: the next may not have the chosen cluster any more
         kept = self._rule(world, actor, admitted.request.spec, bounds, last, is_quick=is_quick)
         job_id = job_id or self._context.new_id()
-        return self._insert(
+        write = self._insert(
             actor,
             admitted,
             world=world,
             kept=kept,
-            decided=plan(kept.ruling, seed=job_id),
+            decided=plan(kept.ruling, seed=job_id, is_shown=False),
             bounds=encode_bounds(bounds),
             key=key,
             body=body,
         )
+        self._context.tally.decision_s.add(perf_counter() - began)
+        return write
 
     def is_quick(self, request: JobRequest) -> bool:
         """Whether its cluster is selected in no time: by a draw alone."""
@@ -121,9 +136,36 @@ class Submit:
     def plan(self, actor: Actor, request: JobRequest) -> Plan:
         """Decide and show, store nothing."""
         admitted, bounds = self._admit(actor, request)
-        kept = self._rule(self._context.snapshots.world, actor, admitted.request.spec, bounds)
-        decided = plan(kept.ruling, seed=self._context.new_id())
-        return replace(decided, engine=self._context.engines.choose(bounds.engine))
+        world, spec = self._context.snapshots.world, admitted.request.spec
+        chosen = self._rule(world, actor, spec, bounds).ruling
+        ruling, _ = self._ruled(world, actor, spec, bounds)
+        engine = self._context.engines.choose(bounds.engine)
+        policy = decode(admitted.record.body, type=JobPolicy)
+        ask = bounds.ask(demand_of_spec(spec), actor, world, engine=engine)
+        decided = plan(chosen, seed=self._context.new_id())
+        return replace(
+            self._or_waiting(decided, lane_for(admitted, decided.seed)),
+            engine=engine,
+            hints=advice(ask, world, ruling.ruling, chosen, policy),
+            quotes=list(chosen.quoted),
+            policy=policy,
+        )
+
+    def _or_waiting(self, decided: Plan, lane: str) -> Plan:
+        """A plan that says so where no place is free in the job's queue."""
+        queues = self._context.snapshots.laid.layout.queues
+        if decided.outcome != "assign" or not needs_place(queues, lane):
+            return decided
+        whose = queue_named(queues, queue_of(lane)).counted(queue_of(lane))
+        with self._context.database.read() as tx:
+            why = why_full(queues, lane, places_taken(tx, whose))
+        return kept_waiting(decided, why) if why else decided
+
+    def able(self, actor: Actor, request: JobRequest) -> tuple[JobSpec, Ruling]:
+        """Who could run it now, before anybody is selected; and its spec as it would be accepted."""
+        admitted, bounds = self._admit(actor, request)
+        kept, _ = self._ruled(self._context.snapshots.world, actor, admitted.request.spec, bounds)
+        return admitted.request.spec, kept.ruling
 
     def _admit(self, actor: Actor, request: JobRequest) -> tuple[Admitted, Bounds]:
         """The right to submit comes first: what the rules of a project are is no business of a stranger."""
@@ -132,6 +174,8 @@ class Submit:
             actor.need_project(Role.SUBMIT, request.project)
         demanded = largest_task(demand_of_spec(request.spec)) if request.spec.demand is not None else None
         admitted = admit(request, snapshots.policy, snapshots.access.projects, demanded=demanded)
+        if admitted.draft.tokens:
+            refuse_unknown_pools(self._context, admitted)
         if request.match_engine is not None:
             self._context.engines.choose(request.match_engine)
         named, by_token = named_clusters(snapshots, actor, request)
@@ -150,6 +194,20 @@ class Submit:
         *,
         is_quick: bool = False,
     ) -> Kept:
+        kept, key = self._ruled(world, actor, spec, bounds, last, is_quick=is_quick)
+        return self._selecting.among(kept, key, bounds, spec)
+
+    def _ruled(
+        self,
+        world: World,
+        actor: Actor,
+        spec: JobSpec,
+        bounds: Bounds,
+        last: tuple[tuple[str, str], ...] = (),
+        *,
+        is_quick: bool = False,
+    ) -> tuple[Kept, tuple[object, ...]]:
+        """All but the selection, and what it is kept by."""
         rulings, versions = self._rulings, (world.version, self._context.snapshots.access.version)
         if rulings.versions != versions or len(rulings.kept) > RULINGS_MAX:
             # Threads decide, too: one that is still at an older world writes into the older memory, never into this.
@@ -163,9 +221,9 @@ class Submit:
             is_long = world.index.classes > QUICK_CLASSES_MAX or spec.demand is not None or engine != DEFAULT
             if is_quick and is_long:
                 raise TakesLong
-            kept = keep(rule(bounds.ask(demand, actor, world, engine=engine, last=last), world))
+            kept = keep(rule_within(bounds, bounds.ask(demand, actor, world, engine=engine, last=last), world))
             rulings.kept[key] = kept
-        return self._selecting.among(kept, key, bounds)
+        return kept, key
 
     def _insert(
         self,
@@ -179,19 +237,30 @@ class Submit:
         key: str | None,
         body: bytes,
     ) -> JobInsert:
-        decided = held_back(decided, admitted.request)
+        tokens = admitted.draft.tokens if self._context.tokens.pools.is_enforced else {}
+        decided = held_back(decided, admitted.request, kept.ruling, tokens)
+        lane, queues = lane_for(admitted, decided.seed), self._context.snapshots.laid.layout.queues
+        is_queued = decided.outcome == "assign" and needs_place(queues, lane)
+        if is_queued:
+            decided = kept_waiting(decided, why_queued(lane))
         cluster = world.by_name[decided.chosen] if decided.chosen else None
-        return new_job(
+        write = new_job(
             actor,
             admitted,
             kept=kept,
             decided=decided,
             cluster_id=cluster.id if cluster else None,
             bounds=bounds,
+            lane=lane,
+            needs_place=is_queued,
             key=key,
             body=body,
             now_us=self._context.now_us(),
         )
+        if not kept.ruling.asks and not kept.ruling.quoted:
+            return write
+        wait_us = self._context.selections.quote_wait_us
+        return with_quotes(write, admitted.request.spec, decided, world, wait_us=wait_us)
 
     def apply_inserts(self, batch: Batch, writes: list[JobInsert]) -> list[Any]:
         """Put the specs, verdicts and keys of a batch, then its rows. A key already taken is that write's result."""
@@ -200,6 +269,7 @@ class Submit:
         earlier = self._claim(batch, [write for write in writes if write.key and id(write) not in refused])
         created = {write.row["id"]: write.created for write in writes}
         results: list[Any] = []
+        new: list[JobInsert] = []
         for write in writes:
             held = earlier.get((write.row["owner"], write.key)) if write.key else None
             if id(write) in refused:
@@ -208,8 +278,17 @@ class Submit:
                 results.append(_answer_again(batch.tx, held, key=write.key, body_hash=write.body_hash, here=created))
             else:
                 insert(batch, write)
+                new.append(write)
                 results.append(Accepted(write.created, is_new=True))
+        self.count(batch, new)
         return results
+
+    def count(self, batch: Batch, writes: list[JobInsert]) -> None:
+        count_new(self._context.tally, batch, writes)
+
+    def count_refused(self, errors: Iterable[YardError]) -> None:
+        for error in errors:
+            self._context.tally.refusals.add(error.code, "admit")
 
     def put_shared(self, batch: Batch, writes: list[JobInsert]) -> None:
         if batch.is_replay or len(self._known) > KNOWN_MAX or batch.now_us - self._known_since_us > KNOWN_US:
@@ -270,12 +349,7 @@ def named_clusters(
     by_token: set[str] = set()
     for given in request.clusters:
         member = world.by_name.get(given.name)
-        row = snapshots.fleet.rows.get(member.id) if member else None  # it may be deleted at this very moment
-        kept = row.submit_token_hash if row else None
-        parts = split_credential(given.token, "submit")
-        secret = parts[1] if parts else given.token
-        # Compare in any case, so that an unknown cluster takes as long as a known one.
-        if not holds(secret, kept or hash_secret("")) or member is None or kept is None:
+        if token_of(snapshots, member, given.token) is None or member is None:
             raise Denied(
                 f"The submit token for cluster {given.name} does not hold.",
                 next_step="Correct or remove it under `clusters:` in your file: one that does not hold denies all.",

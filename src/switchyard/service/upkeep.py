@@ -1,4 +1,4 @@
-"""What one leader does for all replicas: route what waits, move what nobody leased, judge what fell silent, clean up.
+"""What one leader does for all replicas: route what waits, judge what fell silent, clean up; moving.py is the rest.
 
 Each chore is a function that does one bounded round and says how much it did; `server/loops.py` calls them. Every
 transaction of a chore checks the leader's epoch, so that a leader that was paused and replaced changes nothing.
@@ -6,33 +6,44 @@ transaction of a chore checks the leader's epoch, so that a leader that was paus
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from switchyard.model.cluster import Health
 from switchyard.model.idset import IdSet
-from switchyard.model.job import JobSpec, State
-from switchyard.model.lifecycle import Life, Seen, Step, assign, lose, move, reject, unassign
+from switchyard.model.job import JobSpec
+from switchyard.model.lifecycle import Seen, assign, lose, reject
 from switchyard.model.poll import Report
+from switchyard.model.spill import opened
 from switchyard.model.tasks import live_positions
 from switchyard.model.verdict import Plan
-from switchyard.route.route import Ruling, plan, rule
+from switchyard.route.route import Ruling, plan
 from switchyard.route.world import World
 from switchyard.service.arrays import Arrays
-from switchyard.service.bounds import decode_bounds
+from switchyard.service.bounds import decode_bounds, rule_within
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
+from switchyard.service.counting import count_again
 from switchyard.service.demands import demand_of_spec
+from switchyard.service.history import Before, is_same, shorten, waits
+from switchyard.service.inquiries import quote_columns
 from switchyard.service.jobs import last_of
+from switchyard.service.limits import needs_place, place_columns, queue_up
 from switchyard.service.newjob import Kept, keep
+from switchyard.service.patience import waited_s
+from switchyard.service.quotes import Round, use_row
 from switchyard.service.report import again_at, change_of, life_of, record
 from switchyard.service.selecting import select_or_hold
 from switchyard.service.snapshots import owner_of
-from switchyard.store import clusters, events, jobs, leaders, leases, ranges
+from switchyard.service.token_jobs import needs_tokens, set_aside, with_tokens, without_tokens
+from switchyard.service.token_line import TokenCare, Waiter
+from switchyard.store import clusters, events, jobs, leaders, leases, quotes, ranges
 
 LEADER = "upkeep"
+NO_PLACES: Mapping[str, int] = MappingProxyType({})
 TERM_US = 15_000_000  # a leader that says nothing for this long is replaced
 ROUND_MAX = 500  # jobs per transaction of a chore
 LOOK_MAX = 5000  # waiting jobs looked at in one query
@@ -73,83 +84,138 @@ class Leadership:
         return self.epoch is not None and leaders.leader_holds(batch.tx, LEADER, self.epoch)
 
 
-def route_waiting(context: Context, leadership: Leadership) -> int:
+def route_waiting(context: Context, leadership: Leadership, tokens: TokenCare | None = None) -> int:
     """Take up every PENDING job again; how many left that state."""
+    tokens = tokens or TokenCare()
     done, after = 0, ""
+    waiters: list[tuple[Waiter, Ruling]] = []
     while True:
         with context.database.read() as tx:
             rows = jobs.job_waiting(tx, after=after, limit=LOOK_MAX)
             specs = jobs.spec_many(tx, (row.spec_hash for row in rows))  # thousands of jobs often have one
+        world = context.snapshots.world
+        holding: frozenset[str] = frozenset()
+        if not rows:
+            moving = with_tokens(context, tokens, waiters)
+            holding = frozenset(job_id for job_id, _ in moving)
+        else:
+            after = rows[-1].id
+            moving = set_aside(context, rows, rule_all(context, world, rows, specs), waiters)
+        for first in range(0, len(moving), ROUND_MAX):
+            some = dict(moving[first : first + ROUND_MAX])
+            done += _route_round(context, leadership, world, some, holding=holding)
         if not rows:
             return done
-        after = rows[-1].id
-        world = context.snapshots.world
-        moving = _moving(context, world, rows, specs)
-        for first in range(0, len(moving), ROUND_MAX):
-            done += _route_round(context, leadership, world, dict(moving[first : first + ROUND_MAX]))
 
 
-def _moving(context: Context, world: World, rows: list[jobs.Row], specs: dict[str, str]) -> list[tuple[str, Ruling]]:
+def rule_all(context: Context, world: World, rows: list[jobs.Row], specs: dict[str, str]) -> list[tuple[str, Ruling]]:
     """The jobs for which something has changed, each with its ruling."""
     rulings: dict[tuple[object, ...], Ruling] = {}
     moving: list[tuple[str, Ruling]] = []
     for row in rows:
-        key = (row.owner, row.spec_hash, row.bounds, row.avoid)
+        spill = decode_bounds(row.bounds).spill
+        spilled = opened(spill, waited_s(row, context.now_us())) if spill else ()
+        key = (row.owner, row.spec_hash, row.bounds, row.avoid, spilled)
         ruling = rulings.get(key)
         if ruling is None:
-            ruling = rulings[key] = _rule(context, world, row, specs[row.spec_hash])
-        if ruling.outcome != "hold" or ruling.reason != row.reason:
+            ruling = rulings[key] = rule_again(context, world, row, specs[row.spec_hash])
+        if ruling.outcome != "hold" or not is_same(row.reason, ruling.reason) or ruling.asks:
             moving.append((row.id, ruling))
     return moving
 
 
-def _route_round(context: Context, leadership: Leadership, world: World, rulings: dict[str, Ruling]) -> int:
+def _route_round(
+    context: Context, leadership: Leadership, world: World, rulings: dict[str, Ruling], *, holding: Collection[str]
+) -> int:
     moving = list(rulings)
 
     def apply(batch: Batch) -> int:
         if not leadership.holds(batch):
             return 0
-        locked = jobs.job_lock(batch.tx, moving)
-        bodies: dict[str, str] = {}
-        kept_of: dict[int, Kept] = {}
-        changes: dict[str, dict[str, Any]] = {}
-        moved = 0
-        for job_id, row in locked.items():
-            ruling = rulings[job_id]
-            decided = plan(ruling, seed=job_id)
-            change = _change(batch, world, row, decided)
-            if change is None:
-                continue
-            kept = kept_of.get(id(ruling))
-            if kept is None:
-                kept = kept_of[id(ruling)] = keep(ruling)
-            bodies[kept.verdicts_hash] = kept.verdicts_body
-            changes[job_id] = change | {"plan_hash": kept.verdicts_hash}
-            moved += decided.outcome != "hold"
-        jobs.verdicts_put(batch.tx, bodies, at_us=batch.now_us)
-        jobs.job_change(batch.tx, changes)
-        return moved
+        return place(context, batch, world, rulings, jobs.job_lock(batch.tx, moving), holding=holding)
 
     return context.committer.call(apply, locks=moving)
 
 
-def _rule(context: Context, world: World, row: jobs.Row, spec: str) -> Ruling:
-    demand, bounds = demand_of_spec(msgspec.json.decode(spec, type=JobSpec)), decode_bounds(row.bounds)
+def place(
+    context: Context,
+    batch: Batch,
+    world: World,
+    rulings: dict[str, Ruling],
+    locked: dict[str, jobs.Row],
+    *,
+    places: Mapping[str, int] = NO_PLACES,
+    holding: Collection[str] = (),
+) -> int:
+    """Change these PENDING jobs as their rulings say; how many left that state.
+
+    `places`: what jobs of limited queues were given of them (places.py); without any they wait for some. `holding`:
+    jobs that hold their tokens (token_jobs.py); one that needs some and has none waits for them.
+    """
+    queues = context.snapshots.laid.layout.queues
+    before = Before(batch.tx, locked.values())
+    bodies: dict[str, str] = {}
+    kept_of: dict[int, Kept] = {}
+    changes: dict[str, dict[str, Any]] = {}
+    counted: list[tuple[jobs.Row, Plan]] = []
+    used: list[dict[str, Any]] = []
+    moved = 0
+    for job_id, row in locked.items():
+        ruling = rulings[job_id]
+        decided = plan(ruling, seed=job_id, is_shown=ruling.outcome == "reject")
+        if decided.outcome == "assign" and job_id not in places and needs_place(queues, row.lane):
+            if row.state == "PENDING":
+                changes[job_id] = queue_up(batch, row)
+            continue
+        if decided.outcome == "assign" and job_id not in holding and needs_tokens(context, row):
+            decided = without_tokens(batch, row, decided)
+        change = _change(batch, world, row, decided, before)
+        if change is None:
+            continue
+        change |= place_columns(row, places.get(job_id))
+        kept = kept_of.get(id(ruling))
+        if kept is None:
+            kept = kept_of[id(ruling)] = keep(ruling)
+        bodies[kept.verdicts_hash] = kept.verdicts_body
+        change |= quote_columns(batch, row, ruling, world, wait_us=context.selections.quote_wait_us)
+        if ruling.quoted and decided.chosen is not None:
+            used.append(use_row(job_id, ruling, decided.chosen, change["cluster_id"], now_us=batch.now_us))
+        changes[job_id] = change | {"plan_hash": kept.verdicts_hash}
+        counted.append((row, decided))
+        moved += decided.outcome != "hold"
+    count_again(context.tally, batch, counted)
+    jobs.verdicts_put(batch.tx, bodies, at_us=batch.now_us)
+    jobs.job_change(batch.tx, changes)
+    quotes.use_put(batch.tx, used)
+    shorten(batch, (job_id for job_id, change in changes.items() if "state" not in change))
+    return moved
+
+
+def rule_again(context: Context, world: World, row: jobs.Row, body: str, round_: Round | None = None) -> Ruling:
+    """What holds for an accepted job now: the world, its owner's grants, and how long it has waited.
+
+    `round_`: clusters were asked to quote for it, and the time to answer is over.
+    """
+    spec, bounds = msgspec.json.decode(body, type=JobSpec), decode_bounds(row.bounds)
+    demand = demand_of_spec(spec)
     owner = owner_of(context.snapshots.access, row.owner)
     engine = bounds.engine or context.engines.default
-    ruling = rule(bounds.ask(demand, owner, world, engine=engine, last=last_of(row)), world)
-    return select_or_hold(context, ruling, bounds)
+    waited = waited_s(row, context.now_us())
+    ask = bounds.ask(demand, owner, world, engine=engine, last=last_of(row), waited_s=waited)
+    ruling = rule_within(bounds, ask, world)
+    return select_or_hold(context, ruling, bounds, spec, round_)
 
 
-def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan) -> dict[str, Any] | None:
+def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan, before: Before) -> dict[str, Any] | None:
     """The columns that a decision about a PENDING job changes; none if the job is no longer waiting."""
     life = life_of(row)
     if row.state != "PENDING":
         return None
-    if decided.outcome == "hold":
+    # Of an array whose tasks run on, what is left is rejected when they have ended.
+    if decided.outcome == "hold" or (decided.outcome == "reject" and row.tasks_live):
+        if not is_same(row.reason, decided.reason):
+            waits(batch, row, decided.reason)
         return {"reason": decided.reason}
-    if decided.outcome == "reject" and row.tasks_live:
-        return {"reason": decided.reason}  # tasks of it run on; what is left of it is rejected when they have ended
     if decided.outcome == "reject":
         step = reject(life, decided.reason)
         record(batch, row, step)
@@ -165,6 +231,7 @@ def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan) -> dict[st
         attempt=step.life.attempt,
         fence=step.life.fence,
         cluster_id=cluster_id,
+        reason=before.cause(row, decided.chosen),
     )
     batch.clusters.add(cluster_id)
     return {
@@ -183,43 +250,6 @@ def drop_tasks(row: jobs.Row) -> dict[str, Any]:
     later = msgspec.json.decode(row.later, type=list[tuple[int, str]]) if row.later else []
     left = sum(len(IdSet.parse(each)) for each in (row.todo, *(index for _, index in later)) if each)
     return {"todo": "", "later": None, "tasks_cancelled": row.tasks_cancelled + left}
-
-
-def move_unleased(context: Context, leadership: Leadership) -> int:
-    """Take back what waits at a cluster that is gone, down or cordoned while another could run it."""
-    world = context.snapshots.world
-    away = [member.id for member in world.members if member.health is not Health.UP]
-    with context.database.read() as tx:
-        gone = clusters.cluster_deleted_with_ready(tx)
-        ids = leases.ready_on(tx, away, ROUND_MAX) if away else []
-        orphans = leases.ready_on(tx, gone, ROUND_MAX) if gone else []
-    if ids and not any(member.health is Health.UP for member in world.members):
-        ids = []  # nowhere to go: they keep their place in line
-    both = [*ids, *orphans]
-    if not both:
-        return 0
-
-    def apply(batch: Batch) -> int:
-        if not leadership.holds(batch):
-            return 0
-        changes: dict[str, dict[str, Any]] = {}
-        for job_id, row in jobs.job_lock(batch.tx, both).items():
-            step = _take_back(life_of(row), row)
-            if step is not None:
-                changes[job_id] = change_of(batch, row, step)
-                record(batch, row, step)
-        jobs.job_change(batch.tx, changes)
-        return len(changes)
-
-    return context.committer.call(apply, locks=both)
-
-
-def _take_back(life: Life, row: jobs.Row) -> Step | None:
-    """Of a job the attempt nobody leased; of an array the tasks nobody leased, while the others go on."""
-    said = "its cluster went away before the job was handed over"
-    if row.array is not None and life.state is State.RUNNING:
-        return move(life, State.PENDING, "unassigned", said, fence=life.next_fence)
-    return unassign(life, said)
 
 
 def judge_silent(context: Context, leadership: Leadership) -> int:

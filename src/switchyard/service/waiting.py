@@ -9,8 +9,11 @@ from switchyard.model.idset import IdSet
 from switchyard.model.job import State
 from switchyard.model.lifecycle import FINAL, Life, Step, move, unassign
 from switchyard.service.arrays import ArrayJob
+from switchyard.service.bounds import decode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
+from switchyard.service.counting import count_ended
+from switchyard.service.patience import is_held_back, set_off, who_ends
 from switchyard.service.report import blocked, change_of, life_of, record
 from switchyard.service.upkeep import ROUND_MAX, Leadership, drop_tasks
 from switchyard.store import crowds, jobs
@@ -89,7 +92,9 @@ def settle_after(context: Context, leadership: Leadership) -> int:
                 said = f"job {broken[job_id].on_id} ended {ended}, and this one waits for "
                 changes[job_id] = _end(batch, row, State.CANCELLED, said + broken[job_id].condition)
             elif job_id not in left:
-                changes[job_id] = {"blocked": blocked(row.blocked, remove="after"), "reason": ""}
+                still = blocked(row.blocked, remove="after")
+                changes[job_id] = {"blocked": still, "reason": ""}
+                changes[job_id] |= {} if is_held_back(still) else set_off(row, batch.now_us)
         jobs.job_change(batch.tx, changes)
         batch.versions.add("pending")
         return len(changes)
@@ -104,7 +109,7 @@ def _holds(condition: str, state: str | None) -> bool:
 
 
 def expire(context: Context, leadership: Leadership) -> int:
-    """Jobs that were to begin by now and have not."""
+    """Jobs that were to begin by now and have not: by their own word they fail, by a spill rule they are rejected."""
     with context.database.read() as tx:
         due = jobs.job_expired(tx, now_us=context.now_us(), limit=ROUND_MAX)
 
@@ -114,7 +119,15 @@ def expire(context: Context, leadership: Leadership) -> int:
         life = life_of(row)
         if life.state in FINAL or life.is_leased or row.leased_us is not None or row.tries:
             return {"expires_us": None}  # it began in time
+        bounds = decode_bounds(row.bounds)
+        rule = who_ends(row, bounds, batch.now_us)
+        if isinstance(rule, int):
+            return {"expires_us": rule}
         jobs.dependency_clear(batch.tx, [row.id])
+        if rule is not None:
+            said = f"it has not begun after {rule.after}: rule `{rule.text}` ({bounds.spill_from})"
+            count_ended(context.tally, batch, row)
+            return _end(batch, row, State.REJECTED, said)
         return _end(batch, row, State.FAILED, "expired: it did not begin in time")
 
     return _change_each(context, leadership, due, change)

@@ -72,10 +72,10 @@ def row_count(tx: Tx) -> int:
     return tx.execute(sa.select(sa.func.count()).where(attributes.c.value.is_not(None))).scalar_one()
 
 
-def row_count_of(tx: Tx, kind: str, value: str) -> int:
-    """How many rows of a kind have exactly this value."""
-    query = sa.select(sa.func.count()).where(attributes.c.kind == kind, attributes.c.value == value)
-    return tx.execute(query).scalar_one()
+def row_values(tx: Tx, kind: str) -> list[str]:
+    """The values of all rows of a kind."""
+    query = sa.select(attributes.c.value).where(attributes.c.kind == kind, attributes.c.value.is_not(None))
+    return list(tx.execute(query).scalars())
 
 
 def row_since(tx: Tx, serial: int) -> list[Row]:

@@ -72,6 +72,11 @@ def agent_change(tx: Tx, agent_id: str, change: dict[str, Any]) -> None:
     tx.execute(sa.update(agents).where(agents.c.id == agent_id).values(**change))
 
 
+def agent_count(tx: Tx, cluster_id: str) -> int:
+    mine = (agents.c.cluster_id == cluster_id, agents.c.deleted_us.is_(None))
+    return int(tx.execute(sa.select(sa.func.count()).select_from(agents).where(*mine)).scalar_one())
+
+
 def agent_delete_of(tx: Tx, cluster_id: str, *, at_us: int) -> None:
     gone = sa.update(agents).where(agents.c.cluster_id == cluster_id, agents.c.deleted_us.is_(None))
     tx.execute(gone.values(deleted_us=at_us))
@@ -161,6 +166,11 @@ def invite_insert(tx: Tx, row: dict[str, Any]) -> None:
 
 def invite_get(tx: Tx, invite_id: str) -> Row | None:
     return tx.execute(sa.select(invites).where(invites.c.id == invite_id).with_for_update()).one_or_none()
+
+
+def invite_peek(tx: Tx, invite_id: str) -> Row | None:
+    """Without a lock, for a first look."""
+    return tx.execute(sa.select(invites).where(invites.c.id == invite_id)).one_or_none()
 
 
 def invite_list(tx: Tx, cluster_id: str, *, after: str, limit: int) -> list[Row]:

@@ -52,7 +52,11 @@ def crowd_release(tx: Tx, crowd: str, count: int, *, live: int = 0) -> set[str]:
     """
     has_tasks = sa.or_(
         jobs.c.array.is_(None),
-        sa.and_(jobs.c.todo != "", sa.or_(jobs.c.array_max.is_(None), jobs.c.tasks_live < jobs.c.array_max)),
+        sa.and_(
+            jobs.c.todo != "",
+            sa.or_(jobs.c.array_max.is_(None), jobs.c.tasks_live < jobs.c.array_max),
+            sa.or_(jobs.c.places.is_(None), jobs.c.tasks_live < jobs.c.places),
+        ),
     )
     parked = (
         sa.select(jobs.c.id, jobs.c.cluster_id)

@@ -303,10 +303,24 @@ def job_change(tx: Tx, changes: dict[str, dict[str, Any]]) -> None:
         tx.execute(statement.values({name: sa.bindparam(name) for name in columns}), rows)
 
 
+TOKEN_COLUMNS = (
+    jobs.c.tokens,
+    jobs.c.project,
+    jobs.c.domain,
+    jobs.c.lane,
+    jobs.c.priority,
+    jobs.c.created_us,
+    jobs.c.array,
+    jobs.c.array_max,
+)
+
+
 def job_waiting(tx: Tx, *, after: str, limit: int) -> list[Row]:
     """PENDING jobs in arrival order, with what the router asks about them."""
-    asked = (jobs.c.id, jobs.c.owner, jobs.c.bounds, jobs.c.avoid, jobs.c.reason, jobs.c.spec_hash)
-    query = sa.select(*asked).where(sa.text(WAITING), jobs.c.id > after).order_by(jobs.c.id).limit(limit)
+    asked = (jobs.c.id, jobs.c.owner, jobs.c.bounds, jobs.c.avoid, jobs.c.reason, jobs.c.spec_hash, jobs.c.waits_us)
+    query = (
+        sa.select(*asked, *TOKEN_COLUMNS).where(sa.text(WAITING), jobs.c.id > after).order_by(jobs.c.id).limit(limit)
+    )
     return list(tx.execute(query))
 
 

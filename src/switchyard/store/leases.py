@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from switchyard.model.cluster import POLLS
 from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.schema import CANCELLING, HELD, LIVE, READY, agents, jobs, ranges, specs
@@ -31,7 +32,7 @@ _LANES = sa.text(f"""
 
 _COLUMNS = (
     "j.id, j.name, j.owner, j.project, j.domain, j.workflow, j.launch_plan, j.lane, j.priority, j.labels, j.attempt, \
-j.fence, j.fence_known, j.crowd, j.crowd_max, j.bounds, \
+j.fence, j.fence_known, j.crowd, j.crowd_max, j.places, j.bounds, \
 j.cluster_id, j.cores, j.gpus, j.memory_bytes, j.state, j.on_lost, j.cancel_us, j.array, j.array_max, j.todo, j.later, \
 j.tasks_live, j.tasks_ok, j.tasks_failed, j.tasks_cancelled, s.body AS spec"
 )
@@ -139,6 +140,7 @@ def held_by_silent(tx: Tx, *, now_us: int, amnesty_us: int, bears_s: int, silent
         .join(agents, agents.c.id == jobs.c.agent_id)
         .where(
             sa.text(_prefixed(HELD)),
+            sa.or_(agents.c.backend != POLLS, agents.c.deleted_us.is_not(None)),  # who only polls is never silent
             sa.or_(agents.c.deleted_us.is_not(None), sa.and_(jobs.c.on_lost != "wait", until_us < _big(now_us))),
         )
         .limit(limit)

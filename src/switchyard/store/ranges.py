@@ -53,6 +53,7 @@ def range_held_by(tx: Tx, agent_id: str) -> list[Row]:
             jobs.c.domain,
             jobs.c.workflow,
             jobs.c.launch_plan,
+            jobs.c.lane,
             jobs.c.priority,
             jobs.c.labels,
             jobs.c.attempt,

@@ -8,7 +8,20 @@ from typing import Any
 import sqlalchemy as sa
 
 from switchyard.store.database import Tx
-from switchyard.store.schema import attempts, audit, dependencies, events, jobs, policies, ranges, specs, verdict_sets
+from switchyard.store.schema import (
+    attempts,
+    audit,
+    dependencies,
+    events,
+    handovers,
+    jobs,
+    policies,
+    quote_uses,
+    quote_waits,
+    ranges,
+    specs,
+    verdict_sets,
+)
 
 Row = sa.Row[*tuple[Any, ...]]
 
@@ -32,7 +45,7 @@ def jobs_waited_for(tx: Tx, job_ids: Sequence[str]) -> set[str]:
 
 def jobs_delete(tx: Tx, job_ids: Sequence[str]) -> int:
     """Remove ended jobs with all that is kept of them but their output."""
-    for table in (events, attempts, ranges, dependencies):
+    for table in (events, attempts, ranges, dependencies, quote_waits, quote_uses, handovers):
         tx.execute(sa.delete(table).where(table.c.job_id.in_(job_ids)))
     return tx.execute(sa.delete(jobs).where(jobs.c.id.in_(job_ids), jobs.c.state.in_(FINAL))).rowcount
 

@@ -16,11 +16,41 @@ from sqlalchemy import (
 )
 
 from switchyard.store.metadata import metadata
-from switchyard.store.schema_clusters import agents, clusters, graph_sources, invites, layout
-from switchyard.store.schema_rules import attributes, policies, projects
+from switchyard.store.schema_clusters import (
+    COUNTED,
+    OPEN,
+    agents,
+    clusters,
+    graph_sources,
+    handovers,
+    invites,
+    layout,
+    submit_tokens,
+)
+from switchyard.store.schema_quotes import quote_asks, quote_uses, quote_waits, quotes
+from switchyard.store.schema_rules import attributes, policies, projects, token_pools
 
 # Defined elsewhere, and part of the schema.
-__all__ = ["agents", "attributes", "clusters", "graph_sources", "invites", "layout", "metadata", "policies", "projects"]
+__all__ = [
+    "COUNTED",
+    "OPEN",
+    "agents",
+    "attributes",
+    "clusters",
+    "graph_sources",
+    "handovers",
+    "invites",
+    "layout",
+    "metadata",
+    "policies",
+    "projects",
+    "quote_asks",
+    "quote_uses",
+    "quote_waits",
+    "quotes",
+    "submit_tokens",
+    "token_pools",
+]
 
 # SQLite uses a partial index only where the query says the same words, so these texts are shared with the queries.
 READY = "is_ready"
@@ -33,6 +63,15 @@ LATE = "late_from_us IS NOT NULL"
 CROWDED = "crowd IS NOT NULL AND ended_us IS NULL"
 PARKED = "crowd IS NOT NULL AND NOT is_ready AND agent_id IS NULL AND state IN ('ASSIGNED', 'RUNNING')"
 LIVE = "is_live"
+# Assigned, and not in line for a lease: with an agent, parked, or an array that may lease no more for now. In other
+# words than PARKED, or PostgreSQL would take the one index for the other.
+BUSY = "NOT is_ready AND ended_us IS NULL AND state <> 'PENDING'"
+# Waits for a place in a limited queue, and for nothing else; and arrays that were given places in one.
+QUEUED = "state = 'PENDING' AND blocked = 'queue'"
+PLACED = "places IS NOT NULL AND todo IS NOT NULL AND ended_us IS NULL"  # only arrays have a `todo`
+# PENDING, and kept from the router by something else: held, after others, a back-off.
+STOPPED = "state = 'PENDING' AND blocked IS NOT NULL AND blocked <> 'queue'"
+TOKENED = "tokens IS NOT NULL AND ended_us IS NULL"
 
 # Shared by many jobs. No foreign key holds them: without an index on the jobs' side removing one would read every job,
 # and that index costs each insert a sixth. `used_us` says when one was last put, and what was put lately stays.
@@ -89,6 +128,7 @@ jobs = Table(
     Column("native_id", Text, nullable=True),
     Column("exit_code", Integer, nullable=True),
     Column("signal", Integer, nullable=True),
+    Column("usage", Text, nullable=True),  # what it used, as its cluster says
     Column("created_us", BigInteger, nullable=False),
     Column("assigned_us", BigInteger, nullable=True),
     Column("leased_us", BigInteger, nullable=True),
@@ -97,15 +137,19 @@ jobs = Table(
     Column("cancel_us", BigInteger, nullable=True),
     # May be leased now: assigned and not leased, or an array with tasks left and its bound not reached.
     Column("is_ready", Boolean, nullable=False),
-    # Why a PENDING job is not even looked at by the router: hold · after · backoff.
+    # Why a PENDING job is not even looked at by the router: hold · after · backoff · queue.
     Column("blocked", Text, nullable=True),
     Column("wake_us", BigInteger, nullable=True),  # when a back-off is over
     Column("expires_us", BigInteger, nullable=True),  # when it is too late to begin
     Column("late_from_us", BigInteger, nullable=True),  # when its queueing budget is spent; none: begun, or told
     Column("late_us", BigInteger, nullable=True),  # when it was reported late
+    Column("waits_us", BigInteger, nullable=True),  # since when it waits for a cluster; none: since it was submitted
     # Of a workflow that may run only so many jobs at once: which one, and how many.
     Column("crowd", Text, nullable=True),
     Column("crowd_max", Integer, nullable=True),
+    # The places its limited queue gave it: of an array, how many of its tasks may be live at once.
+    Column("places", Integer, nullable=True),
+    Column("tokens", Text, nullable=True),  # what it needs of token pools: held while it is assigned and not over
     Column("tries", Integer, nullable=False),  # retries granted so far
     Column("retries", Integer, nullable=False),  # retries allowed in all
     Column("avoid", Text, nullable=True),  # clusters that come last for this job, with the reason
@@ -123,6 +167,7 @@ jobs = Table(
 )
 Index("ix_jobs_seq", jobs.c.seq)
 Index("ix_jobs_due", jobs.c.wake_us, sqlite_where=text(DUE), postgresql_where=text(DUE))
+Index("ix_jobs_tokens", jobs.c.id, sqlite_where=text(TOKENED), postgresql_where=text(TOKENED))
 Index("ix_jobs_late", jobs.c.late_from_us, sqlite_where=text(LATE), postgresql_where=text(LATE))
 Index(
     "ix_jobs_crowd",
@@ -140,6 +185,24 @@ Index(
     sqlite_where=text(PARKED),
     postgresql_where=text(PARKED),
 )
+Index(
+    "ix_jobs_busy",
+    jobs.c.lane,
+    jobs.c.agent_id,
+    jobs.c.cores,
+    sqlite_where=text(BUSY),
+    postgresql_where=text(BUSY),
+)
+Index(
+    "ix_jobs_queued",
+    jobs.c.lane,
+    jobs.c.priority.desc(),
+    jobs.c.id,
+    sqlite_where=text(QUEUED),
+    postgresql_where=text(QUEUED),
+)
+Index("ix_jobs_stopped", jobs.c.blocked, sqlite_where=text(STOPPED), postgresql_where=text(STOPPED))
+Index("ix_jobs_placed", jobs.c.lane, sqlite_where=text(PLACED), postgresql_where=text(PLACED))
 Index("ix_jobs_expiring", jobs.c.expires_us, sqlite_where=text(EXPIRING), postgresql_where=text(EXPIRING))
 Index(
     "ix_jobs_ready",

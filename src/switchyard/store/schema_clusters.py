@@ -20,7 +20,6 @@ clusters = Table(
     Column("labels", Text, nullable=False),
     Column("backend", Text, nullable=False),
     Column("graph", Text, nullable=True),
-    Column("submit_token_hash", Text, nullable=True),
     Column("state", Text, nullable=False, default="{}"),  # set by hand: name → value, since when, by whom
     Column("created_us", BigInteger, nullable=False),
     Column("deleted_us", BigInteger, nullable=True),
@@ -103,4 +102,51 @@ layout = Table(
     Column("etag", Text, nullable=False),  # new at each write, never used again
     Column("changed_us", BigInteger, nullable=False),
     Column("changed_by", Text, nullable=False),
+)
+
+# Whoever has such a token may submit to a cluster, or to every cluster of a group, without a grant. `account`: whose
+# job it is where the token is all that a caller shows; empty: nobody's in particular.
+submit_tokens = Table(
+    "submit_tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("on_kind", Text, nullable=False),  # cluster · cluster-group
+    Column("object", Text, nullable=False),  # the registration's id, or the group's name
+    Column("account", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+)
+Index("uq_submit_tokens", submit_tokens.c.on_kind, submit_tokens.c.object, submit_tokens.c.account, unique=True)
+
+# What clusters that only poll were given, each time under a number of its own that fits in 32 bits and is never used
+# again. A number drawn at submit has no fence yet. `jobspec`: as its submitter wrote it.
+handovers = Table(
+    "handovers",
+    metadata,
+    # Beyond what the wire holds, so that the end is ours to tell. SQLite counts on in an INTEGER alone.
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("job_id", Text, nullable=False),
+    Column("cluster_id", Text, nullable=False),
+    Column("fence", BigInteger, nullable=True),
+    Column("jobspec", Text, nullable=True),
+    Column("received_us", BigInteger, nullable=True),
+    Column("accepted_us", BigInteger, nullable=True),
+    Column("is_open", Boolean, nullable=False),  # received, and neither accepted nor taken back
+    Column("is_counted", Boolean, nullable=False),  # accepted, and its job counts in its queue and its crowd
+    sqlite_autoincrement=True,
+)
+OPEN = "is_open"
+COUNTED = "is_counted"
+Index("ix_handovers_job", handovers.c.job_id, handovers.c.number)
+Index(
+    "ix_handovers_open",
+    handovers.c.received_us,
+    sqlite_where=text(OPEN),
+    postgresql_where=text(OPEN),
+)
+Index(
+    "ix_handovers_counted",
+    handovers.c.accepted_us,
+    sqlite_where=text(COUNTED),
+    postgresql_where=text(COUNTED),
 )

@@ -1,4 +1,4 @@
-"""The tables of policy: projects, attributes, and the rules that jobs were admitted under."""
+"""The tables of policy: projects, attributes, token pools, and the rules that jobs were admitted under."""
 
 from __future__ import annotations
 
@@ -54,4 +54,19 @@ policies = Table(
     Column("hash", Text, primary_key=True),
     Column("body", Text, nullable=False),
     Column("used_us", BigInteger, nullable=False),
+)
+
+# What there is to hold tokens of. Who holds how many is known where the pools are, and derived from the jobs that live.
+token_pools = Table(
+    "token_pools",
+    metadata,
+    Column("namespace", Text, primary_key=True),
+    Column("quota", BigInteger, nullable=False),
+    Column("per_s", Integer, nullable=True),  # of a rate pool
+    Column(
+        "leased_until_us", BigInteger, nullable=False
+    ),  # no lease of a caller lasts longer, where pools are in memory
+    Column("created_us", BigInteger, nullable=False),
+    Column("changed_us", BigInteger, nullable=False),
+    Column("changed_by", Text, nullable=False),
 )

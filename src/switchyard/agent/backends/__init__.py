@@ -1,7 +1,8 @@
 """What a backend must do: the seam between the agent and whatever really runs jobs. It knows nothing of servers.
 
-Nine calls are about jobs and the cluster: describe, look, state, quote, submit, find, status, cancel, output.
-Five more serve the agent: watch and wake (when to look), held (what is there without a journal), forget, close.
+Ten calls are about jobs and the cluster: describe, look, state, quote, submit, submit_range, find, status, cancel,
+output. Six more serve the agent: refresh (ask the cluster), watch and wake (when to look), held (what is there without
+a journal), forget, close.
 
 How a call fails: a transient `YardError` (or one raised after doubt, such as a timeout) means "maybe, ask again": the
 agent looks the marker up before it submits again. A `YardError` that is not transient, from submit, is the cluster's
@@ -11,18 +12,21 @@ that the cluster denies is Seen.LOST, never an end that nobody saw.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from switchyard.agent.site import Site
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
-from switchyard.model.job import JobSpec
+from switchyard.model.job import JobSpec, Usage
 from switchyard.model.lifecycle import Seen
 from switchyard.model.poll import Lease
+from switchyard.model.quote import VALID_S
 from switchyard.model.retry import Cause
 
+REFRESH_S = 3600.0  # where there is nobody to ask
 ENDS = frozenset({Seen.SUCCEEDED, Seen.FAILED, Seen.CANCELLED, Seen.LOST})
 STREAMS = ("stdout", "stderr")
 
@@ -33,9 +37,16 @@ class Setting:
 
     cluster: str
     directory: Path  # its own, kept over restarts
-    graph: Graph  # given by the operator, or found on this machine
-    look: Callable[[], Graph] | None = None  # finds it anew; none: the operator's word holds
+    # Given by the operator, or found on this machine. None: the backend asks its cluster.
+    graph: Graph | None = None
+    look: Callable[[], Graph] | None = None  # finds it anew on this machine; none: nobody does
+    site: Site = field(default_factory=Site)
     environment: Mapping[str, str] = field(default_factory=dict)  # what a job may inherit of the agent's own
+
+    @property
+    def known_graph(self) -> Graph:
+        assert self.graph is not None, "only a backend that finds its graph is started without one"
+        return self.graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +61,19 @@ class Status:
     ago_us: int = 0
     began_ago_us: int | None = None  # of an ended one: when it began to run, if it did
     cause: Cause = Cause.JOB  # of a failure: whose fault it was
+    usage: Usage | None = None  # of an ended one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """Could it run here, and in how many seconds."""
+    """Could it run here, in how many seconds, and for how much."""
 
     can: bool
-    eta_s: int | None = None
+    eta_s: int | None = None  # none: nobody knows when
     reason: str = ""
+    cost: float | None = None  # none: the server reckons with what is known of the cluster
+    valid_s: int = VALID_S  # for so long it holds
+    confidence: float = 1.0  # 0 to 1: how sure the backend is of the ETA
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +89,15 @@ class Backend(Protocol):
     # Submitting the same marker twice starts it once. Where that is not so, the agent writes down that it submitted
     # before it goes on, and after any doubt looks the marker up first.
     is_submit_repeatable: ClassVar[bool]
+    # It has a queue of its own: it takes jobs before there is room for them.
+    has_queue: ClassVar[bool]
+    finds_graph: ClassVar[bool]  # it asks its cluster what there is; this machine need not be looked at
+    submits_at_once: ClassVar[int]  # how many hand-overs may be under way side by side
+    jobs_max: ClassVar[int]  # attempts held at once, unless the operator says otherwise
+
+    @property
+    def range_max(self) -> int:
+        """How many tasks of an array it takes in one hand-over."""
 
     def __init__(self, setting: Setting) -> None: ...
 
@@ -86,10 +110,17 @@ class Backend(Protocol):
     def state(self) -> Load:
         """What is free now, and how many jobs run and wait. What was submitted counts as taken."""
 
-    def quote(self, spec: JobSpec) -> Quote: ...
+    def quote(self, spec: JobSpec) -> Quote:
+        """When and for how much it could run here. Asked on a thread of its own; may take seconds, and change nothing.
+
+        The spec says what a job needs, not what it runs: its command is a stand-in.
+        """
 
     def submit(self, lease: Lease) -> str:
         """Hand one attempt over, with `marker(lease)` in its name, and return the native id."""
+
+    def submit_range(self, leases: Sequence[Lease]) -> list[str]:
+        """Hand over neighbouring tasks of one array, in order; a native id for each. At most `range_max`."""
 
     def find(self, marker: str) -> str | None:
         """The native id of what was submitted under this marker; None: surely nothing was."""
@@ -103,6 +134,13 @@ class Backend(Protocol):
     def output(self, native_id: str, stream: str, *, offset: int, size: int) -> Piece:
         """At most `size` bytes of stdout or stderr. What nobody knows of has no bytes."""
 
+    def refresh(self) -> float:
+        """Ask the cluster how all stands, for `status` and `state` to tell; in how many seconds to ask again.
+
+        Called from a thread of its own, since a cluster that does not answer blocks it. Where there is nobody to ask
+        there is nothing to do.
+        """
+
     def watch(self, timeout_s: float) -> None:
         """Return when something may have changed, was woken, or the time is over."""
 
@@ -110,13 +148,18 @@ class Backend(Protocol):
         """End a watch now. Called from other threads."""
 
     def held(self) -> list[Lease]:
-        """Every attempt that has begun there, as an agent that lost its journal would find it."""
+        """Every attempt that has begun there, or may have, as an agent that lost its journal would find it."""
 
     def forget(self, native_id: str) -> None:
         """Remove what is kept of an attempt that is over and settled."""
 
     def close(self) -> None:
         """Let go of everything; what runs goes on."""
+
+
+def native_name(native_id: str) -> str:
+    """What people call it: a backend may keep more in its id, after a slash, to know it by."""
+    return native_id.partition("/")[0]
 
 
 def marker(lease: Lease) -> str:

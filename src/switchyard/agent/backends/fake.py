@@ -12,7 +12,7 @@ FAKE_UNKNOWN=text   while it runs, its state is a word nobody has heard of
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,8 +21,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from switchyard.agent import clock
-from switchyard.agent.backends import Piece, Quote, Setting, Status, marker
-from switchyard.agent.need import Need, load_of, need_of, room_of, spec_of, total
+from switchyard.agent.backends import REFRESH_S, Piece, Quote, Setting, Status, marker
+from switchyard.agent.need import Busy, Need, load_of, need_of, quote_of, room_of, spec_of, total
 from switchyard.errors import PolicyRefused, Unavailable
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
@@ -44,6 +44,11 @@ class _Record(Struct, frozen=True):
 class FakeBackend:
     kind: ClassVar[str] = "fake"
     is_submit_repeatable: ClassVar[bool] = False  # like most batch systems: twice submitted would run twice
+    has_queue: ClassVar[bool] = False
+    finds_graph: ClassVar[bool] = False
+    submits_at_once: ClassVar[int] = 1
+    jobs_max: ClassVar[int] = 64
+    range_max: int = 1
 
     def __init__(self, setting: Setting, *, now_ns: Callable[[], int] = clock.now_ns) -> None:
         self._setting = setting
@@ -54,7 +59,7 @@ class FakeBackend:
         self._woken = threading.Event()
 
     def describe(self) -> Graph:
-        return self._setting.graph
+        return self._setting.known_graph
 
     def look(self) -> bool:
         return False
@@ -65,13 +70,13 @@ class FakeBackend:
         live = [record for record, each in zip(records, seen, strict=True) if each in _LIVE]
         taken = total(need_of(spec_of(record.lease)) for record in live)
         queued = seen.count(Seen.SUBMITTED)
-        return load_of(self._setting.graph, taken, running=len(live) - queued, queued=queued)
+        return load_of(self._setting.known_graph, taken, running=len(live) - queued, queued=queued)
 
     def quote(self, spec: JobSpec) -> Quote:
-        whole = load_of(self._setting.graph, Need(), running=0, queued=0)
-        if not need_of(spec).fits(room_of(whole, less=Need())):
-            return Quote(can=False, reason="it needs more than this cluster has")
-        return Quote(can=True, eta_s=0)
+        whole = room_of(load_of(self._setting.known_graph, Need(), running=0, queued=0), less=Need())
+        records = [record for record in self._records.values() if self._status(record).seen in _LIVE]
+        busy = [Busy(need_of(spec_of(record.lease)), self._left_s(record)) for record in records]
+        return quote_of(need_of(spec), whole, room_of(self.state(), less=Need()), busy)
 
     def submit(self, lease: Lease) -> str:
         env = spec_of(lease).env
@@ -84,6 +89,9 @@ class FakeBackend:
         if "FAKE_DOUBT" in env:
             raise Unavailable("no answer from the cluster in time")
         return name
+
+    def submit_range(self, leases: Sequence[Lease]) -> list[str]:
+        return [self.submit(lease) for lease in leases]
 
     def find(self, marker: str) -> str | None:
         return marker if marker in self._records else None
@@ -104,6 +112,9 @@ class FakeBackend:
         key = {"stdout": "FAKE_OUTPUT", "stderr": "FAKE_ERROR"}[stream]
         data = spec_of(record.lease).env.get(key, "").encode() if record else b""
         return Piece(data[offset : offset + size], len(data))
+
+    def refresh(self) -> float:
+        return REFRESH_S
 
     def watch(self, timeout_s: float) -> None:
         is_busy = any(self._status(record).seen in _LIVE for record in self._records.values())
@@ -139,6 +150,11 @@ class FakeBackend:
         if "FAKE_LOSE" in env:
             return Status(seen=Seen.LOST, reason="the cluster does not know this job")
         return _ended(env, ago_us=(now_ns - end_ns) // 1000, began_ago_us=(now_ns - begin_ns) // 1000)
+
+    def _left_s(self, record: _Record) -> float:
+        spec = spec_of(record.lease)
+        end_s = record.submitted_ns / 1e9 + float(spec.env.get("FAKE_DELAY_S", "0")) + _run_s(spec)
+        return max(0.0, end_s - self._now_ns() / 1e9)
 
     def _write(self, name: str, record: _Record) -> None:
         new = self._jobs / f"{name}.new"

@@ -12,15 +12,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from switchyard.agent.backends import Piece, Quote, Setting, Status, marker, supervisor
+from switchyard.agent.backends import REFRESH_S, Piece, Quote, Setting, Status, marker, supervisor
 from switchyard.agent.backends.jobdir import NEVER, Claim, Exit, JobDir
+from switchyard.agent.clock import Stamp
 from switchyard.agent.environment import variables
-from switchyard.agent.need import Need, load_of, need_of, room_of, spec_of, total
+from switchyard.agent.need import Need, busy_for, load_of, need_of, quote_of, room_of, spec_of, total
 from switchyard.errors import Unavailable
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
@@ -46,15 +47,22 @@ class _Live:
     fd: int = -1  # readable when something happened: the supervisor's pipe, or its pidfd after a restart
     tries: int = 0
     spawned_at: float = 0.0
+    limit_s: float | None = None
+    since: float = field(default_factory=time.monotonic)  # when it began to take up room
 
 
 class LocalBackend:
     kind: ClassVar[str] = "local"
     is_submit_repeatable: ClassVar[bool] = True  # the claim in the job's directory lets one supervisor through
+    has_queue: ClassVar[bool] = False
+    finds_graph: ClassVar[bool] = False
+    submits_at_once: ClassVar[int] = 1
+    jobs_max: ClassVar[int] = 64
+    range_max: int = 1
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._graph = setting.graph
+        self._graph = setting.known_graph
         self._jobs = setting.directory / "jobs"
         self._jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._program = _compiled(setting.directory)
@@ -83,16 +91,18 @@ class LocalBackend:
             return load_of(self._graph, taken, running=len(self._live), queued=0)
 
     def quote(self, spec: JobSpec) -> Quote:
-        need = need_of(spec)
-        if not need.fits(room_of(load_of(self._graph, Need(), running=0, queued=0), less=Need())):
-            return Quote(can=False, reason="it needs more than this machine has")
-        return Quote(can=True, eta_s=0 if need.fits(room_of(self.state(), less=Need())) else None)
+        whole = room_of(load_of(self._graph, Need(), running=0, queued=0), less=Need())
+        now = time.monotonic()
+        with self._lock:
+            busy = [busy_for(live.need, ran_s=now - live.since, limit_s=live.limit_s) for live in self._live.values()]
+        free = room_of(load_of(self._graph, total(each.need for each in busy), running=0, queued=0), less=Need())
+        return quote_of(need_of(spec), whole, free, busy)
 
     def submit(self, lease: Lease) -> str:
         name = marker(lease)
         job = JobDir(self._jobs / name)
         with self._lock:
-            live = self._live.setdefault(name, _Live(need_of(spec_of(lease))))
+            live = self._live.setdefault(name, _live_of(lease))
         if live.process is not None and live.process.poll() is None:
             return name
         try:
@@ -103,6 +113,9 @@ class LocalBackend:
             self._drop(name)
             raise Unavailable(f"The job's directory {job.path} cannot be written: {exc}.") from exc
         return name
+
+    def submit_range(self, leases: Sequence[Lease]) -> list[str]:
+        return [self.submit(lease) for lease in leases]
 
     def find(self, marker: str) -> str | None:
         return marker if (self._jobs / marker).is_dir() else None
@@ -126,6 +139,9 @@ class LocalBackend:
 
     def output(self, native_id: str, stream: str, *, offset: int, size: int) -> Piece:
         return JobDir(self._jobs / native_id).read(stream, offset=offset, size=size)
+
+    def refresh(self) -> float:
+        return REFRESH_S
 
     def watch(self, timeout_s: float) -> None:
         if any(live.fd < 0 for live in self._live.values()):
@@ -169,7 +185,7 @@ class LocalBackend:
             claim, lease = job.claim(), job.lease()
             if claim is None or lease is None or not claim.lives():
                 continue
-            live = self._live[path.name] = _Live(need_of(spec_of(lease)))
+            live = self._live[path.name] = _live_of(lease, started=job.started())
             self._follow(path.name, live, claim)
 
     def _follow(self, name: str, live: _Live, claim: Claim) -> None:
@@ -263,7 +279,7 @@ class LocalBackend:
             return Status(seen=Seen.LOST, reason="the job's directory is gone")
         with self._lock:
             lease = job.lease()
-            live = self._live.setdefault(name, _Live(need_of(spec_of(lease)) if lease else Need()))
+            live = self._live.setdefault(name, _live_of(lease) if lease else _Live(Need()))
         waiting = Status(seen=Seen.SUBMITTED, text="waiting for its supervisor")
         code = live.process.poll() if live.process is not None else supervisor.END_AGAIN
         if code is None or time.monotonic() - live.spawned_at < RESPAWN_S:
@@ -280,6 +296,14 @@ class LocalBackend:
             live.spawned_at = time.monotonic()
             return Status(seen=Seen.UNKNOWN, text=f"no supervisor can be started: {exc}")
         return waiting
+
+
+def _live_of(lease: Lease, *, started: Stamp | None = None) -> _Live:
+    limit = spec_of(lease).resources.time_limit
+    live = _Live(need_of(spec_of(lease)), limit_s=None if limit is None else float(parse_duration_s(limit)))
+    if started is not None:
+        live.since -= started.age_us / 1e6
+    return live
 
 
 def start_words(lease: Lease, path: Path, setting: Setting) -> list[bytes]:

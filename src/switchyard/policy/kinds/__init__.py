@@ -10,6 +10,7 @@ from switchyard.policy.kinds.kind import Kind, Kinds
 from switchyard.policy.kinds.plugin_override import PluginOverride
 from switchyard.policy.kinds.quality_of_service import QualityOfServiceKind
 from switchyard.policy.kinds.task_resources import TaskResources
+from switchyard.policy.kinds.tokens import Tokens
 from switchyard.policy.kinds.workflow_execution_config import WorkflowExecutionConfig
 
 GROUP = "switchyard.attribute_kinds"
@@ -22,6 +23,7 @@ BUILTIN: tuple[Kind, ...] = (
     PluginOverride(),
     WorkflowExecutionConfig(),
     ClusterAssignment(),
+    Tokens(),
 )
 
 __all__ = ["BUILTIN", "GROUP", "Kind", "Kinds"]

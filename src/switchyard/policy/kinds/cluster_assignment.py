@@ -1,4 +1,4 @@
-"""Cluster assignment (7): the pool that bounds where a job may go."""
+"""Cluster assignment (7): the pool that bounds where a job may go, and where else once it has waited for long."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from switchyard.model.names import Name
+from switchyard.model.spill import SpillTexts, parse_rules, pools_of
 from switchyard.policy.draft import REQUEST, Draft, Entry, Own
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform
 
 
-class ClusterAssignmentValue(Struct, frozen=True, forbid_unknown_fields=True):
+class ClusterAssignmentValue(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`spill`: what becomes of a job that waits for long, as `after 10m try pool burst` and `reject after 24h`."""
+
     cluster_pool_name: Name
+    spill: SpillTexts | None = None
+
+    def __post_init__(self) -> None:
+        parse_rules(self.spill or ())
 
 
 class ClusterAssignment(Kind):
@@ -27,13 +34,20 @@ class ClusterAssignment(Kind):
     sample: ClassVar[dict[str, Any]] = {"cluster_pool_name": "mypool"}
 
     def check(self, value: Any, platform: Platform) -> list[str]:
-        pool = value.cluster_pool_name
-        if pool in platform.pools:
-            return []
-        return [f"cluster_pool_name: there is no pool {pool!r}; known: {', '.join(sorted(platform.pools)) or 'none'}"]
+        known = ", ".join(sorted(platform.pools)) or "none"
+        named = [
+            ("cluster_pool_name", value.cluster_pool_name),
+            *(("spill", each) for each in pools_of(value.spill or ())),
+        ]
+        return [
+            f"{path}: there is no pool {pool!r}; known: {known}" for path, pool in named if pool not in platform.pools
+        ]
 
     def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
-        entry = found.get("cluster_pool_name")
+        stored, spill = found.get("cluster_pool_name"), found.get("spill")
+        return self._spill(self._bind(draft, stored), stored, spill if spill and spill.value else None)
+
+    def _bind(self, draft: Draft, entry: Entry | None) -> Draft:
         if entry is None:
             own: Own = {(self.name, "cluster_pool_name"): Entry(draft.pool, REQUEST)} if draft.pool else {}
             return replace(draft, own=draft.own | own)
@@ -41,3 +55,26 @@ class ClusterAssignment(Kind):
             said = f"pool: asks for {draft.pool!r}, and its scope is bound to {entry.value!r} ({entry.source})"
             return replace(draft, refusals=(*draft.refusals, said))
         return replace(draft, pool=entry.value)
+
+    def _spill(self, draft: Draft, bound: Entry | None, stored: Entry | None) -> Draft:
+        """The request's rules, else those of its scope. A scope that is bound to a pool is not left by a rule of one's
+        own, except for a pool that the scope's own rules open."""
+        asked = tuple(draft.request.spill)
+        if not asked:
+            if stored is None:
+                return draft
+            return replace(draft, spill=tuple(stored.value), spill_from=str(stored.source))
+        opened = pools_of(stored.value) if stored is not None else ()
+        refused = tuple(
+            f"spill: would try pool {pool!r}, and its scope is bound to {bound.value!r} ({bound.source})"
+            for pool in pools_of(asked)
+            if bound is not None and pool not in (bound.value, *opened)
+        )
+        own: Own = {(self.name, "spill"): Entry(list(asked), REQUEST)}
+        return replace(
+            draft,
+            spill=asked,
+            spill_from="the request",
+            own=draft.own | own,
+            refusals=(*draft.refusals, *refused),
+        )

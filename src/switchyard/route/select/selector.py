@@ -19,7 +19,17 @@ from switchyard.route.operators import Value
 
 GROUP = "switchyard.selectors"
 WEIGHTED = "weighted"
-BUILT_IN = (WEIGHTED, "random", "least-loaded", "constraint")
+BUILT_IN = (WEIGHTED, "random", "least-loaded", "constraint", "soonest", "cheapest")
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """What a cluster answered about the job. `starts_s`: in how many seconds the job is reckoned to begin there."""
+
+    can: bool
+    starts_s: float | None = None
+    cost: float | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,7 @@ class Contender:
     weight: float = 1.0
     cores: int = 0  # all it has
     state: Mapping[str, Value] = field(default_factory=dict)
+    quote: Quoted | None = None  # none: it was not asked, or did not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,8 @@ class Failed:
 
 
 class Selector(Protocol):
+    """One that has `reads_quotes` set to true is handed the contenders' quotes, too; the others ask nobody."""
+
     reads_state: ClassVar[bool]  # else it is handed none
 
     def __init__(self, options: Mapping[str, Any]) -> None: ...
@@ -81,6 +94,10 @@ def _class_of(name: str) -> type[Selector]:
         from switchyard.route.select.constraint import Constraint
 
         return Constraint
+    if name in ("soonest", "cheapest"):
+        from switchyard.route.select.quoted import Cheapest, Soonest
+
+        return Soonest if name == "soonest" else Cheapest
     for found in entry_points(group=GROUP):
         if found.name == name:
             loaded: type[Selector] = found.load()
@@ -93,6 +110,10 @@ def _class_of(name: str) -> type[Selector]:
 def selector_names() -> list[str]:
     """Ours first, then what is installed."""
     return [*BUILT_IN, *sorted({found.name for found in entry_points(group=GROUP)} - set(BUILT_IN))]
+
+
+def reads_quotes(algorithm: Selector) -> bool:
+    return bool(getattr(algorithm, "reads_quotes", False))
 
 
 def refuse_options(name: str, options: Mapping[str, Any], known: Sequence[str] = ()) -> None:

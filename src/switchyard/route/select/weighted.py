@@ -53,6 +53,19 @@ class Field:
         winner = best_of(job_key, self.groups)
         return winner if winner is not None else _draw_by_loop(job_key, self.names, self.weights)
 
+    def first(self, seed: str, most: int) -> list[int]:
+        """The numbers of the first so many of the draw, the winner first."""
+        job_key = hash_text(seed)
+        if not self.groups:
+            drawn = [number for number, weight in enumerate(self.weights) if weight > 0]
+            scores = {each: _score(_mix(job_key ^ hash_text(self.names[each])), self.weights[each]) for each in drawn}
+            return sorted(drawn, key=lambda each: scores[each], reverse=True)[:most]
+        left, found = list(self.groups), list[int]()
+        while len(found) < most and (winner := best_of(job_key, left)) is not None:
+            found.append(winner)
+            left = [_only(group, group[2] != winner) for group in left]
+        return found
+
 
 def draw(seed: str, names: Sequence[str], weights: Sequence[float]) -> int:
     """The index of the winner. Zero weights are drawn only when all are zero."""

@@ -85,6 +85,11 @@ def _execution_theirs(value: Plain) -> Plain:
     return found
 
 
+def _assignment_theirs(value: Plain) -> Plain:
+    """Spill rules are ours alone."""
+    return {name: inner for name, inner in value.items() if name != "spill"}
+
+
 KINDS = (
     FlyteKind(0, "task_resource_attributes", theirs=_resources_theirs),
     FlyteKind(1, "cluster_resource_attributes"),
@@ -93,7 +98,7 @@ KINDS = (
     FlyteKind(4, "quality_of_service", _quality_ours, _quality_theirs),
     FlyteKind(5, "plugin_overrides"),
     FlyteKind(6, "workflow_execution_config", theirs=_execution_theirs),
-    FlyteKind(7, "cluster_assignment"),
+    FlyteKind(7, "cluster_assignment", theirs=_assignment_theirs),
 )
 BY_NUMBER = {kind.number: kind for kind in KINDS}
 BY_FIELD = {kind.field: kind for kind in KINDS}

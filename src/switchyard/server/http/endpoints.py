@@ -48,13 +48,17 @@ from switchyard.model.cluster import (
 from switchyard.model.graph import Graph
 from switchyard.model.job import Job, JobRequest, Task
 from switchyard.model.poll import Join, Joined, Poll, PollAnswer, Rotated
+from switchyard.model.quote import Quotes
 from switchyard.model.rendering import Rendering, RenderingChange, RenderRequest
+from switchyard.model.stats import RouteStats
 from switchyard.model.verdict import Explanation, FitAnswer, FitRequest, Plan
-from switchyard.server.http import graph_handlers, handlers, handlers_rendering
+from switchyard.server.http import graph_handlers, handlers, handlers_rendering, handlers_stats
 from switchyard.server.http.endpoint import ABANDON, AGENT, CURSOR, EITHER, JOINER, LIMIT, OPEN, Endpoint, Query
 from switchyard.server.http.endpoints_layout import LAYOUT
 from switchyard.server.http.endpoints_rules import RULES
+from switchyard.server.http.endpoints_tokens import TOKENS
 
+ACCOUNT = Query("account", about="whose jobs they are that show the token and no other credential")
 _JOB_FILTERS = (
     Query("state", about="only in these states", is_repeatable=True),
     Query("cluster"),
@@ -85,6 +89,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         status=201,
     ),
     Endpoint("POST", "/v1/plan", "Decide where a job would go; store nothing", Plan, handlers.plan, JobRequest),
+    Endpoint("POST", "/v1/quotes", "When and for how much a job would run; no job is made", Quotes, body=JobRequest),
     Endpoint("GET", "/v1/jobs", "Jobs, newest first", Page[Job], handlers.job_list, query=_JOB_FILTERS),
     Endpoint("GET", "/v1/jobs/{job}", "One job, by id or unambiguous prefix", Job, handlers.job_get),
     Endpoint("PATCH", "/v1/jobs/{job}", "Hold, release, another priority", Job, handlers.job_change, JobChange),
@@ -164,6 +169,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         ),
         media="text/event-stream",
     ),
+    Endpoint(
+        "GET",
+        "/v1/stats/routes",
+        "Where jobs you may view went, counted",
+        RouteStats,
+        handlers_stats.routes,
+        query=(Query("since_s", "integer", "jobs made within so many seconds; none: an hour"),),
+    ),
     Endpoint("GET", "/v1/clusters", "Clusters", Page[Cluster], handlers.cluster_list, query=(LIMIT, CURSOR)),
     Endpoint("POST", "/v1/clusters", "Register a cluster", Cluster, handlers.cluster_create, ClusterRequest, 201),
     Endpoint(
@@ -202,6 +215,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "A new submit token for a cluster; the old one ends",
         SubmitToken,
         handlers.submit_token,
+        query=(ACCOUNT,),
+        status=201,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/cluster-groups/{group}/submit-token",
+        "A new submit token for all clusters of a group; the old one ends",
+        SubmitToken,
+        handlers.group_submit_token,
+        query=(ACCOUNT,),
         status=201,
     ),
     Endpoint(
@@ -287,6 +310,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("DELETE", "/v1/grants/{grant}", "Take a grant back", Deleted, handlers.grant_delete),
     *LAYOUT,
     *RULES,
+    *TOKENS,
     Endpoint(
         "POST",
         "/v1/cluster-resources",

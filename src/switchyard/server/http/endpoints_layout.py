@@ -12,6 +12,7 @@ from switchyard.model.layout import (
     Part,
     SetRequest,
 )
+from switchyard.model.queue import DomainTags, Queue, QueueView, TagsRequest
 from switchyard.server.http import handlers_layout as handlers
 from switchyard.server.http.endpoint import CURSOR, LIMIT, Endpoint, Query
 
@@ -43,9 +44,45 @@ def _of_sets(part: Part, path: str, one: str, many: str) -> tuple[Endpoint, ...]
 
 
 LAYOUT: tuple[Endpoint, ...] = (
-    Endpoint("GET", "/v1/layout", "Pools, labels and defaults, and who set them", LayoutView, handlers.layout_get),
+    Endpoint(
+        "GET", "/v1/layout", "Pools, labels, queues and defaults, and who set them", LayoutView, handlers.layout_get
+    ),
     *_of_sets(Part.POOL, "/v1/pools", "pool", "Pools"),
     *_of_sets(Part.LABEL, "/v1/cluster-labels", "cluster label", "Cluster labels"),
+    Endpoint("GET", "/v1/queues", "Queues", Page[QueueView], handlers.queue_list, query=(LIMIT, CURSOR)),
+    Endpoint("GET", "/v1/queues/{name}", "One queue", QueueView, handlers.queue_get),
+    Endpoint(
+        "PUT",
+        "/v1/queues/{name}",
+        "Give a queue its settings; needs If-Match, or If-None-Match: *",
+        QueueView,
+        handlers.queue_put,
+        Queue,
+    ),
+    Endpoint(
+        "DELETE",
+        "/v1/queues/{name}",
+        "Remove a queue; needs If-Match",
+        Deleted,
+        handlers.remove(Part.QUEUE, "name"),
+        query=(RESET,),
+    ),
+    Endpoint(
+        "PUT",
+        "/v1/layout/domain-tags/{domain}",
+        "Set the queue tags of a domain's jobs; needs If-Match, or If-None-Match: *",
+        DomainTags,
+        handlers.domain_tags_put,
+        TagsRequest,
+    ),
+    Endpoint(
+        "DELETE",
+        "/v1/layout/domain-tags/{domain}",
+        "Remove the queue tags of a domain; needs If-Match",
+        Deleted,
+        handlers.remove(Part.DOMAIN_TAGS, "domain"),
+        query=(RESET,),
+    ),
     Endpoint(
         "PUT",
         "/v1/layout/default-label",

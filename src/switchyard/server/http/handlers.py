@@ -19,7 +19,18 @@ from switchyard.model.poll import Joined, Rotated
 from switchyard.model.quantity import DURATION_S_MAX
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.server.http.call import Call
-from switchyard.service import access, agents, clusters, jobs, logs, selected, steer
+from switchyard.service import (
+    access,
+    agents,
+    cluster_show,
+    clusters,
+    explaining,
+    jobs,
+    logs,
+    selected,
+    steer,
+    submit_tokens,
+)
 from switchyard.store.jobs import JobFilter
 
 T = TypeVar("T")
@@ -115,7 +126,7 @@ def job_output(call: Call) -> Output:
 
 
 def job_explain(call: Call) -> Explanation:
-    return jobs.job_explain(call.yard.context, call.actor, call.path["job"])
+    return explaining.job_explain(call.yard.context, call.actor, call.path["job"])
 
 
 def cluster_list(call: Call) -> Page[Cluster]:
@@ -128,8 +139,7 @@ def cluster_create(call: Call) -> Cluster:
 
 
 def cluster_get(call: Call) -> Cluster:
-    context = call.yard.context
-    return clusters.cluster_view(context, clusters.visible(context, call.actor, call.path["cluster"]))
+    return cluster_show.cluster_get(call.yard.context, call.actor, call.path["cluster"])
 
 
 def cluster_change(call: Call) -> Cluster:
@@ -157,7 +167,13 @@ def invite_revoke(call: Call) -> Deleted:
 
 
 def submit_token(call: Call) -> SubmitToken:
-    return clusters.submit_token(call.yard.context, call.actor, call.path["cluster"])
+    account = call.text("account") or ""
+    return submit_tokens.cluster_token(call.yard.context, call.actor, call.path["cluster"], account)
+
+
+def group_submit_token(call: Call) -> SubmitToken:
+    account = call.text("account") or ""
+    return submit_tokens.group_token(call.yard.context, call.actor, call.path["group"], account)
 
 
 def agent_list(call: Call) -> Page[Agent]:

@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 from switchyard.model.api import Deleted, Page
 from switchyard.model.layout import ClusterSet, LayoutView, Named, Part
+from switchyard.model.queue import DomainTags, QueueView
 from switchyard.server.http.call import Call
 from switchyard.server.http.handlers import page
 from switchyard.server.http.handlers_rules import condition_of
-from switchyard.service import layout
+from switchyard.service import layout, queue_settings
 
 
 def layout_get(call: Call) -> LayoutView:
-    return layout.layout_view(call.yard.context, call.actor)
+    return queue_settings.whole_view(call.yard.context, call.actor)
 
 
 def set_list(part: Part) -> Callable[[Call], Page[ClusterSet]]:
@@ -37,6 +38,26 @@ def default_label_put(call: Call) -> Named:
 def domain_pool_put(call: Call) -> Named:
     return layout.domain_pool_put(
         call.yard.context, call.actor, call.path["domain"], call.body.pool, condition=condition_of(call)
+    )
+
+
+def queue_list(call: Call) -> Page[QueueView]:
+    return page(call, queue_settings.queue_list(call.yard.context, call.actor), lambda each: each.name)
+
+
+def queue_get(call: Call) -> QueueView:
+    return queue_settings.queue_get(call.yard.context, call.actor, call.path["name"])
+
+
+def queue_put(call: Call) -> QueueView:
+    return queue_settings.queue_put(
+        call.yard.context, call.actor, call.path["name"], call.body, condition=condition_of(call)
+    )
+
+
+def domain_tags_put(call: Call) -> DomainTags:
+    return queue_settings.tags_put(
+        call.yard.context, call.actor, call.path["domain"], call.body.tags, condition=condition_of(call)
     )
 
 

@@ -14,12 +14,14 @@ from switchyard.model.job import JobRequest, State
 from switchyard.model.lifecycle import Answer
 from switchyard.model.names import KEY_PATTERN
 from switchyard.model.poll import OutputChunk, Poll, PollAnswer, Stop
+from switchyard.model.quote import QuoteAsk
 from switchyard.model.verdict import FitRequest
 from switchyard.server.http.answer import JSON, Receive, Scope, Send, header, read_body, send_body, send_json
 from switchyard.server.http.authenticate import authenticate_agent, authenticate_user
 from switchyard.server.yard import Yard
 from switchyard.service.bulk import BulkAccepted, BulkInsert
 from switchyard.service.graphs import agent_graph
+from switchyard.service.inquiries import take as take_quotes
 from switchyard.service.lease import Given, LeaseAsk, SyncAsk
 from switchyard.service.log_store import OutputWrite
 from switchyard.service.logs import keep_outside
@@ -47,10 +49,11 @@ async def submit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None
     try:
         write = await _decide(yard, scope, actor, request, key=key, body=body)
         accepted: Accepted = await yard.commit(write)
-    except (BadRequest, Denied, PolicyRefused):
+    except (BadRequest, Denied, PolicyRefused) as exc:
         # What was accepted stays so: the answer may have been lost, and the world has changed since.
         again = await yard.in_thread(yard.submit.repeated, actor, key=key, body=body) if key else None
         if again is None:
+            yard.context.tally.refusals.add(exc.code, "admit")
             raise
         accepted = again
     await send_json(send, 201 if accepted.is_new else 200, accepted.created)
@@ -121,13 +124,18 @@ async def poll(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
     if message.graph is not None:
         await yard.in_thread(agent_graph, yard.context, agent.id, message.graph)
     answers, stops = await _report(yard, agent, message)
+    if message.quotes:
+        await yard.in_thread(take_quotes, yard.context, agent, message.quotes)
+    asks: list[QuoteAsk] = []
     if message.inventory is not None:
         given: Given = await yard.commit(_sync_ask(yard, agent, message))
     elif message.want or message.wait_s:
         wait_s = 0 if answers else min(message.wait_s, yard.settings.bounds.wait_s)
-        given = await _lease(yard, agent, message, wait_s, receive)
+        given, asks = await _lease(yard, agent, message, wait_s, receive)
     else:
         given = Given(message.session, [], [], [])
+    if given.leases:
+        yard.context.tally.leases.add(_cluster_name(yard, agent), amount=len(given.leases))
     await send_json(
         send,
         200,
@@ -137,6 +145,7 @@ async def poll(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
             cancels=given.cancels,
             stops=[*given.stops, *stops],
             answers=answers,
+            quotes=asks,
             is_closing=yard.hub.is_closing,
             is_rotation_asked=_is_rotation_asked(yard, agent),
             output_bytes_max=yard.settings.config.logs.bytes_max,
@@ -185,7 +194,9 @@ def _sync_ask(yard: Yard, agent: AgentEntry, message: Poll) -> SyncAsk:
     )
 
 
-async def _lease(yard: Yard, agent: AgentEntry, message: Poll, wait_s: float, receive: Receive) -> Given:
+async def _lease(
+    yard: Yard, agent: AgentEntry, message: Poll, wait_s: float, receive: Receive
+) -> tuple[Given, list[QuoteAsk]]:
     """Look once, then park. An agent that got nothing and asks the same again costs no query until it is woken."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
@@ -204,6 +215,7 @@ async def _lease(yard: Yard, agent: AgentEntry, message: Poll, wait_s: float, re
         _backends(yard, agent),
     )
     given = Given(message.session, [], [], [])
+    asks: list[QuoteAsk] = []
     try:
         while not yard.hub.is_closing and not (gone is not None and gone.done()):
             version = yard.hub.version(agent.cluster_id)
@@ -212,6 +224,9 @@ async def _lease(yard: Yard, agent: AgentEntry, message: Poll, wait_s: float, re
                 if given.leases or given.cancels or (not agent.is_rotation_asked and _is_rotation_asked(yard, agent)):
                     break
                 yard.idle[agent.id] = (version, ask)
+            asks = await yard.in_thread(yard.handing.next, agent) if yard.handing.may_have() else []
+            if asks:
+                break
             left_s = deadline - loop.time()
             if left_s <= 0:
                 break
@@ -221,7 +236,7 @@ async def _lease(yard: Yard, agent: AgentEntry, message: Poll, wait_s: float, re
     finally:
         if gone is not None:
             gone.cancel()
-    return given
+    return given, asks
 
 
 def _backends(yard: Yard, agent: AgentEntry) -> frozenset[str]:

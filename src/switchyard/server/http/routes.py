@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import MutableMapping
 from typing import Any
 
 from starlette.routing import Route, Router
@@ -14,8 +15,9 @@ from switchyard.model.decode import JsonReader
 from switchyard.model.job import Job
 from switchyard.model.layout import ClusterSet, Named
 from switchyard.model.lifecycle import FINAL
+from switchyard.model.queue import DomainTags, QueueView
 from switchyard.server.flyte.door import FlyteDoor
-from switchyard.server.http import hot, stream
+from switchyard.server.http import hot, quoting, stream
 from switchyard.server.http.answer import (
     Body,
     Receive,
@@ -41,11 +43,14 @@ from switchyard.server.http.endpoints import ENDPOINTS, check_query
 from switchyard.server.http.openapi import document
 from switchyard.server.http.upload import read_upload
 from switchyard.server.hub import first_of
+from switchyard.server.metrics import Metrics, metrics
 from switchyard.server.yard import Yard
 from switchyard.service.rights import Actor, Rights
 
 NOBODY = Actor("nobody", Rights())
-TAGGED = (AttributeRow, ClusterSet, Named)  # answers that carry an ETag
+TAGGED = (AttributeRow, ClusterSet, Named, QueueView, DomainTags)  # answers that carry an ETag
+COUNTED = frozenset({"/v1/jobs", "/v1/agents/poll", "/healthz", "/readyz", "/metrics", "/v1/openapi.json"})
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 LOG_AGAIN_S = 1.0  # how late a follower hears of what came in at another server, which tells nobody of logs
 
 
@@ -54,19 +59,37 @@ class Door:
 
     def __init__(self, yard: Yard) -> None:
         self._yard = yard
+        self._requests = yard.context.tally.requests
         served: dict[str, dict[str, Any]] = {}
         for endpoint in ENDPOINTS:
             handler = _Handler(yard, endpoint) if endpoint.handler else _hot(endpoint)
             served.setdefault(endpoint.path, {})[endpoint.method] = handler
         # `/v1/agents/join` must be tried before `/v1/agents/{agent}`.
         ordered = sorted(served.items(), key=lambda item: "{" in item[0])
-        routes = [Route(path, _Methods(yard, by_method)) for path, by_method in ordered]
+        routes = [Route(path, _Methods(yard, path, by_method)) for path, by_method in ordered]
         self._router = Router(routes=routes, default=_no_such_address, redirect_slashes=False)
         self._flyte = FlyteDoor(yard)
+        self._metrics = Metrics(yard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        status = 0
+
+        async def noting(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._serve(scope, receive, noting)
+        finally:
+            if status:  # else the client went away before there was an answer
+                method = scope["method"] if scope["method"] in METHODS else "other"
+                self._requests.add(method, _template(scope), str(status))
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
         if method == "POST" and path == "/v1/jobs":
             await guarded(scope, send, lambda: hot.submit(self._yard, scope, receive, send))
@@ -75,6 +98,8 @@ class Door:
         elif path in ("/healthz", "/readyz"):
             is_ok = path == "/healthz" or self._yard.can_serve()
             await send_json(send, 200 if is_ok else 503, {"status": "ok" if is_ok else "not ready"})
+        elif path == "/metrics":
+            await guarded(scope, send, lambda: metrics(self._yard, self._metrics, scope, receive, send))
         elif path == "/v1/openapi.json":
             await send_json(send, 200, document())
         elif not path.isprintable():
@@ -89,7 +114,8 @@ class Door:
 class _Methods:
     """All methods of one address."""
 
-    def __init__(self, yard: Yard, by_method: dict[str, Any]) -> None:
+    def __init__(self, yard: Yard, path: str, by_method: dict[str, Any]) -> None:
+        self.path = path
         self._yard = yard
         self._by_method = by_method
 
@@ -183,6 +209,15 @@ class _Handler:
             gone.cancel()
 
 
+def _template(scope: Scope) -> str:
+    """The address as the table of endpoints has it: one with names in it would be another one for each of them."""
+    found = scope.get("endpoint")  # set by the router
+    if isinstance(found, _Methods):
+        return found.path
+    path = str(scope["path"])
+    return path if path in COUNTED else "flyte" if path.startswith("/api/v1/") else "other"
+
+
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("latin-1")
 
@@ -199,6 +234,7 @@ def _hot(endpoint: Endpoint) -> Any:
         "/v1/jobs/bulk": hot.bulk,
         "/v1/agents/poll": hot.poll,
         "/v1/clusters/fit": hot.fit,
+        "/v1/quotes": quoting.quote,
         "/v1/events/stream": stream.events,
     }[endpoint.path]
 

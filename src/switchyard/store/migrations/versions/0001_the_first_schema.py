@@ -49,6 +49,50 @@ def upgrade() -> None:
         )
 
     op.create_table(
+        "submit_tokens",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("on_kind", sa.Text(), nullable=False),
+        sa.Column("object", sa.Text(), nullable=False),
+        sa.Column("account", sa.Text(), nullable=False),
+        sa.Column("hash", sa.Text(), nullable=False),
+        sa.Column("created_us", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_submit_tokens")),
+    )
+    with op.batch_alter_table("submit_tokens", schema=None) as batch_op:
+        batch_op.create_index("uq_submit_tokens", ["on_kind", "object", "account"], unique=True)
+
+    op.create_table(
+        "handovers",
+        sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("cluster_id", sa.Text(), nullable=False),
+        sa.Column("fence", sa.BigInteger(), nullable=True),
+        sa.Column("jobspec", sa.Text(), nullable=True),
+        sa.Column("received_us", sa.BigInteger(), nullable=True),
+        sa.Column("accepted_us", sa.BigInteger(), nullable=True),
+        sa.Column("is_open", sa.Boolean(), nullable=False),
+        sa.Column("is_counted", sa.Boolean(), nullable=False),
+        sa.PrimaryKeyConstraint("number", name=op.f("pk_handovers")),
+        sqlite_autoincrement=True,
+    )
+    with op.batch_alter_table("handovers", schema=None) as batch_op:
+        batch_op.create_index("ix_handovers_job", ["job_id", "number"], unique=False)
+        batch_op.create_index(
+            "ix_handovers_open",
+            ["received_us"],
+            unique=False,
+            sqlite_where=sa.text("is_open"),
+            postgresql_where=sa.text("is_open"),
+        )
+        batch_op.create_index(
+            "ix_handovers_counted",
+            ["accepted_us"],
+            unique=False,
+            sqlite_where=sa.text("is_counted"),
+            postgresql_where=sa.text("is_counted"),
+        )
+
+    op.create_table(
         "clusters",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
@@ -59,7 +103,6 @@ def upgrade() -> None:
         sa.Column("labels", sa.Text(), nullable=False),
         sa.Column("backend", sa.Text(), nullable=False),
         sa.Column("graph", sa.Text(), nullable=True),
-        sa.Column("submit_token_hash", sa.Text(), nullable=True),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("created_us", sa.BigInteger(), nullable=False),
         sa.Column("deleted_us", sa.BigInteger(), nullable=True),
@@ -73,6 +116,76 @@ def upgrade() -> None:
             sqlite_where=sa.text("deleted_us IS NULL"),
             postgresql_where=sa.text("deleted_us IS NULL"),
         )
+
+    op.create_table(
+        "quote_asks",
+        sa.Column("shape", sa.Text(), nullable=False),
+        sa.Column("cluster_id", sa.Text(), nullable=False),
+        sa.Column("asked_us", sa.BigInteger(), nullable=False),
+        sa.Column("deadline_us", sa.BigInteger(), nullable=False),
+        sa.Column("refused", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("shape", "cluster_id", name=op.f("pk_quote_asks")),
+    )
+    with op.batch_alter_table("quote_asks", schema=None) as batch_op:
+        batch_op.create_index("ix_quote_asks_cluster", ["cluster_id", "asked_us"], unique=False)
+
+    op.create_table(
+        "quote_uses",
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("cluster_id", sa.Text(), nullable=True),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.Column("expected_us", sa.BigInteger(), nullable=True),
+        sa.Column("error_us", sa.BigInteger(), nullable=True),
+        sa.Column("is_open", sa.Boolean(), nullable=False),
+        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_quote_uses")),
+    )
+    with op.batch_alter_table("quote_uses", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_quote_uses_measured",
+            ["cluster_id", sa.literal_column("at_us DESC")],
+            unique=False,
+            sqlite_where=sa.text("error_us IS NOT NULL"),
+            postgresql_where=sa.text("error_us IS NOT NULL"),
+        )
+        batch_op.create_index(
+            "ix_quote_uses_open",
+            ["job_id"],
+            unique=False,
+            sqlite_where=sa.text("is_open"),
+            postgresql_where=sa.text("is_open"),
+        )
+
+    op.create_table(
+        "quote_waits",
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("shape", sa.Text(), nullable=False),
+        sa.Column("asked", sa.Text(), nullable=False),
+        sa.Column("asked_us", sa.BigInteger(), nullable=False),
+        sa.Column("deadline_us", sa.BigInteger(), nullable=False),
+        sa.Column("due_us", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_quote_waits")),
+    )
+    with op.batch_alter_table("quote_waits", schema=None) as batch_op:
+        batch_op.create_index("ix_quote_waits_due", ["due_us"], unique=False)
+        batch_op.create_index("ix_quote_waits_shape", ["shape"], unique=False)
+
+    op.create_table(
+        "quotes",
+        sa.Column("shape", sa.Text(), nullable=False),
+        sa.Column("cluster_id", sa.Text(), nullable=False),
+        sa.Column("said", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("eta_us", sa.BigInteger(), nullable=True),
+        sa.Column("cost", sa.Float(), nullable=True),
+        sa.Column("confidence", sa.Float(), nullable=False),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.Column("until_us", sa.BigInteger(), nullable=False),
+        sa.Column("took_us", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("shape", "cluster_id", name=op.f("pk_quotes")),
+    )
+    with op.batch_alter_table("quotes", schema=None) as batch_op:
+        batch_op.create_index("ix_quotes_until", ["until_us"], unique=False)
 
     op.create_table(
         "counters",
@@ -130,6 +243,17 @@ def upgrade() -> None:
     with op.batch_alter_table("idempotency", schema=None) as batch_op:
         batch_op.create_index("ix_idempotency_created", ["created_us"], unique=False)
 
+    op.create_table(
+        "token_pools",
+        sa.Column("namespace", sa.Text(), nullable=False),
+        sa.Column("quota", sa.BigInteger(), nullable=False),
+        sa.Column("per_s", sa.Integer(), nullable=True),
+        sa.Column("leased_until_us", sa.BigInteger(), nullable=False),
+        sa.Column("created_us", sa.BigInteger(), nullable=False),
+        sa.Column("changed_us", sa.BigInteger(), nullable=False),
+        sa.Column("changed_by", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("namespace", name=op.f("pk_token_pools")),
+    )
     op.create_table(
         "layout",
         sa.Column("part", sa.Text(), nullable=False),
@@ -285,6 +409,7 @@ def upgrade() -> None:
         sa.Column("native_id", sa.Text(), nullable=True),
         sa.Column("exit_code", sa.Integer(), nullable=True),
         sa.Column("signal", sa.Integer(), nullable=True),
+        sa.Column("usage", sa.Text(), nullable=True),
         sa.Column("created_us", sa.BigInteger(), nullable=False),
         sa.Column("assigned_us", sa.BigInteger(), nullable=True),
         sa.Column("leased_us", sa.BigInteger(), nullable=True),
@@ -297,8 +422,11 @@ def upgrade() -> None:
         sa.Column("expires_us", sa.BigInteger(), nullable=True),
         sa.Column("late_from_us", sa.BigInteger(), nullable=True),
         sa.Column("late_us", sa.BigInteger(), nullable=True),
+        sa.Column("waits_us", sa.BigInteger(), nullable=True),
         sa.Column("crowd", sa.Text(), nullable=True),
         sa.Column("crowd_max", sa.Integer(), nullable=True),
+        sa.Column("places", sa.Integer(), nullable=True),
+        sa.Column("tokens", sa.Text(), nullable=True),
         sa.Column("tries", sa.Integer(), nullable=False),
         sa.Column("retries", sa.Integer(), nullable=False),
         sa.Column("avoid", sa.Text(), nullable=True),
@@ -324,6 +452,13 @@ def upgrade() -> None:
             postgresql_where=sa.text(
                 "cancel_us IS NOT NULL AND agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"
             ),
+        )
+        batch_op.create_index(
+            "ix_jobs_tokens",
+            ["id"],
+            unique=False,
+            sqlite_where=sa.text("tokens IS NOT NULL AND ended_us IS NULL"),
+            postgresql_where=sa.text("tokens IS NOT NULL AND ended_us IS NULL"),
         )
         batch_op.create_index(
             "ix_jobs_crowd",
@@ -370,6 +505,34 @@ def upgrade() -> None:
             postgresql_where=sa.text(
                 "crowd IS NOT NULL AND NOT is_ready AND agent_id IS NULL AND state IN ('ASSIGNED', 'RUNNING')"
             ),
+        )
+        batch_op.create_index(
+            "ix_jobs_busy",
+            ["lane", "agent_id", "cores"],
+            unique=False,
+            sqlite_where=sa.text("NOT is_ready AND ended_us IS NULL AND state <> 'PENDING'"),
+            postgresql_where=sa.text("NOT is_ready AND ended_us IS NULL AND state <> 'PENDING'"),
+        )
+        batch_op.create_index(
+            "ix_jobs_queued",
+            ["lane", sa.literal_column("priority DESC"), "id"],
+            unique=False,
+            sqlite_where=sa.text("state = 'PENDING' AND blocked = 'queue'"),
+            postgresql_where=sa.text("state = 'PENDING' AND blocked = 'queue'"),
+        )
+        batch_op.create_index(
+            "ix_jobs_stopped",
+            ["blocked"],
+            unique=False,
+            sqlite_where=sa.text("state = 'PENDING' AND blocked IS NOT NULL AND blocked <> 'queue'"),
+            postgresql_where=sa.text("state = 'PENDING' AND blocked IS NOT NULL AND blocked <> 'queue'"),
+        )
+        batch_op.create_index(
+            "ix_jobs_placed",
+            ["lane"],
+            unique=False,
+            sqlite_where=sa.text("places IS NOT NULL AND todo IS NOT NULL AND ended_us IS NULL"),
+            postgresql_where=sa.text("places IS NOT NULL AND todo IS NOT NULL AND ended_us IS NULL"),
         )
         batch_op.create_index(
             "ix_jobs_ready",
@@ -475,6 +638,10 @@ def downgrade() -> None:
             postgresql_where=sa.text("state = 'PENDING' AND blocked IS NULL"),
         )
         batch_op.drop_index("ix_jobs_seq")
+        batch_op.drop_index("ix_jobs_stopped")
+        batch_op.drop_index("ix_jobs_placed")
+        batch_op.drop_index("ix_jobs_queued")
+        batch_op.drop_index("ix_jobs_busy")
         batch_op.drop_index("ix_jobs_ready", sqlite_where=sa.text("is_ready"), postgresql_where=sa.text("is_ready"))
         batch_op.drop_index(
             "ix_jobs_held",
@@ -491,6 +658,11 @@ def downgrade() -> None:
             "ix_jobs_late",
             sqlite_where=sa.text("late_from_us IS NOT NULL"),
             postgresql_where=sa.text("late_from_us IS NOT NULL"),
+        )
+        batch_op.drop_index(
+            "ix_jobs_tokens",
+            sqlite_where=sa.text("tokens IS NOT NULL AND ended_us IS NULL"),
+            postgresql_where=sa.text("tokens IS NOT NULL AND ended_us IS NULL"),
         )
         batch_op.drop_index(
             "ix_jobs_crowd",
@@ -519,6 +691,8 @@ def downgrade() -> None:
 
     op.drop_table("agents")
     op.drop_table("verdict_sets")
+    op.drop_table("handovers")
+    op.drop_table("submit_tokens")
     op.drop_table("users")
     op.drop_table("specs")
     op.drop_table("renders")
@@ -527,6 +701,7 @@ def downgrade() -> None:
     op.drop_table("output")
     op.drop_table("leaders")
     op.drop_table("layout")
+    op.drop_table("token_pools")
     with op.batch_alter_table("idempotency", schema=None) as batch_op:
         batch_op.drop_index("ix_idempotency_created")
 
@@ -538,6 +713,10 @@ def downgrade() -> None:
 
     op.drop_table("events")
     op.drop_table("counters")
+    op.drop_table("quotes")
+    op.drop_table("quote_waits")
+    op.drop_table("quote_uses")
+    op.drop_table("quote_asks")
     with op.batch_alter_table("clusters", schema=None) as batch_op:
         batch_op.drop_index(
             "uq_clusters_name",

@@ -1,0 +1,315 @@
+"""The whole decision: 10,000 clusters in 500 classes, 10,000 attribute rows, 500 shapes of jobs.
+
+In process, CPU time of each step; then over HTTP with the commit, against a server with one cluster and no rules.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import sqlalchemy as sa
+
+from bench import bed
+from bench.submit import SLICE_S, SLICES, wrk
+from bench.table import Table
+from switchyard.model.graph import Graph
+from switchyard.model.graph.read import compile_graph
+from switchyard.model.job import JobRequest
+from switchyard.model.scope import RANK, Key, level_of
+from switchyard.route.route import plan
+from switchyard.server.app import build
+from switchyard.server.config import read_config
+from switchyard.server.settings import Settings
+from switchyard.server.yard import Yard
+from switchyard.service.access import first_start
+from switchyard.service.bounds import encode_bounds
+from switchyard.service.clock import now_us
+from switchyard.service.layout import settle_file
+from switchyard.service.rights import local_admin
+from switchyard.store.database import Database, upgrade
+from switchyard.store.events import counter_take
+from switchyard.store.schema import agents, attributes, clusters, projects
+
+CLUSTERS, CLASSES, ROWS, SHAPES, POOLS = 10_000, 500, 10_000, 500, 10
+PROJECTS, DOMAINS = 100, ("development", "staging", "production")
+DECISIONS = 10_000
+CHANGES = 5
+CLIENTS = 64
+AHEAD_US = 3_600_000_000  # the agents were last seen an hour from now: none falls silent while it is measured
+TASK, POOL, CONFIG = "task-resource-attribute", "cluster-assignment", "workflow-execution-config"
+
+
+def measure(folder: Path) -> list[Table]:
+    return [_in_process(folder / "process"), _over_http(folder / "http")]
+
+
+# --- in process
+
+
+def _in_process(folder: Path) -> Table:
+    table = Table(
+        "One decision, in process",
+        f"µs of CPU time, and each step's share. {CLUSTERS:,} clusters in {CLASSES} classes, {POOLS} pools of 1,000, "
+        f"{ROWS:,} attribute rows, {SHAPES} shapes of jobs, each in a scope of its own; {DECISIONS:,} decisions. "
+        "*Policy*: admit by the rules of the scope. *Candidates and match*: who may and could. *Select*: the draw. "
+        "*Row*: what is stored. *First*: of a shape, when nobody has asked before. *Change*: the first decision after "
+        "a cluster fell silent, all other shapes being asked for once more too; median of all.",
+        ["all", "policy", "candidates and match", "select", "row", "able", "first", "change"],
+    )
+    folder.mkdir(parents=True)
+    url = f"sqlite:///{folder / 'yard.db'}"
+    _fill(url, many=True)
+    config = read_config(_config(), where="bench")
+    yard = build(Settings(folder, ("127.0.0.1", 1), url, config=config))
+    yard.context.committer.start()
+    try:
+        first_start(yard.context, is_open=True)
+        settle_file(yard.context, yard.context.snapshots.laid.layout)
+        yard.context.snapshots.refresh(force=True)
+        table.add(*_decisions(yard))
+    finally:
+        yard.context.committer.close()
+        yard.context.database.close()
+    return table
+
+
+def _decisions(yard: Yard) -> list[str]:
+    submit, admin = yard.submit, local_admin()
+    requests = [msgspec.convert(body, JobRequest) for body in _bodies()]
+
+    def decide(request: JobRequest) -> object:
+        return submit.decide(admin, request, key=None, body=b"")
+
+    gc.collect()
+    gc.freeze()
+    first = statistics.median(_cpu_us(lambda request=request: decide(request)) for request in requests)
+    _say(f"first: {first:,.0f} µs")
+    jobs = [requests[number % SHAPES] for number in range(DECISIONS)]
+    whole = min(_cpu_us(lambda: [decide(job) for job in jobs]) for _ in range(3)) / DECISIONS
+    steps, able = _steps(yard, jobs)
+    change = statistics.median(_after_change(yard, requests, decide, number) for number in range(CHANGES))
+    _say(f"each {whole:.1f} µs, {steps}; after a change {change:,.0f} µs")
+    shares = [f"{took:.1f} ({took / sum(steps):.0%})" for took in steps]
+    return [f"{whole:.1f}", *shares, f"{able:,.0f}", f"{first:,.0f}", f"{change:,.0f}"]
+
+
+def _steps(yard: Yard, jobs: list[JobRequest]) -> tuple[list[float], float]:
+    """Each step by itself, in the order of `Submit.decide`, on the results of the step before."""
+    submit, admin, world = yard.submit, local_admin(), yard.context.snapshots.world
+    new_id = yard.context.new_id
+    admitted = [submit._admit(admin, job) for job in jobs]
+    ruled = [submit._rule(world, admin, each.request.spec, bounds) for each, bounds in admitted]
+    planned = [plan(kept.ruling, seed=new_id(), is_shown=False) for kept in ruled]
+
+    def rows() -> None:
+        for (each, bounds), kept, decided in zip(admitted, ruled, planned, strict=True):
+            submit._insert(
+                admin, each, world=world, kept=kept, decided=decided, bounds=encode_bounds(bounds), key=None, body=b""
+            )
+
+    works: list[Callable[[], object]] = [
+        lambda: [submit._admit(admin, job) for job in jobs],
+        lambda: [submit._rule(world, admin, each.request.spec, bounds) for each, bounds in admitted],
+        lambda: [plan(kept.ruling, seed=new_id(), is_shown=False) for kept in ruled],
+        rows,
+    ]
+    took = [min(_cpu_us(work) for _ in range(3)) / len(jobs) for work in works]
+    return took, statistics.mean(len(kept.ruling.able.names) for kept in ruled[:SHAPES])
+
+
+def _after_change(yard: Yard, requests: list[JobRequest], decide: Callable[[JobRequest], object], number: int) -> float:
+    snapshots = yard.context.snapshots
+    agent = next(iter(snapshots.fleet.by_cluster[f"{number:026}"]))
+    snapshots.seen[agent] = 0
+    assert snapshots.reckon(), "the world is another one"
+    return statistics.median(_cpu_us(lambda request=request: decide(request)) for request in requests[:50])
+
+
+# --- over HTTP
+
+
+@dataclass(frozen=True)
+class _Side:
+    url: str
+    script: Path
+
+
+def _over_http(folder: Path) -> Table:
+    table = Table(
+        "Single submits over HTTP, with the commit",
+        f"wrk, {CLIENTS} clients, {SLICES} slices of {SLICE_S} s each, interleaved; the median slice. *All*: the "
+        "clusters, rules and shapes of the table above. *One*: the same server with one cluster and no rules.",
+        ["database", "all /s", "one /s", "share", "all p50 ms", "one p50 ms", "all p99 ms", "one p99 ms"],
+    )
+    for kind in bed.DATABASES:
+        with ExitStack() as stack:
+            sides = {name: _side(stack, folder / kind, kind, name) for name in ("all", "one")}
+            slices: dict[str, list[tuple[float, float, float]]] = {name: [] for name in sides}
+            for _ in range(SLICES):
+                for name, side in sides.items():
+                    slices[name].append(wrk(f"{side.url}/v1/jobs", clients=CLIENTS, script=side.script))
+        every, one = (sorted(slices[name])[SLICES // 2] for name in ("all", "one"))
+        _say(f"{kind}: {every[0]:,.0f}/s against {one[0]:,.0f}/s")
+        cells = [f"{every[place]:.1f}" if place else "" for place in range(3)]
+        table.add(
+            kind, every[0], one[0], f"{every[0] / one[0]:.0%}", cells[1], f"{one[1]:.1f}", cells[2], f"{one[2]:.1f}"
+        )
+    return table
+
+
+def _side(stack: ExitStack, folder: Path, kind: str, name: str) -> _Side:
+    place = folder / name
+    place.mkdir(parents=True)
+    url = stack.enter_context(bed.database(kind)) or f"sqlite:///{place / 'yard.db'}"
+    _fill(url, many=name == "all")
+    extra: list[str] = []
+    if name == "all":
+        (place / "yard.yaml").write_text(_config())
+        extra = ["--config", str(place / "yard.yaml")]
+    server = stack.enter_context(bed.server(place, url, *extra))
+    bodies = _bodies() if name == "all" else [{"spec": body["spec"], "name": "bench"} for body in _bodies()]
+    return _Side(server.url, _script(place / "post.lua", bodies))
+
+
+def _script(path: Path, bodies: list[dict[str, object]]) -> Path:
+    """Each request is the next of the shapes."""
+    data = path.with_suffix(".jsonl")
+    data.write_text("\n".join(json.dumps(body) for body in bodies))
+    path.write_text(
+        f"local bodies = {{}}\nfor line in io.lines('{data}') do bodies[#bodies + 1] = line end\nlocal at = 0\n"
+        "wrk.headers['Content-Type'] = 'application/json'\n"
+        "request = function()\n  at = at % #bodies + 1\n  return wrk.format('POST', nil, nil, bodies[at])\nend\n"
+    )
+    return path
+
+
+# --- what there is
+
+
+def _fill(url: str, *, many: bool) -> None:
+    """Straight into the tables: to register ten thousand clusters one by one is another measurement."""
+    chance = random.Random(6)
+    graphs = _classes(chance)
+    count = CLUSTERS if many else 1
+    with closing(Database(url)) as database:
+        upgrade(database)
+        with database.write() as tx:
+            at_us = now_us()
+            tx.execute(
+                sa.insert(clusters), [_cluster(number, graphs[number % CLASSES], at_us) for number in range(count)]
+            )
+            tx.execute(sa.insert(agents), [_agent(number, at_us + AHEAD_US) for number in range(count)])
+            if many:
+                tx.execute(sa.insert(projects), [_project(f"p{number}", at_us) for number in range(PROJECTS)])
+                tx.execute(sa.insert(attributes), [_row(number, *row) for number, row in enumerate(_rules())])
+            for version in ("clusters", "access", "policy"):
+                counter_take(tx, version, 1)
+
+
+def _classes(chance: random.Random) -> list[Graph]:
+    found: dict[str, Graph] = {}
+    while len(found) < CLASSES:
+        each = {
+            "core": chance.choice((16, 32, 48, 64, 96, 128)),
+            "gpu": chance.choice((0, 0, 0, 2, 4, 8)),
+            "memory": f"{chance.choice((64, 128, 256, 512))}GiB",
+        }
+        graph = compile_graph([{"nodes": chance.randint(1, 60), "each": each}], where="bench")
+        found[graph.signature] = graph
+    return list(found.values())
+
+
+def _cluster(number: int, graph: Graph, at_us: int) -> dict[str, object]:
+    return {
+        "id": f"{number:026}",
+        "name": f"cluster-{number}",
+        "is_private": False,
+        "is_cordoned": False,
+        "reason": "",
+        "groups": "[]",
+        "labels": "{}",
+        "backend": "fake",
+        "graph": msgspec.json.encode(graph).decode(),
+        "state": "{}",
+        "created_us": at_us,
+    }
+
+
+def _agent(number: int, seen_us: int) -> dict[str, object]:
+    text = {"name": "bench", "journal": "j", "credential_hash": "-", "incarnation": "i", "backend": "fake"}
+    return {
+        "id": f"A{number:025}",
+        "cluster_id": f"{number:026}",
+        **text,
+        "session": 0,
+        "version": "",
+        "created_us": 0,
+        "seen_us": seen_us,
+    }
+
+
+def _project(name: str, at_us: int) -> dict[str, object]:
+    return {"name": name, "title": name, "description": "", "labels": "{}", "created_us": at_us}
+
+
+def _rules() -> list[tuple[Key, str, str]]:
+    """A pool per project, limits per project and domain, an execution config per domain, the rest at workflows."""
+    rows: list[tuple[Key, str, str]] = [((domain, "", "", ""), CONFIG, '{"max_parallelism":500}') for domain in DOMAINS]
+    for number in range(PROJECTS):
+        rows.append((("", f"p{number}", "", ""), POOL, json.dumps({"cluster_pool_name": f"pool-{number % POOLS}"})))
+        rows += [((domain, f"p{number}", "", ""), TASK, '{"limits":{"cpu":"512"}}') for domain in DOMAINS]
+    for number in range(ROWS - len(rows)):
+        scope = (DOMAINS[number % 3], f"p{number % PROJECTS}", f"w{number}", "")
+        rows.append((scope, TASK, '{"defaults":{"memory":"2Gi"}}'))
+    return rows
+
+
+def _row(number: int, key: Key, kind: str, value: str) -> dict[str, object]:
+    domain, project, workflow, launch_plan = key
+    scope = {"domain": domain, "project": project, "workflow": workflow, "launch_plan": launch_plan}
+    written = {"etag": str(number), "serial": 1, "changed_us": 0, "changed_by": "bench"}
+    return {"id": f"{number:026}", "kind": kind, **scope, "rank": RANK[level_of(key)], "value": value, **written}
+
+
+def _bodies() -> list[dict[str, object]]:
+    """One request per shape; nine of ten in a project that is bound to a pool, the others anywhere."""
+    chance = random.Random(4)
+    found: list[dict[str, object]] = []
+    for number in range(SHAPES):
+        asked = {"cores": 1 + number % 16, "tasks": 1 + number // 16, "gpus": chance.choice((0, 0, 0, 1))}
+        body: dict[str, object] = {"spec": {"command": ["/bin/sh", "-c", "true"], "resources": asked}, "name": "bench"}
+        if number % 10:
+            scope = {"project": f"p{number % PROJECTS}", "domain": DOMAINS[number % 3], "workflow": f"w{number}"}
+            body |= scope
+        found.append(body)
+    return found
+
+
+def _config() -> str:
+    pools = {
+        f"pool-{pool}": [
+            {"id": f"cluster-{number}", "weight": 1 + number % 3} for number in range(pool, CLUSTERS, POOLS)
+        ]
+        for pool in range(POOLS)
+    }
+    return json.dumps({"clusters": {"poolNameClusterMap": pools}})
+
+
+def _cpu_us(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return (time.process_time() - began) * 1e6
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"  {text}\n")

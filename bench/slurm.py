@@ -1,0 +1,146 @@
+"""Slurm: jobs through Switchyard against a loop of sbatch on the same cluster, and what a long queue costs the agent.
+
+Both ways end when the last job has ended: for Slurm when its queue is empty, for Switchyard when the server says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.processes import children_of, until
+from tests.programs import Agent, Server, call, start_agent
+from tests.slurm_bed import SlurmCluster, slurm_running
+from tests.slurm_conf import Spec
+
+from bench import bed
+from bench.table import Table
+from switchyard.model.job import State
+from switchyard.model.lifecycle import FINAL
+
+JOBS = 1000
+QUEUED = 10_000
+WATCH_S = 30.0
+END_S = 900.0
+LOOK_S = 0.25  # between two looks at who is left, both ways: looking takes from the same cores
+PROGRAM = "/bin/true"  # a program both ways: `true` alone would be a word of sbatch's shell
+# Enough room that the cluster is never what is waited for.
+CLUSTER = Spec("bench", nodes=4, cpus=64, memory_mb=65_536, accounting=True)
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def measure(folder: Path) -> list[Table]:
+    both = Table(
+        "Slurm: through Switchyard or by hand",
+        f"{JOBS:,} jobs of `{PROGRAM}` on one real Slurm of this machine, each with its output in a file, until the "
+        "last has ended: a loop of `sbatch`, or one bulk submit to Switchyard; then one array of as many tasks, both "
+        "ways. All share the machine's cores: server, agent, controller and nodes.",
+        ["what", "by hand, s", "through Switchyard, s", "ratio"],
+    )
+    busy = Table(
+        "An agent beside a long queue",
+        f"CPU of the agent and of the commands it runs, for {WATCH_S:g} s, with {QUEUED:,} of its jobs waiting in the "
+        "queue of Slurm.",
+        ["jobs in the queue", "CPU of a core"],
+    )
+    with slurm_running(CLUSTER) as slurm, bed.server(folder / "server", None) as server:
+        cluster = slurm[CLUSTER.name]
+        with agent_of(folder, server, cluster) as agent:
+            for what, plain, ours in (
+                ("jobs", loop_of_sbatch(cluster, folder), bulk(server, cluster)),
+                ("array", array_of_sbatch(cluster, folder), array(server, cluster)),
+            ):
+                both.add(what, f"{plain:.1f}", f"{ours:.1f}", f"{ours / plain:.2f}")
+            busy.add(f"{QUEUED:,}", f"{share(server, cluster, agent):.1%}")
+    return [both, busy]
+
+
+@contextmanager
+def agent_of(folder: Path, server: Server, cluster: SlurmCluster) -> Iterator[Agent]:
+    site = folder / "site.yaml"
+    site.write_text(json.dumps({"slurm": {"bin": str(cluster.bin)}}), encoding="utf-8")
+    extra = ["--config", str(site), "--jobs-max", str(2 * QUEUED)]
+    with start_agent(folder, server.url, cluster.name, graph=None, backend="slurm", extra=extra) as agent:
+        yield agent
+
+
+def loop_of_sbatch(cluster: SlurmCluster, folder: Path) -> float:
+    """As a user's script does it: one sbatch after the other."""
+    words = [str(cluster.bin / "sbatch"), "--parsable", "-o", f"{folder}/%j.out", "--wrap", PROGRAM]
+    begun = time.monotonic()
+    for _ in range(JOBS):
+        subprocess.run(words, stdout=subprocess.DEVNULL, check=True, timeout=60)
+    return _until_empty(cluster, begun)
+
+
+def array_of_sbatch(cluster: SlurmCluster, folder: Path) -> float:
+    begun = time.monotonic()
+    cluster.run("sbatch", "--parsable", f"--array=0-{JOBS - 1}", "-o", f"{folder}/%A_%a.out", "--wrap", PROGRAM)
+    return _until_empty(cluster, begun)
+
+
+def bulk(server: Server, cluster: SlurmCluster) -> float:
+    job = {"spec": {"command": [PROGRAM]}, "cluster": cluster.name}
+    begun = time.monotonic()
+    answer = call("POST", f"{server.url}/v1/jobs/bulk", {"jobs": [job] * JOBS})
+    assert answer.status in (200, 201), answer.body
+    return _until_done(server, begun)
+
+
+def array(server: Server, cluster: SlurmCluster) -> float:
+    job = {"spec": {"command": [PROGRAM]}, "cluster": cluster.name, "array": f"0-{JOBS - 1}"}
+    begun = time.monotonic()
+    answer = call("POST", f"{server.url}/v1/jobs", job)
+    assert answer.status == 201, answer.body
+    return _until_done(server, begun)
+
+
+def share(server: Server, cluster: SlurmCluster, agent: Agent) -> float:
+    """Of one core, with the queue full of jobs that never begin."""
+    cluster.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    job = {"spec": {"command": [PROGRAM]}, "cluster": cluster.name, "array": f"0-{QUEUED - 1}"}
+    call("POST", f"{server.url}/v1/jobs", job)
+    until(lambda: _queued(cluster) >= QUEUED, END_S, f"{QUEUED} jobs are in the queue")
+    before, begun = _cpu_s(agent.pid), time.monotonic()
+    time.sleep(WATCH_S)
+    return (_cpu_s(agent.pid) - before) / (time.monotonic() - begun)
+
+
+def _until_empty(cluster: SlurmCluster, begun: float) -> float:
+    return _until(lambda: not cluster.run("squeue", "-h", "-o", "%A").strip(), begun, "the queue is empty")
+
+
+def _until_done(server: Server, begun: float) -> float:
+    live = "&".join(f"state={state}" for state in State if state not in FINAL)
+
+    def is_done() -> bool:
+        return not call("GET", f"{server.url}/v1/jobs?{live}&limit=1").json["items"]
+
+    return _until(is_done, begun, "every job has its end")
+
+
+def _until(is_done: Callable[[], bool], begun: float, what: str) -> float:
+    """In how many seconds from then."""
+    while not is_done():
+        assert time.monotonic() - begun < END_S, f"not within {END_S:g} s: {what}"
+        time.sleep(LOOK_S)
+    return time.monotonic() - begun
+
+
+def _queued(cluster: SlurmCluster) -> int:
+    return len(cluster.run("squeue", "-h", "-r", "-t", "PENDING", "-o", "%A").split())
+
+
+def _cpu_s(pid: int) -> float:
+    """Of a process and its children, those that have ended too."""
+    pids = [pid, *(child.pid for child in children_of(pid))]
+    used = 0
+    for each in pids:
+        fields = Path(f"/proc/{each}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+        used += sum(int(fields[place]) for place in (11, 12, 13, 14))  # utime, stime, cutime, cstime
+    return used / TICKS

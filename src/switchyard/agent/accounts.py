@@ -1,0 +1,213 @@
+"""As whom jobs run on a shared cluster, and what of them a site allows at all. It knows no batch system.
+
+The map is a file of the site's: who is not in it is refused. It is read again when it changes; while it cannot be read
+nobody's job is submitted, for yesterday's map may name somebody who has left since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pwd
+import shutil
+import stat
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+from msgspec import Meta, Struct
+
+from switchyard.errors import Denied, Malformed, Unavailable
+from switchyard.model.decode import convert, load_yaml
+
+FILE_BYTES_MAX = 4 * 1024 * 1024  # some 100,000 users
+LIST_MAX = 10_000
+Entry = Annotated[str, Meta(min_length=1, max_length=256)]
+LocalName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*\$?(?!\n)$")]
+FIX_FOLDER = "Give the agent a spool folder that nobody else can write to."
+FIX_MAP = "A line `SWITCHYARD-USER: LOCAL-ACCOUNT` for each user; see docs/how-to/add-a-slurm-cluster.md."
+
+
+class Way(StrEnum):
+    """How the agent gets a job under another account: by `--uid` of a root agent, or by sudo."""
+
+    UID = "uid"
+    SUDO = "sudo"
+
+
+class Allow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What may run here: a list that is not given allows all, an empty one nothing. Of extra options those listed."""
+
+    users: Annotated[list[Entry], Meta(max_length=LIST_MAX)] | None = None
+    projects: Annotated[list[Entry], Meta(max_length=LIST_MAX)] | None = None
+    queues: Annotated[list[Entry], Meta(max_length=LIST_MAX)] | None = None
+    options: Annotated[list[Entry], Meta(max_length=LIST_MAX)] = []
+
+    def refusal(self, *, user: str, project: str, queue: str | None, options: Sequence[str] = ()) -> str:
+        """Why this may not run here; empty: it may. `options` as they are written, e.g. `--nice=5`."""
+        for what, name, allowed in (
+            ("user", user, self.users),
+            ("project", project, self.projects),
+            ("queue", queue, self.queues),
+        ):
+            if name is not None and allowed is not None and name not in allowed:
+                return f"This site does not take jobs of the {what} {name}."
+        return self.options_refusal(options)
+
+    def options_refusal(self, options: Sequence[str]) -> str:
+        strange = [option for option in options if option.split("=", 1)[0] not in self.options]
+        if strange:
+            known = f"it allows {', '.join(self.options)}" if self.options else "it allows none"
+            return f"This site does not allow the option {strange[0].split('=', 1)[0]}: {known}."
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A local account, as the machine knows it."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a login would set: the agent's own values are not the account's."""
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+
+
+class Accounts:
+    """The map from Switchyard's users to local accounts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mark: tuple[int, ...] = ()
+        self._users: dict[str, str] = {}
+        self._read()
+
+    def account_of(self, user: str) -> Account:
+        """Raises Denied for who is not in the map, and Unavailable while the map cannot be read."""
+        if _mark(self._path) != self._mark:
+            try:
+                self._read()
+            except Malformed as exc:
+                raise Unavailable(f"Nobody's job is submitted: {exc.detail}", next_step=FIX_MAP) from exc
+        name = self._users.get(user)
+        if name is None:
+            raise Denied(
+                f"The user {user} has no account on this cluster.",
+                next_step="Ask who runs the cluster to add you to the agent's map of accounts.",
+            )
+        return find_account(name)
+
+    def _read(self) -> None:
+        mark = _mark(self._path)
+        self._users = read_map(self._path)
+        self._mark = mark  # only now: a map that could not be read is tried again
+
+
+def read_map(path: Path) -> dict[str, str]:
+    """The users of a file, each with a local account. Others must not be able to write it: it says who becomes whom."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            body = file.read(FILE_BYTES_MAX + 1)
+    except OSError as exc:
+        raise Malformed(f"Cannot read {path}: {exc.strerror}.", next_step=FIX_MAP) from exc
+    if mode & 0o022:
+        raise Malformed(f"Others may write {path}.", next_step=f"chmod go-w {path}")
+    if len(body) > FILE_BYTES_MAX:
+        raise Malformed(f"{path}: over {FILE_BYTES_MAX} bytes.")
+    found: dict[str, str] = convert(load_yaml(body, where=str(path)) or {}, dict[Entry, LocalName], where=str(path))
+    if "root" in found.values():
+        raise Malformed(f"{path}: nobody's jobs run as root.", next_step=FIX_MAP)
+    return found
+
+
+def find_account(name: str) -> Account:
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError:
+        # The directory service may be away just now; only its administrators can tell.
+        raise Unavailable(f"This machine knows no account {name}.", next_step="Is the directory service up?") from None
+    if found.pw_uid == 0:
+        raise Denied(f"The account {name} is root's: no job runs as root.", next_step=FIX_MAP)
+    return Account(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir)
+
+
+def uid_words(account: Account) -> list[str]:
+    """Options of sbatch. Both: without the group, a job of root's agent would be in root's."""
+    return [f"--uid={account.uid}", f"--gid={account.gid}"]
+
+
+def sudo_words(account: Account, program: str) -> list[str]:
+    """Words before a client's own. The path is whole: sudoers names programs so, and another PATH must not matter."""
+    return ["sudo", "-n", "-u", account.name, "--", shutil.which(program) or program]
+
+
+def hand_over(folder: Path, account: Account) -> None:
+    """Let an account write into a folder of ours, so that both it and we can read what it writes there; nobody else.
+
+    Root gives the folder away. Others add an access list: the account may do all, and so may we with its files.
+    """
+    if os.geteuid() == 0:
+        _give(folder, account)
+        return
+    if account.uid == os.geteuid():
+        return
+    try:
+        for name in ("system.posix_acl_access", "system.posix_acl_default"):
+            os.setxattr(folder, name, _access_list(account.uid, os.geteuid()))
+    except OSError as exc:
+        raise Unavailable(
+            f"{folder}: access lists cannot be set here ({exc.strerror}).",
+            next_step="Give the agent a spool folder on a file system with POSIX access lists, or run it as root.",
+        ) from exc
+
+
+def _give(folder: Path, account: Account) -> None:
+    """Where others can write beside it, somebody may have put a link of this name there: that is not followed."""
+    try:
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as exc:
+        raise Unavailable(f"{folder} is not a folder of the agent's: {exc.strerror}.", next_step=FIX_FOLDER) from exc
+    try:
+        if os.fstat(number).st_uid not in (0, account.uid):
+            raise Unavailable(f"{folder} is somebody else's.", next_step=FIX_FOLDER)
+        os.fchown(number, account.uid, account.gid)
+        os.fchmod(number, 0o700)
+    finally:
+        os.close(number)
+
+
+def open_theirs(path: Path) -> BinaryIO:
+    """A file in a folder that was handed over: theirs, so it may be a link to what they may not read, or a pipe."""
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(number)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        os.close(number)
+        raise PermissionError(errno.EPERM, "not a plain file of its own", str(path))
+    return os.fdopen(number, "rb")
+
+
+def _access_list(*uids: int) -> bytes:
+    """acl(5) in the kernel's own form: version 2, then (tag, permissions, id) for owner, users, group, mask, others."""
+    nobody, everything, nothing = 0xFFFFFFFF, 7, 0
+    owner, user, group, mask, others = 0x01, 0x02, 0x04, 0x10, 0x20
+    entries = [(owner, everything, nobody)]
+    entries += [(user, everything, uid) for uid in sorted(uids)]
+    entries += [(group, nothing, nobody), (mask, everything, nobody), (others, nothing, nobody)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+def _mark(path: Path) -> tuple[int, ...]:
+    """By what a change of the file is seen."""
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode
+    return ()

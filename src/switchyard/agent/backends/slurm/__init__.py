@@ -1,0 +1,10 @@
+"""Slurm by its own commands: builders of words, readers of text, one table of states, one caller. No JSON, no REST.
+
+command.py    the words of every command               script.py    the script of a job
+parse.py      what squeue, sacct and sbatch print      states.py    the table of native states
+nodes.py      graph and load from scontrol             quoting.py   quotes from `sbatch --test-only`
+options.py    which options no job may give            caller.py    runs a command, with an end
+handed.py     what is kept of each hand-over           output.py    files that jobs write, here or over ssh
+following.py  how all jobs stand, in one question      cluster.py   what there is, and how busy it is
+per_node.py   the systems of its nodes, by srun        backend.py   the contract
+"""

@@ -1,0 +1,140 @@
+"""The words of every command of Slurm that we use. Pure: from values to lists of words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from switchyard.agent.backends.slurm.parse import ACCOUNT_FIELDS, QUEUE_FIELDS
+from switchyard.agent.need import spec_of
+from switchyard.model.job import JobSpec, Native
+from switchyard.model.poll import Lease
+from switchyard.model.quantity import ceil, parse_amount, parse_bytes, parse_duration_s
+
+MB = 2**20
+COMMENT_MAX = 200
+
+
+def sbatch(lease: Lease, name: str, folder: str, *, partition: str, account: str, base: int) -> list[str]:
+    """Hand over one attempt, or a range of an array's tasks. The script comes by stdin."""
+    suffix = "" if lease.lo is None else ".%a"
+    words = [
+        "sbatch",
+        "--parsable",
+        f"--job-name={name}",
+        f"--comment={_comment(lease)}",
+        f"--chdir={folder}",
+        f"--output={folder}/stdout{suffix}",
+        f"--error={folder}/stderr{suffix}",
+        "--open-mode=append",
+        "--no-requeue",  # what began here does not begin again by Slurm's own will
+        "--export=ALL",  # of sbatch's own environment, which the agent keeps small
+    ]
+    if lease.lo is not None and lease.hi is not None:
+        words.append(f"--array={lease.lo - base}-{lease.hi - base}")
+    return words + resource_words(spec_of(lease), partition=partition, account=account)
+
+
+def resource_words(spec: JobSpec, *, partition: str, account: str) -> list[str]:
+    """What it needs and how it is to be treated. Cores, gpus, memory and storage are said per task."""
+    need, ask, native = spec.resources, spec.resources.asked, spec.native or Native()
+    cores = ceil(parse_amount(ask.cores))
+    words = [f"--ntasks={need.tasks}", f"--cpus-per-task={cores}"]
+    if need.nodes is not None:
+        words.append(f"--nodes={need.nodes}")
+    if memory := parse_bytes(ask.memory):
+        words.append(f"--mem-per-cpu={math.ceil(memory / cores / MB)}M")
+    if ask.gpus:
+        words.append(_gpus(need.tasks, need.nodes, ask.gpus, native.gpu_type))
+    if storage := parse_bytes(ask.ephemeral_storage):
+        per_node = math.ceil(need.tasks / need.nodes) if need.nodes else 1
+        words.append(f"--tmp={math.ceil(storage * per_node / MB)}M")
+    if need.time_limit is not None:
+        words.append(f"--time={_minutes(parse_duration_s(need.time_limit))}")
+    said = {
+        "partition": partition,
+        "account": native.account or account,
+        "qos": native.qos,
+        "reservation": native.reservation,
+        "constraint": native.constraint,
+        "licenses": ",".join(native.licenses),
+    }
+    words += [f"--{option}={value}" for option, value in said.items() if value]
+    if native.exclusive:
+        words.append("--exclusive")
+    return words + list(native.options)
+
+
+def test_only(spec: JobSpec, *, partition: str, account: str) -> list[str]:
+    return [
+        "sbatch",
+        "--test-only",
+        "--job-name=yard-quote",
+        *resource_words(spec, partition=partition, account=account),
+    ]
+
+
+def squeue(users: Sequence[str], *, mark: str, names: Iterable[str] = ()) -> list[str]:
+    """Every job of these users, ended ones too for as long as the controller remembers them; no user: our own.
+
+    `mark` stands in each row: others may put line ends, and so whole rows, into the names of their jobs.
+    """
+    whose = f"--user={','.join(users)}" if users else "--me"
+    words = ["squeue", "--noheader", "--all", "--states=all", whose]  # in hidden partitions, too
+    named = ",".join(names)
+    if named:
+        words.append(f"--name={named}")
+    first, *others = QUEUE_FIELDS
+    return [*words, "-O", ",".join([f"{first}:|{mark}|", *(f"{field}:|" for field in others)])]
+
+
+def squeue_depth() -> list[str]:
+    """How long the whole queue is."""
+    return ["squeue", "--noheader", "--states=PENDING,RUNNING", "-O", "State:|,JobArrayID:|"]
+
+
+def sacct(jobs: Iterable[str]) -> list[str]:
+    """What the accounts know of these jobs; `--duplicates`, since a number may have been given twice."""
+    return ["sacct", "-nP", "--allusers", "--duplicates", f"--jobs={','.join(jobs)}", "-o", ",".join(ACCOUNT_FIELDS)]
+
+
+def sacct_by_name(names: Iterable[str], *, user: str, days: int) -> list[str]:
+    whose, since = f"--user={user}" if user else "--allusers", f"--starttime=now-{days}days"
+    return ["sacct", "-nP", whose, f"--name={','.join(names)}", since, "-o", ",".join(ACCOUNT_FIELDS)]
+
+
+def scancel(native: str, name: str) -> list[str]:
+    """By number and name: the number may be another's by now."""
+    return ["scancel", f"--name={name}", native]
+
+
+def show_nodes() -> list[str]:
+    return ["scontrol", "-o", "show", "nodes"]
+
+
+def show_partitions() -> list[str]:
+    return ["scontrol", "-o", "show", "partitions"]
+
+
+def show_config() -> list[str]:
+    return ["scontrol", "show", "config"]
+
+
+def _comment(lease: Lease) -> str:
+    """For people who look at the queue. Nothing of ours reads it."""
+    return f"{lease.name} ({lease.owner}, {lease.project})"[:COMMENT_MAX].replace("\n", " ")
+
+
+def _gpus(tasks: int, nodes: int | None, per_task: int, kind: str) -> str:
+    """Per node where it is known how many tasks a node has: every site understands `--gres`."""
+    kind = f"{kind}:" if kind else ""
+    if tasks == 1:
+        return f"--gres=gpu:{kind}{per_task}"
+    if nodes is not None and tasks % nodes == 0:
+        return f"--gres=gpu:{kind}{per_task * (tasks // nodes)}"
+    return f"--gpus-per-task={kind}{per_task}"
+
+
+def _minutes(seconds: int) -> int:
+    """Slurm counts whole minutes."""
+    return max(1, math.ceil(seconds / 60))

@@ -1,0 +1,219 @@
+"""What a Slurm cluster has and what of it is free, from `scontrol -o show nodes`. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from switchyard.agent.backends.slurm.parse import read_ids, read_pairs
+from switchyard.errors import Unavailable
+from switchyard.model.cluster import FREE_MAX, Load
+from switchyard.model.graph import Graph
+from switchyard.model.graph.graph import FreeNodes
+from switchyard.model.graph.read import compile_graph
+from switchyard.model.names import LABEL_KEY_PATTERN
+
+MB = 2**20
+_KEY = re.compile(LABEL_KEY_PATTERN)
+_GPU = re.compile(r"gpu(?::([A-Za-z][^:,(]*))?(?::([0-9]+))?(?:\([^)]*\))?\Z")
+# A node in one of these takes no new job, whatever else is said of it.
+DOWN = frozenset({"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "INVAL", "INVALID_REG", "UNKNOWN"})
+CLOSED = DOWN | {
+    "DRAIN",
+    "DRAINED",
+    "DRAINING",
+    "BLOCKED",
+    "FUTURE",
+    "MAINT",
+    "MAINTENANCE",
+    "POWERED_DOWN",
+    "POWERING_DOWN",
+    "POWER_DOWN",
+    "REBOOT",
+    "REBOOT_ISSUED",
+    "REBOOT_REQUESTED",
+    "RESERVED",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    name: str
+    cores: int
+    sockets: int = 1
+    memory_mb: int = 0
+    storage_mb: int = 0
+    gpus: int = 0
+    gpu_type: str = ""
+    features: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    states: frozenset[str] = frozenset()
+    used_cores: int = 0
+    used_memory_mb: int = 0
+    used_gpus: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        return not self.states & CLOSED
+
+    @property
+    def properties(self) -> dict[str, str | bool]:
+        """Features and partitions by name; a name that cannot be a property is left out."""
+        named: dict[str, str | bool] = {feature: True for feature in self.features if _KEY.match(feature)}
+        named |= {key: True for part in self.partitions if _KEY.match(key := f"partition/{part}")}
+        return named | ({"gpu_type": self.gpu_type} if self.gpu_type else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """The queues of a cluster, and the one for jobs that name none."""
+
+    names: tuple[str, ...] = ()
+    default: str = ""
+    down: frozenset[str] = field(default_factory=frozenset)
+
+
+def read_nodes(text: str) -> list[Node]:
+    """Every node but those that are still to come."""
+    found = [_node(read_pairs(line)) for line in text.splitlines() if line.startswith("NodeName=")]
+    return [node for node in found if "FUTURE" not in node.states]
+
+
+def read_partitions(text: str) -> Partitions:
+    rows = [read_pairs(line) for line in text.splitlines() if line.startswith("PartitionName=")]
+    return Partitions(
+        tuple(row["PartitionName"] for row in rows),
+        next((row["PartitionName"] for row in rows if row.get("Default") == "YES"), ""),
+        frozenset(row["PartitionName"] for row in rows if row.get("State", "UP") != "UP"),
+    )
+
+
+def graph_of(nodes: Iterable[Node], *, where: str) -> Graph:
+    """Equal nodes as one group. A node that is down stays: a job that needs it may wait for it."""
+    groups: dict[tuple[Any, ...], list[Node]] = {}
+    for node in nodes:
+        if node.cores:
+            groups.setdefault(_kind(node), []).append(node)
+    if not groups:
+        raise Unavailable(f"{where} says of no node what it has.", next_step="Look at `scontrol show nodes`.")
+    return compile_graph([_group(members) for members in groups.values()], where=where)
+
+
+def load_of(nodes: Iterable[Node], graph: Graph, *, running: int, queued: int) -> Load:
+    """What is free on nodes that take jobs, and how many take none."""
+    nodes = list(nodes)
+    shapes = {_kind_of(kind): kind.shape for kind in graph.kinds}
+    free: Counter[tuple[int | None, int, int, int]] = Counter()
+    for node in nodes:
+        shape = shapes.get((node.cores, node.gpus, node.memory_mb * MB, _frozen(node.properties)))
+        free[shape, *(_left(node) if node.is_open else (0, 0, 0))] += 1
+    is_known = all(shape is not None for shape, *_ in free) and len(free) <= FREE_MAX
+    kinds = [FreeNodes(shape or 0, count, *left) for (shape, *left), count in free.items()] if is_known else None
+    return Load(
+        free_cores=sum(cores * count for (_, cores, _, _), count in free.items()),
+        free_gpus=sum(gpus * count for (_, _, gpus, _), count in free.items()),
+        free_memory_bytes=sum(memory * count for (*_, memory), count in free.items()),
+        running=running,
+        queued=queued,
+        free=kinds,
+        signature=graph.signature,
+        values={
+            "nodes_free": sum(1 for node in nodes if node.is_open and not node.used_cores),
+            "nodes_down": sum(1 for node in nodes if node.states & DOWN),
+            "nodes_closed": sum(1 for node in nodes if not node.is_open and not node.states & DOWN),
+        },
+    )
+
+
+def count_jobs(text: str) -> tuple[int, int]:
+    """Running and waiting jobs of everyone, each task of an array as one, from `state|id` lines."""
+    running = queued = 0
+    for line in text.splitlines():
+        state, _, number = line.partition("|")
+        many = len(read_ids(number.rstrip("|"))) or 1
+        running, queued = (running + many, queued) if state.strip() == "RUNNING" else (running, queued + many)
+    return running, queued
+
+
+def _node(row: Mapping[str, str]) -> Node:
+    gpus, gpu_type = _gpus(row.get("Gres", ""))
+    cores = _whole(row.get("CPUEfctv", "")) or _whole(row.get("CPUTot", ""))
+    return Node(
+        name=row["NodeName"],
+        cores=cores,
+        sockets=_whole(row.get("Sockets", "")) or 1,
+        memory_mb=_whole(row.get("RealMemory", "")),
+        storage_mb=_whole(row.get("TmpDisk", "")),
+        gpus=gpus,
+        gpu_type=gpu_type,
+        features=_names(row.get("ActiveFeatures", "")),
+        partitions=_names(row.get("Partitions", "")),
+        states=frozenset(re.sub(r"[^A-Z_+]", "", row.get("State", "UNKNOWN").upper()).split("+")),
+        used_cores=min(cores, _whole(row.get("CPUAlloc", ""))),
+        used_memory_mb=_whole(row.get("AllocMem", "")),
+        used_gpus=_used_gpus(row.get("AllocTRES", "")),
+    )
+
+
+def _gpus(text: str) -> tuple[int, str]:
+    """`gpu:2`, `gpu:a100:4(S:0-1),gpu:v100:1,craynetwork:4`: all of them, and the type if there is one only."""
+    found = [match for part in re.split(r",(?![^(]*\))", text) if (match := _GPU.match(part.strip()))]
+    types = {match[1] or "" for match in found}
+    return sum(int(match[2] or 1) for match in found), types.pop() if len(types) == 1 else ""
+
+
+def _used_gpus(text: str) -> int:
+    """`cpu=1,mem=64M,gres/gpu=1,gres/gpu:a100=1`: the sum stands without a type."""
+    pairs = dict(part.partition("=")[::2] for part in text.split(","))
+    if "gres/gpu" in pairs:
+        return _whole(pairs["gres/gpu"])
+    return sum(_whole(value) for key, value in pairs.items() if key.startswith("gres/gpu:"))
+
+
+def _left(node: Node) -> tuple[int, int, int]:
+    return (
+        node.cores - node.used_cores,
+        max(0, node.gpus - node.used_gpus),
+        max(0, node.memory_mb - node.used_memory_mb) * MB,
+    )
+
+
+def _kind(node: Node) -> tuple[Any, ...]:
+    sizes = (node.cores, node.sockets, node.memory_mb, node.storage_mb, node.gpus)
+    return (*sizes, _frozen(node.properties))
+
+
+def _kind_of(kind: Any) -> tuple[Any, ...]:
+    return (kind.cores, kind.gpus, kind.memory_bytes, _frozen(kind.properties))
+
+
+def _frozen(properties: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(properties.items()))
+
+
+def _group(members: list[Node]) -> dict[str, Any]:
+    first = members[0]
+    return {
+        "nodes": len(members),
+        "each": {
+            "socket": min(first.sockets, first.cores, 1024),
+            "core": first.cores,
+            "gpu": first.gpus,
+            "memory": first.memory_mb * MB,
+            "storage": first.storage_mb * MB,
+        },
+        "properties": first.properties,
+        "hosts": ",".join(node.name for node in members),
+    }
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return () if text in ("", "(null)") else tuple(sorted({name for name in text.split(",") if name}))
+
+
+def _whole(text: str) -> int:
+    found = re.match(r"[0-9]+", text)
+    return int(found[0]) if found else 0

@@ -1,0 +1,151 @@
+"""The files that a job's script writes: on a file system that agent and nodes share, or read over ssh."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Protocol
+
+from switchyard.agent.accounts import Account, hand_over, open_theirs
+from switchyard.agent.backends import Piece
+from switchyard.agent.backends.slurm.caller import Caller
+from switchyard.errors import Unavailable
+
+NOTE_BYTES_MAX = 4096
+AGAIN_S = 5.0  # over ssh, a stream that had nothing new is not asked for again before that
+SEEN_MAX = 10_000
+PLACES_MAX = 100  # made over ssh at once: more words than that may be too long for a line
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A word or two that a script left, and when."""
+
+    text: str
+    at_s: int
+
+
+class Files(Protocol):
+    def folder(self, name: str) -> str: ...
+
+    def make(self, name: str, account: Account | None, places: Sequence[str] = ()) -> None:
+        """A folder for this account to write in; none: our own. Scripts make these places in it if we do not."""
+
+    def read(self, name: str, file: str, *, offset: int, size: int) -> Piece: ...
+
+    def notes(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Note]:
+        """Of these (name, file), the ones that are there."""
+
+    def remove(self, name: str) -> None: ...
+
+
+class SharedFiles:
+    """On a file system that the agent sees, too."""
+
+    def __init__(self, root: Path, *, is_for_others: bool = False) -> None:
+        self._root = root
+        try:
+            root.mkdir(mode=0o711 if is_for_others else 0o700, parents=True, exist_ok=True)
+        except OSError as exc:
+            raise Unavailable(f"The folder {root} cannot be made: {exc.strerror}.") from exc
+
+    def folder(self, name: str) -> str:
+        return str(self._root / name)
+
+    def make(self, name: str, account: Account | None, places: Sequence[str] = ()) -> None:
+        path = self._root / name
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+            if account is None:  # in a folder of theirs, a name could be a link to somewhere else
+                for place in places:
+                    (path / place).mkdir(exist_ok=True)
+        except OSError as exc:
+            raise Unavailable(f"The folder {path} cannot be made: {exc.strerror}.") from exc
+        if account is not None:
+            hand_over(path, account)
+
+    def read(self, name: str, file: str, *, offset: int, size: int) -> Piece:
+        try:
+            with open_theirs(self._root / name / file) as stream:
+                stream.seek(offset)
+                return Piece(stream.read(size), os.fstat(stream.fileno()).st_size)
+        except OSError:  # not there yet, or the job put something else into its place
+            return Piece(b"", 0)
+
+    def notes(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Note]:
+        found = {}
+        for name, file in wanted:
+            path = self._root / name / file
+            try:
+                with open_theirs(path) as stream:
+                    text = stream.read(NOTE_BYTES_MAX).decode(errors="replace").strip()
+                    found[name, file] = Note(text, int(os.fstat(stream.fileno()).st_mtime))
+            except OSError:
+                continue  # not there, or not to be read now: then it is asked for again
+        return found
+
+    def remove(self, name: str) -> None:
+        shutil.rmtree(self._root / name, ignore_errors=True)
+
+
+class RemoteFiles:
+    """At the other end of the caller's ssh."""
+
+    def __init__(self, root: str, caller: Caller) -> None:
+        self._root = root
+        self._caller = caller
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # when a stream was asked for last, and its size then
+
+    def folder(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def make(self, name: str, account: Account | None, places: Sequence[str] = ()) -> None:
+        assert account is None, "the site's file is checked for it"
+        folder = self.folder(name)
+        made = [f"{folder}/{place}" for place in places[:PLACES_MAX]]
+        self._caller.ask(["mkdir", "-p", "-m", "700", "--", folder, *made])
+
+    def read(self, name: str, file: str, *, offset: int, size: int) -> Piece:
+        key, now = (name, file), time.monotonic()
+        with self._lock:
+            asked_at, total = self._seen.get(key, (-AGAIN_S, 0))
+            if offset >= total and now - asked_at < AGAIN_S:
+                return Piece(b"", total)
+        path = quote(f"{self._root}/{name}/{file}")
+        text = f"[ -f {path} ] || exit 3; wc -c <{path}; tail -c +{offset + 1} {path} | head -c {size}"
+        said = self._caller.call(["sh", "-c", text])
+        if said.code not in (0, 3):
+            raise Unavailable(f"The output of {name} cannot be read: {said.err.strip()[:200]}")
+        first, _, data = said.out.partition(b"\n") if said.code == 0 else (b"0", b"", b"")
+        total = int(first) if first.strip().isdigit() else 0
+        with self._lock:
+            if len(self._seen) > SEEN_MAX:
+                self._seen.clear()
+            self._seen[key] = (now, total)
+        return Piece(data, total)
+
+    def notes(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Note]:
+        asked = list(wanted)
+        if not asked:
+            return {}
+        words = " ".join(quote(f"{name}/{file}") for name, file in asked)
+        show = 'printf "%s %s %s\\n" "$f" "$(stat -c %Y "$f")" "$(head -n 1 "$f")"'
+        text = f'cd {quote(self._root)} && for f in {words}; do [ -f "$f" ] && {show}; done; true'
+        found = {}
+        for line in self._caller.ask(["sh", "-c", text]).splitlines():
+            path, _, rest = line.partition(" ")
+            at, _, note = rest.partition(" ")
+            name, _, file = path.partition("/")
+            if at.isdigit() and (name, file) in asked:
+                found[name, file] = Note(note.strip(), int(at))
+        return found
+
+    def remove(self, name: str) -> None:
+        self._caller.call(["rm", "-rf", "--", self.folder(name)])

@@ -1,0 +1,186 @@
+"""Reads what squeue, sacct, sbatch and scontrol print. Pure; what cannot be read is left out, never guessed.
+
+One form serves Slurm 22.05 to 26.05: `-O` with `:|` after each field, times in seconds since 1970 (SLURM_TIME_FORMAT).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from switchyard.agent.backends.slurm.states import Facts
+
+QUEUE_FIELDS = (
+    *("JobArrayID", "State", "exit_code", "Name", "StartTime", "EndTime", "NodeList"),
+    *("RestartCnt", "UserName", "Reason"),
+)
+ACCOUNT_FIELDS = ("jobid", "jobname", "state", "exitcode", "start", "end", "nodelist", "maxrss")
+TASKS_MAX = 100_000  # of one array in one row; Slurm itself allows four million
+
+_ID = re.compile(r"([0-9]+)(?:_(?:([0-9]+)|\[([0-9,\-:]+)(?:%[0-9]+)?\]))?(?:\+[0-9]+)?\Z")
+_SUBMITTED = re.compile(r"([0-9]+)(?:;[^\s;]+)?\Z")
+_SIZE = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+_PAIR = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_:]*)=")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A native job, or a task of one, under the name it was submitted with."""
+
+    native: str  # 1234 or 1234_7
+    name: str
+    facts: Facts
+
+    @property
+    def handle(self) -> str:
+        return handle_of(self.native, self.name)
+
+
+def handle_of(native: str, name: str) -> str:
+    """What a native job is known by. Not its number alone: a controller that lost its state gives numbers again."""
+    return f"{native}/{name}"
+
+
+def split_handle(handle: str) -> tuple[str, str]:
+    native, _, name = handle.partition("/")
+    return native, name
+
+
+def job_of(native: str) -> str:
+    """The number of the whole array that a task belongs to."""
+    return native.partition("_")[0]
+
+
+def read_submitted(text: str) -> str | None:
+    """The job's number in what `sbatch --parsable` printed: the last line that is one, since sites add banners."""
+    numbers = [found[1] for line in text.splitlines() if (found := _SUBMITTED.match(line.strip()))]
+    return numbers[-1] if numbers else None
+
+
+def read_queue(text: str, *, prefix: str, mark: str) -> Iterator[Found]:
+    """Rows of squeue with our mark in them, whose name begins so; of an array's waiting tasks one each."""
+    for line in text.split("\n"):
+        number, _, rest = line.partition(f"|{mark}|")
+        parts = [number, *rest.split("|")]
+        if len(parts) < len(QUEUE_FIELDS) or not parts[3].startswith(prefix):
+            continue
+        number, state, ending, name, started, ended, nodes, restarts, _user = parts[:9]
+        code, signal = read_wait_status(ending)
+        reason = "|".join(parts[9:]).removesuffix("|")
+        facts = Facts(
+            state=_word(state),
+            exit_code=code,
+            signal=signal,
+            started_s=read_time(started),
+            ended_s=read_time(ended),
+            nodes=_nodes(nodes),
+            reason=reason,
+            restarts=int(restarts) if restarts.isdigit() else 0,
+        )
+        for native in read_ids(number):
+            yield Found(native, name, facts)
+
+
+def read_accounts(text: str, *, prefix: str) -> list[Found]:
+    """Rows of sacct; what the steps used goes to their job."""
+    found: list[Found] = []
+    for line in text.splitlines():
+        parts = line.split("|")
+        if len(parts) < len(ACCOUNT_FIELDS):
+            continue
+        state, ending, started, ended, nodes, memory = parts[-6:]
+        name = "|".join(parts[1:-6])
+        whole, dot, _ = parts[0].partition(".")
+        if dot:  # a step follows its job
+            if found and found[-1].native == whole and (size := read_size(memory)) is not None:
+                found[-1] = _with_memory(found[-1], size)
+            continue
+        if not name.startswith(prefix):
+            found.append(Found("", "", Facts(state="")))  # so that its steps find no one else
+            continue
+        code, signal = read_wait_status(ending)
+        word, _, by = state.partition(" ")
+        facts = Facts(
+            state=_word(word),
+            exit_code=code,
+            signal=signal,
+            started_s=read_time(started),
+            ended_s=read_time(ended),
+            nodes=_nodes(nodes),
+            reason=by,
+            memory_bytes_max=read_size(memory),
+        )
+        found += [Found(native, name, facts) for native in read_ids(whole)]
+    return [each for each in found if each.native]
+
+
+def read_ids(text: str) -> list[str]:
+    """`7` → 7; `7_3` → 7_3; `7_[1-3,9%2]` → 7_1, 7_2, 7_3, 7_9; of a heterogeneous job the first part."""
+    found = _ID.match(text.strip())
+    if found is None:
+        return []
+    job, task, tasks = found.groups()
+    if task is not None:
+        return [f"{job}_{task}"]
+    if tasks is None:
+        return [job]
+    indexes = [index for part in tasks.split(",") for index in _indexes(part)]
+    return [f"{job}_{index}" for index in indexes[:TASKS_MAX]]
+
+
+def read_wait_status(text: str) -> tuple[int, int]:
+    """Exit code and signal: `7:0` in most places, the wait status `1792` in squeue of 22.05."""
+    code, colon, signal = text.strip().partition(":")
+    if not code.isdigit() or (colon and not signal.isdigit()):
+        return 0, 0
+    if colon:
+        return int(code), int(signal)
+    return int(code) >> 8 & 0xFF, int(code) & 0x7F
+
+
+def read_time(text: str) -> int | None:
+    """Seconds since 1970; N/A, None, NONE and Unknown: not yet."""
+    return int(text) if text.strip().isdigit() and int(text) > 0 else None
+
+
+def read_size(text: str) -> int | None:
+    """`3224K`, `1.50G`, `0`."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)", text.strip())
+    return int(float(found[1]) * _SIZE[found[2]]) if found else None
+
+
+def read_pairs(line: str) -> dict[str, str]:
+    """`A=1 B=two words C=3` as scontrol -o prints it: a value goes on until the next name."""
+    marks = list(_PAIR.finditer(line))
+    ends = [mark.start() for mark in marks[1:]] + [len(line)]
+    return {mark[1]: line[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True)}
+
+
+def read_config(text: str) -> dict[str, str]:
+    """`scontrol show config`: a name and a value a line."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _indexes(part: str) -> range | list[int]:
+    span, _, step = part.partition(":")
+    first, dash, last = span.partition("-")
+    if not first.isdigit() or (dash and not last.isdigit()):
+        return []
+    stop = int(last) if dash else int(first)
+    return range(int(first), min(stop, int(first) + TASKS_MAX) + 1, int(step) if step.isdigit() and int(step) else 1)
+
+
+def _with_memory(found: Found, size: int) -> Found:
+    most = max(size, found.facts.memory_bytes_max or 0)
+    return replace(found, facts=replace(found.facts, memory_bytes_max=most))
+
+
+def _word(text: str) -> str:
+    return text.strip().rstrip("+").upper()
+
+
+def _nodes(text: str) -> str:
+    text = text.strip()
+    return "" if text in ("None assigned", "(null)", "N/A", "None") else text

@@ -1,0 +1,84 @@
+"""The script that Slurm runs for an attempt: begins once, runs the command, writes down how it ended. Pure text.
+
+`started` is made before the command, and only where there is none. A second start of the same attempt (Slurm requeued
+it, or a submit that was given up arrived late) finds it and ends with RERUN_CODE: what ran once does not run again. It
+holds the native id and the node; `exit` the code, for clusters that keep no accounts and an agent that was away. Both
+have the task's index after them. The shell does all but the command itself: a thousand tasks feel each program more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from shlex import quote
+
+from switchyard.agent.backends.slurm.states import RERUN_CODE
+from switchyard.agent.environment import variables
+from switchyard.agent.need import spec_of
+from switchyard.model.poll import Lease
+
+OWN = ("SWITCHYARD_FENCE", "SWITCHYARD_ARRAY_INDEX", "SLURM_ARRAY_TASK_ID")
+NICE = ("nice", "-n", "0", "--")
+FRAME = """\
+#!/bin/sh
+# {name}
+folder={folder}
+task=${{SLURM_ARRAY_TASK_ID:+.$SLURM_ARRAY_TASK_ID}}
+native=${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
+set -C
+if ! {{ true >"$folder/started$task"; }} 2>/dev/null && [ -e "$folder/started$task" ]; then
+    echo "yard: this was started before; it does not run twice" >&2
+    exit {rerun}
+fi
+set +C
+note() {{ printf '%s\\n' "$2" >"$folder/$1$task"; }}
+note started "$native $SLURMD_NODENAME"
+{place}
+env -- {environment} {command}
+code=$?
+note exit "$code"
+exit "$code"
+"""
+
+
+def script_of(
+    lease: Lease, name: str, folder: str, *, cluster: str, base: int, login: Mapping[str, str] | None = None
+) -> bytes:
+    """`lease` is a job's, or a whole range's; `base` is the index of the native task 0. `login`: of another account."""
+    spec = spec_of(lease)
+    words = [
+        f"{key}={value}" for key, value in {**(login or {}), **variables(lease, cluster)}.items() if key not in OWN
+    ]
+    environment = [quote(word) for word in words]
+    if lease.lo is None:
+        environment.append(f"SWITCHYARD_FENCE={lease.fence}")
+        place = _enter(quote(spec.cwd) if spec.cwd else '"$folder/work"')
+    else:
+        index = f"$((SLURM_ARRAY_TASK_ID + {base}))"
+        environment.append(f'"SWITCHYARD_FENCE=$((SLURM_ARRAY_TASK_ID + {base} - {lease.lo} + {lease.fence}))"')
+        environment += [f'"SWITCHYARD_ARRAY_INDEX={index}"', f'"SLURM_ARRAY_TASK_ID={index}"']
+        place = _enter(quote(spec.cwd) if spec.cwd else '"$folder/work$task"')
+    text = FRAME.format(
+        name=name,
+        folder=quote(folder),
+        rerun=RERUN_CODE,
+        place=place,
+        environment=" ".join(environment),
+        # A first word with a `=` would be one more variable to env; nice knows no such thing.
+        command=" ".join(map(quote, [*(NICE if "=" in spec.command[0] else []), *spec.command])),
+    )
+    return text.encode("utf-8", "surrogateescape")
+
+
+def places_of(lease: Lease, *, base: int) -> list[str]:
+    """The folders, within its own, that the tasks work in unless the job names another."""
+    if spec_of(lease).cwd:
+        return []
+    if lease.lo is None or lease.hi is None:
+        return ["work"]
+    return [f"work.{index - base}" for index in range(lease.lo, lease.hi + 1)]
+
+
+def _enter(place: str) -> str:
+    """Our own places are there, made by the agent; if not, they are made now."""
+    make = f" 2>/dev/null || {{ mkdir -p {place} && cd {place}; }}" if place.startswith('"$folder') else ""
+    return f"cd {place}{make} || {{ note exit 1; exit 1; }}"

@@ -1,0 +1,190 @@
+"""What each state of Slurm means to us: one table. Pure.
+
+The words are those of squeue(1) and sacct(1), "JOB STATE CODES", of versions 22.05 to 26.05. A word that is not here is
+UNKNOWN and is told as it is: it is neither a success nor a failure until somebody has said which.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from switchyard.agent.backends import Status
+from switchyard.model.job import Usage
+from switchyard.model.lifecycle import Seen
+from switchyard.model.retry import Cause
+
+WAITS, RUNS = Seen.SUBMITTED, Seen.RUNNING
+TABLE: dict[str, Seen] = {
+    "PENDING": WAITS,
+    "CONFIGURING": WAITS,
+    "POWER_UP_NODE": WAITS,
+    "REQUEUED": WAITS,
+    "REQUEUE_FED": WAITS,
+    "REQUEUE_HOLD": WAITS,
+    "RESV_DEL_HOLD": WAITS,
+    "SPECIAL_EXIT": WAITS,
+    "EXPEDITING": WAITS,
+    "RUNNING": RUNS,
+    "COMPLETING": RUNS,  # its processes are being ended: the final word is still to come
+    "RESIZING": RUNS,
+    "SIGNALING": RUNS,
+    "STAGE_OUT": RUNS,
+    "STOPPED": RUNS,
+    "SUSPENDED": RUNS,
+    "COMPLETED": Seen.SUCCEEDED,
+    "BOOT_FAIL": Seen.FAILED,
+    "CANCELLED": Seen.CANCELLED,
+    "DEADLINE": Seen.FAILED,
+    "FAILED": Seen.FAILED,
+    "LAUNCH_FAILED": Seen.FAILED,
+    "NODE_FAIL": Seen.FAILED,
+    "OUT_OF_MEMORY": Seen.FAILED,
+    "PREEMPTED": Seen.FAILED,
+    "RECONFIG_FAIL": Seen.FAILED,
+    "REVOKED": Seen.CANCELLED,  # of a federation: a sister cluster has run it
+    "TIMEOUT": Seen.FAILED,
+}
+# Failures that are not the command's own: what is said of them, and whose fault it was.
+FAULTS: dict[str, tuple[str, Cause]] = {
+    "BOOT_FAIL": ("its node could not be booted", Cause.CLUSTER),
+    "DEADLINE": ("its deadline passed before it ended", Cause.JOB),
+    "LAUNCH_FAILED": ("it could not be launched", Cause.CLUSTER),
+    "NODE_FAIL": ("node failure", Cause.CLUSTER),
+    "OUT_OF_MEMORY": ("out of memory", Cause.JOB),
+    "PREEMPTED": ("preempted by another job", Cause.PREEMPTED),
+    "RECONFIG_FAIL": ("its nodes could not be configured", Cause.CLUSTER),
+    "TIMEOUT": ("time limit reached", Cause.JOB),
+}
+RERUN_CODE = 96  # of our script, when Slurm starts it a second time (see script.py)
+# Reasons that we give ourselves: that start was refused; and only its script's note tells that it was ended.
+RERUN, FORGOTTEN = "rerun", "forgotten"
+FORCE = frozenset({128 + signal.SIGKILL, 128 + signal.SIGTERM})  # how Slurm and the kernel end what does not end itself
+LAUNCH_SIGNAL = 53  # no signal: slurmd says so of a job whose output it could not open, or whose account is unknown
+ENDED_WORDS = frozenset(word for word, seen in TABLE.items() if seen not in (WAITS, RUNS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What Slurm says of one job or one task of an array, whichever command said it."""
+
+    state: str
+    exit_code: int = 0
+    signal: int = 0
+    started_s: int | None = None  # since 1970
+    ended_s: int | None = None
+    nodes: str = ""
+    reason: str = ""
+    memory_bytes_max: int | None = None
+    restarts: int = 0  # by Slurm itself
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ENDED_WORDS
+
+    @property
+    def is_second_start(self) -> bool:
+        return self.exit_code == RERUN_CODE or self.restarts > 0
+
+    @property
+    def is_by_force(self) -> bool:
+        """Does its exit code tell of one of those signals?"""
+        return self.exit_code in FORCE
+
+    @property
+    def elapsed_s(self) -> int | None:
+        if self.started_s is None or self.ended_s is None:
+            return None
+        return max(0, self.ended_s - self.started_s)
+
+
+def status_of(facts: Facts, *, now_s: float, is_cancel_asked: bool = False) -> Status:
+    """What the agent is to make of it."""
+    seen = TABLE.get(facts.state)
+    if seen is None:
+        return Status(seen=Seen.UNKNOWN, text=facts.state)
+    if seen is WAITS:
+        return Status(seen=seen, text=facts.state, reason=_waits(facts))
+    if seen is RUNS:
+        return Status(seen=seen, text=facts.state, ago_us=_ago_us(facts.started_s, now_s))
+    if seen is Seen.FAILED and facts.exit_code == 0 and facts.signal == 0 and facts.state == "FAILED":
+        return _failed(facts, now_s, "the cluster says that it failed, not why" + _beside(facts), Cause.CLUSTER)
+    if seen is Seen.FAILED:
+        return _failed(facts, now_s, *_fault(facts))
+    if seen is Seen.CANCELLED:
+        reason = "cancelled" if is_cancel_asked else f"cancelled at the cluster{_by(facts)}"
+        return _end(facts, now_s, seen, reason, Cause.CLUSTER, exit_code=None, number=None)
+    return _end(facts, now_s, seen, "", Cause.JOB, exit_code=0, number=None)
+
+
+def _fault(facts: Facts) -> tuple[str, Cause]:
+    if facts.state in FAULTS:
+        return FAULTS[facts.state]
+    if not facts.nodes:
+        return f"the cluster did not start it{_beside(facts)}", Cause.CLUSTER
+    if facts.signal == LAUNCH_SIGNAL:
+        return "its node could not launch it; often its output folder cannot be written there", Cause.CLUSTER
+    if facts.reason == RERUN:
+        return "the cluster started it a second time, which was refused: it may have run in part", Cause.CLUSTER
+    code, number = _ending(facts)
+    if facts.reason == FORGOTTEN and number:
+        return f"the cluster does not know it any more; it was killed by {signal_name(number)}", Cause.CLUSTER
+    return (f"killed by {signal_name(number)}" if number else f"exit code {code}"), Cause.JOB
+
+
+def _failed(facts: Facts, now_s: float, reason: str, cause: Cause) -> Status:
+    is_own_word = facts.reason != RERUN and facts.signal != LAUNCH_SIGNAL
+    has_own_end = facts.state == "FAILED" and facts.nodes and is_own_word
+    code, number = _ending(facts) if has_own_end else (None, None)
+    return _end(facts, now_s, Seen.FAILED, reason, cause, exit_code=code, number=number)
+
+
+def _ending(facts: Facts) -> tuple[int | None, int | None]:
+    """Exit code or signal. A shell tells of a signal by a code above 128, and our script is run by one."""
+    if facts.signal:
+        return None, facts.signal
+    if 128 < facts.exit_code <= 128 + 64:
+        return None, facts.exit_code - 128
+    return facts.exit_code, None
+
+
+def _end(
+    facts: Facts, now_s: float, seen: Seen, reason: str, cause: Cause, *, exit_code: int | None, number: int | None
+) -> Status:
+    has_begun = bool(facts.nodes) and facts.started_s is not None
+    return Status(
+        seen=seen,
+        text=facts.state,
+        reason=reason,
+        exit_code=exit_code,
+        signal=number,
+        ago_us=_ago_us(facts.ended_s, now_s),
+        began_ago_us=_ago_us(facts.started_s, now_s) if has_begun else None,
+        cause=cause,
+        usage=Usage(elapsed_s=facts.elapsed_s or 0, memory_bytes_max=facts.memory_bytes_max, nodes=facts.nodes)
+        if has_begun
+        else None,
+    )
+
+
+def _ago_us(at_s: int | None, now_s: float) -> int:
+    return 0 if at_s is None else max(0, int((now_s - at_s) * 1_000_000))
+
+
+def _waits(facts: Facts) -> str:
+    return "" if facts.reason in ("", "None") else f"waits at the cluster: {facts.reason}"
+
+
+def _beside(facts: Facts) -> str:
+    return f": {facts.reason}" if facts.reason not in ("", "None") else ""
+
+
+def _by(facts: Facts) -> str:
+    return f" by uid {facts.reason.removeprefix('by ')}" if facts.reason.startswith("by ") else ""
+
+
+def signal_name(number: int) -> str:
+    try:
+        return f"{signal.Signals(number).name} (signal {number})"
+    except ValueError:
+        return f"signal {number}"

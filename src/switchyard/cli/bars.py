@@ -1,0 +1,56 @@
+"""Bars of coloured parts, fitted to the width. They know names and numbers, and no command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from switchyard.cli.output import clean, has_colour, paint
+from switchyard.cli.table import screen_width, shorten, wide
+
+WIDTH = 80  # where there is no terminal
+NAME_MAX = 32
+BAR_MIN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a bar: how many, and how it is drawn, by colour or (where there is none) by sign."""
+
+    count: int
+    style: str
+    sign: str
+
+
+def print_bars(rows: Sequence[tuple[str, Sequence[Part]]], *, indent: str = "  ") -> None:
+    """A bar per row, all to one scale, with its number and its share of all."""
+    for line in format_bars(rows, width=(screen_width() or WIDTH) - len(indent), coloured=has_colour()):
+        print(indent + line)
+
+
+def format_bars(rows: Sequence[tuple[str, Sequence[Part]]], *, width: int, coloured: bool) -> list[str]:
+    totals = [sum(part.count for part in parts) for _, parts in rows]
+    whole, most = sum(totals), max(totals, default=0)
+    names = [shorten(clean(name), NAME_MAX) for name, _ in rows]
+    name_width = max((wide(name) for name in names), default=0)
+    count_width = len(f"{most:,}")
+    room = max(width - name_width - count_width - len("  100%") - 4, BAR_MIN)
+    lines = []
+    for name, (_, parts), total in zip(names, rows, totals, strict=True):
+        length = max(round(room * total / most), 1) if total else 0  # what is there at all is seen
+        bar, space = _bar(parts, length, coloured=coloured), " " * (room - length)
+        share = f"{100 * total / whole:.0f}%" if whole else ""
+        lines.append(f"{name}{' ' * (name_width - wide(name))}  {bar}{space}  {total:>{count_width},}  {share:>4}")
+    return lines
+
+
+def _bar(parts: Sequence[Part], length: int, *, coloured: bool) -> str:
+    """The parts in their proportion."""
+    total = sum(part.count for part in parts)
+    drawn, done, text = 0, 0, ""
+    for part in parts:
+        done += part.count
+        until = round(length * done / total) if total else 0
+        size, drawn = until - drawn, until
+        text += paint("█" * size, part.style) if coloured else part.sign * size
+    return text

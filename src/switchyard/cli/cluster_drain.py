@@ -1,0 +1,82 @@
+"""`yard cluster drain`: give clusters no new jobs, and wait until what they have is over."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+
+from switchyard.cli.connect import connect
+from switchyard.cli.output import emit_list, note
+from switchyard.cli.parser import Parser, Verb, duration_s
+from switchyard.cli.progress import Progress
+from switchyard.errors import TimedOut
+from switchyard.model.cluster import Cluster
+from switchyard.sdk.client import Client
+
+
+def _drain(args: Namespace) -> int:
+    """All are cordoned before the first is waited for; they are waited for together."""
+    names = list(dict.fromkeys(args.name))
+    with connect(args) as yard:
+        for name in names:
+            yard.change_cluster(name, cordoned=True, reason=args.reason)
+        if args.wait or args.deadline is not None:
+            found = _wait(yard, names, args.deadline)
+        else:
+            found = [yard.cluster(name) for name in names]
+    if args.output:
+        emit_list(found, args.output, name=lambda each: each.name)
+        return 0
+    for cluster in found:
+        print(_said(cluster))
+    return 0
+
+
+def _wait(yard: Client, names: list[str], deadline_s: float | None) -> list[Cluster]:
+    end = None if deadline_s is None else time.monotonic() + deadline_s
+    seen: dict[str, Cluster] = {}
+    first: dict[str, int] = {}
+    with Progress(f"draining {', '.join(names)}") as progress:
+
+        def show(cluster: Cluster) -> None:
+            seen[cluster.name] = cluster
+            first.setdefault(cluster.name, cluster.held or 0)
+            left, total = sum(each.held or 0 for each in seen.values()), sum(first.values())
+            progress.show(max(total - left, 0), total, f"{left} left")
+
+        for name in names:
+            show(yard.cluster(name))
+        for name in names:
+            left_s = None if end is None else max(0.0, end - time.monotonic())
+            try:
+                yard.wait_empty(name, timeout_s=left_s, on_progress=show)
+            except TimedOut as exc:
+                note(f"Not empty after {deadline_s} s; no cluster takes new jobs, and what runs there goes on.")
+                raise TimedOut(exc.detail, next_step=exc.next_step) from exc
+    return [seen[name] for name in names]
+
+
+def _said(cluster: Cluster) -> str:
+    if not cluster.held:
+        return f"Cluster {cluster.name} is drained: it gets no new jobs, and has none."
+    going = "1 job there goes on" if cluster.held == 1 else f"{cluster.held} jobs there go on"
+    return f"Cluster {cluster.name} gets no new jobs; {going}. `--wait` waits for that."
+
+
+def _arguments(parser: Parser) -> None:
+    parser.add_argument("name", nargs="+", metavar="NAME", help="the cluster's name")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why; users see it")
+    parser.add_argument("-w", "--wait", action="store_true", help="until nothing of ours runs there")
+    parser.add_argument("--deadline", type=duration_s, metavar="T", help="wait, but at most so long; exits 7 if not")
+
+
+VERBS = (
+    Verb(
+        "drain",
+        "Give clusters no new jobs; wait until what runs there is over",
+        _drain,
+        _arguments,
+        examples='  yard cluster drain alpha --reason "new disks" --wait\n'
+        "  yard cluster drain alpha beta --deadline 2h || yard ls --cluster alpha",
+    ),
+)

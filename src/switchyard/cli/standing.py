@@ -1,0 +1,45 @@
+"""How a waiting job stands in its queue, and what was decided about a job over time. Knows no command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from switchyard.cli.output import clean, paint
+from switchyard.cli.table import Column, now_us, span
+from switchyard.cli.verdicts import print_wrapped
+from switchyard.model.queue import Standing
+from switchyard.model.verdict import Decision
+
+SHARES_SHOWN = 8
+DECISIONS = (Column("WHEN"), Column("WHAT"), Column("STATE"), Column("CLUSTER"), Column("WHY"))
+SHOWN = 20  # decisions, the newest
+
+
+def print_standing(standing: Standing) -> None:
+    """Its place in line, the limits it waits for, and the shares by which equals are ordered."""
+    ahead = f"{standing.ahead}{'+' * standing.is_more} ahead of it"
+    text = f"Queue {standing.queue}: number {standing.position} ({ahead}), priority {standing.priority}"
+    print(paint(clean(text), "bold"))
+    if standing.limit is not None:
+        print(clean(f"  {standing.running or 0} of at most {standing.limit} run in {standing.queue}"))
+    if standing.project_limit is not None:
+        print(f"  {standing.project_running or 0} of at most {standing.project_limit} of its project run there")
+    for share in standing.shares[:SHARES_SHOWN]:
+        print(clean(f"  {share.project}: {share.cores} cores at weight {share.weight:g}, share {share.share:g}"))
+    if len(standing.shares) > SHARES_SHOWN:
+        print(f"  and {len(standing.shares) - SHARES_SHOWN} more projects")
+    if standing.shares:
+        print("  Of equal priority, the project with the least share comes first.")
+
+
+def print_history(history: Sequence[Decision]) -> None:
+    """What was decided when; one decision alone is told by the table of verdicts."""
+    if len(history) < 2:
+        return
+    left_out = len(history) - SHOWN
+    print(paint(f"History{f', the last {SHOWN} of {len(history)}' if left_out > 0 else ''}:", "bold"))
+    rows = [
+        [f"{span(now_us() - each.at_us)} ago", each.what, each.state, each.cluster or "", each.reason]
+        for each in history[-SHOWN:]
+    ]
+    print_wrapped(DECISIONS, rows)

@@ -1,0 +1,100 @@
+"""Spill rules: what becomes of a job that waits for long. `after 10m try pool burst`, `reject after 24h`. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
+
+from switchyard.model.names import is_name
+from switchyard.model.quantity import parse_duration_s
+
+RULES_MAX = 10
+SpillText = Annotated[str, Meta(max_length=200)]
+SpillTexts = Annotated[list[SpillText], Meta(max_length=RULES_MAX)]
+
+TRY = re.compile(r"after +(\S+) +try +pool +(\S+)\Z")
+REJECT = re.compile(r"reject +after +(\S+)\Z")
+FORMS = "`after 10m try pool NAME` or `reject after 24h`"
+
+
+class SpillRule(NamedTuple):
+    """`pool`: where the job may also run once it has waited so long; none: it is rejected then."""
+
+    after_s: int
+    pool: str | None
+    text: str
+    after: str  # as it was written
+
+
+@lru_cache(maxsize=4096)
+def parse_rule(text: str) -> SpillRule:
+    """One rule; ValueError says what is wrong with it."""
+    if found := TRY.match(text):
+        after, pool = found.groups()
+        if not is_name(pool):
+            raise ValueError(f"{text[:80]!r}: {pool[:40]!r} is not a valid name of a pool")
+    elif found := REJECT.match(text):
+        after, pool = found.group(1), None
+    else:
+        raise ValueError(f"{text[:80]!r} is not a spill rule; write {FORMS}")
+    try:
+        return SpillRule(parse_duration_s(after), pool, text, after)
+    except ValueError as exc:
+        raise ValueError(f"{text[:80]!r}: {exc}") from None
+
+
+def parse_rules(texts: Sequence[str]) -> tuple[SpillRule, ...]:
+    """All rules of one list, as given; ValueError lists every mistake."""
+    mistakes: list[str] = []
+    rules: list[SpillRule] = []
+    for text in texts:
+        try:
+            rules.append(parse_rule(text))
+        except ValueError as exc:
+            mistakes.append(str(exc))
+    if mistakes := [*mistakes, *_contradictions(rules)]:
+        raise ValueError("; ".join(mistakes))
+    return tuple(rules)
+
+
+def _contradictions(rules: Sequence[SpillRule]) -> list[str]:
+    ends = [rule for rule in rules if rule.pool is None]
+    pools = [rule.pool for rule in rules if rule.pool is not None]
+    found = ["more than one rule rejects; give one"] if len(ends) > 1 else []
+    found += [f"pool {pool} is tried twice" for pool in dict.fromkeys(pools) if pools.count(pool) > 1]
+    if len(ends) == 1:
+        late = [rule for rule in rules if rule.pool is not None and rule.after_s >= ends[0].after_s]
+        found += [f"{rule.text!r} never comes about: {ends[0].text!r} is sooner" for rule in late]
+    return found
+
+
+def opened(texts: Sequence[str], waited_s: float) -> tuple[str, ...]:
+    """The pools that a job which has waited so long may also run in."""
+    return tuple(rule.pool for rule in map(parse_rule, texts) if rule.pool is not None and rule.after_s <= waited_s)
+
+
+def rejects_after(texts: Sequence[str]) -> SpillRule | None:
+    """The rule that ends the waiting, if one does."""
+    return next((rule for rule in map(parse_rule, texts) if rule.pool is None), None)
+
+
+def pools_of(texts: Sequence[str]) -> tuple[str, ...]:
+    return opened(texts, float("inf"))
+
+
+def spill_notes(texts: Sequence[str], source: str, waited_s: float) -> list[str]:
+    """The rules in words, for who asks why a job is where it is. `source`: who gave them."""
+    notes: list[str] = []
+    for rule in map(parse_rule, texts):
+        if rule.pool is None:
+            said = f"is rejected unless it has begun after {rule.after}"
+        elif rule.after_s <= waited_s:
+            said = f"may also run in pool {rule.pool}, having waited {rule.after}"
+        else:
+            said = f"after {rule.after} may also run in pool {rule.pool}"
+        notes.append(f"{said} (rule at {source})")
+    return notes

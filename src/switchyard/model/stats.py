@@ -1,0 +1,31 @@
+"""Where jobs went, counted: the messages of the API."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+BY = ("cluster", "pool", "label", "queue", "outcome", "reason")
+
+
+class Bar(Struct, frozen=True, omit_defaults=True):
+    """Jobs of one name by what became of them; `ended`: cancelled or expired before any cluster was chosen."""
+
+    name: str
+    assigned: int = 0
+    pending: int = 0
+    rejected: int = 0
+    ended: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.assigned + self.pending + self.rejected + self.ended
+
+
+class RouteStats(Struct, frozen=True):
+    """Of the jobs you may view that were made since then. `is_whole`: all of them; else of the newest so many."""
+
+    since_us: int
+    looked_at: int
+    is_whole: bool
+    jobs: int
+    by: dict[str, list[Bar]]

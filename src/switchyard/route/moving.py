@@ -1,0 +1,116 @@
+"""When a job that nobody has leased goes to another cluster, although its own is well. Pure.
+
+Two rules keep jobs from wandering: one that was just handed over rests first, the longer the more often it was; and
+another cluster must be better by an amount and by a share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from switchyard.model.cluster import Load
+from switchyard.model.quote import Said
+from switchyard.route.route import Ruling
+from switchyard.route.select.weighted import Field
+
+HANDOVERS_FREE = 4  # so often a job is handed over before it has to rest for longer each time
+DOUBLINGS_MAX = 6
+
+
+@dataclass(frozen=True, slots=True)
+class MovingTerms:
+    """From the config. `idle_after_us`: waited elsewhere for so long, an idle cluster takes over; none: never does.
+
+    A better quote counts from `gain_s` seconds sooner or `gain_cost` cheaper, and from `gain_share` of what it was.
+    """
+
+    idle_after_us: int | None = 30_000_000
+    rest_us: int = 60_000_000  # between two moves for a better quote
+    gain_s: float = 60.0
+    gain_cost: float = 1.0
+    gain_share: float = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """What an idle cluster could start now."""
+
+    cores: int
+    gpus: int
+    memory_bytes: int | None  # none: it does not count its memory
+
+    @staticmethod
+    def of(load: Load | None) -> Spare | None:
+        """None: nothing to give, in trouble, or nobody knows."""
+        if load is None or not load.free_cores or load.queued or load.trouble:
+            return None
+        return Spare(load.free_cores, load.free_gpus or 0, load.free_memory_bytes)
+
+    def holds(self, *, cores: int, gpus: int, memory_bytes: int) -> bool:
+        has_memory = self.memory_bytes is None or memory_bytes <= self.memory_bytes
+        return cores <= self.cores and gpus <= self.gpus and has_memory
+
+    def less(self, *, cores: int, gpus: int, memory_bytes: int) -> Spare:
+        left = None if self.memory_bytes is None else self.memory_bytes - memory_bytes
+        return replace(self, cores=self.cores - cores, gpus=self.gpus - gpus, memory_bytes=left)
+
+
+def rest_us(least_us: int, handovers: int) -> int:
+    """How long a job that was handed over so often stays where it is."""
+    return least_us << min(max(handovers - HANDOVERS_FREE, 0), DOUBLINGS_MAX)
+
+
+def taker(ruling: Ruling, allowed: Iterable[str], *, seed: str) -> str | None:
+    """Which of these clusters takes a job over: the first that its algorithm left in the race, else drawn by weight."""
+    names = set(allowed)
+    if ruling.outcome != "assign" or not names:
+        return None
+    if ruling.remaining:
+        return next((name for name in ruling.remaining if name in names), None)
+    weighted = zip(ruling.able.names, ruling.able.weights, strict=True)
+    among = [(name, weight) for name, weight in weighted if name in names]
+    if not among:
+        return None
+    field = Field.of([name for name, _ in among], [weight for _, weight in among])
+    return field.names[field.draw(seed)]
+
+
+@dataclass(frozen=True, slots=True)
+class Better:
+    """Where a job is better off by what clusters quote, and why in words."""
+
+    to: str
+    reason: str
+
+
+def better(ruling: Ruling, here: str, terms: MovingTerms, *, seed: str) -> Better | None:
+    """The winner of the job's algorithm, if its quote is clearly better than that of where the job waits.
+
+    Of `here` it counts what its agent said, without those in line before the job; of the other all that is reckoned in.
+    """
+    if ruling.outcome != "assign" or not ruling.quoted or here in ruling.able.names:
+        return None
+    to = ruling.able.names[ruling.able.draw(seed)]
+    quotes = {quote.cluster: quote for quote in ruling.quoted}
+    mine, other = quotes.get(here), quotes.get(to)
+    if mine is None or other is None or other.said is not Said.YES:
+        return None
+    if mine.said is Said.NO:
+        return Better(to, f"{here} says no by now ({mine.reason}), {to} says yes")
+    if ruling.algorithm == "soonest":
+        now, then, gain = mine.eta_s, other.starts_s, terms.gain_s
+    elif ruling.algorithm == "cheapest":
+        now, then, gain = mine.cost, other.cost, terms.gain_cost
+    else:
+        return None
+    if now is None or then is None or not is_clearly_better(then, now, gain=gain, share=terms.gain_share):
+        return None
+    if ruling.algorithm == "soonest":
+        return Better(to, f"{to} could begin it in {then:.0f} s, {here} in {now:.0f} s")
+    return Better(to, f"{to} would run it for {then:.4g}, {here} for {now:.4g}")
+
+
+def is_clearly_better(other: float, now: float, *, gain: float, share: float) -> bool:
+    """Whether so much less is worth a move: by the amount and by the share."""
+    return now - other >= gain and now - other >= share * now

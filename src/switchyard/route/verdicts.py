@@ -1,0 +1,56 @@
+"""The verdicts of a ruling in little room: ten thousand clusters are told a few dozen different things. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from switchyard.model.verdict import Say, Verdict
+
+
+class Told(NamedTuple):
+    """A verdict without the cluster it is about."""
+
+    say: Say
+    step: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What was told to whom. Iterated, it gives one verdict per cluster, in the order of their names."""
+
+    groups: tuple[tuple[Told, tuple[str, ...]], ...] = ()
+
+    @staticmethod
+    def of(told: Iterable[tuple[str, Told]]) -> Verdicts:
+        """From each cluster's name with what it was told; names in order."""
+        found: dict[Told, list[str]] = {}
+        for name, each in told:
+            names = found.get(each)
+            if names is None:
+                found[each] = [name]
+            else:
+                names.append(name)
+        return Verdicts(tuple((each, tuple(found[each])) for each in sorted(found)))
+
+    def __len__(self) -> int:
+        return sum(len(names) for _, names in self.groups)
+
+    def __iter__(self) -> Iterator[Verdict]:
+        named = ((name, told) for told, names in self.groups for name in names)
+        for name, told in sorted(named, key=lambda pair: pair[0]):
+            yield Verdict(name, told.say, told.step, told.reason)
+
+
+def encode_verdicts(verdicts: Verdicts) -> bytes:
+    """The stored form: the same for the same verdicts, so that its hash stands for them."""
+    return msgspec.json.encode(verdicts.groups)
+
+
+def decode_verdicts(body: str | bytes) -> list[Verdict]:
+    groups = msgspec.json.decode(body, type=tuple[tuple[Told, tuple[str, ...]], ...])
+    return list(Verdicts(groups))

@@ -1,0 +1,15 @@
+"""Counts over many jobs, as endpoints."""
+
+from __future__ import annotations
+
+from switchyard.model.quantity import DURATION_S_MAX
+from switchyard.model.stats import RouteStats
+from switchyard.server.http.call import Call
+from switchyard.service import stats
+
+SINCE_S = 3600
+
+
+def routes(call: Call) -> RouteStats:
+    since_s = call.number("since_s", SINCE_S, most=DURATION_S_MAX, least=1)
+    return stats.route_stats(call.yard.context, call.actor, since_s)

@@ -1,0 +1,199 @@
+"""`/metrics` in Prometheus's text form: what this process counted, and a few counts of what is stored.
+
+What is stored is the same for every replica; it is asked for at most once in some seconds, however often one scrapes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version as package_version
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from switchyard.errors import MethodNotAllowed
+from switchyard.model.access import Role
+from switchyard.server.http.answer import Receive, Scope, Send, send_body
+from switchyard.server.http.authenticate import authenticate_user
+from switchyard.server.yard import Yard
+from switchyard.service.pending import LiveJobs, live_jobs
+from switchyard.service.tally import KEYS_MAX, Count, Histogram
+from switchyard.service.tokens import pools_used
+
+KEPT_S = 5.0  # counts of what is stored; Prometheus scrapes every 15 s or so, and from every replica
+MEDIA = (b"content-type", CONTENT_TYPE_LATEST.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A metric: its name without our prefix, what it says, and where in the tally it is."""
+
+    name: str
+    about: str
+    of: str
+
+
+COUNTERS = (
+    _Shown("route_decisions", "Decisions that were stored, on arrival and when an answer changed later.", "decisions"),
+    _Shown("route_refusals", "Submits that were refused, and jobs that were rejected.", "refusals"),
+    _Shown("jobs_accepted", "Jobs that were accepted.", "accepted"),
+    _Shown("leases", "Attempts that were handed to agents.", "leases"),
+    _Shown("moves", "Jobs that were moved from one cluster to another before they were leased.", "moves"),
+    _Shown("quotes", "Quotes that were answered, refused or missed.", "quotes"),
+    _Shown("token_grants", "Claims that were granted, of callers and of jobs.", "token_grants"),
+    _Shown("token_refusals", "Claims that were refused; a job that waits counts once.", "token_refusals"),
+    _Shown("token_repairs", "Differences from what live jobs hold that were put right.", "token_repairs"),
+    _Shown("http_requests", "Answers given, by route and status code.", "requests"),
+)
+HISTOGRAMS = (
+    _Shown("route_decision_seconds", "From a decoded job to its decision.", "decision_s"),
+    _Shown("commit_seconds", "One transaction of the committer.", "commit_s"),
+    _Shown("commit_batch", "Changes in one transaction.", "batch"),
+    _Shown("quote_seconds", "From the question to a cluster's quote.", "quote_s"),
+    _Shown("token_wait_seconds", "From a job's first refusal to its tokens.", "token_wait_s"),
+    _Shown("quote_eta_error_seconds", "How far a start was from what was quoted.", "eta_error_s"),
+)
+
+
+class Metrics(Collector):
+    """What one server shows. `collect` runs on a thread, for it asks the database."""
+
+    def __init__(self, yard: Yard) -> None:
+        self._yard = yard
+        self._live: LiveJobs | None = None
+        self._live_at = 0.0
+        self._used: Mapping[str, int] = {}
+        self._used_at = -KEPT_S * 2
+        self._lock = threading.Lock()
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        tally = self._yard.context.tally
+        for shown in COUNTERS:
+            yield _counter(shown, getattr(tally, shown.of))
+        for shown in HISTOGRAMS:
+            yield _histogram(shown, getattr(tally, shown.of))
+        yield from self._of_store()
+        yield from self._of_tokens()
+        yield from self._of_process()
+
+    def _of_store(self) -> Iterator[Metric]:
+        live = self._live_now()
+        states = GaugeMetricFamily(
+            "switchyard_jobs", "Live jobs; at most 100,000 of a kind are counted.", labels=["state"]
+        )
+        for state, count in sorted(live.states.items()):
+            states.add_metric([state], count)
+        yield states
+        waiting = GaugeMetricFamily(
+            "switchyard_jobs_pending",
+            "Jobs that wait, by what they wait for; of very many the oldest.",
+            labels=["reason"],
+        )
+        for word, count in sorted(live.waiting.items()):
+            waiting.add_metric([word], count)
+        yield waiting
+        yield from self._of_queues(live)
+
+    def _of_queues(self, live: LiveJobs) -> Iterator[Metric]:
+        layout = self._yard.context.snapshots.laid.layout
+        used = GaugeMetricFamily("switchyard_queue_jobs", "Jobs of a queue that clusters have.", labels=["queue"])
+        for name in sorted({*live.queues, *layout.queues}):
+            used.add_metric([name], live.queues.get(name, 0))
+        yield used
+        most = GaugeMetricFamily("switchyard_queue_limit", "How many a queue lets run at once.", labels=["queue"])
+        for name, queue in sorted(layout.queues.items()):
+            if queue.limits.running is not None:
+                most.add_metric([name], queue.limits.running)
+        yield most
+
+    def _of_tokens(self) -> Iterator[Metric]:
+        context = self._yard.context
+        entries, waiting = context.snapshots.token_pools.entries, context.tokens.counts.waiting
+        shown: dict[str, tuple[str, Mapping[str, int]]] = {
+            "used": ("Units of a token pool that are held.", self._used_now()),
+            "quota": (
+                "How many units of a token pool there are.",
+                {name: each.quota for name, each in entries.items()},
+            ),
+            "waiting": ("Jobs that wait for tokens, as the leader last saw it.", waiting),
+        }
+        for word, (about, values) in shown.items():
+            gauge = GaugeMetricFamily(f"switchyard_token_{word}", about, labels=["token_pool"])
+            for name in sorted(values)[:KEYS_MAX]:
+                gauge.add_metric([name], values[name])
+            yield gauge
+
+    def _used_now(self) -> Mapping[str, int]:
+        with self._lock:
+            if time.monotonic() - self._used_at > KEPT_S:
+                self._used, self._used_at = pools_used(self._yard.context), time.monotonic()
+            return self._used
+
+    def _live_now(self) -> LiveJobs:
+        with self._lock:
+            if self._live is None or time.monotonic() - self._live_at > KEPT_S:
+                self._live, self._live_at = live_jobs(self._yard.context), time.monotonic()
+            return self._live
+
+    def _of_process(self) -> Iterator[Metric]:
+        yard, snapshots = self._yard, self._yard.context.snapshots
+        clusters = GaugeMetricFamily("switchyard_clusters", "Clusters, by health.", labels=["health"])
+        healths = [member.health.value for member in snapshots.world.members]
+        for health in sorted(set(healths)):
+            clusters.add_metric([health], healths.count(health))
+        yield clusters
+        agents = GaugeMetricFamily("switchyard_agents", "Agents: live, or silent for too long.", labels=["state"])
+        live = sum(snapshots.is_live(agent) for agent in snapshots.fleet.agents)
+        agents.add_metric(["live"], live)
+        agents.add_metric(["silent"], len(snapshots.fleet.agents) - live)
+        yield agents
+        for name, about, value in (
+            ("polls_parked", "Polls of agents that are parked here.", sum(yard.parked.values())),
+            ("event_streams", "Followers of events that are connected here.", yard.streams),
+            ("commit_queue", "Changes that wait for the committer.", yard.context.committer.waiting),
+        ):
+            yield GaugeMetricFamily(f"switchyard_{name}", about, value=value)
+        build = GaugeMetricFamily("switchyard_build_info", "The version that runs.", labels=["version", "database"])
+        build.add_metric([package_version("switchyard"), yard.context.database.url.get_backend_name()], 1)
+        yield build
+
+
+async def metrics(yard: Yard, shown: Metrics, scope: Scope, _receive: Receive, send: Send) -> None:
+    """GET /metrics. It names pools, queues and clusters, private ones too, so not everybody may read it."""
+    if scope["method"] not in ("GET", "HEAD"):
+        raise MethodNotAllowed("/metrics takes GET.")
+    if not yard.settings.config.metrics.anonymous:
+        (await authenticate_user(yard, scope)).need_platform(Role.VIEW)
+    body = await yard.in_thread(shown.text)
+    await send_body(send, 200, b"" if scope["method"] == "HEAD" else body, MEDIA)
+
+
+def _counter(shown: _Shown, count: Count) -> Metric:
+    family = CounterMetricFamily(f"switchyard_{shown.name}", shown.about, labels=count.labels)
+    for key, value in sorted(count.read().items()):
+        family.add_metric(key, value)
+    return family
+
+
+def _histogram(shown: _Shown, histogram: Histogram) -> Metric:
+    family = HistogramMetricFamily(f"switchyard_{shown.name}", shown.about, labels=histogram.labels)
+    bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
+    for key, spread in sorted(histogram.read().items()):
+        below, buckets = 0, []
+        for bound, count in zip(bounds, spread.counts, strict=True):
+            below += count
+            buckets.append((bound, below))
+        family.add_metric(key, buckets, sum_value=spread.sum)
+    return family

@@ -1,0 +1,77 @@
+"""The config sections `moving` and `spill`: when a job that nobody has begun goes elsewhere, and what ends its wait."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from switchyard.model.names import Name
+from switchyard.model.quantity import DURATION_S_MAX, parse_duration_s
+from switchyard.model.spill import SpillTexts, parse_rules, pools_of
+from switchyard.route.moving import MovingTerms
+
+Span = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)]
+NEVER = "never"
+
+
+class Moving(Struct, frozen=True, forbid_unknown_fields=True):
+    """`idle_takes_after`: an idle cluster takes what has waited elsewhere for so long; `never`: it does not.
+
+    For a better quote a job moves at most once in `rest`, and only for at least `gain` sooner (`gain_cost` cheaper) and
+    `gain_share` of what it was.
+    """
+
+    idle_takes_after: Span = "30s"
+    rest: Span = "1m"
+    gain: Span = "1m"
+    gain_cost: Annotated[float, Meta(ge=0, le=1e12)] = 1.0
+    gain_share: Annotated[float, Meta(ge=0, le=1)] = 0.25
+
+    def __post_init__(self) -> None:
+        for value in (self.rest, self.gain, *([] if self.idle_takes_after == NEVER else [self.idle_takes_after])):
+            parse_duration_s(value)
+
+    @property
+    def terms(self) -> MovingTerms:
+        idle = self.idle_takes_after
+        return MovingTerms(
+            idle_after_us=None if idle == NEVER else parse_duration_s(idle) * 1_000_000,
+            rest_us=parse_duration_s(self.rest) * 1_000_000,
+            gain_s=parse_duration_s(self.gain),
+            gain_cost=self.gain_cost,
+            gain_share=self.gain_share,
+        )
+
+
+class Spill(Struct, frozen=True, forbid_unknown_fields=True):
+    """Rules for jobs whose request and scope say nothing: by their pool, and for all others."""
+
+    default: SpillTexts = []
+    pools: dict[Name, SpillTexts] = {}
+
+    def __post_init__(self) -> None:
+        mistakes = []
+        for where, texts in self.lists.items():
+            try:
+                parse_rules(texts)
+            except ValueError as exc:
+                mistakes.append(f"{where}: {exc}")
+        if mistakes:
+            raise ValueError("; ".join(mistakes))
+
+    @property
+    def lists(self) -> dict[str, list[str]]:
+        return {"default": self.default} | {f"pools.{pool}": texts for pool, texts in self.pools.items()}
+
+    @property
+    def by_pool(self) -> dict[str, tuple[str, ...]]:
+        """As policy has it: the name of a pool, or none for all others."""
+        found = {"": tuple(self.default)} if self.default else {}
+        return found | {pool: tuple(texts) for pool, texts in self.pools.items()}
+
+    def strangers(self, pools: frozenset[str]) -> list[str]:
+        """Pools that are named here and nowhere given."""
+        named = [(f"spill.{where}", pool) for where, texts in self.lists.items() for pool in pools_of(texts)]
+        named += [("spill.pools", pool) for pool in self.pools]
+        return [f"{where}: there is no pool {pool!r}" for where, pool in named if pool not in pools]

@@ -1,0 +1,166 @@
+"""Rainbow's services as gRPC serves them: from bytes to a call of ours, and from our errors to honest codes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import grpc
+import grpc.aio
+import structlog
+from google.protobuf.descriptor import ServiceDescriptor
+
+from switchyard.errors import BadRequest, Denied, Internal, PolicyRefused, Unavailable, YardError
+from switchyard.server.flyte.status import message_of
+from switchyard.server.rainbow import calls
+from switchyard.server.rainbow.messages import GRAPH, HANDOVER, SCHEDULER, SatisfyResponse, message
+from switchyard.server.yard import Yard
+from switchyard.service.rainbow import Numbered, NumberedInsert
+from switchyard.service.submit import TakesLong
+
+log = structlog.get_logger()
+ANSWERS_MAX = 4096  # of Satisfy, kept for one version of the world
+ANSWERS_BYTES_MAX = 64 * 2**20  # of them all, with the questions: strangers ask
+ANSWER_KEY_BYTES_MAX = 16 * 1024
+
+THREADS = 4
+COMMIT_S_MAX = 30.0
+
+Serve = Callable[[Any], Awaitable[Any]]
+
+
+def handlers(yard: Yard) -> tuple[grpc.GenericRpcHandler, ...]:
+    """None without the section: Rainbow's services are then not served at all."""
+    if yard.settings.config.rainbow is None:
+        return ()
+    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="rainbow")
+    cold = {**calls.SCHEDULER, **calls.HANDOVER}
+    by_name: dict[str, Serve] = {name: partial(_in_thread, threads, partial(call, yard)) for name, call in cold.items()}
+    by_name |= {"SubmitJob": partial(_submit, threads, yard), "Satisfy": partial(_satisfy, threads, Satisfy(yard))}
+    return tuple(_service(service, by_name) for service in (SCHEDULER, HANDOVER, GRAPH))
+
+
+async def _in_thread(threads: ThreadPoolExecutor, call: Callable[[Any], Any], request: Any) -> Any:
+    """What waits for the database."""
+    return await asyncio.get_running_loop().run_in_executor(threads, call, request)
+
+
+async def _submit(threads: ThreadPoolExecutor, yard: Yard, request: Any) -> Any:
+    """Decided here, or on a thread where that may take long; committed without one: hundreds may wait for a commit."""
+    try:
+        decided = calls.submit_decide(yard, request, is_quick=True)
+    except (TakesLong, BadRequest, Denied, PolicyRefused):
+        decided = await _in_thread(threads, partial(calls.submit_again, yard), request)
+    if not isinstance(decided, NumberedInsert):
+        return decided
+    return calls.submitted(await _committed(yard, decided))
+
+
+async def _committed(yard: Yard, write: NumberedInsert) -> Numbered:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Numbered] = loop.create_future()
+
+    def settle(result: Any) -> None:
+        if future.done():
+            return
+        if isinstance(result, BaseException):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    def done(result: Any) -> None:
+        loop.call_soon_threadsafe(settle, result)
+
+    yard.context.committer.put(write, done)
+    async with asyncio.timeout(COMMIT_S_MAX):
+        return await future
+
+
+async def _satisfy(threads: ThreadPoolExecutor, satisfy: Satisfy, request: Any) -> bytes:
+    if (kept := satisfy.kept(request)) is not None:
+        return kept
+    return await asyncio.get_running_loop().run_in_executor(threads, satisfy.answer, request)
+
+
+def _service(service: ServiceDescriptor, by_name: dict[str, Serve]) -> grpc.GenericRpcHandler:
+    found = {}
+    for method in service.methods:
+        if method.name in by_name:
+            found[method.name] = grpc.unary_unary_rpc_method_handler(
+                partial(_serve, method.name, by_name[method.name]),
+                request_deserializer=message(method.input_type.full_name).FromString,
+                response_serializer=_bytes,
+            )
+    return grpc.method_handlers_generic_handler(service.full_name, found)
+
+
+def _bytes(answer: Any) -> bytes:
+    found: bytes = answer if isinstance(answer, bytes) else answer.SerializeToString()
+    return found
+
+
+async def _serve(name: str, serve: Serve, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+    try:
+        return await serve(request)
+    except TimeoutError:
+        error: YardError = Unavailable("The database did not take it in time; it may still come about.")
+    except YardError as exc:
+        if exc.status >= 500 and not exc.transient:
+            log.error("request failed", call=name, error=repr(exc), exc_info=exc)
+        error = exc
+    except Exception as exc:  # the door's last resort: the client gets a status, the log the place
+        log.error("defect", call=name, exc_info=exc)
+        error = Internal()
+    return await context.abort(grpc.StatusCode[error.grpc], message_of(error))
+
+
+class Satisfy:
+    """Clients ask it before every submit, mostly the same: the answer's bytes are kept while the world stands."""
+
+    def __init__(self, yard: Yard) -> None:
+        self._yard = yard
+        self._kept: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+        self._kept_bytes = 0
+        self._kept_of: tuple[int, int] = (-1, -1)
+        self._lock = Lock()
+
+    def kept(self, request: Any) -> bytes | None:
+        """The answer that was given before, if the world is still the same."""
+        versions = self._versions()
+        with self._lock:
+            if self._kept_of != versions:
+                self._kept, self._kept_of, self._kept_bytes = OrderedDict(), versions, 0
+            return self._kept.get((request.payload, request.matcher))
+
+    def _versions(self) -> tuple[int, int]:
+        snapshots = self._yard.context.snapshots
+        return snapshots.world.version, snapshots.access.version
+
+    def answer(self, request: Any) -> bytes:
+        versions = self._versions()
+        fit = calls.fitting(self._yard, request.payload, request.matcher)
+        names = [each.cluster for each in fit.items]
+        answer: bytes = SatisfyResponse(
+            clusters=names,
+            status="RESULT_TYPE_SUCCESS",
+            total_clusters=fit.asked,
+            total_matches=len(names),
+            total_mismatches=fit.asked - len(names),
+        ).SerializeToString()
+        key = (request.payload, request.matcher)
+        with self._lock:
+            if self._kept_of == versions and key not in self._kept and _size(key, b"") <= ANSWER_KEY_BYTES_MAX:
+                self._kept[key] = answer
+                self._kept_bytes += _size(key, answer)
+                while len(self._kept) > ANSWERS_MAX or self._kept_bytes > ANSWERS_BYTES_MAX:
+                    self._kept_bytes -= _size(*self._kept.popitem(last=False))
+        return answer
+
+
+def _size(key: tuple[str, str], answer: bytes) -> int:
+    return sum(map(len, key)) + len(answer)

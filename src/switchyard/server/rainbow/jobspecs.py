@@ -1,0 +1,121 @@
+"""Jobspecs at Rainbow's door: read as its clients write them, and written for clusters that only poll. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from functools import lru_cache
+from math import ceil
+from typing import Any
+
+import msgspec
+
+from switchyard.errors import Malformed
+from switchyard.model.decode import convert, load_yaml
+from switchyard.model.job import ClusterToken, JobRequest, JobSpec, Resources
+from switchyard.model.jobspec import from_jobspec
+from switchyard.model.names import Title
+from switchyard.model.quantity import parse_amount, parse_bytes, parse_duration_s
+from switchyard.model.selection import Select
+from switchyard.service.pollers import ANSWER_BYTES, Handed
+
+WHERE = "the jobspec"
+BYTES_MAX = 8 * 2**20  # as any job
+RECEIVED_BYTES_MAX = ANSWER_BYTES - 16 * 1024  # less the job's name and the like
+VALUES_MAX = 100_000  # a list that is written once and used often comes as an alias
+KEPT_BYTES_MAX = 64 * 1024  # a jobspec of this size, a thousand times, is what the memory below may hold
+_SPEC = frozenset(JobSpec.__struct_fields__) - {"resources"}
+_RESOURCES = frozenset(Resources.__struct_fields__)
+
+
+def read_request(
+    text: str, *, name: str, clusters: list[ClusterToken], algorithm: str, options: dict[str, str]
+) -> JobRequest:
+    """A job as Rainbow's clients ask for it."""
+    read = _read if len(text) <= KEPT_BYTES_MAX else _read.__wrapped__
+    request = read(text)
+    select = None
+    if algorithm:
+        # Its `random` takes options and passes them over.
+        select = convert(
+            {"name": algorithm, "options": {} if algorithm == "random" else options}, Select, where="select_algorithm"
+        )
+    given: dict[str, Any] = {"clusters": clusters, "select": select}
+    if name:
+        given["name"] = convert(name, Title, where="name")
+    return msgspec.structs.replace(request, **given)
+
+
+@lru_cache(maxsize=1024)
+def _read(text: str) -> JobRequest:
+    """The request that a jobspec makes. Most submits repeat one that was read before."""
+    if len(text) > BYTES_MAX:
+        raise Malformed(f"{WHERE} is over {BYTES_MAX} bytes.")
+    form = load_yaml(text, where=WHERE, nodes_max=VALUES_MAX)
+    if not isinstance(form, dict):
+        raise Malformed(f"{WHERE} is not a mapping with version, resources and tasks.")
+    try:
+        form = msgspec.json.decode(msgspec.json.encode(form))  # names that look like numbers are names
+    except TypeError as exc:
+        raise Malformed(f"{WHERE} has a key that is no text: {exc}.") from exc
+    plain = from_jobspec(form, where=WHERE).plain
+    spec: dict[str, Any] = {key: value for key, value in plain.items() if key in _SPEC}
+    spec["resources"] = {key: value for key, value in plain.items() if key in _RESOURCES}
+    rest = {key: value for key, value in plain.items() if key not in _SPEC | _RESOURCES}
+    request = convert({"spec": spec, **rest}, JobRequest, where=WHERE)
+    if len(msgspec.json.encode([text, shlex.join(request.spec.command)])) > RECEIVED_BYTES_MAX:
+        raise Malformed(
+            f"{WHERE} is over what a cluster can receive in one answer ({RECEIVED_BYTES_MAX} bytes of JSON).",
+            next_step="Put what is large in a file that the job reads.",
+        )
+    return request
+
+
+def written(handed: Handed) -> str:
+    """One job as a cluster receives it: with its own jobspec, or with one that says the same. JSON."""
+    lease = handed.lease
+    spec = lease.spec if isinstance(lease.spec, JobSpec) else msgspec.json.decode(lease.spec, type=JobSpec)
+    form = {
+        "id": handed.number,
+        "cluster": lease.cluster,
+        "name": lease.name,
+        "jobspec": handed.jobspec if handed.jobspec is not None else jobspec_of(spec, lease.name),
+        "command": shlex.join(spec.command),
+    }
+    return msgspec.json.encode(form).decode()
+
+
+def jobspec_of(spec: JobSpec, name: str) -> str:
+    """A plain job in Rainbow's words. JSON, which is YAML, too."""
+    form: dict[str, Any] = (
+        dict(spec.demand) if spec.demand is not None else {"version": 1, "resources": {"job": _group(spec)}}
+    )
+    tasks = form.get("tasks") or [{"resources": "job"}]
+    form["tasks"] = [{"command": spec.command, **tasks[0]}]
+    system: dict[str, object] = {}
+    if spec.env:
+        system["environment"] = spec.env
+    if spec.cwd is not None:
+        system["cwd"] = spec.cwd
+    if spec.resources.time_limit is not None:
+        system["duration"] = parse_duration_s(spec.resources.time_limit)
+    attributes = form.get("attributes") or {}
+    if system:
+        form["attributes"] = {**attributes, "system": {**attributes.get("system", {}), **system}}
+    if isinstance(form["resources"], dict):
+        form["name"] = name
+    return msgspec.json.encode(form).decode()
+
+
+def _group(spec: JobSpec) -> dict[str, object]:
+    """One slot per task, or one node with its share of them."""
+    resources, asked = spec.resources, spec.resources.asked
+    tasks = ceil(resources.tasks / resources.nodes) if resources.nodes else 1
+    held: list[dict[str, object]] = [{"type": "core", "count": ceil(parse_amount(asked.cores) * tasks)}]
+    if asked.gpus:
+        held.append({"type": "gpu", "count": asked.gpus * tasks})
+    for kind, size in (("memory", asked.memory), ("storage", asked.ephemeral_storage)):
+        if found := parse_bytes(size):
+            held.append({"type": kind, "count": found * tasks, "unit": "B"})
+    if resources.nodes:
+        return {"type": "node", "replicas": resources.nodes, "with": held}
+    return {"type": "slot", "replicas": resources.tasks, "with": held}

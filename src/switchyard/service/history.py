@@ -1,0 +1,79 @@
+"""The answers the router gave a job over time. Events are where they are kept: most changes of the answer are one.
+
+A job that goes on waiting, but for another reason, changes no state. Such a change is an event `waits`, written with
+the reason in the same transaction. A reason may change for months, so of these only the first and the last are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+
+from switchyard.model.job import State
+from switchyard.model.verdict import Decision, Say
+from switchyard.route.choose import NOBODY
+from switchyard.route.verdicts import decode_verdicts
+from switchyard.service.committer import Batch
+from switchyard.store import decisions, jobs
+from switchyard.store.database import Tx
+
+WAITS = "waits"
+FIRST_KEPT, LAST_KEPT = 10, 40  # of the reasons of one job
+SHOWN_MAX = 100  # decisions in one explanation
+_DECIDED = frozenset({State.PENDING.value, State.ASSIGNED.value, State.REJECTED.value})
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+_NO_DECISIONS = frozenset({"leased", "cancel-requested", "late"})  # they say nothing of where it goes
+
+
+def waits(batch: Batch, row: jobs.Row, reason: str) -> None:
+    """It goes on waiting, for another reason than before."""
+    batch.event(
+        row.id, WAITS, state=row.state, attempt=row.attempt, fence=row.fence, cluster_id=row.cluster_id, reason=reason
+    )
+
+
+def is_same(before: str, now: str) -> bool:
+    """Whether two reasons to wait are one answer. A selection tells the clusters' numbers of the moment: others alone
+    are nothing new, and would be written for every job that waits, whenever a cluster's load changes."""
+    if before == now or not (before.startswith(NOBODY) and now.startswith(NOBODY)):
+        return before == now
+    return _NUMBER.sub("", before) == _NUMBER.sub("", now)
+
+
+def shorten(batch: Batch, job_ids: Iterable[str]) -> None:
+    """Of jobs that are given another reason in this batch: forget the middle of the older ones."""
+    if ids := sorted(set(job_ids)):
+        decisions.decision_thin(batch.tx, ids, WAITS, first=FIRST_KEPT, last=LAST_KEPT)
+
+
+class Before:
+    """What the clusters had said of waiting jobs: it makes the cause of their being assigned now."""
+
+    def __init__(self, tx: Tx, rows: Collection[jobs.Row]) -> None:
+        bodies = decisions.verdicts_many(tx, {row.plan_hash for row in rows if row.plan_hash})
+        sets = {key: decode_verdicts(body) for key, body in bodies.items()}
+        self._said = {key: {each.cluster: each for each in verdicts} for key, verdicts in sets.items()}
+
+    def cause(self, row: jobs.Row, cluster: str) -> str:
+        """Why this cluster and not sooner, as far as its own earlier verdict says; empty: it said yes before."""
+        said = self._said.get(row.plan_hash)
+        if said is None:
+            return ""
+        if cluster not in said:
+            return f"{cluster} is new"
+        return "" if said[cluster].say is Say.YES else f"until now {cluster}: {said[cluster].reason}"
+
+
+def history_of(tx: Tx, row: jobs.Row, earlier: Sequence[jobs.Row]) -> list[Decision]:
+    """The oldest first: what was decided on arrival, and what came after. `earlier`: the attempts that are over."""
+    rest = decisions.decision_list(tx, row.id, states=_DECIDED, but=_NO_DECISIONS, limit=SHOWN_MAX)
+    return [_arrival(row, earlier), *(Decision(e.at_us, e.kind, e.state, e.cluster, e.reason) for e in rest)]
+
+
+def _arrival(row: jobs.Row, earlier: Sequence[jobs.Row]) -> Decision:
+    """It has no event of its own: the first attempt, wherever that stands now, says whether there was one at once."""
+    first = next((attempt for attempt in earlier if attempt.fence == 1), row)
+    if first.assigned_us == row.created_us:
+        return Decision(row.created_us, "accepted", State.ASSIGNED.value, first.cluster)
+    is_rejected = row.state == State.REJECTED.value and row.ended_us == row.created_us
+    return Decision(row.created_us, "accepted", (State.REJECTED if is_rejected else State.PENDING).value)

@@ -1,0 +1,82 @@
+"""Queries about what waits in line at clusters and nobody has leased: a page at a time, however long the line is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from switchyard.store.database import Tx
+from switchyard.store.schema import HELD, LIVE, READY, agents, attempts, jobs, ranges
+
+Row = sa.Row[*tuple[Any, ...]]
+MOVED = "moved"  # how an attempt ended
+
+
+class Place(NamedTuple):
+    """In a line: behind whoever has this priority and this id."""
+
+    priority: int
+    id: str
+
+
+def line_names(tx: Tx, cluster_id: str, *, limit: int) -> list[str]:
+    """The lanes of a cluster in which something waits, by jumping from one to the next in the index."""
+    found: list[str] = []
+    while len(found) < limit:
+        query = sa.select(sa.func.min(jobs.c.lane)).where(jobs.c.cluster_id == cluster_id, sa.text(READY))
+        lane = tx.execute(query.where(jobs.c.lane > found[-1]) if found else query).scalar()
+        if lane is None:
+            break
+        found.append(lane)
+    return found
+
+
+def line_page(tx: Tx, cluster_id: str, lane: str, *, after: Place | None, limit: int) -> list[Row]:
+    """Who waits in a lane, in the order in which leases are given, with what the router asks about them."""
+    asked = (
+        jobs.c.id,
+        jobs.c.owner,
+        jobs.c.bounds,
+        jobs.c.avoid,
+        jobs.c.spec_hash,
+        jobs.c.cluster_id,
+        jobs.c.attempt,
+        jobs.c.fence,
+        jobs.c.priority,
+        jobs.c.cores,
+        jobs.c.gpus,
+        jobs.c.memory_bytes,
+        jobs.c.created_us,
+        jobs.c.waits_us,
+        jobs.c.assigned_us,
+        jobs.c.reason,
+    )
+    query = sa.select(*asked).where(jobs.c.cluster_id == cluster_id, jobs.c.lane == lane, sa.text(READY))
+    if after is not None:
+        is_behind = sa.or_(
+            jobs.c.priority < after.priority, sa.and_(jobs.c.priority == after.priority, jobs.c.id > after.id)
+        )
+        query = query.where(jobs.c.priority <= after.priority, is_behind)
+    return list(tx.execute(query.order_by(jobs.c.priority.desc(), jobs.c.id).limit(limit)))
+
+
+def moves_count(tx: Tx, job_ids: Sequence[str]) -> dict[str, int]:
+    """How often each of these jobs went to another cluster before anybody had leased it."""
+    query = sa.select(attempts.c.job_id, sa.func.count()).where(attempts.c.job_id.in_(job_ids))
+    return {row[0]: row[1] for row in tx.execute(query.where(attempts.c.ended == MOVED).group_by(attempts.c.job_id))}
+
+
+def held_count(tx: Tx, cluster_id: str) -> int:
+    """How many live attempts the agents of a cluster have: jobs, and ranges of arrays."""
+    mine = sa.select(agents.c.id).where(agents.c.cluster_id == cluster_id)
+    of_jobs = sa.select(sa.func.count()).select_from(jobs).where(jobs.c.agent_id.in_(mine), sa.text(HELD))
+    of_arrays = sa.select(sa.func.count()).select_from(ranges).where(ranges.c.agent_id.in_(mine), sa.text(LIVE))
+    return int(tx.execute(of_jobs).scalar_one() + tx.execute(of_arrays).scalar_one())
+
+
+def line_count(tx: Tx, cluster_id: str, *, most: int) -> int:
+    """How many wait in line at a cluster, counted up to so many."""
+    some = sa.select(jobs.c.id).where(jobs.c.cluster_id == cluster_id, sa.text(READY)).limit(most).subquery()
+    return int(tx.execute(sa.select(sa.func.count()).select_from(some)).scalar_one())

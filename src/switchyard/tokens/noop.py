@@ -1,0 +1,106 @@
+"""The default: no pool is enforced, everything is granted, nothing is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from switchyard.model.tokens import (
+    GRANTED,
+    NO_CONSTRAINTS,
+    Allocation,
+    ResourceConstraintsSpec,
+    TokenHolder,
+)
+from switchyard.tokens.pools import Claim, JobToken, Standing
+
+
+class NoopPools:
+    """Each platform outside is left to guard itself."""
+
+    is_enforced = False
+
+    def get_id(self) -> str:
+        return "noopresourcemanager"
+
+    def register_resource(self, namespace: str, quota: int, *, per_s: int | None = None) -> None:
+        pass
+
+    def allocate_resource(
+        self,
+        namespace: str,
+        token: str,
+        constraints: ResourceConstraintsSpec = NO_CONSTRAINTS,
+        *,
+        project: str = "default",
+        domain: str = "development",
+        units: int = 1,
+        lease_s: int | None = None,
+        owner: str = "",
+    ) -> Allocation:
+        return GRANTED
+
+    def renew_resource(
+        self,
+        namespace: str,
+        token: str,
+        *,
+        project: str = "default",
+        domain: str = "development",
+        units: int = 1,
+        lease_s: int | None = None,
+        owner: str = "",
+    ) -> bool:
+        return True
+
+    def release_resource(
+        self, namespace: str, token: str, *, project: str = "default", domain: str = "development"
+    ) -> bool:
+        return True
+
+    def allocate_many(self, namespace: str, claims: Sequence[Claim], *, owner: str = "") -> list[Allocation]:
+        return [GRANTED] * len(claims)
+
+    def release_many(self, namespace: str, claims: Iterable[Claim]) -> list[bool]:
+        return [True for _ in claims]
+
+    def set_quota(self, namespace: str, quota: int) -> None:
+        pass
+
+    def settle(self, namespace: str, quota: int, per_s: int | None, *, free_in_s: float | None = None) -> None:
+        pass
+
+    def remove(self, namespace: str) -> bool:
+        return True
+
+    def stand(self, namespace: str) -> Standing:
+        return Standing(0, 0, None, 0, 0)
+
+    def holders(self, namespace: str, *, after: str = "", limit: int = 100) -> tuple[list[TokenHolder], str]:
+        return [], ""
+
+    def lead(self, term: str) -> None:
+        pass
+
+    def job_take(self, namespace: str, claim: JobToken) -> Allocation:
+        return GRANTED
+
+    def job_give(self, namespace: str, claims: Iterable[JobToken]) -> None:
+        pass
+
+    def job_restore(self, namespace: str, claims: Iterable[JobToken]) -> None:
+        pass
+
+    def jobs(self, namespace: str) -> Mapping[str, JobToken]:
+        return {}
+
+    def recount(self, namespace: str) -> None:
+        pass
+
+    def is_whole(self) -> bool:
+        return True
+
+    def begin(self, *, is_first: bool) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,335 @@
+"""Token pools in a Redis that many servers and callers share. Each step is one call of one script, `pool.lua`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha1
+from importlib.resources import files
+from itertools import groupby, islice
+from typing import Any
+
+from switchyard.errors import Malformed, Unavailable
+from switchyard.model.tokens import (
+    GRANTED,
+    NO_CONSTRAINTS,
+    REFUSED,
+    Allocation,
+    AllocationStatus,
+    LimitedBy,
+    ResourceConstraintsSpec,
+    TokenHolder,
+    check_quota,
+    check_token,
+    lease_of,
+)
+from switchyard.tokens.lines import Lines, part
+from switchyard.tokens.pools import (
+    CLAIMS_MAX,
+    JOB_MARK,
+    LEASE_S_MAX,
+    Claim,
+    JobToken,
+    Standing,
+    missing,
+    other_quota,
+    other_units,
+    rebuilding,
+)
+
+MANAGER_ID = "redisresourcemanager"
+TAG = f"{{{MANAGER_ID}}}"  # all keys in one slot, should the Redis be a cluster
+POOL = files(__package__).joinpath("pool.lua").read_bytes()
+EPOCH = files(__package__).joinpath("epoch.lua").read_bytes()
+PER_KEY = part(b"EVALSHA"), part(sha1(POOL, usedforsecurity=False).hexdigest().encode()), part(b"5")
+JOBS_MAX = 500  # in one call
+
+# What the script answers to a claim.
+OTHER_UNITS = 5
+ANSWERS = {
+    1: GRANTED,
+    2: REFUSED[LimitedBy.POOL],
+    3: REFUSED[LimitedBy.PROJECT],
+    4: REFUSED[LimitedBy.NAMESPACE],
+}
+
+
+class RedisPools:
+    """One Redis. `quota_max` and `lease_s_max` are for all who use it, so give the same ones everywhere."""
+
+    is_enforced = True
+
+    def __init__(self, lines: Lines, *, quota_max: int, lease_s_max: int = LEASE_S_MAX) -> None:
+        self._lines = lines
+        self._quota_max = quota_max
+        self._lease_s_max = lease_s_max
+        self._heads: dict[str, bytes] = {}
+        self._mine: dict[str, tuple[int, int | None]] = {}  # what was registered from here
+        self._term = ""
+
+    def get_id(self) -> str:
+        return MANAGER_ID
+
+    def register_resource(self, namespace: str, quota: int, *, per_s: int | None = None) -> None:
+        check_quota(quota, self._quota_max)
+        found = self._do(namespace, "register", *self._shape(quota, per_s))
+        if found[0] == 0 and (found[1], found[2]) != (quota, (per_s or 0) * 1000):
+            raise other_quota(namespace, found[1], found[2] // 1000 or None)
+        self._mine[namespace] = (quota, per_s)
+
+    def settle(self, namespace: str, quota: int, per_s: int | None, *, free_in_s: float | None = None) -> None:
+        """What was granted is Redis's own to know: `free_in_s` says nothing here."""
+        self._do(namespace, "settle", *self._shape(quota, per_s))
+
+    def set_quota(self, namespace: str, quota: int) -> None:
+        check_quota(quota, self._quota_max)
+        self._do(namespace, "quota", quota)
+        if namespace in self._mine:
+            self._mine[namespace] = (quota, self._mine[namespace][1])
+
+    def remove(self, namespace: str) -> bool:
+        is_gone = bool(self._do(namespace, "remove")[0])
+        if is_gone:
+            self._mine.pop(namespace, None)
+        return is_gone
+
+    def allocate_resource(
+        self,
+        namespace: str,
+        token: str,
+        constraints: ResourceConstraintsSpec = NO_CONSTRAINTS,
+        *,
+        project: str = "default",
+        domain: str = "development",
+        units: int = 1,
+        lease_s: int | None = None,
+        owner: str = "",
+    ) -> Allocation:
+        check_token(token, project, domain)
+        caps = (_cap(constraints.project), _cap(constraints.namespace))
+        key = f"{project}/{domain}/{token}"
+        found = self._do(namespace, "take", units, owner, self._lease_ms(lease_s), *caps, key)
+        if found[0] == OTHER_UNITS:
+            raise other_units(namespace, token, units)
+        return _allocation(found[0], found[1] if len(found) > 1 else 0)
+
+    def allocate_many(self, namespace: str, claims: Sequence[Claim], *, owner: str = "") -> list[Allocation]:
+        if not claims:
+            return []
+        if len(claims) > CLAIMS_MAX:
+            raise Malformed(f"{len(claims)} claims in one call; the most is {CLAIMS_MAX}.")
+        for claim in claims:
+            check_token(claim.token, claim.project, claim.domain)
+        found: list[Allocation] = []
+        # What claims have in common is sent once: mostly that is one call.
+        for (units, lease_s, constraints), group in groupby(claims, key=lambda each: each[4:] + each[1:2]):
+            found += self._take_some(namespace, list(group), (units, owner, self._lease_ms(lease_s)), constraints)
+        return found
+
+    def _take_some(
+        self,
+        namespace: str,
+        claims: Sequence[Claim],
+        each: tuple[int, str, int],
+        constraints: ResourceConstraintsSpec,
+    ) -> list[Allocation]:
+        caps = (_cap(constraints.project), _cap(constraints.namespace))
+        found = self._do(namespace, "take", *each, *caps, *map(_key, claims))
+        if OTHER_UNITS in found[: len(claims)]:
+            raise other_units(namespace, claims[found.index(OTHER_UNITS)].token, each[0])
+        wait_ms = found[len(claims)] if len(found) > len(claims) else 0
+        return [_allocation(code, wait_ms) for code in found[: len(claims)]]
+
+    def renew_resource(
+        self,
+        namespace: str,
+        token: str,
+        *,
+        project: str = "default",
+        domain: str = "development",
+        units: int = 1,
+        lease_s: int | None = None,
+        owner: str = "",
+    ) -> bool:
+        check_token(token, project, domain)
+        return bool(
+            self._do(namespace, "renew", f"{project}/{domain}/{token}", units, owner, self._lease_ms(lease_s))[0]
+        )
+
+    def release_resource(
+        self, namespace: str, token: str, *, project: str = "default", domain: str = "development"
+    ) -> bool:
+        return bool(self._do(namespace, "give", f"{project}/{domain}/{token}")[0])
+
+    def release_many(self, namespace: str, claims: Iterable[Claim]) -> list[bool]:
+        keys = [_key(claim) for claim in claims]
+        found: list[bool] = []
+        for first in range(0, len(keys), CLAIMS_MAX):
+            found += [bool(each) for each in self._do(namespace, "give", *keys[first : first + CLAIMS_MAX])]
+        return found
+
+    def stand(self, namespace: str) -> Standing:
+        _, quota, used, per_ms, tokens, jobs, callers, withheld = self._do(namespace, "stand")
+        opens_in_s = None if withheld == 0 else max(0, withheld) / 1000
+        return Standing(quota, used, per_ms // 1000 or None, jobs, callers, opens_in_s, tokens == jobs + callers)
+
+    def holders(self, namespace: str, *, after: str = "", limit: int = 100) -> tuple[list[TokenHolder], str]:
+        self._do(namespace, "stand")  # what is over is gone, and a pool that is not there is said
+        place, cursor, skip = _place(after)
+        following, flat = self._plain("HSCAN", f"{TAG}:{place}:{namespace}", cursor, "COUNT", limit)
+        seconds, micros = self._plain("TIME")
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        pairs = list(zip(flat[::2], flat[1::2], strict=True))
+        held = dict(pairs[skip : skip + limit])
+        ends = dict.fromkeys(held, b"")
+        if held and place == "callers":
+            ends = dict(zip(held, self._plain("ZMSCORE", f"{TAG}:expiry:{namespace}", *held), strict=True))
+        found = [_holder(key.decode(), held[key].decode(), ends[key], now_ms, is_job=place == "jobs") for key in held]
+        if skip + limit < len(pairs):  # Redis gives more than asked, the whole of a small one
+            return found, f"{place}:{cursor}:{skip + limit}"
+        if following != b"0":
+            return found, f"{place}:{following.decode()}:0"
+        return found, "jobs:0:0" if place == "callers" else ""
+
+    def lead(self, term: str) -> None:
+        self._plain("HSET", f"{TAG}:epoch", "term", term)
+        self._term = term
+
+    def job_take(self, namespace: str, claim: JobToken) -> Allocation:
+        found = self._do(namespace, "take-jobs", self._term, claim.units, "", 0, "", "", _job_key(claim))
+        # Held with other units: of an earlier try of the same job, which is as good.
+        return GRANTED if found[0] == OTHER_UNITS else _allocation(found[0], found[1] if len(found) > 1 else 0)
+
+    def job_restore(self, namespace: str, claims: Iterable[JobToken]) -> None:
+        for some in _slices(claims):
+            words = [word for claim in some for word in (_job_key(claim), claim.units, "")]
+            self._do(namespace, "restore", self._term, *words)
+
+    def job_give(self, namespace: str, claims: Iterable[JobToken]) -> None:
+        for some in _slices(claims):
+            self._do(namespace, "give-jobs", self._term, *(_job_key(claim) for claim in some))
+
+    def jobs(self, namespace: str) -> Mapping[str, JobToken]:
+        flat = self._plain("HGETALL", f"{TAG}:jobs:{namespace}")
+        found = {}
+        for key, held in zip(flat[::2], flat[1::2], strict=True):
+            project, domain, job = key.decode().split("/", 2)
+            found[job] = JobToken(job, int(held.split(b" ")[0]), project, domain)
+        return found
+
+    def recount(self, namespace: str) -> None:
+        self._do(namespace, "recount")
+
+    def is_whole(self) -> bool:
+        return self._epoch(is_first=False, is_look=True) == 1
+
+    def begin(self, *, is_first: bool) -> bool:
+        return self._epoch(is_first=is_first, is_look=False) != 3
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def _epoch(self, *, is_first: bool, is_look: bool) -> int:
+        durable = b"1" if not is_look and self._is_durable() else b"0"
+        flags = (durable, b"1" if is_first else b"0", b"1" if is_look else b"0")
+        head = part(b"EVAL") + part(EPOCH) + part(b"1") + part(f"{TAG}:epoch".encode())
+        tail = b"".join(part(each) for each in flags)
+        found: int = self._lines.ask(lambda run: b"*8\r\n" + head + run + tail)
+        return found
+
+    def _is_durable(self) -> bool:
+        """Whether each write is on disk before it is answered. One that may not be asked counts as not."""
+        try:
+            said = dict(
+                pair
+                for name in ("appendonly", "appendfsync")
+                for pair in [tuple(self._plain("CONFIG", "GET", name))]
+                if len(pair) == 2
+            )
+        except Unavailable:
+            return False
+        return said.get(b"appendonly") == b"yes" and said.get(b"appendfsync") == b"always"
+
+    def _lease_ms(self, lease_s: int | None) -> int:
+        return lease_of(lease_s, self._lease_s_max) * 1000
+
+    def _shape(self, quota: int, per_s: int | None) -> tuple[int, int, int]:
+        per_ms = (per_s or 0) * 1000
+        return quota, per_ms, max(self._lease_s_max * 1000, per_ms)
+
+    def _do(self, namespace: str, what: str, *words: str | int) -> list[int]:
+        """One step of the script on one pool."""
+        head = self._heads.get(namespace)
+        if head is None:
+            keys = [f"{TAG}:{place}:{namespace}" for place in ("pool", "callers", "jobs", "expiry")]
+            head = b"".join([*PER_KEY, *(part(key.encode()) for key in (*keys, f"{TAG}:epoch"))])
+            self._heads[namespace] = head
+        before = b"*%d\r\n%b%b" % (10 + len(words), head, part(what.encode()))
+        encoded = [str(word).encode() for word in words]
+        after = b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in encoded])
+        found: list[int] = self._lines.ask(lambda run: before + run + after, scripts=(POOL,))
+        if found[0] < 0:
+            self._refuse(namespace, found)
+        return found
+
+    def _refuse(self, namespace: str, found: list[int]) -> None:
+        if found[0] == -2:
+            raise rebuilding(namespace, found[1] / 1000)
+        if found[0] == -3:
+            raise Unavailable("Another server leads: it takes and gives back for jobs.")
+        if namespace not in self._mine:
+            raise missing(namespace)
+        self.register_resource(namespace, self._mine[namespace][0], per_s=self._mine[namespace][1])
+        raise rebuilding(namespace, 0)
+
+    def _plain(self, *words: str | int | bytes) -> Any:
+        encoded = b"".join(part(word if isinstance(word, bytes) else str(word).encode()) for word in words)
+        return self._lines.ask(lambda _: b"*%d\r\n%b" % (len(words), encoded))
+
+
+def _allocation(code: int, wait_ms: int) -> Allocation:
+    if code == 2 and wait_ms > 0:
+        return Allocation(AllocationStatus.EXHAUSTED, LimitedBy.POOL, wait_ms / 1000)
+    return ANSWERS[code]
+
+
+def _cap(cap: int | None) -> str | int:
+    return "" if cap is None else cap
+
+
+def _key(claim: Claim) -> str:
+    return f"{claim.project}/{claim.domain}/{claim.token}"
+
+
+def _job_key(claim: JobToken) -> str:
+    return f"{claim.project}/{claim.domain}/{claim.job}"
+
+
+def _place(after: str) -> tuple[str, str, int]:
+    """Where a walk goes on: among whom, Redis's own cursor, and how many of that step were shown."""
+    place, _, rest = after.partition(":")
+    cursor, _, skip = rest.partition(":")
+    is_sound = place in ("callers", "jobs") and all(each.isascii() and each.isdigit() for each in (cursor, skip))
+    return (place, cursor, int(skip)) if is_sound and len(after) < 60 else ("callers", "0", 0)
+
+
+def _slices(claims: Iterable[JobToken]) -> Iterator[list[JobToken]]:
+    each = iter(claims)
+    while some := list(islice(each, JOBS_MAX)):
+        yield some
+
+
+def _holder(key: str, held: str, ends_ms: bytes | None, now_ms: int, *, is_job: bool) -> TokenHolder:
+    project, domain, token = key.split("/", 2)
+    units, since_ms, owner = held.split(" ", 2)
+    is_job = is_job or token.startswith(JOB_MARK)
+    token = token.removeprefix(JOB_MARK)
+    return TokenHolder(
+        token,
+        int(units),
+        project,
+        domain,
+        owner,
+        job=token if is_job else None,
+        held_s=max(0, now_ms - int(since_ms)) / 1000,
+        expires_in_s=max(0.0, (float(ends_ms) - now_ms) / 1000) if ends_ms else None,
+    )

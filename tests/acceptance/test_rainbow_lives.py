@@ -1,0 +1,109 @@
+"""Clusters that only poll, from outside: in the hands of operators, over restarts, and beside an agent of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.test_rainbow import newest, own, registered, submitted
+from tests.processes import until
+from tests.programs import Server, call, start_agent, start_server
+from tests.server.rainbow_door import JOB, Door, rainbow
+
+LEASE_S = 1
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Door]]:
+    with rainbow(tmp_path_factory.mktemp("lives"), receive_lease=LEASE_S) as both:
+        yield both
+
+
+def change(server: Server, cluster: str, **change: object) -> None:
+    assert call("PATCH", f"{server.url}/v1/clusters/{cluster}", change).status == 200
+
+
+def test_jobs_of_a_cordoned_cluster_stay_with_the_cluster_named_in_the_answer(opened: tuple[Server, Door]) -> None:
+    server, door = opened
+    mine, other = registered(door, "shut"), registered(door, "open")
+    number = submitted(door, mine).jobid
+    change(server, "shut", is_cordoned=True, reason="new disks")
+    both = [{"name": each["cluster"], "token": each["token"]} for each in (mine, other)]
+    assert door("SubmitJob", name="j", jobspec=JOB, clusters=both).cluster == "open"
+    assert submitted(door, mine).code == "FAILED_PRECONDITION"
+    assert door("ReceiveJobs", **own(mine)).status == "REQUEST_JOBS_NORESULTS"
+    assert list(door("ReceiveJobs", **own(other)).jobs) != [number]
+    change(server, "shut", is_cordoned=False)
+    assert until(lambda: list(door("ReceiveJobs", **own(mine)).jobs), 30, "it is given out again") == [number]
+
+
+def test_a_cancel_reaches_what_waits_what_was_received_and_what_was_accepted(opened: tuple[Server, Door]) -> None:
+    server, door = opened
+    mine = registered(door, "cancels")
+
+    def cancelled(job: str) -> str:
+        assert call("POST", f"{server.url}/v1/jobs/{job}/cancel", {}).status == 200
+        return str(call("GET", f"{server.url}/v1/jobs/{job}").json["state"])
+
+    submitted(door, mine)
+    waits = newest(server, "cancels")["id"]
+    assert cancelled(waits) == "CANCELLED"
+    assert door("ReceiveJobs", **own(mine)).status == "REQUEST_JOBS_NORESULTS"
+    submitted(door, mine)
+    received = newest(server, "cancels")["id"]
+    (number,) = door("ReceiveJobs", **own(mine)).jobs
+    assert cancelled(received) == "ASSIGNED"
+    gone = f"{server.url}/v1/jobs/{received}"
+    until(lambda: call("GET", gone).json["state"] == "CANCELLED", 30, "its lease is over")
+    assert door("AcceptJobs", **own(mine), jobids=[number]).status == "RESULT_TYPE_PARTIAL"
+    assert door("ReceiveJobs", **own(mine)).status == "REQUEST_JOBS_NORESULTS"
+
+
+def test_a_cluster_that_is_deleted_while_it_holds_jobs_accepts_nothing_more(opened: tuple[Server, Door]) -> None:
+    server, door = opened
+    mine = registered(door, "leaves")
+    submitted(door, mine)
+    submitted(door, mine)
+    ids = [each["id"] for each in call("GET", f"{server.url}/v1/jobs?cluster=leaves").json["items"]]
+    (number,) = door("ReceiveJobs", **own(mine), maxJobs=1).jobs
+    assert door("Delete", name="leaves", secret=mine["secret"]).status == "DELETE_SUCCESS"
+    assert door("AcceptJobs", **own(mine), jobids=[number]).code == "PERMISSION_DENIED"
+    again = registered(door, "leaves")
+    assert door("AcceptJobs", **own(again), jobids=[number]).status == "RESULT_TYPE_PARTIAL"
+    assert door("ReceiveJobs", **own(again)).status == "REQUEST_JOBS_NORESULTS"
+
+    def ended() -> bool:
+        found = [call("GET", f"{server.url}/v1/jobs/{each}").json for each in ids]
+        return all(each["state"] in ("FAILED", "REJECTED", "PENDING") and each["reason"] for each in found)
+
+    until(ended, 30, "nobody waits in silence")
+
+
+def test_a_cluster_may_have_an_agent_of_ours_too(opened: tuple[Server, Door]) -> None:
+    server, door = opened
+    mine = registered(door, "both")
+    submitted(door, mine)
+    with start_agent(server.folder, server.url, "both", graph={"nodes": 1, "each": {"core": 2}}):
+        until(lambda: newest(server, "both")["state"] in ("SUCCEEDED", "FAILED"), 30, "the agent ran it")
+        body = {"spec": {"command": ["true"]}, "cluster": "both", "array": "0-3"}
+        array = call("POST", f"{server.url}/v1/jobs", body).json["id"]
+        assert door("ReceiveJobs", **own(mine)).status == "REQUEST_JOBS_NORESULTS"
+        until(lambda: call("GET", f"{server.url}/v1/jobs/{array}").json["state"] == "SUCCEEDED", 30, "all tasks ran")
+
+
+def test_the_section_goes_and_comes_back(tmp_path: Path) -> None:
+    with rainbow(tmp_path) as (server, door):
+        mine = registered(door, "k")
+        number = submitted(door, mine).jobid
+        server.kill()
+    with start_server(tmp_path) as closed:
+        assert call("GET", f"{closed.url}/v1/clusters/k").json["health"] == "up"
+        closed.kill()
+    with rainbow(tmp_path) as (server, door):
+        assert list(door("ReceiveJobs", **own(mine)).jobs) == [number]
+        server.kill()
+        server.start().wait_ready()
+        assert door("AcceptJobs", **own(mine), jobids=[number]).status == "RESULT_TYPE_SUCCESS"
+        assert newest(server, "k")["state"] == "SUBMITTED"

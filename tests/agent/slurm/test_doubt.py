@@ -1,0 +1,242 @@
+"""Doubts and tricks on real Slurm: what clients hide, hang on or say in words of their own, and what others forge."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from switchyard.agent.accounts import Allow
+from switchyard.agent.attempt import Stage
+from switchyard.agent.backends.slurm.backend import SlurmBackend
+from switchyard.agent.backends.slurm.caller import Caller, NoAnswer
+from switchyard.agent.backends.slurm.handed import Handed
+from switchyard.agent.journal import Journal
+from switchyard.agent.runner import Runner
+from switchyard.agent.site import SlurmSite
+from switchyard.errors import PolicyRefused, Unavailable
+from switchyard.model.job import JobSpec, Native
+from switchyard.model.lifecycle import Seen
+from switchyard.model.poll import Lease, Report
+from switchyard.model.retry import Cause
+from tests.agent.builders import a_lease, end_of, status_when
+from tests.agent.slurm.builders import a_slurm_setting
+from tests.processes import until
+from tests.slurm_bed import SlurmBed, SlurmCluster
+from tests.slurm_conf import CLIENTS
+
+END_S = 40.0
+pytestmark = pytest.mark.xdist_group("slurm-hand-over")
+
+
+class Clients:
+    """The clients of a cluster, each of which can be another program; what is in `{real}` is its own."""
+
+    def __init__(self, folder: Path, cluster: SlurmCluster) -> None:
+        self.bin, self._cluster = folder / "clients", cluster
+        self.bin.mkdir()
+        for program in CLIENTS:
+            (self.bin / program).symlink_to(cluster.bin / program)
+
+    def be(self, program: str, text: str) -> None:
+        draft = self.bin / f"{program}.draft"
+        real = self._cluster.bin / program
+        draft.write_text(f"#!/bin/sh\necho . >>{self.bin}/{program}.calls\n" + text.replace("{real}", str(real)))
+        draft.chmod(0o755)
+        draft.replace(self.bin / program)
+
+    def calls(self, program: str) -> int:
+        file = self.bin / f"{program}.calls"
+        return len(file.read_text().split()) if file.exists() else 0
+
+
+@pytest.fixture
+def beta(slurm: SlurmBed) -> Iterator[SlurmCluster]:
+    yield slurm["beta"]
+    slurm["beta"].cancel_all()
+
+
+@pytest.fixture
+def clients(tmp_path: Path, beta: SlurmCluster) -> Clients:
+    return Clients(tmp_path, beta)
+
+
+def backend_of(folder: Path, cluster: SlurmCluster, clients: Clients | None = None, **more: Any) -> SlurmBackend:
+    return SlurmBackend(a_slurm_setting(folder, cluster, clients=clients.bin if clients else None, **more))
+
+
+def handed_over(backend: SlurmBackend, folder: Path, lease: Lease) -> Report:
+    """The end of a lease, by a runner's own turns."""
+    journal = Journal(folder / "journal.db")
+    end = ended_by(Runner(journal, backend), backend, journal, lease)
+    journal.close()
+    return end
+
+
+def ended_by(runner: Runner, backend: SlurmBackend, journal: Journal, lease: Lease) -> Report:
+    journal.take([lease])
+    deadline = time.monotonic() + END_S
+    while True:
+        said = [each.said.report for each in journal.queued() if each.is_final and each.key == (lease.job, lease.fence)]
+        if said:
+            return said[0]
+        assert time.monotonic() < deadline, "it has its end"
+        backend.refresh()
+        runner.turn(may_start=True)
+        backend.watch(0.05)
+
+
+def test_a_wrapper_that_breaks_after_the_submit(tmp_path: Path, beta: SlurmCluster, clients: Clients) -> None:
+    clients.be("sbatch", "{real} \"$@\" >/dev/null; echo 'KeyError: budget' >&2; exit 1\n")
+    lease = a_lease("sh", "-c", f"echo run >>{tmp_path}/ledger")
+    end = handed_over(backend_of(tmp_path, beta, clients), tmp_path, lease)
+    assert (end.seen, clients.calls("sbatch"), (tmp_path / "ledger").read_text()) == (Seen.SUCCEEDED, 1, "run\n")
+
+
+def test_a_wrapper_that_says_no_in_words_of_its_own(tmp_path: Path, beta: SlurmCluster, clients: Clients) -> None:
+    clients.be("sbatch", "echo 'Your budget is spent.' >&2; exit 1\n")
+    end = handed_over(backend_of(tmp_path, beta, clients), tmp_path, a_lease("true"))
+    assert (end.seen, end.reason) == (Seen.FAILED, "It was not submitted: Your budget is spent.")
+    assert clients.calls("sbatch") == 1
+    assert list((tmp_path / "output").iterdir()) == []
+
+
+def test_rows_in_the_name_of_anothers_job_are_not_believed(tmp_path: Path, beta: SlurmCluster) -> None:
+    backend = backend_of(tmp_path, beta)
+    native_id = backend.submit(a_lease("sleep", "600"))
+    number, name = native_id.split("/")
+    row = f"{number}|FAILED|256|{name}|1794732424|1794732425|n1|0|root|None|"
+    words = ["--parsable", "-o", "/dev/null", "-J", f"yard-x\n{row}\n{row}", "--wrap", "sleep 600"]
+    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    theirs = beta.run("sbatch", *words).strip()
+    until(lambda: beta.field(theirs, "JobState") == "RUNNING", END_S, "it is listed after ours")
+    backend.refresh()
+    assert backend.status([native_id])[native_id].seen is Seen.RUNNING
+
+
+def test_silence_in_between_starts_the_settle_time_anew(tmp_path: Path, beta: SlurmCluster, clients: Clients) -> None:
+    backend = backend_of(tmp_path, beta, clients, slurm={"settle_s": 1.5})
+    native_id = backend.submit(a_lease("sleep", "600"))
+    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    clients.be("squeue", "exit 0\n")
+    backend.refresh()
+    clients.be("squeue", "exit 1\n")
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        with pytest.raises(Unavailable):
+            backend.refresh()
+    clients.be("squeue", "exit 0\n")
+    backend.refresh()
+    assert backend.status([native_id])[native_id].seen is not Seen.LOST
+    assert end_of(backend, native_id, timeout_s=END_S).seen is Seen.LOST
+
+
+def test_accounts_that_hang_are_not_asked_at_every_look(tmp_path: Path, slurm: SlurmBed) -> None:
+    clients = Clients(tmp_path, slurm["alpha"])
+    backend = backend_of(tmp_path, slurm["alpha"], clients, slurm={"timeout_s": 2.0})
+    native_id = backend.submit(a_lease("sh", "-c", "kill -9 $PPID"))
+    status_when(backend, native_id, lambda status: status.seen is Seen.FAILED)
+    clients.be("squeue", "exit 0\n")
+    clients.be("sacct", "exec sleep 600\n")
+    for _ in range(5):
+        backend.refresh()
+    assert clients.calls("sacct") == 1
+    assert backend.status([native_id])[native_id].seen is not Seen.LOST
+
+
+def test_who_was_killed_and_forgotten_was_not_to_blame(tmp_path: Path, beta: SlurmCluster, clients: Clients) -> None:
+    backend = backend_of(tmp_path, beta, clients)
+    native_id = backend.submit(a_lease("sh", "-c", "kill -9 $$"))
+    clients.be("squeue", "exit 0\n")
+    found = end_of(backend, native_id, timeout_s=END_S)
+    assert (found.seen, found.signal, found.cause) == (Seen.FAILED, 9, Cause.CLUSTER)
+    assert found.reason == "the cluster does not know it any more; it was killed by SIGKILL (signal 9)"
+
+
+def test_a_start_without_journal_and_accounts_holds_nobody_up(tmp_path: Path, slurm: SlurmBed) -> None:
+    clients = Clients(tmp_path, slurm["alpha"])
+    clients.be("sacct", "exit 1\n")
+    doubtful = a_lease("sh", "-c", f"echo run >>{tmp_path}/ledger")
+    backend = backend_of(tmp_path, slurm["alpha"], clients)
+    backend._register.write(Handed(doubtful))  # and whether it was submitted nobody can say without the accounts
+    journal = Journal(tmp_path / "journal.db")
+    runner = Runner(journal, backend)
+    assert (runner.adopt(), [each.stage for each in journal.attempts()]) == (1, [Stage.INTENT])
+    end = ended_by(runner, backend, journal, a_lease("true"))
+    assert (end.seen, (tmp_path / "ledger").exists()) == (Seen.SUCCEEDED, False)
+    clients.be("sacct", 'exec {real} "$@"\n')
+    assert ended_by(runner, backend, journal, doubtful).seen is Seen.SUCCEEDED
+    assert (tmp_path / "ledger").read_text() == "run\n"
+    journal.close()
+
+
+def test_one_task_beyond_what_slurm_counts(tmp_path: Path, beta: SlurmCluster) -> None:
+    backend = backend_of(tmp_path, beta)
+    index = backend._cluster.array_size_max + 7
+    lease = replace(a_lease("sh", "-c", "echo $SWITCHYARD_ARRAY_INDEX"), lo=index, hi=index)
+    native_id = backend.submit(lease)
+    assert end_of(backend, native_id, timeout_s=END_S).seen is Seen.SUCCEEDED
+    assert backend.output(native_id, "stdout", offset=0, size=100).data == f"{index}\n".encode()
+
+
+def test_a_task_forgotten_twice_takes_nothing_from_the_others(tmp_path: Path, beta: SlurmCluster) -> None:
+    """As by an agent killed after it forgot some, and before it wrote that down."""
+    whole = a_lease("echo", "mine")
+    leases = [replace(whole, fence=7 + step, lo=3 + step, hi=3 + step) for step in range(3)]
+    first = backend_of(tmp_path, beta)
+    native_ids = first.submit_range(leases)
+    for native_id in native_ids:
+        end_of(first, native_id, timeout_s=END_S)
+    for _ in range(3):
+        first.forget(native_ids[1])
+    again = backend_of(tmp_path, beta)
+    again.forget(native_ids[1])
+    assert again.output(native_ids[0], "stdout", offset=0, size=100).data == b"mine\n"
+    again.forget(native_ids[0])
+    again.forget(native_ids[2])
+    assert (again.held(), list((tmp_path / "output").iterdir())) == ([], [])
+
+
+def test_a_job_without_a_queue_goes_to_no_queue_that_is_not_allowed(tmp_path: Path, beta: SlurmCluster) -> None:
+    backend = backend_of(tmp_path, beta, allow=Allow(queues=["short"]))
+    with pytest.raises(PolicyRefused, match="queue main"):
+        backend.submit(a_lease("true"))
+    lease = replace(a_lease("true"), queue="short")
+    assert end_of(backend, backend.submit(lease), timeout_s=END_S).seen is Seen.SUCCEEDED
+
+
+def test_a_quote_takes_no_option_that_the_site_does_not(tmp_path: Path, beta: SlurmCluster) -> None:
+    quote = backend_of(tmp_path, beta).quote(JobSpec(command=["true"], native=Native(options=["--bbf=/etc/shadow"])))
+    assert (quote.can, quote.reason) == (False, "This site does not allow the option --bbf: it allows none.")
+
+
+def test_a_command_that_is_not_ours_to_end_is_given_up_all_the_same() -> None:
+    """As sudo's, which is root's: an agent that is not root cannot end it."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    raised = Path(shutil.copy("/usr/bin/setpriv", folder))
+    raised.chmod(0o4755)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            caller = Caller(SlurmSite(timeout_s=0.2), {"PATH": os.defpath})
+            try:
+                caller.call([str(raised), "--reuid=0", "--regid=0", "--clear-groups", "sleep", "3"])
+            except NoAnswer:
+                code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    shutil.rmtree(folder)
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -1,0 +1,252 @@
+"""Handed over exactly once, whatever sbatch says: real Slurm, clients with faults, a runner taken step by step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from switchyard.agent.accounts import Allow
+from switchyard.agent.attempt import Stage
+from switchyard.agent.backends import marker
+from switchyard.agent.backends.slurm.backend import SlurmBackend
+from switchyard.agent.backends.slurm.handed import Handed
+from switchyard.agent.journal import Journal
+from switchyard.agent.need import spec_of
+from switchyard.agent.runner import Runner
+from switchyard.errors import Unavailable
+from switchyard.model.job import Native
+from switchyard.model.lifecycle import Seen
+from switchyard.model.poll import Lease, Report
+from tests.agent.builders import a_lease, end_of, status_when
+from tests.agent.slurm.builders import a_slurm_setting
+from tests.processes import until
+from tests.slurm_bed import SlurmBed, SlurmCluster
+from tests.slurm_faults import Fault, FaultyClients
+
+END_S = 40.0
+pytestmark = pytest.mark.xdist_group("slurm-hand-over")
+
+
+class Agent:
+    """A runner with a real journal and a real Slurm, which can be killed and started again."""
+
+    def __init__(self, folder: Path, cluster: SlurmCluster, **slurm: Any) -> None:
+        self.folder, self.cluster = folder, cluster
+        self.clients = FaultyClients(folder / "bin", cluster)
+        self.site = {"allow": slurm.pop("allow", Allow())}
+        self.slurm = {"timeout_s": 1.0, "settle_s": 4.0, **slurm}
+        self.start()
+
+    def start(self) -> None:
+        setting = a_slurm_setting(self.folder, self.cluster, clients=self.clients.bin, slurm=self.slurm, **self.site)
+        self.backend = SlurmBackend(setting)
+        self.journal = Journal(self.folder / "journal.db")
+        self.runner = Runner(self.journal, self.backend)
+        self.runner.adopt()
+
+    def kill(self) -> None:
+        """Nothing is said to anybody: what is not on disk is gone."""
+        self.journal.close()
+
+    def until(self, is_so: Callable[[], Any], what: str) -> None:
+        deadline = time.monotonic() + END_S
+        while not is_so():
+            assert time.monotonic() < deadline, what
+            self.turn()
+            self.backend.watch(0.05)
+
+    def turn(self) -> None:
+        self.backend.refresh()
+        self.runner.turn(may_start=True)
+
+    def ends(self) -> list[Report]:
+        return [queued.said.report for queued in self.journal.queued() if queued.is_final]
+
+    def native_jobs(self, lease: Lease) -> list[str]:
+        return self.cluster.run("squeue", "-h", "-t", "all", "-o", "%F", f"--name={marker(lease)}").split()
+
+
+@pytest.fixture
+def agent(tmp_path: Path, slurm: SlurmBed) -> Iterator[Agent]:
+    made = Agent(tmp_path, slurm["alpha"])
+    yield made
+    made.kill()
+    slurm["alpha"].cancel_all()
+
+
+def a_job(folder: Path, then: str = "") -> Lease:
+    """Leaves a line in the ledger each time its command begins."""
+    return a_lease("sh", "-c", f"echo run >> {folder}/ledger; {then or ':'}")
+
+
+def runs(folder: Path) -> int:
+    ledger = folder / "ledger"
+    return len(ledger.read_text().split()) if ledger.exists() else 0
+
+
+@pytest.mark.parametrize("fault", [Fault.STALL, Fault.TIMEOUT, Fault.LATE, Fault.DROP, Fault.BANNER, Fault.FULL])
+def test_a_submit_in_doubt_becomes_one_job(agent: Agent, tmp_path: Path, fault: Fault) -> None:
+    lease = a_job(tmp_path)
+    agent.clients.set(fault)
+    agent.journal.take([lease])
+    agent.turn()
+    agent.clients.set(Fault.NONE)
+    agent.until(agent.ends, f"the job has its end after {fault}")
+    (end,) = agent.ends()
+    assert (end.seen, runs(tmp_path)) == (Seen.SUCCEEDED, 1)
+    assert len(agent.native_jobs(lease)) == 1
+
+
+def test_the_agent_dies_after_the_submit_and_before_it_knows(agent: Agent, tmp_path: Path) -> None:
+    lease = a_job(tmp_path, "sleep 3")
+    agent.clients.set(Fault.STALL)
+    agent.journal.take([lease])
+    agent.turn()
+    agent.kill()
+    agent.clients.set(Fault.NONE)
+    agent.start()
+    agent.until(agent.ends, "the job has its end")
+    assert (agent.ends()[0].seen, runs(tmp_path), len(agent.native_jobs(lease))) == (Seen.SUCCEEDED, 1, 1)
+
+
+def test_the_agent_dies_before_the_submit(agent: Agent, tmp_path: Path) -> None:
+    lease = a_job(tmp_path)
+    agent.journal.take([lease])
+    agent.backend._register.write(Handed(lease))  # as far as it came
+    agent.kill()
+    agent.start()
+    agent.until(agent.ends, "the job has its end")
+    assert (agent.ends()[0].seen, runs(tmp_path), len(agent.native_jobs(lease))) == (Seen.SUCCEEDED, 1, 1)
+
+
+def test_the_journal_is_lost_and_what_runs_is_taken_up(agent: Agent, tmp_path: Path) -> None:
+    lease = a_job(tmp_path, "sleep 2")
+    agent.journal.take([lease])
+    agent.until(lambda: agent.native_jobs(lease), "it is submitted")
+    agent.kill()
+    (tmp_path / "journal.db").unlink()
+    agent.start()
+    assert [each.stage for each in agent.journal.attempts()] == [Stage.SUBMITTED]
+    agent.until(agent.ends, "the job has its end")
+    assert (agent.ends()[0].seen, runs(tmp_path)) == (Seen.SUCCEEDED, 1)
+
+
+@pytest.mark.parametrize("is_late_one_first", [False, True])
+def test_one_that_comes_after_all_patience_does_not_run_twice(
+    tmp_path: Path, slurm: SlurmBed, is_late_one_first: bool
+) -> None:
+    """Two jobs of one name are in Slurm: whichever begins first runs, and it is the one that is followed."""
+    agent = Agent(tmp_path, slurm["alpha"], settle_s=0.1, allow=Allow(options=["--begin"]))
+    lease = a_job(tmp_path, "sleep 3; exit 5")
+    agent.clients.set(Fault.LATE)
+    with pytest.raises(Unavailable, match="no answer"):
+        agent.backend.submit(lease)
+    agent.clients.set(Fault.NONE)
+    spec = replace(spec_of(lease), native=Native(options=["--begin=now+3"] if is_late_one_first else []))
+    handle = agent.backend.submit(replace(lease, spec=spec))
+    until(lambda: len(agent.native_jobs(lease)) == 2, END_S, "both submits have come")
+    found = end_of(agent.backend, handle, timeout_s=END_S)
+    assert (found.seen, found.exit_code, runs(tmp_path)) == (Seen.FAILED, 5, 1)
+    agent.kill()
+
+
+def test_tasks_of_an_array_in_doubt_are_found_as_one_job(agent: Agent, tmp_path: Path) -> None:
+    lease = replace(a_job(tmp_path, "exit $SWITCHYARD_ARRAY_INDEX"), lo=0, hi=4)
+    agent.clients.set(Fault.STALL)
+    agent.journal.take([lease])
+    agent.turn()
+    agent.clients.set(Fault.NONE)
+    agent.until(lambda: len(agent.ends()) == 5, "every task has its end")
+    assert sorted(end.exit_code or 0 for end in agent.ends()) == [0, 1, 2, 3, 4]
+    assert runs(tmp_path) == 5
+    assert {(end.native_id or "").partition("_")[0] for end in agent.ends()} == set(agent.native_jobs(lease))
+    assert len(set(agent.native_jobs(lease))) == 1
+
+
+def test_a_cancel_in_doubt_waits_until_it_is_found(agent: Agent, tmp_path: Path) -> None:
+    lease = a_job(tmp_path, "sleep 60")
+    agent.clients.set(Fault.LATE)
+    agent.journal.take([lease])
+    agent.turn()
+    agent.journal.mark([(lease.job, lease.fence)], cancel=True)
+    agent.until(agent.ends, "the cancelled job has its end")
+    assert agent.ends()[0].seen is Seen.CANCELLED
+    assert len(agent.native_jobs(lease)) == 1
+
+
+def test_a_number_that_was_given_to_another_is_lost_and_left_alone(agent: Agent) -> None:
+    other = agent.cluster.run("sbatch", "--parsable", "-J", "somebody", "-o", "/dev/null", "--wrap", "sleep 60").strip()
+    lease = a_lease("true")
+    agent.backend._register.write(Handed(lease, native=other))
+    handle = agent.backend.find(marker(lease))
+    assert handle == f"{other}/{marker(lease)}"
+    agent.backend.cancel(handle)
+    found = end_of(agent.backend, handle, timeout_s=END_S)
+    assert (found.seen, found.reason) == (
+        Seen.LOST,
+        f"the cluster does not know job {other} any more, and it left no sign that it began",
+    )
+    assert agent.cluster.field(other, "JobState") in ("RUNNING", "PENDING")
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_a_controller_that_forgets_what_has_ended(tmp_path: Path, slurm: SlurmBed, name: str) -> None:
+    """With accounts they tell the end, without them the script's own note does."""
+    clients = FaultyClients(tmp_path / "bin", slurm[name]).bin
+    (clients / "squeue").unlink()
+    (clients / "squeue").write_text(f"#!/bin/sh\n{slurm[name].bin}/squeue \"$@\" | grep -v '|FAILED|'\ntrue\n")
+    (clients / "squeue").chmod(0o755)
+    backend = SlurmBackend(a_slurm_setting(tmp_path, slurm[name], clients=clients))
+    native_id = backend.submit(a_lease("sh", "-c", "exit 3"))
+    found = end_of(backend, native_id, timeout_s=END_S)
+    assert (found.seen, found.exit_code, found.reason) == (Seen.FAILED, 3, "exit code 3")
+    assert found.usage is not None
+
+
+def test_accounts_alone_know_the_end(tmp_path: Path, slurm: SlurmBed) -> None:
+    clients = FaultyClients(tmp_path / "bin", slurm["alpha"]).bin
+    (clients / "squeue").unlink()
+    (clients / "squeue").write_text(f"#!/bin/sh\n{slurm['alpha'].bin}/squeue \"$@\" | grep -v '|FAILED|'\ntrue\n")
+    (clients / "squeue").chmod(0o755)
+    backend = SlurmBackend(a_slurm_setting(tmp_path, slurm["alpha"], clients=clients))
+    native_id = backend.submit(a_lease("sh", "-c", f"rm -rf {tmp_path}/output/*/started; kill -9 $PPID"))
+    found = end_of(backend, native_id, timeout_s=END_S)
+    assert (found.seen, found.signal) == (Seen.FAILED, 9)
+
+
+def test_silence_of_the_controller_proves_nothing(tmp_path: Path, slurm: SlurmBed) -> None:
+    cluster = slurm["beta"]
+    backend = SlurmBackend(a_slurm_setting(tmp_path, cluster, slurm={"timeout_s": 1.0, "settle_s": 0.1}))
+    native_id = backend.submit(a_lease("sleep", "2"))
+    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    cluster.pause("slurmctld")
+    try:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="no answer"):
+                backend.refresh()
+            assert backend.status([native_id])[native_id].seen is Seen.RUNNING
+        with pytest.raises(Unavailable, match="no answer"):
+            backend.quote(a_lease("true").spec)  # type: ignore[arg-type]
+        with pytest.raises(Unavailable, match="no answer"):
+            backend.submit(a_lease("true"))
+    finally:
+        cluster.resume("slurmctld")
+    assert end_of(backend, native_id, timeout_s=END_S).seen is Seen.SUCCEEDED
+    cluster.heal()
+
+
+def test_started_without_its_controller_it_knows_what_it_knew(tmp_path: Path, slurm: SlurmBed) -> None:
+    before = SlurmBackend(a_slurm_setting(tmp_path, slurm["alpha"]))
+    silent = tmp_path / "silent"
+    silent.mkdir()
+    (silent / "scontrol").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+    (silent / "scontrol").chmod(0o755)
+    after = SlurmBackend(a_slurm_setting(tmp_path, slurm["alpha"], clients=silent))
+    assert after.describe() == before.describe()
+    with pytest.raises(Unavailable, match="Unable to contact"):
+        SlurmBackend(a_slurm_setting(tmp_path / "new", slurm["alpha"], clients=silent))

@@ -1,0 +1,172 @@
+"""Nodes and partitions as scontrol prints them, as a graph and as a load."""
+
+from __future__ import annotations
+
+import pytest
+
+from switchyard.agent.backends.slurm.nodes import (
+    Node,
+    count_jobs,
+    graph_of,
+    load_of,
+    read_nodes,
+    read_partitions,
+)
+from switchyard.errors import Unavailable
+from switchyard.model.graph.graph import FreeNodes
+
+GIB = 2**30
+
+
+def row(name: str, **more: object) -> str:
+    """A node of 8 cores, as `scontrol -o show nodes` prints it; fields of all versions together."""
+    fields = {
+        "NodeName": name,
+        "Arch": "x86_64",
+        "CoresPerSocket": 4,
+        "CPUAlloc": 0,
+        "CPUEfctv": 8,
+        "CPUTot": 8,
+        "ActiveFeatures": "(null)",
+        "Gres": "(null)",
+        "OS": "Linux 6.1 #1 SMP",
+        "RealMemory": 16384,
+        "AllocMem": 0,
+        "Sockets": 2,
+        "State": "IDLE",
+        "TmpDisk": 1024,
+        "Partitions": "main",
+        "CfgTRES": "cpu=8,mem=16G",
+        "AllocTRES": "",
+    }
+    return " ".join(f"{key}={value}" for key, value in (fields | more).items())
+
+
+def test_a_node_with_everything() -> None:
+    text = row(
+        "n1",
+        ActiveFeatures="fast,intel",
+        Gres="gpu:a100:4(S:0-1),craynetwork:4",
+        State="MIXED",
+        CPUAlloc=3,
+        AllocMem=2048,
+        AllocTRES="cpu=3,mem=2G,gres/gpu=1,gres/gpu:a100=1",
+        Partitions="main,short",
+    )
+    assert read_nodes(text) == [
+        Node(
+            name="n1",
+            cores=8,
+            sockets=2,
+            memory_mb=16384,
+            storage_mb=1024,
+            gpus=4,
+            gpu_type="a100",
+            features=("fast", "intel"),
+            partitions=("main", "short"),
+            states=frozenset({"MIXED"}),
+            used_cores=3,
+            used_memory_mb=2048,
+            used_gpus=1,
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus", "kind"),
+    [
+        ("gpu:2", 2, ""),
+        ("gpu", 1, ""),
+        ("gpu:a100:4(S:0-1)", 4, "a100"),
+        ("gpu:a100:2(S:0,2),gpu:v100:1", 3, ""),
+        ("gpu:tesla:2,nic:1", 2, "tesla"),
+        ("(null)", 0, ""),
+        ("mps:100", 0, ""),
+    ],
+)
+def test_gpus_by_count_and_type(gres: str, gpus: int, kind: str) -> None:
+    (node,) = read_nodes(row("n1", Gres=gres))
+    assert (node.gpus, node.gpu_type) == (gpus, kind)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_open"),
+    [
+        ("IDLE", True),
+        ("MIXED", True),
+        ("ALLOCATED+COMPLETING", True),
+        ("IDLE+PLANNED", True),
+        ("IDLE+CLOUD", True),
+        ("IDLE+DRAIN", False),
+        ("MIXED+DRAIN", False),
+        ("DOWN*", False),
+        ("IDLE*+NOT_RESPONDING", False),
+        ("IDLE+MAINTENANCE+RESERVED", False),
+        ("IDLE+CLOUD+POWERED_DOWN", False),
+        ("INVAL", False),
+    ],
+)
+def test_which_nodes_take_jobs(state: str, is_open: bool) -> None:
+    (node,) = read_nodes(row("n1", State=state))
+    assert node.is_open is is_open
+
+
+def test_equal_nodes_are_one_kind_and_those_to_come_are_none() -> None:
+    text = "\n".join(
+        [row("n1", ActiveFeatures="fast"), row("n2"), row("n3", State="DOWN"), row("n4", State="FUTURE"), "a banner"]
+    )
+    graph = graph_of(read_nodes(text), where="scontrol")
+    assert (graph.nodes, graph.cores, graph.memory_bytes, graph.storage_bytes) == (3, 24, 48 * GIB, 3 * GIB)
+    assert sorted(graph.host_names) == ["n1", "n2", "n3"]
+    assert sorted(kind.count for kind in graph.kinds) == [1, 2]
+    assert {"fast": True, "partition/main": True} in [kind.properties for kind in graph.kinds]
+    assert graph.totals["socket"] == 6
+
+
+def test_features_that_cannot_be_names_are_left_out() -> None:
+    (node,) = read_nodes(row("n1", ActiveFeatures="ok,b@d,c=d"))
+    assert node.properties == {"ok": True, "partition/main": True}
+
+
+def test_no_nodes_is_no_cluster() -> None:
+    with pytest.raises(Unavailable, match="of no node"):
+        graph_of(read_nodes("slurm_load_node: nothing"), where="scontrol")
+
+
+def test_the_load_counts_only_nodes_that_take_jobs() -> None:
+    text = "\n".join(
+        [
+            row("n1", CPUAlloc=3, AllocMem=4096, State="MIXED"),
+            row("n2"),
+            row("n3", State="DOWN"),
+            row("n4", State="IDLE+DRAIN"),
+        ]
+    )
+    nodes = read_nodes(text)
+    graph = graph_of(nodes, where="scontrol")
+    load = load_of(nodes, graph, running=2, queued=5)
+    assert (load.free_cores, load.free_memory_bytes, load.running, load.queued) == (13, 28 * GIB, 2, 5)
+    assert load.values == {"nodes_free": 1, "nodes_down": 1, "nodes_closed": 1}
+    (kind,) = graph.kinds
+    assert load.signature == graph.signature
+    assert load.free == [
+        FreeNodes(kind.shape, 1, 5, 0, 12 * GIB),
+        FreeNodes(kind.shape, 1, 8, 0, 16 * GIB),
+        FreeNodes(kind.shape, 2, 0, 0, 0),
+    ]
+
+
+def test_nodes_that_changed_since_the_graph_was_made_have_no_shape() -> None:
+    graph = graph_of(read_nodes(row("n1")), where="scontrol")
+    load = load_of(read_nodes(row("n1", CPUEfctv=4)), graph, running=0, queued=0)
+    assert (load.free, load.free_cores) == (None, 4)
+
+
+def test_partitions_are_the_queues() -> None:
+    text = "PartitionName=main Default=YES State=UP\nPartitionName=old Default=NO State=DOWN TRES=cpu=1\n"
+    found = read_partitions(text)
+    assert (found.names, found.default, found.down) == (("main", "old"), "main", frozenset({"old"}))
+
+
+def test_how_long_the_queue_is() -> None:
+    assert count_jobs("RUNNING|1|\nPENDING|7_[0-9%2]|\nPENDING|8|\n") == (1, 11)

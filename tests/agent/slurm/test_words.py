@@ -1,0 +1,262 @@
+"""The words for Slurm: what a job's needs become, the script, quotes, and the options nobody may give."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from switchyard.agent.backends import Setting, marker
+from switchyard.agent.backends.slurm import command
+from switchyard.agent.backends.slurm.caller import Caller, NoAnswer
+from switchyard.agent.backends.slurm.options import refusal
+from switchyard.agent.backends.slurm.quoting import cost_of, read_problem, read_start
+from switchyard.agent.backends.slurm.script import places_of, script_of
+from switchyard.agent.site import Rates, Site, SlurmSite, read_site
+from switchyard.errors import Malformed
+from switchyard.model.job import JobSpec, Native, Resources
+from tests.agent.builders import a_lease
+
+
+def words_of(batch: dict[str, Any] | None = None, **resources: Any) -> list[str]:
+    spec = JobSpec(command=["true"], resources=Resources(**resources), native=Native(**batch) if batch else None)
+    return command.resource_words(spec, partition="", account="")[2:]
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ({}, []),
+        ({"nodes": 2, "tasks": 4}, ["--nodes=2"]),
+        ({"cores": 2, "memory": "3GiB"}, ["--mem-per-cpu=1536M"]),
+        ({"cores": "500m", "memory": "1000000"}, ["--mem-per-cpu=1M"]),
+        ({"gpus": 2}, ["--gres=gpu:2"]),
+        ({"tasks": 4, "nodes": 2, "gpus": 1}, ["--nodes=2", "--gres=gpu:2"]),
+        ({"tasks": 3, "nodes": 2, "gpus": 1}, ["--nodes=2", "--gpus-per-task=1"]),
+        ({"tasks": 4, "gpus": 1}, ["--gpus-per-task=1"]),
+        ({"ephemeral_storage": "10GiB"}, ["--tmp=10240M"]),
+        ({"tasks": 4, "nodes": 2, "ephemeral_storage": "1GiB"}, ["--nodes=2", "--tmp=2048M"]),
+        ({"time_limit": "90"}, ["--time=2"]),
+        ({"time_limit": "1h30m"}, ["--time=90"]),
+    ],
+)
+def test_resources_are_said_per_task(resources: dict[str, Any], words: list[str]) -> None:
+    assert words_of(None, **resources) == words
+
+
+def test_tasks_and_whole_cores() -> None:
+    spec = JobSpec(command=["true"], resources=Resources(tasks=3, cores="1500m"))
+    assert command.resource_words(spec, partition="", account="") == ["--ntasks=3", "--cpus-per-task=2"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        ({"account": "physics"}, ["--account=physics"]),
+        ({"qos": "high", "reservation": "r1"}, ["--qos=high", "--reservation=r1"]),
+        ({"constraint": "a&b"}, ["--constraint=a&b"]),
+        ({"licenses": ["matlab:2", "ansys@lm1"]}, ["--licenses=matlab:2,ansys@lm1"]),
+        ({"exclusive": True}, ["--exclusive"]),
+        ({"options": ["--nice=5", "--hint=nomultithread"]}, ["--nice=5", "--hint=nomultithread"]),
+    ],
+)
+def test_what_a_batch_system_is_told_beside(batch: dict[str, Any], words: list[str]) -> None:
+    assert words_of(batch) == words
+
+
+def test_a_type_of_gpu() -> None:
+    assert words_of({"gpu_type": "a100"}, gpus=2) == ["--gres=gpu:a100:2"]
+    assert words_of({"gpu_type": "a100"}, gpus=1, tasks=2) == ["--gpus-per-task=a100:1"]
+
+
+def test_the_sites_partition_and_account_are_for_jobs_that_name_none() -> None:
+    spec = JobSpec(command=["true"], native=Native(account="mine"))
+    assert command.resource_words(spec, partition="gpu", account="site")[2:] == ["--partition=gpu", "--account=mine"]
+    plain = JobSpec(command=["true"])
+    assert command.resource_words(plain, partition="", account="site")[2:] == ["--account=site"]
+
+
+@pytest.mark.parametrize("option", ["--array=1-3", "--job-name=x", "--uid=0", "--output=x", "--requeue", "--wrap=x"])
+def test_the_agents_own_options_are_nobody_elses(option: str) -> None:
+    assert "set by the agent itself" in refusal(JobSpec(command=["true"], native=Native(options=[option])))
+
+
+def test_other_options_are_the_sites_to_allow() -> None:
+    assert refusal(JobSpec(command=["true"], native=Native(options=["--nice=5"]))) == ""
+    assert refusal(JobSpec(command=["true"])) == ""
+
+
+def test_a_range_keeps_its_indexes_or_is_moved_down() -> None:
+    lease = replace(a_lease("true"), lo=2000, hi=2999, fence=5)
+    assert "--array=2000-2999" in command.sbatch(lease, "n", "/f", partition="", account="", base=0)
+    assert "--array=0-999" in command.sbatch(lease, "n", "/f", partition="", account="", base=2000)
+
+
+ODD = {"PLAIN": "x", "ODD": 'it\'s "quoted"\nand ünï $HOME `id` \\', "A-B": "not a shell's name", "EMPTY": ""}
+
+
+def run_script(tmp_path: Path, lease: Any, *, base: int = 0, **env: str) -> subprocess.CompletedProcess[bytes]:
+    folder = tmp_path / "it's here"
+    folder.mkdir(exist_ok=True)
+    script = script_of(lease, marker(lease), str(folder), cluster="alpha", base=base)
+    given = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "77", **env}
+    return subprocess.run(["/bin/sh"], input=script, env=given, capture_output=True, check=False, cwd=tmp_path)
+
+
+def test_the_script_passes_arguments_and_environment_as_they_are(tmp_path: Path) -> None:
+    args = ["a b", "it's", "ünï\nline", "$HOME", "--", "-x", ""]
+    show = 'for a; do printf "<%s>" "$a"; done; printf "|%s|" "$ODD"; pwd'
+    done = run_script(tmp_path, a_lease("sh", "-c", show, "sh", *args, env=ODD))
+    expected = "".join(f"<{arg}>" for arg in args) + f"|{ODD['ODD']}|{tmp_path}/it's here/work\n"
+    assert (done.returncode, done.stdout.decode(), done.stderr) == (0, expected, b"")
+
+
+def test_a_variable_whose_name_no_shell_would_take(tmp_path: Path) -> None:
+    done = run_script(tmp_path, a_lease("env", env=ODD))
+    assert "A-B=not a shell's name" in done.stdout.decode().splitlines()
+
+
+def test_the_script_tells_its_end(tmp_path: Path) -> None:
+    lease = a_lease("sh", "-c", "exit 7")
+    assert run_script(tmp_path, lease).returncode == 7
+    assert (tmp_path / "it's here" / "exit").read_text() == "7\n"
+    assert (tmp_path / "it's here" / "started").read_text().split()[0] == "77"
+
+
+def test_the_script_never_runs_twice(tmp_path: Path) -> None:
+    lease = a_lease("sh", "-c", f"echo ran >> {tmp_path}/ledger")
+    assert run_script(tmp_path, lease).returncode == 0
+    again = run_script(tmp_path, lease, SLURM_JOB_ID="78")
+    assert (again.returncode, (tmp_path / "ledger").read_text()) == (96, "ran\n")
+    assert (tmp_path / "it's here" / "started").read_text().split()[0] == "77"
+
+
+def test_of_many_starts_at_once_one_runs(tmp_path: Path) -> None:
+    lease = a_lease("sh", "-c", f"echo ran >> {tmp_path}/ledger")
+    with ThreadPoolExecutor(8) as pool:
+        codes = [done.returncode for done in pool.map(lambda _: run_script(tmp_path, lease), range(8))]
+    assert (sorted(codes), (tmp_path / "ledger").read_text()) == ([0] + [96] * 7, "ran\n")
+
+
+def test_the_shell_does_all_but_the_command_itself(tmp_path: Path) -> None:
+    """Each program more would be felt by a thousand tasks: here there is none but these."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("env", "true"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    lease = replace(a_lease("true"), lo=10, hi=19)
+    for place in places_of(lease, base=10):
+        (tmp_path / "it's here" / place).mkdir(parents=True)
+    done = run_script(tmp_path, lease, base=10, PATH=str(programs), SLURM_ARRAY_TASK_ID="9", SLURM_ARRAY_JOB_ID="70")
+    assert (done.returncode, done.stderr, (tmp_path / "it's here" / "exit.9").read_text()) == (0, b"", "0\n")
+
+
+def test_a_command_that_is_not_there_and_one_with_an_equals_sign(tmp_path: Path) -> None:
+    assert run_script(tmp_path, a_lease("no-such-program")).returncode == 127
+    assert run_script(tmp_path / "it's here", a_lease("A=B")).returncode == 127
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    done = run_script(tmp_path, a_lease("true", cwd=str(tmp_path / "nowhere")))
+    assert done.returncode == 1
+    assert (tmp_path / "it's here" / "exit").read_text() == "1\n"
+
+
+def test_a_task_knows_its_index_and_its_fence(tmp_path: Path) -> None:
+    text = 'echo "$SWITCHYARD_ARRAY_INDEX $SLURM_ARRAY_TASK_ID $SWITCHYARD_FENCE"'
+    lease = replace(a_lease("sh", "-c", text), lo=10, hi=19, fence=100)
+    moved = run_script(tmp_path, lease, base=10, SLURM_ARRAY_TASK_ID="3", SLURM_ARRAY_JOB_ID="70")
+    assert moved.stdout == b"13 13 103\n"
+    kept = run_script(tmp_path, lease, SLURM_ARRAY_TASK_ID="14", SLURM_ARRAY_JOB_ID="70")
+    assert kept.stdout == b"14 14 104\n"
+    assert (tmp_path / "it's here" / "started.14").read_text().split()[0] == "70_14"
+
+
+@pytest.mark.parametrize(
+    ("text", "eta_s"),
+    [
+        ("sbatch: Job 9 to start at 1060 using 2 processors on nodes n1 in partition main", 60),
+        ("sbatch: Job 9 to start at 900 a using 2 processors", 0),
+        ("sbatch: Job 9 to start at 23269568885 using 24 processors", None),
+        ("sbatch: Job 6 to start at 2707-05-21T09:54:09 using 24 processors", None),
+        ("sbatch: Job 6 to start at N/A", None),
+        ("something else", None),
+    ],
+)
+def test_a_quote_that_makes_sense(text: str, eta_s: int | None) -> None:
+    assert read_start(text, now_s=1000.0) == eta_s
+
+
+def test_why_not() -> None:
+    text = "sbatch: error: invalid partition specified: x\nallocation failure: Invalid partition name specified\n"
+    assert read_problem(text) == "Invalid partition name specified"
+    assert read_problem("strange words") == "strange words"
+
+
+def test_cost_by_partition_and_hours() -> None:
+    site = Site(rates={"main": Rates(node=1, core=0.5, gpu=2), "*": Rates(core=1)})
+    spec = JobSpec(command=["true"], resources=Resources(nodes=2, tasks=4, cores=2, gpus=1, time_limit="2h"))
+    assert cost_of(spec, site, partition="main") == (2 * 1 + 8 * 0.5 + 4 * 2) * 2
+    assert cost_of(JobSpec(command=["true"]), site, partition="other") == 1
+    assert cost_of(spec, Site(), partition="main") is None
+
+
+def test_before_every_command_its_prefix() -> None:
+    site = SlurmSite(prefix="ssh -p 22 login1", folder="/scratch/yard", conf="/etc/slurm/b.conf", timeout_s=5.5)
+    said = Caller(site, {}).words(["squeue", "--name=a b", "-O", "x:|"])
+    forms = "SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 SLURM_CONF=/etc/slurm/b.conf"
+    assert said == ["ssh", "-p", "22", "login1", f"env {forms} timeout -k 2 6 squeue '--name=a b' -O 'x:|'"]
+    behind = SlurmSite(prefix="timeout 9 /usr/bin/ssh login1", folder="/scratch/yard")
+    assert Caller(behind, {}).words(["sbatch", "--comment=a; id"])[-1].endswith(" sbatch '--comment=a; id'")
+    submit = Caller(SlurmSite(prefix="chroot /tree", conf="/c"), {}).words(["sbatch", "--parsable"])
+    assert submit == ["chroot", "/tree", "env", "SLURM_CONF=/c", "sbatch", "--parsable"], "its environment is the job's"
+    near = Caller(SlurmSite(prefix="chroot /tree", bin="/opt/slurm/bin"), {}).words(["squeue", "-h"])
+    assert near[:3] == ["chroot", "/tree", "env"]
+    assert near[-2:] == ["/opt/slurm/bin/squeue", "-h"]
+
+
+def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    script = tmp_path / "squeue"
+    script.write_text("#!/bin/sh\nsleep 100 &\nwait\n")
+    script.chmod(0o755)
+    caller = Caller(SlurmSite(bin=str(tmp_path), timeout_s=0.3), {"PATH": os.environ["PATH"]})
+    with pytest.raises(NoAnswer, match=r"within 0\.3 s"):
+        caller.call(["squeue"])
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        ("slurm: {prefix: ssh login1}", "folder"),
+        ("slurm: {prefix: env A=b ssh login1}", "folder"),
+        ('slurm: {prefix: "ssh \'x"}', "quotation"),
+        ("slurm: {conf: relative/path}", "conf"),
+        ("slurm: {timeout_s: 0}", "timeout_s"),
+        ("slurm: {timeouts: 1}", "timeouts"),
+        ("rates: {main: {core: -1}}", "core"),
+        ("queue: {}", "queue"),
+        ("accounts: {map: /m}\nslurm: {prefix: ssh x, folder: /f}", "accounts"),
+        ("[]", "object"),
+    ],
+)
+def test_mistakes_in_the_sites_file_are_named(tmp_path: Path, text: str, mistake: str) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text(text)
+    with pytest.raises(Malformed, match=mistake):
+        read_site(file)
+
+
+def test_a_site_without_a_file_and_with_one(tmp_path: Path) -> None:
+    assert read_site(None) == Site()
+    file = tmp_path / "site.yaml"
+    file.write_text("slurm: {conf: /etc/slurm.conf, settle_s: 3}\nqueues: {gpu: a100}\nrates: {'*': {core: 0.1}}\n")
+    assert read_site(file).slurm.settle_s == 3
+    with pytest.raises(Malformed, match="Cannot read"):
+        read_site(tmp_path / "nothing.yaml")
+    assert Setting(cluster="a", directory=tmp_path).site == Site()

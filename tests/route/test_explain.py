@@ -1,0 +1,126 @@
+"""Hints: whatever is said to help does help, alone; nothing larger would; and asking is bounded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from switchyard.match.demand import Plain
+from switchyard.match.plain import demand_from
+from switchyard.model.cluster import Health
+from switchyard.model.quantity import parse_bytes
+from switchyard.route import explain
+from switchyard.route.explain import hints
+from switchyard.route.route import rule
+from tests.builders import GIB, a_demand, a_graph, a_group, a_member, a_world, an_ask
+
+DOWN = Health.DOWN
+FIELDS = {"--gpus": "gpus", "--cores": "cores", "--memory": "memory_bytes", "--tasks": "tasks", "--nodes": "nodes"}
+HINT = re.compile(r"(--[a-z-]+) (\S+) instead of \S+ \((.*)\)")
+
+
+def changed(plain: Plain, hint: str) -> Plain:
+    """The demand as a user would change it after reading the hint."""
+    if hint.startswith("without --nodes"):
+        return replace(plain, nodes=None)
+    found = HINT.fullmatch(hint)
+    assert found, hint
+    value = parse_bytes(found[2]) if found[1] == "--memory" else int(found[2])
+    return replace(plain, **{FIELDS[found[1]]: value})
+
+
+@given(
+    groups=st.lists(
+        st.tuples(st.integers(1, 4), st.integers(1, 16), st.integers(0, 4), st.integers(1, 64)), min_size=1, max_size=4
+    ),
+    tasks=st.integers(1, 12),
+    nodes=st.none() | st.integers(1, 6),
+    cores=st.integers(1, 32),
+    gpus=st.integers(0, 8),
+    memory=st.integers(0, 128),
+)
+def test_each_hint_alone_lets_the_job_run(groups, tasks, nodes, cores, gpus, memory) -> None:
+    members = [
+        a_member(f"c{place}", graph=a_graph(a_group(count, cores=has, gpus=cards, memory_gib=gib)))
+        for place, (count, has, cards, gib) in enumerate(groups)
+    ]
+    world = a_world(*members)
+    plain = Plain(
+        tasks=tasks, nodes=min(nodes, tasks) if nodes else None, cores=cores, gpus=gpus, memory_bytes=memory * GIB
+    )
+    ask = an_ask(world, demand=demand_from(plain))
+    found = hints(ask, world)
+    if rule(ask, world).outcome == "assign":
+        assert found == []
+    for hint in found:
+        assert rule(replace(ask, demand=demand_from(changed(plain, hint))), world).outcome == "assign", hint
+    for option in ("--gpus", "--cores", "--tasks"):
+        told = [hint for hint in found if hint.startswith(f"{option} ")]
+        if told:
+            one_more = replace(
+                changed(plain, told[0]), **{FIELDS[option]: getattr(changed(plain, told[0]), FIELDS[option]) + 1}
+            )
+            assert rule(replace(ask, demand=demand_from(one_more)), world).outcome == "reject", told
+
+
+@pytest.mark.parametrize(
+    ("groups", "demand", "says"),
+    [
+        # Four tasks of three GPUs: no node has three twice, but each has two twice.
+        ([a_group(2, cores=8, gpus=4)], {"tasks": 4, "gpus": 3}, "--gpus 2 instead of 3 (a)"),
+        ([a_group(2, cores=8, gpus=4)], {"tasks": 4, "gpus": 3}, "--tasks 2 instead of 4 (a)"),
+        (
+            [a_group(3, cores=4, memory_gib=10)],
+            {"tasks": 6, "memory_bytes": 8 * GIB},
+            "--memory 5GiB instead of 8GiB (a)",
+        ),
+        ([a_group(1, cores=4, memory_gib=1)], {"tasks": 3, "memory_bytes": GIB}, "--memory 341MiB instead of 1GiB (a)"),
+        ([a_group(3, cores=4)], {"tasks": 8, "nodes": 8}, "--nodes 3 instead of 8 (a)"),
+        ([a_group(1, cores=4)], {"cores": 4, "gpus": 1}, "--gpus 0 instead of 1 (a)"),
+    ],
+)
+def test_the_most_that_fits_is_found_however_it_packs(groups: list[Any], demand: dict[str, int], says: str) -> None:
+    world = a_world(a_member("a", graph=a_graph(*groups)))
+    assert says in hints(an_ask(world, demand=a_demand(**demand)), world)
+
+
+def test_a_change_that_helps_only_once_a_cluster_is_back_says_so() -> None:
+    world = a_world(a_member("a", health=DOWN, graph=a_graph(gpus=2)))
+    assert hints(an_ask(world, demand=a_demand(gpus=3)), world) == ["--gpus 2 instead of 3 (a, once up)"]
+
+
+def test_a_pool_that_a_rule_gave_is_changed_there() -> None:
+    world = a_world(a_member("a", health=DOWN), a_member("b"), pools={"near": {"a": 1.0}, "burst": {"b": 1.0}})
+    (back, burst) = hints(an_ask(world, pool="near"), world, ruled={"pool": "the rule at project=web"})
+    assert back == "bring the agent of a back"
+    assert burst == "pool burst (b); the rule at project=web says which, and would have to change"
+
+
+def test_without_another_pool_the_job_may_go_without_one() -> None:
+    world = a_world(a_member("a", health=DOWN), a_member("b"), pools={"near": {"a": 1.0}})
+    assert "without the pool near (b)" in hints(an_ask(world, pool="near"), world)
+
+
+def test_a_job_that_bears_to_be_interrupted_may_go_where_nodes_are_taken_away() -> None:
+    world = a_world(a_member("spot", is_interruptible=True))
+    assert hints(an_ask(world), world) == ["interruptible: true (spot)"]
+
+
+def test_the_questions_are_bounded_however_strange_the_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [
+        a_member(f"c{index}", graph=a_graph(a_group(1 + index, cores=2 + index, gpus=index % 7, memory_gib=9 + index)))
+        for index in range(100)
+    ]
+    pools = {f"p{index}": {f"c{index}": 1.0} for index in range(100)}
+    world = a_world(*members, pools=pools)
+    asked = []
+    real = explain.rule
+    monkeypatch.setattr(explain, "rule", lambda *given: asked.append(1) or real(*given))
+    found = hints(an_ask(world, pool="p1", demand=a_demand(tasks=10_000, gpus=3, memory_bytes=77 * GIB)), world)
+    assert len(asked) <= explain.RULINGS_MAX + 1
+    assert len(found) <= explain.HINTS_MAX

@@ -1,0 +1,100 @@
+"""When a job goes to another cluster although its own is well: who is idle, who takes, what is clearly better."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from switchyard.model.cluster import Load
+from switchyard.model.quote import Quote, Said
+from switchyard.route.moving import MovingTerms, Spare, better, is_clearly_better, rest_us, taker
+from switchyard.route.route import Ruling
+from switchyard.route.select.weighted import Field
+
+TERMS = MovingTerms(gain_s=60, gain_cost=2, gain_share=0.25)
+
+
+def a_ruling(*names: str, **fields: Any) -> Ruling:
+    weights = fields.pop("weights", [1.0] * len(names))
+    return Ruling("assign" if names else "hold", Field.of(list(names), weights), (), "", **fields)
+
+
+@pytest.mark.parametrize(
+    ("load", "spare"),
+    [
+        (None, None),
+        (Load(), None),
+        (Load(free_cores=0), None),
+        (Load(free_cores=2, queued=1), None),
+        (Load(free_cores=2, trouble="no disk"), None),
+        (Load(free_cores=2, running=9), Spare(2, 0, None)),
+        (Load(free_cores=2, free_gpus=1, free_memory_bytes=5), Spare(2, 1, 5)),
+    ],
+)
+def test_who_is_idle(load: Load | None, spare: Spare | None) -> None:
+    assert Spare.of(load) == spare
+
+
+def test_what_was_given_is_no_longer_spare() -> None:
+    spare = Spare(4, 1, 100)
+    assert spare.holds(cores=4, gpus=1, memory_bytes=100)
+    assert not spare.holds(cores=4, gpus=1, memory_bytes=101)
+    assert spare.less(cores=3, gpus=1, memory_bytes=40) == Spare(1, 0, 60)
+    assert Spare(4, 0, None).holds(cores=1, gpus=0, memory_bytes=2**60)
+
+
+def test_the_rest_grows_with_the_hand_overs_up_to_a_bound() -> None:
+    assert [rest_us(30, times) for times in (1, 4, 5, 6, 10, 99)] == [30, 30, 60, 120, 1920, 1920]
+
+
+def test_who_takes_over() -> None:
+    assert taker(a_ruling("a", "b", "c"), ["b"], seed="j") == "b"
+    assert taker(a_ruling("a", "b"), ["x"], seed="j") is None
+    assert taker(a_ruling("a", "b"), [], seed="j") is None
+    assert taker(a_ruling(), ["a"], seed="j") is None, "it may not run anywhere"
+    drawn = [taker(a_ruling("a", "b", weights=[1.0, 9.0]), ["a", "b"], seed=f"job {n}") for n in range(500)]
+    assert 400 < drawn.count("b") < 490, "by weight"
+    sorted_by_steps = a_ruling("a", remaining=("c", "b", "a"))
+    assert taker(sorted_by_steps, ["a", "b"], seed="j") == "b", "the first that the algorithm left"
+
+
+@pytest.mark.parametrize(
+    ("other", "now", "is_better"),
+    [(0, 60, True), (0, 59, False), (540, 600, False), (450, 600, True), (900, 600, False), (600, 600, False)],
+)
+def test_clearly_better_is_by_an_amount_and_by_a_share(other: float, now: float, is_better: bool) -> None:
+    assert is_clearly_better(other, now, gain=60, share=0.25) == is_better
+
+
+def yes(cluster: str, **fields: Any) -> Quote:
+    return Quote(cluster=cluster, said=Said.YES, **fields)
+
+
+HERE = yes("here", eta_s=600, starts_s=9999, cost=10)
+NO = Quote(cluster="here", said=Said.NO, reason="drained at noon")
+QUOTED: list[tuple[str, str, list[Quote], str | None]] = [
+    ("much sooner", "soonest", [HERE, yes("there", starts_s=30)], "there could begin it in 30 s, here in 600 s"),
+    ("a little sooner", "soonest", [HERE, yes("there", starts_s=550)], None),
+    ("sooner only by the line here", "soonest", [HERE, yes("there", starts_s=700)], None),
+    ("much cheaper", "cheapest", [HERE, yes("there", cost=4)], "there would run it for 4, here for 10"),
+    ("a little cheaper", "cheapest", [HERE, yes("there", cost=9)], None),
+    ("no word of here", "soonest", [yes("there", starts_s=1)], None),
+    ("no word of there", "soonest", [HERE], None),
+    ("no ETA", "soonest", [HERE, yes("there")], None),
+    ("here says no", "soonest", [NO, yes("there")], "here says no by now (drained at noon), there says yes"),
+    ("both say no", "soonest", [NO, Quote(cluster="there", said=Said.NO)], None),
+    ("another algorithm", "clever", [HERE, yes("there", starts_s=1, cost=1)], None),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "quotes", "reason"), [row[1:] for row in QUOTED], ids=[row[0] for row in QUOTED])
+def test_a_clearly_better_quote(algorithm: str, quotes: list[Quote], reason: str | None) -> None:
+    ruling = a_ruling("there", algorithm=algorithm, quoted=tuple(quotes))
+    found = better(ruling, "here", TERMS, seed="j")
+    assert (found and found.reason) == reason
+
+
+def test_whoever_is_among_the_best_stays() -> None:
+    quoted = (HERE, yes("there", starts_s=1))
+    assert better(a_ruling("here", "there", algorithm="soonest", quoted=quoted), "here", TERMS, seed="j") is None

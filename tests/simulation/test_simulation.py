@@ -1,0 +1,161 @@
+"""Fifty clusters and what befalls them: what is promised holds all day, shares are as the weights say, quotes pay."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from switchyard.model.job import Job, JobRequest, State
+from switchyard.model.lifecycle import FINAL
+from switchyard.model.selection import Select
+from tests.builders import a_request
+from tests.simulation.day import POOL, STEP_S, Day
+from tests.store.prepared import migrated_file
+
+CLUSTERS = 50
+SEEDS = [6]  # one that ever failed joins them
+SIZES = (4, 8, 16, 32, 64)
+
+
+@contextmanager
+def a_day(folder: Path, seed: int) -> Iterator[Day]:
+    folder.mkdir(exist_ok=True)
+    (folder / "yard.db").write_bytes(migrated_file())
+    sizes = [SIZES[number % len(SIZES)] for number in range(CLUSTERS)]
+    weights = {f"c{number:02}": float(1 + number % 4) for number in range(CLUSTERS)}
+    day = Day(folder, seed, sizes, weights)
+    try:
+        yield day
+    finally:
+        day.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_day_of_faults(tmp_path: Path, seed: int) -> None:
+    _survive(tmp_path, seed, jobs=2_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [*SEEDS, random.SystemRandom().randrange(10**6)])
+def test_a_long_day_of_faults(tmp_path: Path, seed: int) -> None:
+    _survive(tmp_path, seed, jobs=20_000)
+
+
+def _survive(folder: Path, seed: int, *, jobs: int) -> None:
+    print(f"seed {seed}")
+    with a_day(folder, seed) as day:
+        made = 0
+        while made < jobs:
+            _befall(day)
+            requests = [_request(day) for _ in range(min(jobs - made, day.chance.randrange(40)))]
+            made += len(requests)
+            day.step(
+                [
+                    (request, f"k{made - number}" if number % 5 == 0 else None)
+                    for number, request in enumerate(requests)
+                ],
+                lose=0.02,
+            )
+            _send_again(day)
+        ended = day.finish()
+        print(dict(day.said))
+        assert len(ended) == jobs
+        _hold_promises(day, ended)
+        _hold_shares(day)
+
+
+def _request(day: Day) -> JobRequest:
+    chance = day.chance
+    fields: dict[str, Any] = {"cores": chance.choice((1, 1, 2, 4)), "priority": chance.choice((0, 0, 0, 5))}
+    fields["pool"] = POOL if chance.random() < 0.8 else None
+    fields["on_lost"] = chance.choice(("wait", "wait", "requeue"))
+    if fields["on_lost"] == "requeue":
+        fields["lost_after"] = "200s"
+    return a_request("sleep", str(chance.randrange(5, 300)), **fields)
+
+
+def _befall(day: Day) -> None:
+    """What goes wrong before a step."""
+    chance = day.chance
+    if chance.random() < 0.1:
+        day.silence(chance.choice(day.machines), chance.choice((20, 150, 600)))
+    if chance.random() < 0.06:
+        day.drain(chance.choice(day.machines).name)
+    if chance.random() < 0.06:
+        day.undrain()
+    if chance.random() < 0.06:
+        day.weigh({name: float(chance.choice((0, 1, 2, 6, 99))) for name in day.weights})
+    if chance.random() < 0.03:
+        day.restart()
+    if chance.random() < 0.3 and day.submitted:
+        day.cancel(chance.choice(day.submitted))
+
+
+def _send_again(day: Day) -> None:
+    """Somebody did not hear that the job was accepted, and sends it once more under its key."""
+    if day.keys and day.chance.random() < 0.3:
+        key = day.chance.choice(list(day.keys)[-20:])
+        request, job = day.keys[key]
+        assert day.rig.accept(request, key=key).created.id == job
+
+
+def _hold_promises(day: Day, ended: list[Job]) -> None:
+    """Of every job: it has its end, it ran where the server says, and nothing ran that nobody submitted."""
+    assert not day.ledger.live
+    for job in ended:
+        runs = day.ledger.runs.get(job.id, [])
+        assert job.state in FINAL
+        assert job.state is not State.FAILED, f"nothing fails by itself here: {job}"
+        if job.state is State.SUCCEEDED:
+            assert runs, f"{job.id} never ran"
+            assert runs[-1].cluster == job.cluster, "the cluster that is named is the one that ran it"
+            assert runs[-1].fence == job.fence
+        if job.state is State.CANCELLED:
+            assert job.cancel_requested, "nobody asked for that"
+        if job.state is State.REJECTED:
+            assert job.reason, "every no has a reason"
+    assert set(day.ledger.runs) <= set(day.submitted), "something ran that nobody submitted"
+
+
+def _hold_shares(day: Day) -> None:
+    """Of all jobs that were drawn on arrival, each cluster has what the weights of that moment give it."""
+    total = sum(day.drawn.values())
+    assert total > 500
+    for name, expected in day.expected.items():
+        off = abs(day.drawn[name] - expected)
+        assert off <= 5 * max(expected, 1) ** 0.5 + 1, f"{name}: {day.drawn[name]} of {total}, by weight {expected:.1f}"
+
+
+# --- quotes
+
+
+def test_with_quotes_jobs_begin_sooner_than_drawn_at_random(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    delays = {name: _mean_delay_s(tmp_path / name, name) for name in ("random", "soonest")}
+    factor = delays["random"] / max(delays["soonest"], STEP_S)
+    with capsys.disabled():
+        print(
+            f"\n  mean wait for the start, {CLUSTERS} clusters: random {delays['random']:.1f} s, "
+            f"by quotes {delays['soonest']:.1f} s, {factor:.1f} times sooner"
+        )
+    assert factor > 1.5
+
+
+def _mean_delay_s(folder: Path, algorithm: str) -> float:
+    with a_day(folder, seed=11) as day:
+        day.is_quoting = algorithm == "soonest"
+        for _ in range(60):
+            requests = []
+            for _ in range(9):
+                cores, seconds = day.chance.choice((1, 2, 3, 4)), day.chance.choice((60, 120, 300))
+                limits = {"cores": cores, "time_limit": f"{seconds}s"}
+                requests.append(a_request("sleep", str(seconds), select=Select(algorithm), **limits))
+            day.step([(request, None) for request in requests])
+        ended = day.finish()
+        begun = {run.job: run.began_us for runs in day.ledger.runs.values() for run in runs}
+        assert {job.state for job in ended} == {State.SUCCEEDED}
+        return sum(begun[job.id] - job.created_us for job in ended) / len(ended) / 1e6
