@@ -333,7 +333,7 @@ def test_256_submitters_at_once_lose_nothing(tmp_path: Path, database_url: str) 
         request = message("convergedcomputing.org.grpc.v1.SubmitJobRequest")(
             name="j", jobspec=JOB, clusters=[{"name": "k", "token": mine["token"]}]
         )
-        argv = [sys.executable, "-m", "bench.rainbow_load", door.address, "SubmitJob", "256", "3"]
+        argv = [sys.executable, "-m", "bench.rainbow_load", door.address, "SubmitJob", "256", "10"]
         bodies = json.dumps([request.SerializeToString().hex()])
         done = subprocess.run(argv, input=bodies, capture_output=True, text=True, timeout=120, check=True)
         found = json.loads(done.stdout)
