@@ -100,8 +100,8 @@ def test_one_task_of_an_array_is_cancelled_alone(yard: Yard) -> None:
     yard.stage.until_state(job, State.RUNNING, timeout_s=END_S)
     assert yard.stage.yard("cancel", f"{job}[1]").returncode == 0
     yard.stage.ended(job, timeout_s=END_S)
-    states = [task["state"] for task in yard.stage.walk(f"/v1/jobs/{job}/tasks", limit=10)]
-    assert states == ["SUCCEEDED", "CANCELLED"]
+    tasks = yard.stage.walk(f"/v1/jobs/{job}/tasks", limit=10)
+    assert [task["state"] for task in tasks] == ["SUCCEEDED", "CANCELLED"], tasks
 
 
 def test_one_task_of_an_array_is_tried_again_alone(yard: Yard) -> None:

@@ -65,7 +65,7 @@ def test_a_place_and_a_token_are_taken_together_and_given_back_together(yard: Ya
     yard.round()
     assert yard.states(ids) == ["ASSIGNED", "ASSIGNED", "PENDING"]
     assert yard.held("matlab") == 4, "one that has no place holds no token"
-    assert yard.row(ids[2]).reason == "queue two: waits for one of its 2 places"
+    assert yard.row(ids[2]).reason == "queue two: waits for a place"
     yard.end(alpha, ids[0])
     yard.round()
     assert yard.states(ids) == ["SUCCEEDED", "ASSIGNED", "ASSIGNED"]
@@ -121,7 +121,7 @@ def test_a_reason_that_is_over_is_taken_back(yard: Yard, alpha: RigAgent) -> Non
     yard.round()
     yard.round()
     assert (yard.row(waiting).state, yard.held("matlab")) == ("PENDING", 0)
-    assert yard.row(waiting).reason == "queue two: waits for one of its 2 places"
+    assert yard.row(waiting).reason == "queue two: waits for a place"
 
 
 def test_one_that_needs_much_is_not_overtaken_in_its_queue(yard: Yard, alpha: RigAgent) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from switchyard.store import clusters, crowds, decisions, events, jobs, leases, moving, pending, queues
+from switchyard.store import clusters, crowds, decisions, events, jobs, leases, moving, pending, queues, schema
 from switchyard.store.database import Database, Tx
 from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put_jobs
 
@@ -69,6 +69,11 @@ def held_by_silent(tx: Tx) -> Any:
     return leases.held_by_silent(tx, now_us=NOW_US, amnesty_us=0, bears_s=9, silent_us=9, limit=9)
 
 
+def event_row(number: int) -> dict[str, Any]:
+    row = {"at_us": NOW_US, "kind": "assigned", "state": "ASSIGNED", "attempt": 1, "fence": 1, "cluster_id": None}
+    return {**row, "seq": 10_000 + number, "job_id": an_id(1 + number % 499), "reason": ""}
+
+
 @pytest.fixture
 def filled(store: Database) -> Database:
     with store.write() as tx:
@@ -77,6 +82,8 @@ def filled(store: Database) -> Database:
         put_jobs(tx, *(job_row(number, state="SUCCEEDED", agent_id="a1") for number in range(1, 500)))
         put_jobs(tx, job_row(900), job_row(901, state="PENDING", cluster_id=None))
         put_jobs(tx, job_row(902, state="RUNNING", agent_id="a1", cancel_us=NOW_US))
+        # Of an empty table PostgreSQL takes any index.
+        tx.execute(sa.insert(schema.events), [event_row(number) for number in range(5000)])
     if not store.is_sqlite:  # nobody ever runs ANALYZE on SQLite; PostgreSQL does it by itself
         with store.write() as tx:
             tx.execute(sa.text("ANALYZE"))

@@ -107,7 +107,7 @@ def test_all_that_a_job_asks_for_arrives(backend: SlurmBackend, alpha: SlurmClus
 
 
 def test_a_queue_is_a_partition_and_exclusive_is_whole_nodes(backend: SlurmBackend, alpha: SlurmCluster) -> None:
-    lease = replace(a_lease("sleep", "60", native=Native(exclusive=True)), native_queue="quick")
+    lease = replace(a_lease("sleep", "60", native=Native(exclusive=True)), queue="quick")
     native_id = backend.submit(lease)
     status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
     found = show(alpha, native_id)

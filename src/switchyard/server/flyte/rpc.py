@@ -15,6 +15,7 @@ from switchyard.errors import Internal, Unavailable, YardError
 from switchyard.server.flyte.bindings import ADMIN, answer_class, request_class
 from switchyard.server.flyte.calls import CALLS, Call
 from switchyard.server.flyte.status import code_of, message_of
+from switchyard.server.grpc_message import reader, refuse_unreadable
 from switchyard.server.http.authenticate import authenticate_token, bearer_token
 from switchyard.server.yard import Yard
 from switchyard.service.rights import Actor
@@ -37,13 +38,14 @@ def handlers(yard: Yard) -> tuple[grpc.GenericRpcHandler, ...]:
 def _handler(behaviour: Behaviour, name: str) -> grpc.RpcMethodHandler:
     return grpc.unary_unary_rpc_method_handler(
         behaviour,
-        request_deserializer=request_class(name).FromString,
+        request_deserializer=reader(request_class(name)),
         response_serializer=answer_class(name).SerializeToString,
     )
 
 
 def _serve(yard: Yard, name: str, call: Call, request: Any, context: grpc.ServicerContext) -> Any:
     try:
+        refuse_unreadable(request)
         return call.serve(yard, None if call.is_open else _actor(yard, context), request)
     except YardError as exc:
         if exc.status >= 500 and not exc.transient:

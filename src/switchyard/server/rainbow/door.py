@@ -17,6 +17,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from switchyard.errors import BadRequest, Denied, Internal, PolicyRefused, Unavailable, YardError
 from switchyard.server.flyte.status import message_of
+from switchyard.server.grpc_message import reader, refuse_unreadable
 from switchyard.server.rainbow import calls
 from switchyard.server.rainbow.messages import GRAPH, HANDOVER, SCHEDULER, SatisfyResponse, message
 from switchyard.server.yard import Yard
@@ -93,7 +94,7 @@ def _service(service: ServiceDescriptor, by_name: dict[str, Serve]) -> grpc.Gene
         if method.name in by_name:
             found[method.name] = grpc.unary_unary_rpc_method_handler(
                 partial(_serve, method.name, by_name[method.name]),
-                request_deserializer=message(method.input_type.full_name).FromString,
+                request_deserializer=reader(message(method.input_type.full_name)),
                 response_serializer=_bytes,
             )
     return grpc.method_handlers_generic_handler(service.full_name, found)
@@ -106,6 +107,7 @@ def _bytes(answer: Any) -> bytes:
 
 async def _serve(name: str, serve: Serve, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
     try:
+        refuse_unreadable(request)
         return await serve(request)
     except TimeoutError:
         error: YardError = Unavailable("The database did not take it in time; it may still come about.")

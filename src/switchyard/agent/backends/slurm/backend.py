@@ -170,6 +170,8 @@ class SlurmBackend:
         self._cancelled.add(native_id)
         handed = self._register.get(name)
         account = find_account(handed.account) if handed and handed.account else None
+        if "_" in native and not ask_queue(self._caller, self._users(), names=[name]):
+            return  # nothing under our name: it is over, and the number may be another's
         said = self._caller.call(self._as(account, command.scancel(native, name)))
         if said.code != 0 and not OVER.search(said.err):
             raise Unavailable(f"scancel failed ({said.code}): {said.err.strip()[:300]}")

@@ -104,8 +104,11 @@ def sacct_by_name(names: Iterable[str], *, user: str, days: int) -> list[str]:
 
 
 def scancel(native: str, name: str) -> list[str]:
-    """By number and name: the number may be another's by now."""
-    return ["scancel", f"--name={name}", native]
+    """By number and name: the number may be another's by now.
+
+    Not so for a task of an array: asked by name, too, Slurm ends all tasks that have not begun together with it.
+    """
+    return ["scancel", native] if "_" in native else ["scancel", f"--name={name}", native]
 
 
 def show_nodes() -> list[str]:

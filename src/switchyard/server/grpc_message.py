@@ -1,0 +1,31 @@
+"""Bytes that are no message: told as the caller's mistake. gRPC itself says UNKNOWN then, which clients try again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from switchyard.errors import Malformed
+
+
+class Unreadable:
+    """What stands in place of a request that could not be read."""
+
+
+def reader(kind: Any) -> Callable[[bytes], Any]:
+    """Reads one class of messages."""
+
+    def read(body: bytes) -> Any:
+        try:
+            return kind.FromString(body)
+        except DecodeError:
+            return Unreadable()
+
+    return read
+
+
+def refuse_unreadable(request: object) -> None:
+    if isinstance(request, Unreadable):
+        raise Malformed("These bytes are no message of this call.", next_step="Is the client of another version?")
