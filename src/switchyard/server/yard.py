@@ -76,7 +76,7 @@ class Yard:
         """Queue a write; the future holds its result once it is durable."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self.context.committer.put(write, partial(_resolve, future))
+        self.context.committer.put(write, partial(resolve, future))
         self._forget_settled()
         self._commits.append((loop.time(), future))
         return future
@@ -85,7 +85,7 @@ class Yard:
         """Whoever waits for a database that hangs hears so in time: no queue of requests grows without end."""
         self._forget_settled()
         while self._commits and now - self._commits[0][0] > COMMIT_S_MAX:
-            _resolve(
+            resolve(
                 self._commits.popleft()[1],
                 Unavailable(
                     f"The database did not take the change within {COMMIT_S_MAX:.0f} s; it may still come about.",
@@ -104,7 +104,7 @@ class Yard:
     def commit_later(self, write: Write, size: int) -> asyncio.Future[Any]:
         """The same for what lets others go first."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.context.committer.put_later(write, partial(_resolve, future), size=size)
+        self.context.committer.put_later(write, partial(resolve, future), size=size)
         return future
 
     async def in_thread(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
@@ -202,7 +202,8 @@ def _tell(told: Told) -> None:
         done(result)
 
 
-def _resolve(future: asyncio.Future[Any], result: Any) -> None:
+def resolve(future: asyncio.Future[Any], result: Any) -> None:
+    """Tell a write's waiter, on the waiter's own loop."""
     if future.done():
         return  # the client hung up; what it asked for is done all the same
     if isinstance(result, BaseException):

@@ -24,7 +24,7 @@ from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.report import change_of, life_of, read_avoid, record
 from switchyard.service.rights import Actor
-from switchyard.service.token_needs import needs_of
+from switchyard.service.token_needs import needs_of_row
 from switchyard.store import events, jobs
 from switchyard.store.database import Tx
 
@@ -243,7 +243,7 @@ def job_view(row: jobs.Row) -> Job:
         queue=queue_of(row.lane),
         tags=list(bounds.tags),
         spill=list(bounds.spill),
-        tokens=needs_of(row.tokens, row.array, row.array_max),
+        tokens=needs_of_row(row),
     )
 
 

@@ -20,7 +20,7 @@ from switchyard.server.flyte.status import message_of
 from switchyard.server.grpc_message import reader, refuse_unreadable
 from switchyard.server.rainbow import calls
 from switchyard.server.rainbow.messages import GRAPH, HANDOVER, SCHEDULER, SatisfyResponse, message
-from switchyard.server.yard import Yard
+from switchyard.server.yard import COMMIT_S_MAX, Yard, resolve
 from switchyard.service.rainbow import Numbered, NumberedInsert
 from switchyard.service.submit import TakesLong
 
@@ -30,7 +30,6 @@ ANSWERS_BYTES_MAX = 64 * 2**20  # of them all, with the questions: strangers ask
 ANSWER_KEY_BYTES_MAX = 16 * 1024
 
 THREADS = 4
-COMMIT_S_MAX = 30.0
 
 Serve = Callable[[Any], Awaitable[Any]]
 
@@ -66,16 +65,8 @@ async def _committed(yard: Yard, write: NumberedInsert) -> Numbered:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Numbered] = loop.create_future()
 
-    def settle(result: Any) -> None:
-        if future.done():
-            return
-        if isinstance(result, BaseException):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
-
     def done(result: Any) -> None:
-        loop.call_soon_threadsafe(settle, result)
+        loop.call_soon_threadsafe(resolve, future, result)
 
     yard.context.committer.put(write, done)
     async with asyncio.timeout(COMMIT_S_MAX):
