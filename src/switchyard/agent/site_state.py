@@ -15,8 +15,7 @@ FILE_BYTES_MAX = 64 * 1024
 log = logging.getLogger(__name__)
 
 
-def read_state(path: Path) -> dict[str, Scalar]:
-    """The values of a file: YAML or JSON, one level."""
+def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             body = file.read(FILE_BYTES_MAX + 1)
@@ -24,6 +23,11 @@ def read_state(path: Path) -> dict[str, Scalar]:
         raise Malformed(f"Cannot read {path}: {exc.strerror}.", next_step="Give --state a file that is there.") from exc
     if len(body) > FILE_BYTES_MAX:
         raise Malformed(f"{path}: over {FILE_BYTES_MAX} bytes.")
+    return body
+
+
+def _values(body: bytes, path: Path) -> dict[str, Scalar]:
+    """The values of a file: YAML or JSON, one level."""
     found: dict[str, Scalar] = convert(load_yaml(body, where=str(path)) or {}, Values, where=str(path))
     try:
         refuse_endless(found)
@@ -40,14 +44,16 @@ class SiteState:
         self._mark: tuple[int, ...] = ()
         self._values: dict[str, Scalar] = {}
         if path is not None:
-            self._mark, self._values = _mark(path), read_state(path)
+            self._mark, self._values = _mark(path), _values(_read(path), path)
 
     def values(self) -> dict[str, Scalar]:
         if self._path is None or (mark := _mark(self._path)) == self._mark:
             return self._values
         self._mark = mark
         try:
-            self._values = read_state(self._path)
+            # Who writes a file in place empties it first, so an empty one is half written; `{}` takes all away.
+            if body := _read(self._path):
+                self._values = _values(body, self._path)
         except Malformed as exc:
             log.warning(line("state-file", error=exc.detail))
         return self._values
