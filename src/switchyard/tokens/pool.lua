@@ -10,8 +10,8 @@
 -- ARGV  1 what to do, 2 the run of the process that the caller is connected to, then what each step needs; of steps for
 --       jobs the term comes first
 --
--- Answers: a list of numbers, one for each claim; {-1}: no such pool; {-2, ms}: who held what is being found out;
--- {-3}: another server leads.
+-- Answers: a list of numbers; of a take or a give {1, a digit for each key, ms until a rate pool has one again};
+-- {-1}: no such pool; {-2, ms}: who held what is being found out; {-3}: another server leads.
 -- Cost: counters are kept, nothing is searched; what has expired is dropped once, by whoever comes next.
 
 local pool, callers, jobs, expiry, epoch = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -39,28 +39,33 @@ local function add(field, units)
   delta[field] = delta[field] + units
 end
 
-local scopes = {}
 local function scope_of(key)
   local first = string.find(key, '/', 1, true)
   local namespace = string.sub(key, 1, string.find(key, '/', first + 1, true) - 1)
-  local fields = scopes[namespace]
-  if not fields then
-    fields = { 'p:' .. string.sub(key, 1, first - 1), 'n:' .. namespace }
-    scopes[namespace] = fields
-  end
-  return fields[1], fields[2]
+  return 'p:' .. string.sub(key, 1, first - 1), 'n:' .. namespace
 end
 
-local function count(key, units, tokens)
-  local by_project, by_namespace = scope_of(key)
+local function count_in(by_project, by_namespace, units, tokens)
   add('used', units)
   add('tokens', tokens)
   add(by_project, units)
   add(by_namespace, units)
 end
 
+local function count(key, units, tokens)
+  local by_project, by_namespace = scope_of(key)
+  count_in(by_project, by_namespace, units, tokens)
+end
+
+-- Tokens that were taken in one call have one text.
+local texts = {}
 local function units_of(held)
-  return tonumber(string.match(held, '^%d+'))
+  local units = texts[held]
+  if not units then
+    units = tonumber(string.match(held, '^%d+'))
+    texts[held] = units
+  end
+  return units
 end
 
 local function sweep()
@@ -90,20 +95,8 @@ local function write_counters()
 end
 
 -- What a project, or a project and domain, holds: as stored, with what this step has changed so far.
-local stored = {}
 local function held_by(field)
-  if stored[field] == nil then
-    stored[field] = tonumber(redis.call('HGET', pool, field) or 0)
-  end
-  return stored[field] + (delta[field] or 0)
-end
-
-local function keys_of(first, step)
-  local keys = {}
-  for at = first, #ARGV, step do
-    keys[#keys + 1] = ARGV[at]
-  end
-  return keys
+  return tonumber(redis.call('HGET', pool, field) or 0) + (delta[field] or 0)
 end
 
 if what == 'register' then
@@ -159,23 +152,29 @@ elseif now < began[2] + state[4] then
 end
 
 if what == 'give' or what == 'give-jobs' then
-  -- keys. What a rate pool granted counts until its time is over, also when the caller is done.
+  -- keys, all of one project and domain. What a rate pool granted counts until its time is over, also when the
+  -- caller is done.
   local place = what == 'give' and callers or jobs
-  local keys, given, counted = keys_of(FIRST, 1), {}, {}
-  local held = redis.call('HMGET', place, unpack(keys))
-  for i, key in ipairs(keys) do
-    given[i] = held[i] and not counted[key] and 1 or 0
-    if given[i] == 1 and per_ms == 0 then
+  local given, counted, units, tokens = {}, {}, 0, 0
+  local held = redis.call('HMGET', place, unpack(ARGV, FIRST))
+  for i = 1, #ARGV - FIRST + 1 do
+    local key = ARGV[FIRST + i - 1]
+    if held[i] and not counted[key] then
       counted[key] = true
-      count(key, -units_of(held[i]), -1)
+      given[i] = '1'
+      units, tokens = units + units_of(held[i]), tokens + 1
+    else
+      given[i] = '0'
     end
   end
-  if next(counted) then
-    redis.call('HDEL', place, unpack(keys))
-    redis.call('ZREM', expiry, unpack(keys))
+  if tokens > 0 and per_ms == 0 then
+    redis.call('HDEL', place, unpack(ARGV, FIRST))
+    redis.call('ZREM', expiry, unpack(ARGV, FIRST))
+    local by_project, by_namespace = scope_of(ARGV[FIRST])
+    count_in(by_project, by_namespace, -units, -tokens)
     write_counters()
   end
-  return given
+  return { 1, table.concat(given) }
 end
 
 if what == 'stand' then
@@ -235,8 +234,8 @@ if what == 'renew' then
   return renewed
 end
 
--- take, take-jobs: units, owner, lease_ms, project cap or '', namespace cap or '', then keys: each is granted that or
--- refused by itself.
+-- take, take-jobs: units, owner, lease_ms, project cap or '', namespace cap or '', then keys, all of one project and
+-- domain: each is granted that or refused by itself.
 if withheld then
   write_counters()
   return { -2, withheld }
@@ -244,7 +243,7 @@ end
 local place = what == 'take' and callers or jobs
 local units, owner, lease_ms = tonumber(ARGV[FIRST]), ARGV[FIRST + 1], tonumber(ARGV[FIRST + 2])
 local project_cap, namespace_cap = tonumber(ARGV[FIRST + 3]), tonumber(ARGV[FIRST + 4])
-local keys = keys_of(FIRST + 5, 1)
+local keys = { unpack(ARGV, FIRST + 5) }
 if per_ms > 0 then
   lease_ms = per_ms
 end
@@ -255,56 +254,58 @@ if place == jobs and per_ms > 0 then
     keys[i] = string.gsub(key, '^[^/]*/[^/]*/', '%0\1')
   end
 end
+
+-- How many more the pool, the project and the namespace allow.
+local by_project, by_namespace = scope_of(keys[1])
+local free = quota - used - (delta['used'] or 0)
+local project_free = project_cap and project_cap - held_by(by_project) or math.huge
+local namespace_free = namespace_cap and namespace_cap - held_by(by_namespace) or math.huge
+
 local held = redis.call('HMGET', place, unpack(keys))
-local answers, holding, leases, fresh = {}, {}, {}, {}
+local answers, holding, leases, fresh, taken, n = {}, {}, {}, {}, 0, 0
 local value = units .. ' ' .. now .. ' ' .. owner
 local over = string.format('%.0f', now + lease_ms)
-used = used + (delta['used'] or 0)
-for i, key in ipairs(keys) do
+for i = 1, #keys do
+  local key = keys[i]
   local has = held[i] and units_of(held[i]) or fresh[key]
-  local answer = 1
+  local answer = '1'
   if has then
     if has ~= units then
-      answer = 5
+      answer = '5'
     elseif lease_ms > 0 and per_ms == 0 then
-      leases[#leases + 1] = over
-      leases[#leases + 1] = key
+      leases[n + 1], leases[n + 2] = over, key
+      n = n + 2
     end
+  elseif units > free then
+    answer = '2'
+  elseif units > project_free then
+    answer = '3'
+  elseif units > namespace_free then
+    answer = '4'
   else
-    local by_project, by_namespace = scope_of(key)
-    if used + units > quota then
-      answer = 2
-    elseif project_cap and held_by(by_project) + units > project_cap then
-      answer = 3
-    elseif namespace_cap and held_by(by_namespace) + units > namespace_cap then
-      answer = 4
-    else
-      used = used + units
-      fresh[key] = units
-      add('used', units)
-      add('tokens', 1)
-      add(by_project, units)
-      add(by_namespace, units)
-      holding[#holding + 1] = key
-      holding[#holding + 1] = value
-      if lease_ms > 0 then
-        leases[#leases + 1] = over
-        leases[#leases + 1] = key
-      end
+    free, project_free, namespace_free = free - units, project_free - units, namespace_free - units
+    fresh[key] = units
+    holding[2 * taken + 1], holding[2 * taken + 2] = key, value
+    taken = taken + 1
+    if lease_ms > 0 then
+      leases[n + 1], leases[n + 2] = over, key
+      n = n + 2
     end
   end
   answers[i] = answer
 end
-if #holding > 0 then
+if taken > 0 then
   redis.call('HSET', place, unpack(holding))
+  count_in(by_project, by_namespace, taken * units, taken)
 end
-if #leases > 0 then
+if n > 0 then
   redis.call('ZADD', expiry, unpack(leases))
 end
 write_counters()
+local wait_ms = 0
 if per_ms > 0 then
   -- When the next one of a rate pool can be granted at the earliest.
   local first = redis.call('ZRANGE', expiry, 0, 0, 'WITHSCORES')
-  answers[#answers + 1] = first[2] and math.max(1, first[2] - now) or 0
+  wait_ms = first[2] and math.max(1, first[2] - now) or 0
 end
-return answers
+return { 1, table.concat(answers), wait_ms }

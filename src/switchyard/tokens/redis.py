@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha1
 from importlib.resources import files
 from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 from switchyard.errors import Malformed, Unavailable
@@ -44,12 +45,12 @@ PER_KEY = part(b"EVALSHA"), part(sha1(POOL, usedforsecurity=False).hexdigest().e
 JOBS_MAX = 500  # in one call
 
 # What the script answers to a claim.
-OTHER_UNITS = 5
+OTHER_UNITS = b"5"
 ANSWERS = {
-    1: GRANTED,
-    2: REFUSED[LimitedBy.POOL],
-    3: REFUSED[LimitedBy.PROJECT],
-    4: REFUSED[LimitedBy.NAMESPACE],
+    ord("1"): GRANTED,
+    ord("2"): REFUSED[LimitedBy.POOL],
+    ord("3"): REFUSED[LimitedBy.PROJECT],
+    ord("4"): REFUSED[LimitedBy.NAMESPACE],
 }
 
 
@@ -107,10 +108,10 @@ class RedisPools:
         check_token(token, project, domain)
         caps = (_cap(constraints.project), _cap(constraints.namespace))
         key = f"{project}/{domain}/{token}"
-        found = self._do(namespace, "take", units, owner, self._lease_ms(lease_s), *caps, key)
-        if found[0] == OTHER_UNITS:
+        _, digits, wait_ms = self._do(namespace, "take", units, owner, self._lease_ms(lease_s), *caps, key)
+        if digits == OTHER_UNITS:
             raise other_units(namespace, token, units)
-        return _allocation(found[0], found[1] if len(found) > 1 else 0)
+        return _allocations(digits, wait_ms)[0]
 
     def allocate_many(self, namespace: str, claims: Sequence[Claim], *, owner: str = "") -> list[Allocation]:
         if not claims:
@@ -121,23 +122,14 @@ class RedisPools:
             check_token(claim.token, claim.project, claim.domain)
         found: list[Allocation] = []
         # What claims have in common is sent once: mostly that is one call.
-        for (units, lease_s, constraints), group in groupby(claims, key=lambda each: each[4:] + each[1:2]):
-            found += self._take_some(namespace, list(group), (units, owner, self._lease_ms(lease_s)), constraints)
+        for (constraints, project, domain, units, lease_s), group in groupby(claims, key=itemgetter(1, 2, 3, 4, 5)):
+            some = list(group)
+            each = (units, owner, self._lease_ms(lease_s), _cap(constraints.project), _cap(constraints.namespace))
+            _, digits, wait_ms = self._do(namespace, "take", *each, *_keys(project, domain, some))
+            if OTHER_UNITS in digits:
+                raise other_units(namespace, some[digits.index(OTHER_UNITS)].token, units)
+            found += _allocations(digits, wait_ms)
         return found
-
-    def _take_some(
-        self,
-        namespace: str,
-        claims: Sequence[Claim],
-        each: tuple[int, str, int],
-        constraints: ResourceConstraintsSpec,
-    ) -> list[Allocation]:
-        caps = (_cap(constraints.project), _cap(constraints.namespace))
-        found = self._do(namespace, "take", *each, *caps, *map(_key, claims))
-        if OTHER_UNITS in found[: len(claims)]:
-            raise other_units(namespace, claims[found.index(OTHER_UNITS)].token, each[0])
-        wait_ms = found[len(claims)] if len(found) > len(claims) else 0
-        return [_allocation(code, wait_ms) for code in found[: len(claims)]]
 
     def renew_resource(
         self,
@@ -158,13 +150,15 @@ class RedisPools:
     def release_resource(
         self, namespace: str, token: str, *, project: str = "default", domain: str = "development"
     ) -> bool:
-        return bool(self._do(namespace, "give", f"{project}/{domain}/{token}")[0])
+        given: bytes = self._do(namespace, "give", f"{project}/{domain}/{token}")[1]
+        return given == b"1"
 
     def release_many(self, namespace: str, claims: Iterable[Claim]) -> list[bool]:
-        keys = [_key(claim) for claim in claims]
         found: list[bool] = []
-        for first in range(0, len(keys), CLAIMS_MAX):
-            found += [bool(each) for each in self._do(namespace, "give", *keys[first : first + CLAIMS_MAX])]
+        for (project, domain), group in groupby(claims, key=itemgetter(2, 3)):
+            while some := list(islice(group, CLAIMS_MAX)):
+                given: bytes = self._do(namespace, "give", *_keys(project, domain, some))[1]
+                found += [each == ord("1") for each in given]
         return found
 
     def stand(self, namespace: str) -> Standing:
@@ -197,7 +191,7 @@ class RedisPools:
     def job_take(self, namespace: str, claim: JobToken) -> Allocation:
         found = self._do(namespace, "take-jobs", self._term, claim.units, "", 0, "", "", _job_key(claim))
         # Held with other units: of an earlier try of the same job, which is as good.
-        return GRANTED if found[0] == OTHER_UNITS else _allocation(found[0], found[1] if len(found) > 1 else 0)
+        return GRANTED if found[1] == OTHER_UNITS else _allocations(found[1], found[2])[0]
 
     def job_restore(self, namespace: str, claims: Iterable[JobToken]) -> None:
         for some in _slices(claims):
@@ -205,8 +199,9 @@ class RedisPools:
             self._do(namespace, "restore", self._term, *words)
 
     def job_give(self, namespace: str, claims: Iterable[JobToken]) -> None:
-        for some in _slices(claims):
-            self._do(namespace, "give-jobs", self._term, *(_job_key(claim) for claim in some))
+        for _, group in groupby(sorted(claims, key=_scope), key=_scope):
+            for some in _slices(group):
+                self._do(namespace, "give-jobs", self._term, *map(_job_key, some))
 
     def jobs(self, namespace: str) -> Mapping[str, JobToken]:
         flat = self._plain("HGETALL", f"{TAG}:jobs:{namespace}")
@@ -256,17 +251,17 @@ class RedisPools:
         per_ms = (per_s or 0) * 1000
         return quota, per_ms, max(self._lease_s_max * 1000, per_ms)
 
-    def _do(self, namespace: str, what: str, *words: str | int) -> list[int]:
-        """One step of the script on one pool."""
+    def _do(self, namespace: str, what: str, *words: str | int) -> list[Any]:
+        """One step of the script on one pool: its answer, as `pool.lua` says at its head."""
         head = self._heads.get(namespace)
         if head is None:
             keys = [f"{TAG}:{place}:{namespace}" for place in ("pool", "callers", "jobs", "expiry")]
             head = b"".join([*PER_KEY, *(part(key.encode()) for key in (*keys, f"{TAG}:epoch"))])
             self._heads[namespace] = head
         before = b"*%d\r\n%b%b" % (10 + len(words), head, part(what.encode()))
-        encoded = [str(word).encode() for word in words]
+        encoded = [f"{word}".encode() for word in words]
         after = b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in encoded])
-        found: list[int] = self._lines.ask(lambda run: before + run + after, scripts=(POOL,))
+        found: list[Any] = self._lines.ask(lambda run: before + run + after, scripts=(POOL,))
         if found[0] < 0:
             self._refuse(namespace, found)
         return found
@@ -286,22 +281,27 @@ class RedisPools:
         return self._lines.ask(lambda _: b"*%d\r\n%b" % (len(words), encoded))
 
 
-def _allocation(code: int, wait_ms: int) -> Allocation:
-    if code == 2 and wait_ms > 0:
-        return Allocation(AllocationStatus.EXHAUSTED, LimitedBy.POOL, wait_ms / 1000)
-    return ANSWERS[code]
+def _allocations(digits: bytes, wait_ms: int) -> list[Allocation]:
+    if wait_ms and b"2" in digits:
+        later = Allocation(AllocationStatus.EXHAUSTED, LimitedBy.POOL, wait_ms / 1000)
+        return [later if code == ord("2") else ANSWERS[code] for code in digits]
+    return [ANSWERS[code] for code in digits]
 
 
 def _cap(cap: int | None) -> str | int:
     return "" if cap is None else cap
 
 
-def _key(claim: Claim) -> str:
-    return f"{claim.project}/{claim.domain}/{claim.token}"
+def _keys(project: str, domain: str, claims: Iterable[Claim]) -> list[str]:
+    return [f"{project}/{domain}/{claim[0]}" for claim in claims]
 
 
 def _job_key(claim: JobToken) -> str:
     return f"{claim.project}/{claim.domain}/{claim.job}"
+
+
+def _scope(claim: JobToken) -> tuple[str, str]:
+    return claim.project, claim.domain
 
 
 def _place(after: str) -> tuple[str, str, int]:
