@@ -138,11 +138,19 @@ class Index:
         kept = self._verdicts.setdefault((by, demand.key), {})
         found = kept.get(key)
         if found is None:
+            self._hold_forest(graph)
             found = kept[key] = engine(by).satisfy(demand, graph)
             self._verdict_count += 1
             if self._verdict_count > VERDICTS_MAX or len(self._verdicts) > DEMANDS_MAX:
                 self._verdicts, self._verdict_count = {}, 0
         return found
+
+    def _hold_forest(self, graph: Graph) -> None:
+        """So that the next question finds its trees made."""
+        layout = self._layout
+        kind = layout.by_signature.get(graph.signature)
+        if kind is not None and layout.classes[kind].forest is None:
+            layout.classes[kind].forest = forest_of(graph)
 
     def matching(self, demand: Demand, *, by: str = DEFAULT) -> Candidates:
         """All clusters that fit, ready for the draw."""

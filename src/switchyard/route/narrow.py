@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from switchyard.model.layout import Weights
 from switchyard.model.verdict import Say
 from switchyard.route.ask import Ask
+from switchyard.route.roster import Group
 from switchyard.route.verdicts import Told
 from switchyard.route.world import Member, World
 
@@ -59,17 +60,14 @@ class Bound:
         return f"label {self.ask.label}" if self.label is not None else "the world"
 
 
-def without_zeros(bound: Bound, judged: list[tuple[Member, Told]]) -> list[tuple[Member, Told]]:
+def without_zeros(bound: Bound, judged: list[tuple[Group, Told]]) -> list[tuple[Group, Told]]:
     """A weight of zero is never drawn unless all that are left have it. Judged before health: what weighs nothing does
     not take over when the others are down."""
-    left = [bound.weight(member) for member, told in judged if told.say is not Say.NO]
+    left = [group.weight for group, told in judged if told.say is not Say.NO]
     if all(left) or not any(left):
         return judged
     passed_over = Told(Say.NO, "weight", f"has weight 0 in {bound.whose_weights}, and others have more")
-    return [
-        (member, passed_over if told.say is not Say.NO and not bound.weight(member) else told)
-        for member, told in judged
-    ]
+    return [(group, passed_over if told.say is not Say.NO and not group.weight else told) for group, told in judged]
 
 
 def _widened(ask: Ask, world: World) -> Weights:

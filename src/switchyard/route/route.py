@@ -17,12 +17,14 @@ from switchyard.model.quote import Quote
 from switchyard.model.verdict import Plan, Say
 from switchyard.route.ask import Ask
 from switchyard.route.narrow import Bound, without_zeros
+from switchyard.route.roster import Places, Rosters
 from switchyard.route.select.weighted import Field
 from switchyard.route.verdicts import Told, Verdicts
 from switchyard.route.world import Member, World
 
 ALGORITHM = "weighted"
 ONLY_POLLS = frozenset({POLLS})
+LAST = "last"
 UNTOLD = "its agent has not told what it has"
 POLLED = Told(Say.NO, "backend", "it only polls, and is handed one job at a time: no arrays")
 INTERRUPTIBLE = Told(Say.NO, "interruptible", "its nodes may be taken away, and the job must not be")
@@ -51,14 +53,15 @@ def route(ask: Ask, world: World, *, seed: str) -> Plan:
 
 def rule(ask: Ask, world: World) -> Ruling:
     """One verdict per cluster, and what follows from them all."""
-    bound, judge = Bound.of(ask, world), _Judge(ask, world)
-    seen = [member for member in world.members if member.id not in ask.hidden]
-    judged = without_zeros(bound, [(member, bound.refuse(member) or judge.tell(member)) for member in seen])
-    able = [member for member, told in judged if told.say is Say.YES]
-    able = [member for member in able if member.id not in judge.last] or able
-    outcome, reason = _conclude(judged, bound.missing)
-    field = Field.of([member.name for member in able], [bound.weight(member) for member in able])
-    return Ruling(outcome, field, Verdicts.of((member.name, told) for member, told in judged), reason)
+    bound, judge, rosters = Bound.of(ask, world), _Judge(ask, world), world.rosters
+    roster = rosters.of(bound)
+    groups = rosters.without(roster.groups, judge.last) if judge.last else roster.groups
+    judged = without_zeros(bound, [(group, judge.tell(group.like)) for group in groups])
+    able = [(group, told) for group, told in judged if told.say is Say.YES]
+    drawn = [group for group, told in able if told.step != LAST] or [group for group, _ in able]
+    told = [*((told, group.places) for group, told in judged), *roster.outside]
+    outcome, reason = _conclude(told, bound.missing, rosters)
+    return Ruling(outcome, rosters.field(drawn), _verdicts(told, rosters), reason)
 
 
 def plan(ruling: Ruling, *, seed: str, is_shown: bool = True) -> Plan:
@@ -101,7 +104,7 @@ class _Judge:
         if member.health is not Health.UP:
             return Told(Say.WAIT, "health", f"{member.health.value}: {member.reason}".rstrip(": "))
         if why := self.last.get(member.id):
-            return Told(Say.YES, "last", f"fits, but comes last: {why}")
+            return Told(Say.YES, LAST, f"fits, but comes last: {why}")
         return fits
 
     def _fits(self, graph: Graph) -> Told:
@@ -123,21 +126,32 @@ def _how_often(found: Match, word: str) -> str:
     return f"fits; holds {found.slots} such {word}{'' if found.slots == 1 else 's'} at once"
 
 
-def _conclude(judged: list[tuple[Member, Told]], missing: str) -> tuple[str, str]:
-    if any(told.say is Say.YES for _, told in judged):
+def _verdicts(told: list[tuple[Told, Places]], rosters: Rosters) -> Verdicts:
+    found: dict[Told, list[Places]] = {}
+    for each, places in told:
+        found.setdefault(each, []).append(places)
+    return Verdicts.grouped({each: rosters.names(places) for each, places in found.items()})
+
+
+def _conclude(told: list[tuple[Told, Places]], missing: str, rosters: Rosters) -> tuple[str, str]:
+    if any(each.say is Say.YES for each, _ in told):
         return "assign", ""
-    waiting = [each for each in judged if each[1].say is Say.WAIT]
+    waiting = [each for each in told if each[0].say is Say.WAIT]
     if waiting:
-        return "hold", "waits for " + _gist(waiting)
-    if not judged:
+        return "hold", "waits for " + _gist(waiting, rosters)
+    if not told:
         return "reject", missing or "no cluster is registered that you may see"
     # Who came furthest says most about why nobody takes it.
-    listed = _gist(sorted(judged, key=lambda each: STEPS.index(each[1].step), reverse=True))
-    return "reject", f"{missing or 'no cluster could ever run it'}: {listed}"
+    return "reject", f"{missing or 'no cluster could ever run it'}: {_gist(told, rosters, is_furthest=True)}"
 
 
-def _gist(judged: list[tuple[Member, Told]], most: int = 5) -> str:
-    """The first few reasons; `explain` has them all."""
-    parts = [f"{member.name}: {told.reason}" for member, told in judged[:most]]
-    more = len(judged) - most
+def _gist(told: list[tuple[Told, Places]], rosters: Rosters, *, is_furthest: bool = False, most: int = 5) -> str:
+    """The first few reasons, by the clusters' names; `explain` has them all."""
+    first = sorted(
+        (-STEPS.index(each.step) if is_furthest else 0, int(place), each.reason)
+        for each, places in told
+        for place in places[:most]
+    )
+    parts = [f"{rosters.name(place)}: {reason}" for _, place, reason in first[:most]]
+    more = sum(len(places) for _, places in told) - most
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +26,11 @@ class Verdicts:
     groups: tuple[tuple[Told, tuple[str, ...]], ...] = ()
 
     @staticmethod
+    def grouped(groups: Mapping[Told, tuple[str, ...]]) -> Verdicts:
+        """From what was told to whom; names in order."""
+        return Verdicts(tuple((each, groups[each]) for each in sorted(groups)))
+
+    @staticmethod
     def of(told: Iterable[tuple[str, Told]]) -> Verdicts:
         """From each cluster's name with what it was told; names in order."""
         found: dict[Told, list[str]] = {}
@@ -35,7 +40,7 @@ class Verdicts:
                 found[each] = [name]
             else:
                 names.append(name)
-        return Verdicts(tuple((each, tuple(found[each])) for each in sorted(found)))
+        return Verdicts.grouped({each: tuple(names) for each, names in found.items()})
 
     def __len__(self) -> int:
         return sum(len(names) for _, names in self.groups)

@@ -9,6 +9,7 @@ from switchyard.match.index import Index
 from switchyard.model.cluster import Health
 from switchyard.model.graph import Graph
 from switchyard.model.layout import NO_LAYOUT, Layout, Weights
+from switchyard.route.roster import Rosters
 from switchyard.route.select.weighted import hash_text
 
 
@@ -43,6 +44,10 @@ class World:
     index: Index = field(default_factory=Index, compare=False)
     pools: Mapping[str, Weights] = field(default_factory=dict)
     labels: Mapping[str, Weights] = field(default_factory=dict)
+    rosters: Rosters = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rosters", Rosters(self.members))
 
     @staticmethod
     def of(version: int, members: Sequence[Member], *, layout: Layout = NO_LAYOUT, after: World | None = None) -> World:

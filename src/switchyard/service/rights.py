@@ -73,7 +73,8 @@ class Actor:
 
     def hidden_clusters(self, world: World) -> frozenset[str]:
         """The clusters this actor may not even see."""
-        return frozenset(world.by_id) - self._clusters(Role.VIEW, world)
+        seen, every = self._clusters(Role.VIEW, world), world.rosters.ids
+        return frozenset() if seen is every else every - seen
 
     def granted_clusters(self, world: World) -> frozenset[str]:
         """The clusters this actor may submit to."""
@@ -83,7 +84,7 @@ class Actor:
         """As `may_cluster` of each, at once: there may be thousands, and this is asked for each new shape of job."""
         rank, rights = RANK[role], self.rights
         if rights.platform >= rank:
-            return frozenset(world.by_id)
+            return world.rosters.ids
         own = {cluster for cluster, has in rights.clusters.items() if has >= rank}
         groups = {group for group, has in rights.cluster_groups.items() if has >= rank}
         of_groups = (member.id for member in world.members if member.groups and not groups.isdisjoint(member.groups))

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 MASK = (1 << 64) - 1
 # Under this many candidates the plain loop is faster than setting up the arrays (measured: 7 µs for 10).
 LOOP_MAX = 20
+FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 TRIES = 8  # of the best one by one; then all are asked whether they are able
 # A weight, the keys of those that have it, and their numbers.
 Group = tuple[float, NDArray[np.uint64], NDArray[np.int64]]
@@ -30,27 +32,33 @@ class Field:
     names: tuple[str, ...]
     weights: tuple[float, ...]
     groups: tuple[Group, ...]
+    keys: NDArray[np.uint64]  # of all groups, one after the other
 
     @staticmethod
     def of(names: Sequence[str], weights: Sequence[float]) -> Field:
         """Zero weights are drawn only when all are zero."""
-        if not any(weights):
-            weights = [1.0] * len(names)
-        if len(names) < LOOP_MAX:
-            return Field(tuple(names), tuple(weights), ())
         keys = np.array([hash_text(name) for name in names], dtype=np.uint64)
-        amounts = np.array(weights, dtype=np.float64)
+        return Field.made(tuple(names), np.array(weights, dtype=np.float64), keys)
+
+    @staticmethod
+    def made(names: tuple[str, ...], amounts: NDArray[np.float64], keys: NDArray[np.uint64]) -> Field:
+        """The same from arrays."""
+        if not amounts.any():
+            amounts = np.ones(len(names))
+        weights = tuple(amounts.tolist())
+        if len(names) < LOOP_MAX:
+            return Field(names, weights, (), keys[:0])
         groups = []
         for weight in np.unique(amounts[amounts > 0]):
             numbers = np.flatnonzero(amounts == weight)
             groups.append((float(weight), keys[numbers], numbers))
-        return Field(tuple(names), tuple(weights), tuple(groups))
+        return Field(names, weights, tuple(groups), np.concatenate([each for _, each, _ in groups]))
 
     def draw(self, seed: str) -> int:
         """The index of the winner."""
         assert self.names, "nobody to draw from"
         job_key = hash_text(seed)
-        winner = best_of(job_key, self.groups)
+        winner = best_of(job_key, self.groups, self.keys)
         return winner if winner is not None else _draw_by_loop(job_key, self.names, self.weights)
 
     def first(self, seed: str, most: int) -> list[int]:
@@ -103,13 +111,20 @@ def _draw_by_loop(job_key: int, names: Sequence[str], weights: Sequence[float]) 
     return best
 
 
-def best_of(job_key: int, groups: Sequence[Group]) -> int | None:
-    """The highest hash within each weight, then a logarithm only of those winners. None: nobody is there."""
-    best, best_score = None, (-1.0, -1)
-    for weight, keys, numbers in groups:
+def best_of(job_key: int, groups: Sequence[Group], keys: NDArray[np.uint64] | None = None) -> int | None:
+    """The highest hash within each weight, then a logarithm only of those winners. None: nobody is there.
+
+    `keys`: those of all groups, one after the other, where they are at hand: they are mixed at once.
+    """
+    if not groups:
+        return None
+    every = _mix_array(np.uint64(job_key) ^ (np.concatenate([each for _, each, _ in groups]) if keys is None else keys))
+    best, best_score, last = None, (-1.0, -1), 0
+    for weight, _, numbers in groups:
         if not len(numbers):
             continue
-        mixed = _mix_array(np.uint64(job_key) ^ keys)
+        first, last = last, last + len(numbers)
+        mixed = every[first:last]
         at = int(mixed.argmax())
         index, score = int(numbers[at]), _score(int(mixed[at]), weight)
         if best is None or score > best_score or (score == best_score and index < best):
@@ -139,6 +154,11 @@ def _mix(value: int) -> int:
 
 
 def _mix_array(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    """The same of many, in place."""
+    shifted = value >> SHIFTS[0]
+    value ^= shifted
+    value *= FACTORS[0]
+    value ^= np.right_shift(value, SHIFTS[1], out=shifted)
+    value *= FACTORS[1]
+    value ^= np.right_shift(value, SHIFTS[2], out=shifted)
+    return value
