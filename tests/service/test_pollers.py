@@ -17,8 +17,8 @@ from switchyard.model.lifecycle import Seen
 from switchyard.model.poll import Report
 from switchyard.service import graphs, jobs, pollers
 from switchyard.service.committer import Call
+from switchyard.service.fleet import AgentEntry
 from switchyard.service.poller_access import poller, poller_register
-from switchyard.service.snapshots import AgentEntry
 from switchyard.store import handovers, restored
 from tests.builders import a_request
 from tests.match.test_cases import forms_of

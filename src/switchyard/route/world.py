@@ -58,6 +58,8 @@ class World:
         for gone in after.by_id.keys() - by_id.keys() if after else ():
             index.remove(gone)
         for member in ordered:
+            if after and after.by_id.get(member.id) is member:
+                continue
             if member.graph is None:
                 index.remove(member.id)
             else:

@@ -15,8 +15,8 @@ from switchyard.service.clusters import refuse_while_held, visible
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import hash_secret, holds, make_credential
+from switchyard.service.fleet import AgentEntry
 from switchyard.service.rights import Actor
-from switchyard.service.snapshots import AgentEntry
 from switchyard.store import clusters
 
 # A new credential that was not used by then is forgotten: its answer got lost, and who knows where it went.

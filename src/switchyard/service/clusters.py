@@ -24,9 +24,9 @@ from switchyard.route.world import Member
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import holds, make_credential, split_credential
+from switchyard.service.fleet import ClusterEntry
 from switchyard.service.quotes import record_of
 from switchyard.service.rights import Actor
-from switchyard.service.snapshots import ClusterEntry
 from switchyard.service.states import set_by_hand, state_of
 from switchyard.store import access, clusters, graphs, leases, submit_tokens
 

@@ -23,8 +23,8 @@ from switchyard.route.world import Member
 from switchyard.service.clusters import visible
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
+from switchyard.service.fleet import AgentEntry
 from switchyard.service.rights import Actor
-from switchyard.service.snapshots import AgentEntry
 from switchyard.store import clusters, graphs
 
 log = structlog.get_logger()

@@ -22,8 +22,8 @@ from switchyard.route.world import Member, World
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.demands import demand_of_spec
+from switchyard.service.fleet import AgentEntry
 from switchyard.service.quotes import KEPT_MAX, shape_of, time_limit_s
-from switchyard.service.snapshots import AgentEntry
 from switchyard.service.states import values_of
 from switchyard.store import jobs
 from switchyard.store import quotes as store

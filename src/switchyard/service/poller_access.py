@@ -16,7 +16,7 @@ from switchyard.service.clusters import admitted_by, agent_row, register
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import holds, make_credential, split_credential
-from switchyard.service.snapshots import AgentEntry
+from switchyard.service.fleet import AgentEntry
 from switchyard.service.submit_tokens import put_token
 from switchyard.store import clusters
 from switchyard.store import graphs as graph_store

@@ -20,10 +20,10 @@ from switchyard.model.poll import BATCH_MAX, Lease, Report
 from switchyard.model.queue import UNCOUNTED, lane_of
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
+from switchyard.service.fleet import AgentEntry
 from switchyard.service.lease import Given, LeaseAsk, Leasing
 from switchyard.service.limits import FREED
 from switchyard.service.report import ReportWrite, Settled, apply_reports, archive, change_of, life_of, record
-from switchyard.service.snapshots import AgentEntry
 from switchyard.store import clusters, handovers, jobs
 
 HANDED_OVER = "handed over, end not reported"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -12,20 +12,19 @@ import structlog
 from switchyard.errors import YardError
 from switchyard.model.access import Grant, On, Role, To
 from switchyard.model.cluster import POLLS, Health, Load
-from switchyard.model.graph import Graph
 from switchyard.model.layout import NO_LAYOUT, Layout
-from switchyard.model.selection import Scalar
 from switchyard.policy.admit import ProjectEntry
 from switchyard.policy.laid import platform_with
 from switchyard.policy.resolve import Policy, RuleRow
 from switchyard.route.world import Member, World
+from switchyard.service.fleet import ClusterEntry, Fleet, load_fleet
 from switchyard.service.laid import Laid, load_laid
 from switchyard.service.rights import TOKENS_OWNER, Actor, Rights, local_admin, rights_of
 from switchyard.service.token_settings import PoolEntry
 from switchyard.store import access as access_store
 from switchyard.store import attributes as attribute_store
 from switchyard.store import clusters as cluster_store
-from switchyard.store import events, submit_tokens
+from switchyard.store import events
 from switchyard.store import tokens as token_store
 from switchyard.store.database import Database, Tx
 
@@ -42,24 +41,6 @@ class TokenEntry:
     hash: str
     expires_us: int | None
     is_revoked: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AgentEntry:
-    """What is needed to check and serve an agent without the database."""
-
-    id: str
-    cluster_id: str
-    name: str
-    hash: str
-    backend: str
-    version: str
-    created_us: int
-    is_paused: bool = False
-    reason: str = ""
-    next_hash: str | None = None
-    next_until_us: int | None = None
-    is_rotation_asked: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,49 +80,12 @@ def owner_of(access: Access, name: str) -> Actor:
     return admin if name == admin.name else Actor(name, Rights())
 
 
-@dataclass(frozen=True)
-class Fleet:
-    """Clusters and agents at one version. `world` is what the router sees; it changes with liveness too."""
-
-    version: int
-    rows: dict[str, ClusterEntry]
-    agents: dict[str, AgentEntry]
-    by_cluster: dict[str, tuple[str, ...]]
-    submit_tokens: dict[str, SubmitEntry] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class SubmitEntry:
-    """A submit token: for one cluster, or for every cluster of a group."""
-
-    on: On
-    object: str
-    account: str
-    hash: str
-
-
 @dataclass(frozen=True, slots=True)
 class TokenPools:
     """The token pools there are, at one version."""
 
     version: int
     entries: dict[str, PoolEntry]
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterEntry:
-    id: str
-    name: str
-    is_private: bool
-    is_cordoned: bool
-    reason: str
-    groups: tuple[str, ...]
-    labels: dict[str, str]
-    backend: str
-    graph_text: str | None
-    graph: Graph | None
-    created_us: int
-    state: dict[str, tuple[Scalar, int, str]]  # set by hand: a value, since when, by whom
 
 
 class Snapshots:
@@ -163,6 +107,7 @@ class Snapshots:
         # Never held while the database is asked: the event loop takes it too, and would hang as long as that does.
         self._lock = threading.Lock()
         self._world_number = 0
+        self._reckoned: tuple[Fleet | None, frozenset[str]] = (None, frozenset())  # what the world was made from
         self._has_read_seen = False
         self.seen: dict[str, int] = {}  # agent → when it was last seen, by us or (read from the store) by another
         self.loads: dict[str, Load] = {}
@@ -186,7 +131,7 @@ class Snapshots:
             if versions.get("policy", 0) != self.policy.version:
                 self.policy = _next_policy(tx, self.policy, versions.get("policy", 0))
             if force or versions.get("clusters", 0) != self.fleet.version:
-                self.fleet = _load_fleet(tx, versions.get("clusters", 0), before=self.fleet)
+                self.fleet = load_fleet(tx, versions.get("clusters", 0), before=self.fleet)
             if force or versions.get("tokens", 0) != self.token_pools.version:
                 self.token_pools = _load_token_pools(tx, versions.get("tokens", 0))
             elsewhere = set()
@@ -242,16 +187,27 @@ class Snapshots:
         return max((self.told.get(agent, 0) for agent in self.fleet.by_cluster.get(cluster_id, ())), default=0)
 
     def reckon(self) -> bool:
-        """Work out the router's world from the fleet and from who is alive; true if it changed."""
+        """Work out the router's world from the fleet and from who is alive; true if it changed.
+
+        As long as the fleet is the same, only clusters are looked at whose agents fell silent or came back: this is
+        asked each second, and there may be thousands.
+        """
         with self._lock:
-            fleet = self.fleet
-            members = sorted((self._member(row, fleet) for row in fleet.rows.values()), key=lambda member: member.name)
-            layout = self.laid.layout
-            is_same = layout.pools is self.world.pools and layout.labels is self.world.labels
-            if is_same and tuple(members) == self.world.members:
+            fleet, world, layout = self.fleet, self.world, self.laid.layout
+            horizon_us = self._now_us() - self.silent_after_us
+            live = frozenset(agent for agent, at_us in self.seen.copy().items() if at_us > horizon_us)
+            before, self._reckoned = self._reckoned, (fleet, live)
+            rows: Iterable[ClusterEntry] = fleet.rows.values()
+            if fleet is before[0]:
+                turned = {fleet.agents[agent].cluster_id for agent in live ^ before[1] if agent in fleet.agents}
+                rows = [fleet.rows[cluster] for cluster in turned if cluster in fleet.rows]
+            new = {row.id: member for row in rows if (member := self._member(row, fleet)) != world.by_id.get(row.id)}
+            is_same = layout.pools is world.pools and layout.labels is world.labels
+            if is_same and not new and fleet.rows.keys() == world.by_id.keys():
                 return False
             self._world_number += 1
-            self.world = World.of(self._world_number, members, layout=layout, after=self.world)
+            members = [new.get(cluster) or world.by_id[cluster] for cluster in fleet.rows]
+            self.world = World.of(self._world_number, members, layout=layout, after=world)
             return True
 
     def _member(self, row: ClusterEntry, fleet: Fleet) -> Member:
@@ -321,53 +277,6 @@ def _rule_row(policy: Policy, row: attribute_store.Row) -> RuleRow:
     return RuleRow(row.id, row.kind, (row.domain, row.project, row.workflow, row.launch_plan), value)
 
 
-def _load_fleet(tx: Tx, version: int, *, before: Fleet) -> Fleet:
-    rows = {row.id: _cluster_entry(row, before.rows.get(row.id)) for row in cluster_store.cluster_all(tx)}
-    agents = {
-        row.id: AgentEntry(
-            id=row.id,
-            cluster_id=row.cluster_id,
-            name=row.name,
-            hash=row.credential_hash,
-            backend=row.backend,
-            version=row.version,
-            created_us=row.created_us,
-            is_paused=bool(row.is_paused),
-            reason=row.reason,
-            next_hash=row.next_hash,
-            next_until_us=row.next_until_us,
-            is_rotation_asked=bool(row.is_rotation_asked),
-        )
-        for row in cluster_store.agent_all(tx)
-    }
-    by_cluster: dict[str, tuple[str, ...]] = {}
-    for agent in agents.values():
-        by_cluster[agent.cluster_id] = (*by_cluster.get(agent.cluster_id, ()), agent.id)
-    tokens = {
-        row.id: SubmitEntry(On(row.on_kind), row.object, row.account, row.hash) for row in submit_tokens.token_all(tx)
-    }
-    return Fleet(version, rows, agents, by_cluster, tokens)
-
-
-def _cluster_entry(row: cluster_store.Row, before: ClusterEntry | None) -> ClusterEntry:
-    """A graph that did not change is not read again: it knows its digests and totals by now."""
-    is_same = before is not None and before.graph_text == row.graph
-    return ClusterEntry(
-        id=row.id,
-        name=row.name,
-        is_private=bool(row.is_private),
-        is_cordoned=bool(row.is_cordoned),
-        reason=row.reason,
-        groups=tuple(msgspec.json.decode(row.groups, type=list[str])),
-        labels=msgspec.json.decode(row.labels, type=dict[str, str]),
-        backend=row.backend,
-        graph_text=row.graph,
-        graph=before.graph if is_same and before else _graph(row.graph),
-        created_us=row.created_us,
-        state=msgspec.json.decode(row.state, type=dict[str, tuple[Scalar, int, str]]),
-    )
-
-
 def _load_token_pools(tx: Tx, version: int) -> TokenPools:
     return TokenPools(
         version,
@@ -378,12 +287,3 @@ def _load_token_pools(tx: Tx, version: int) -> TokenPools:
             for row in token_store.pool_all(tx)
         },
     )
-
-
-def _graph(text: str | None) -> Graph | None:
-    """A graph that cannot be read, written by another version, is one cluster's trouble and nobody else's."""
-    try:
-        return msgspec.json.decode(text, type=Graph) if text else None
-    except msgspec.ValidationError as exc:
-        log.error("graph not understood", error=str(exc)[:300])
-        return None

@@ -10,8 +10,9 @@ from switchyard.service.clusters import visible
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import hash_secret, holds, make_credential, split_credential
+from switchyard.service.fleet import SubmitEntry
 from switchyard.service.rights import Actor
-from switchyard.service.snapshots import Snapshots, SubmitEntry
+from switchyard.service.snapshots import Snapshots
 from switchyard.store import submit_tokens
 
 _NOBODYS = hash_secret("")

@@ -10,8 +10,8 @@ from switchyard.server.settings import is_loopback
 from switchyard.server.yard import Yard
 from switchyard.service.agents import is_next, settle_rotation
 from switchyard.service.credential import holds, split_credential
+from switchyard.service.fleet import AgentEntry
 from switchyard.service.rights import Actor, local_admin
-from switchyard.service.snapshots import AgentEntry
 
 # A flood of bad tokens must not become a flood of queries.
 LOOK_AGAIN_US = 200_000

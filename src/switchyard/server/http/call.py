@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl
 from switchyard.errors import Malformed
 from switchyard.server.http.answer import Scope
 from switchyard.server.yard import Yard
+from switchyard.service.fleet import AgentEntry
 from switchyard.service.graphs import Caller
 from switchyard.service.rights import Actor
-from switchyard.service.snapshots import AgentEntry
 
 TEXT_CHARS_MAX = 512  # a label's key and value
 QUERY_FIELDS_MAX = 100

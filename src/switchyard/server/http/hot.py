@@ -20,6 +20,7 @@ from switchyard.server.http.answer import JSON, Receive, Scope, Send, header, re
 from switchyard.server.http.authenticate import authenticate_agent, authenticate_user
 from switchyard.server.yard import Yard
 from switchyard.service.bulk import BulkAccepted, BulkInsert
+from switchyard.service.fleet import AgentEntry
 from switchyard.service.graphs import agent_graph
 from switchyard.service.inquiries import take as take_quotes
 from switchyard.service.lease import Given, LeaseAsk, SyncAsk
@@ -28,7 +29,6 @@ from switchyard.service.logs import keep_outside
 from switchyard.service.newjob import JobInsert
 from switchyard.service.report import ReportWrite, Settled
 from switchyard.service.rights import Actor
-from switchyard.service.snapshots import AgentEntry
 from switchyard.service.submit import Accepted, TakesLong
 
 _job_request = JsonReader(JobRequest)

@@ -1,0 +1,135 @@
+"""Clusters, their agents and submit tokens as one snapshot: what did not change since is kept as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+import structlog
+
+from switchyard.model.access import On
+from switchyard.model.graph import Graph
+from switchyard.model.selection import Scalar
+from switchyard.store import clusters as cluster_store
+from switchyard.store import submit_tokens
+from switchyard.store.database import Tx
+
+log = structlog.get_logger()
+_GROUPS = msgspec.json.Decoder(tuple[str, ...])
+_LABELS = msgspec.json.Decoder(dict[str, str])
+_STATE = msgspec.json.Decoder(dict[str, tuple[Scalar, int, str]])
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEntry:
+    """What is needed to check and serve an agent without the database."""
+
+    id: str
+    cluster_id: str
+    name: str
+    hash: str
+    backend: str
+    version: str
+    created_us: int
+    is_paused: bool = False
+    reason: str = ""
+    next_hash: str | None = None
+    next_until_us: int | None = None
+    is_rotation_asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEntry:
+    id: str
+    name: str
+    is_private: bool
+    is_cordoned: bool
+    reason: str
+    groups: tuple[str, ...]
+    labels: dict[str, str]
+    backend: str
+    graph: Graph | None
+    created_us: int
+    state: dict[str, tuple[Scalar, int, str]]  # set by hand: a value, since when, by whom
+    row: cluster_store.Row  # as it was read
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Clusters and agents at one version. The router's world is made of it, and of who is alive."""
+
+    version: int
+    rows: dict[str, ClusterEntry]
+    agents: dict[str, AgentEntry]
+    by_cluster: dict[str, tuple[str, ...]]
+    submit_tokens: dict[str, SubmitEntry] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitEntry:
+    """A submit token: for one cluster, or for every cluster of a group."""
+
+    on: On
+    object: str
+    account: str
+    hash: str
+
+
+def load_fleet(tx: Tx, version: int, *, before: Fleet) -> Fleet:
+    rows = {row.id: _cluster_entry(row, before.rows.get(row.id)) for row in cluster_store.cluster_all(tx)}
+    agents = {row.id: _agent_entry(row, before.agents.get(row.id)) for row in cluster_store.agent_all(tx)}
+    by_cluster: dict[str, tuple[str, ...]] = {}
+    for agent in agents.values():
+        by_cluster[agent.cluster_id] = (*by_cluster.get(agent.cluster_id, ()), agent.id)
+    tokens = {
+        row.id: SubmitEntry(On(row.on_kind), row.object, row.account, row.hash) for row in submit_tokens.token_all(tx)
+    }
+    return Fleet(version, rows, agents, by_cluster, tokens)
+
+
+def _agent_entry(row: cluster_store.Row, before: AgentEntry | None) -> AgentEntry:
+    found = AgentEntry(
+        id=row.id,
+        cluster_id=row.cluster_id,
+        name=row.name,
+        hash=row.credential_hash,
+        backend=row.backend,
+        version=row.version,
+        created_us=row.created_us,
+        is_paused=bool(row.is_paused),
+        reason=row.reason,
+        next_hash=row.next_hash,
+        next_until_us=row.next_until_us,
+        is_rotation_asked=bool(row.is_rotation_asked),
+    )
+    return before if before == found else found
+
+
+def _cluster_entry(row: cluster_store.Row, before: ClusterEntry | None) -> ClusterEntry:
+    """A row that did not change is not read again, nor is its graph, which knows its digests and totals by now."""
+    if before is not None and before.row == row:
+        return before
+    is_same = before is not None and before.row.graph == row.graph
+    return ClusterEntry(
+        id=row.id,
+        name=row.name,
+        is_private=bool(row.is_private),
+        is_cordoned=bool(row.is_cordoned),
+        reason=row.reason,
+        groups=_GROUPS.decode(row.groups),
+        labels=_LABELS.decode(row.labels),
+        backend=row.backend,
+        graph=before.graph if is_same and before else _graph(row.graph),
+        created_us=row.created_us,
+        state=_STATE.decode(row.state),
+        row=row,
+    )
+
+
+def _graph(text: str | None) -> Graph | None:
+    """A graph that cannot be read, written by another version, is one cluster's trouble and nobody else's."""
+    try:
+        return msgspec.json.decode(text, type=Graph) if text else None
+    except msgspec.ValidationError as exc:
+        log.error("graph not understood", error=str(exc)[:300])
+        return None
