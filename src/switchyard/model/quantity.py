@@ -51,6 +51,12 @@ def parse_amount(text: str | int | float) -> Fraction:
     return value
 
 
+@lru_cache(maxsize=4096, typed=True)
+def is_more(amount: str | int | float, most: str | int | float) -> bool:
+    """Whether one amount is above another: asked of the same few at each submit, and fractions compare slowly."""
+    return parse_amount(amount) > parse_amount(most)
+
+
 def parse_kubernetes(text: str | int | float) -> Fraction:
     """An exact amount in Kubernetes' own form, which has no B: 500m, 2, 450Mi, 1e3."""
     value = parse_amount(text)

@@ -68,7 +68,8 @@ class Rosters:
 
     def names(self, places: Iterable[Places]) -> tuple[str, ...]:
         """Of some groups together, in their order among the members: by name."""
-        return tuple(self._names[np.sort(np.concatenate(list(places)))].tolist())
+        each = list(places)
+        return tuple(self._names[each[0] if len(each) == 1 else np.sort(np.concatenate(each))].tolist())
 
     def name(self, place: int) -> str:
         return self._members[place].name

@@ -179,7 +179,8 @@ async def serve(settings: Settings, yard: Yard) -> None:
         listener.stop()
     yard.context.compiler.close()
     yard.context.tokens.pools.close()
-    yard.threads.shutdown(wait=False, cancel_futures=True)
+    for threads in (yard.threads, yard.reckoners):
+        threads.shutdown(wait=False, cancel_futures=True)
     yard.context.committer.close(COMMIT_S if has_answered else 0)
     yard.context.database.close()
     log.info("stopped")

@@ -27,6 +27,9 @@ T = TypeVar("T")
 Told = list[tuple[Callable[[Any], None], Any]]
 log = structlog.get_logger()
 RECKON_S = 0.02
+# Threads that only reckon take turns at one interpreter: eight of them took four times as long for the same work. Two,
+# so that one question that takes seconds does not hold up all others.
+RECKONERS = 2
 COMMIT_S_MAX = 30.0  # an accepted change waits no longer for its commit
 READY_S = 5.0  # without an answer of the database for this long, a balancer should ask another replica
 LOADED = frozenset({"access", "clusters", "layout", "policy", "tokens"})  # what is kept in memory here
@@ -46,6 +49,7 @@ class Yard:
         self.fit = Fitting(context)
         self.hub = Hub()
         self.threads = ThreadPoolExecutor(settings.bounds.threads, thread_name_prefix="use-case")
+        self.reckoners = ThreadPoolExecutor(RECKONERS, thread_name_prefix="reckon")
         self.parked: dict[str, int] = {}  # agent → polls parked here
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
         self.streams = 0  # followers of events connected here
@@ -111,6 +115,11 @@ class Yard:
         """Run a sync use case where it may block."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.threads, partial(function, *arguments, **named))
+
+    async def in_turn(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Run what only reckons, and may take long."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.reckoners, partial(function, *arguments, **named))
 
     def seen(self, agent_id: str, load: Load | None) -> None:
         """An agent spoke: it is alive, and this is how its cluster is."""

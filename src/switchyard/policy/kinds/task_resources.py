@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from switchyard.model.job import COUNT_MAX, Limits, Resources
-from switchyard.model.quantity import parse_amount, parse_kubernetes
+from switchyard.model.quantity import is_more, parse_amount, parse_kubernetes
 from switchyard.policy.draft import Draft, Entry, Own
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform
@@ -58,7 +58,7 @@ class TaskResourcesValue(Struct, frozen=True, forbid_unknown_fields=True, omit_d
             default, limit = getattr(self.defaults, name), getattr(self.limits, name)
             if _is_unset(default) or _is_unset(limit):
                 continue
-            if parse_amount(default) > parse_amount(limit):
+            if is_more(default, limit):
                 raise ValueError(f"defaults.{name} ({default}) is above its own limit ({limit})")
 
 
@@ -137,15 +137,15 @@ def _demanded_above(demanded: Mapping[str, int], found: Mapping[str, Entry]) -> 
 
 
 def _above(word: str, amount: Any, most: Any, bound: Entry | None, default: Entry | None) -> list[str]:
-    if bound is None:
+    is_over = bound is not None and is_more(amount, bound.value)
+    if bound is None or not (is_over or is_more(most, bound.value)):
         return []
-    cap = parse_amount(bound.value)
     said = f"the limit is {bound.value} ({bound.source})"
-    if parse_amount(amount) > cap:
+    if is_over:
         if default is not None:
             return [f"{word}: not asked for, and the default {amount} ({default.source}) is above it: {said}"]
         return [f"{word}: asks for {amount}, and {said}"]
-    return [f"{word}: its own limit is {most}, and {said}"] if parse_amount(most) > cap else []
+    return [f"{word}: its own limit is {most}, and {said}"]
 
 
 def _typed(name: str, amount: Any) -> Any:

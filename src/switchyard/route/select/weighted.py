@@ -49,9 +49,9 @@ class Field:
         if len(names) < LOOP_MAX:
             return Field(names, weights, (), keys[:0])
         groups = []
-        for weight in np.unique(amounts[amounts > 0]):
+        for weight in sorted({each for each in weights if each > 0}):
             numbers = np.flatnonzero(amounts == weight)
-            groups.append((float(weight), keys[numbers], numbers))
+            groups.append((weight, keys[numbers], numbers))
         return Field(names, weights, tuple(groups), np.concatenate([each for _, each, _ in groups]))
 
     def draw(self, seed: str) -> int:

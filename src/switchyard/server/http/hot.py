@@ -83,14 +83,14 @@ async def _decide(
         try:
             write = yard.submit.decide(actor, request, key=key, body=body, is_quick=True)
         except TakesLong:
-            write = await yard.in_thread(yard.submit.decide, actor, request, key=key, body=body)
+            write = await yard.in_turn(yard.submit.decide, actor, request, key=key, body=body)
         if write.created.state != State.REJECTED.value:
             return write
     except (BadRequest, Denied, PolicyRefused):
         pass
     await yard.in_thread(yard.context.snapshots.refresh)
     actor = await authenticate_user(yard, scope)  # with the grants of now
-    return await yard.in_thread(yard.submit.decide, actor, request, key=key, body=body)
+    return await yard.in_turn(yard.submit.decide, actor, request, key=key, body=body)
 
 
 def _idempotency_key(scope: Scope) -> str | None:
