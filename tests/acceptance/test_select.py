@@ -186,8 +186,10 @@ BAD: list[tuple[str, Any, str, str]] = [
     ("an attribute", constraint({"filter": "x.__class__ == 1"}), "malformed", "no attributes"),
     ("a call", constraint({"filter": "open('f') == 1"}), "malformed", "undefined function open"),
     ("a loop", constraint({"calc": "x=while true do"}), "malformed", "unexpected 'true'"),
-    ("10,000 variables", constraint({"filter": "+".join(f"v{n}" for n in range(2000))}), "malformed", "at most"),
-    ("10,000 steps", constraint(*[{"filter": "true"}] * 200), "malformed", "steps; at most"),
+    ("2,000 variables", constraint({"filter": "+".join(f"v{n}" for n in range(2000))}), "malformed", "at most"),
+    ("10,000 variables", constraint({"filter": "+".join(f"v{n}" for n in range(10_000))}), "malformed", "16384 bytes"),
+    ("200 steps", constraint(*[{"filter": "true"}] * 200), "malformed", "steps; at most"),
+    ("10,000 steps", constraint(*[{"filter": "true"}] * 10_000), "malformed", "16384 bytes"),
     ("a filter that is a number", constraint({"filter": "cost_per_node_hour"}), "bad-request", "cluster a: filter"),
     ("deep", constraint({"filter": "(" * 500 + "x" + ")" * 500}), "malformed", "nested deeper"),
 ]  # fmt: skip

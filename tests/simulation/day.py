@@ -19,9 +19,12 @@ from switchyard.model.ids import make_id
 from switchyard.model.job import Job, JobRequest, State
 from switchyard.model.layout import Part, SetMember, SetRequest
 from switchyard.model.lifecycle import FINAL
-from switchyard.service import clusters, inquiries, jobs, layout, moving, places, upkeep, waiting
+from switchyard.model.tokens import PoolRequest
+from switchyard.server.config import read_config
+from switchyard.service import clusters, inquiries, jobs, layout, moving, places, token_jobs, tokens, upkeep, waiting
 from switchyard.service.attributes import Condition
 from switchyard.service.quoted import Quoting
+from switchyard.service.token_line import TokenCare
 from switchyard.store import clusters as cluster_store
 from switchyard.store import jobs as job_store
 from tests.builders import a_graph
@@ -29,6 +32,8 @@ from tests.service.rig import ADMIN, Clock, Rig
 from tests.simulation.machines import Ledger, Machine
 
 POOL = "wide"
+LICENCE, LICENCES = "licence", 20
+TOKENS = "resourcemanager: {type: memory, resourceMaxQuota: 100}"
 BEGIN_US = 1_700_000_000_000_000
 STEP_S = 5.0
 UPKEEP_STEPS = 2
@@ -54,6 +59,8 @@ class Day:
     expected: Counter[str] = field(default_factory=Counter)
     drained: list[str] = field(default_factory=list)
     said: Counter[str] = field(default_factory=Counter)  # how often each thing was done to it
+    licensed: set[str] = field(default_factory=set)  # jobs that need a licence
+    licences: int = 0  # the most that were in use at once
     is_quoting: bool = False  # agents are asked for quotes, and answer
 
     def __post_init__(self) -> None:
@@ -69,9 +76,12 @@ class Day:
             agent = self.rig.cluster(name, graph=a_graph(cores=cores))
             self.machines.append(Machine(name, cores, agent, self.ledger))
         self.weigh(self.weights)
+        tokens.register(self.rig.context, ADMIN, LICENCE, PoolRequest(LICENCES))
 
     def _begin(self) -> None:
-        self.rig = Rig(f"sqlite:///{self.folder / 'yard.db'}", self.folder, clock=self.clock, ids=self._ids)
+        url, config = f"sqlite:///{self.folder / 'yard.db'}", read_config(TOKENS, where="config")
+        self.rig = Rig(url, self.folder, clock=self.clock, ids=self._ids, config=config)
+        self._care = TokenCare()
         self.handing = inquiries.Handing(self.rig.context)
         self._quoting = Quoting(self.rig.context)
         self._mover = moving.Mover()
@@ -127,6 +137,7 @@ class Day:
         speaking = [machine for machine in self.machines if not machine.is_mute(now_us)]
         for machine in self.machines:
             machine.work(now_us)
+        self.licences = max(self.licences, self._hold_licences())
         self._hear(speaking, now_us)
         self._report(speaking, now_us)
         self._quote(speaking, now_us)
@@ -147,10 +158,22 @@ class Day:
                 assert result.is_new == (job not in self.submitted[-5000:])
             if result.is_new:
                 self.submitted.append(job)
+                if request.spec.tokens:
+                    self.licensed.add(job)
                 self._open.append(job)
                 if request.pool == POOL and request.select is None and result.created.cluster:
                     self.drawn[result.created.cluster] += 1
                     self.expected.update(able)
+
+    def _hold_licences(self) -> int:
+        """How many jobs use a licence now, by the clusters' own word: never more than there are."""
+        using = {job for job, _ in self.ledger.live if job in self.licensed}
+        assert len(using) <= LICENCES, f"{len(using)} jobs run at once that need one of {LICENCES} licences"
+        return len(using)
+
+    def licences_held(self) -> int:
+        self._upkeep()  # by which the last ones are given back
+        return tokens.pool_get(self.rig.context, LICENCE).used
 
     def _able(self) -> dict[str, float]:
         """Of one job the share of each cluster of the pool, by the weights of those that are up."""
@@ -206,8 +229,10 @@ class Day:
         upkeep.judge_silent(context, leader)
         for chore in (waiting.release_due, waiting.settle_after, waiting.expire, waiting.let_crowds_go):
             chore(context, leader)
-        upkeep.route_waiting(context, leader)
-        places.promote(context, leader)
+        assert leader.epoch is not None
+        token_jobs.tend(context, self._care, term=leader.epoch)
+        upkeep.route_waiting(context, leader, self._care)
+        places.promote(context, leader, self._care)
         self.said["taken over"] += self._mover.look(context, leader)
 
     # --- the end

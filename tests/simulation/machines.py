@@ -39,6 +39,7 @@ class Ledger:
 
     runs: dict[str, list[Run]] = field(default_factory=dict)
     live: dict[tuple[str, int], Run] = field(default_factory=dict)
+    ended_us: dict[tuple[str, int], int] = field(default_factory=dict)
     may_repeat: set[str] = field(default_factory=set)  # jobs that asked to be run again when they are lost
 
     def begin(self, run: Run) -> None:
@@ -48,8 +49,9 @@ class Ledger:
         before.append(run)
         self.live[run.job, run.fence] = run
 
-    def end(self, run: Run) -> None:
+    def end(self, run: Run, at_us: int) -> None:
         del self.live[run.job, run.fence]
+        self.ended_us[run.job, run.fence] = at_us
 
 
 @dataclass
@@ -81,7 +83,7 @@ class Machine:
         for key, run in list(self.running.items()):
             if run.ends_us <= now_us:
                 del self.running[key]
-                self.ledger.end(run)
+                self.ledger.end(run, run.ends_us)
                 ago_us = now_us - run.ends_us
                 self.outbox.append(Report(run.job, run.fence, Seen.SUCCEEDED, ago_us=ago_us, exit_code=0))
 
@@ -122,7 +124,7 @@ class Machine:
     def stop(self, job: str, fence: int, now_us: int) -> bool:
         run = self.running.pop((job, fence), None)
         if run is not None:
-            self.ledger.end(run)
+            self.ledger.end(run, now_us)
         return run is not None
 
     def _begin(self, lease: Lease, now_us: int) -> None:

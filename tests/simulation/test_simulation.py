@@ -14,7 +14,7 @@ from switchyard.model.job import Job, JobRequest, State
 from switchyard.model.lifecycle import FINAL
 from switchyard.model.selection import Select
 from tests.builders import a_request
-from tests.simulation.day import POOL, STEP_S, Day
+from tests.simulation.day import LICENCE, LICENCES, POOL, STEP_S, Day
 from tests.store.prepared import migrated_file
 
 CLUSTERS = 50
@@ -74,6 +74,8 @@ def _request(day: Day) -> JobRequest:
     fields: dict[str, Any] = {"cores": chance.choice((1, 1, 2, 4)), "priority": chance.choice((0, 0, 0, 5))}
     fields["pool"] = POOL if chance.random() < 0.8 else None
     fields["on_lost"] = chance.choice(("wait", "wait", "requeue"))
+    if chance.random() < 0.1:
+        fields["tokens"] = {LICENCE: 1}
     if fields["on_lost"] == "requeue":
         fields["lost_after"] = "200s"
     return a_request("sleep", str(chance.randrange(5, 300)), **fields)
@@ -117,9 +119,14 @@ def _hold_promises(day: Day, ended: list[Job]) -> None:
             assert runs[-1].fence == job.fence
         if job.state is State.CANCELLED:
             assert job.cancel_requested, "nobody asked for that"
+            assert job.ended_us is not None
+            for run in runs[-1:]:
+                assert day.ledger.ended_us[job.id, run.fence] <= job.ended_us, f"{job.id} was said to be gone, and ran"
         if job.state is State.REJECTED:
             assert job.reason, "every no has a reason"
     assert set(day.ledger.runs) <= set(day.submitted), "something ran that nobody submitted"
+    assert day.licences == LICENCES, "the licences were never short, so nothing was shown"
+    assert day.licences_held() == 0, "a licence was not given back"
 
 
 def _hold_shares(day: Day) -> None:
