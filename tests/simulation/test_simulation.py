@@ -122,7 +122,7 @@ def _hold_promises(day: Day, ended: list[Job]) -> None:
             assert job.ended_us is not None
             for run in runs[-1:]:
                 assert day.ledger.ended_us[job.id, run.fence] <= job.ended_us, f"{job.id} was said to be gone, and ran"
-        if job.state is State.REJECTED:
+        if job.state in {State.REJECTED, State.CANCELLED}:
             assert job.reason, "every no has a reason"
     assert set(day.ledger.runs) <= set(day.submitted), "something ran that nobody submitted"
     assert day.licences == LICENCES, "the licences were never short, so nothing was shown"

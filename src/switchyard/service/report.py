@@ -188,6 +188,8 @@ def change_of(
         "fence": step.life.fence,
         "is_ready": False,
     }
+    if row.cancel_us is not None and state in {State.SUBMITTED, State.RUNNING, State.CANCELLED}:
+        change["reason"] = row.reason or step.reason  # who asked for its end, whatever it does until then
     if item is not None and item.native_id is not None:
         change["native_id"] = readable(item.native_id)
     if state is State.RUNNING:
@@ -195,8 +197,6 @@ def change_of(
     elif state in FINAL:
         change["ended_us"] = at_us
         batch.free(row)
-        if state is State.CANCELLED and row.cancel_us is not None:
-            change["reason"] = row.reason or step.reason  # who asked for it, not only that it came
         change["exit_code"] = item.exit_code if item else None
         change["signal"] = item.signal if item else None
         if item is not None and item.usage is not None:
