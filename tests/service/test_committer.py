@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from switchyard.errors import Busy, Conflict, Internal, Unavailable, YardError
+from switchyard.service import committer
 from switchyard.service.committer import Batch, Call, Woken
 from switchyard.store import events
 from tests.builders import a_request
@@ -96,6 +97,33 @@ def test_a_full_queue_answers_busy_and_takes_up_again(sqlite_url: str, tmp_path)
         until(lambda: len(results) == 4, 30, "the queue is empty again")
         assert rig.committer.call(take) == 4
         assert results == [None, 1, 2, 3]
+
+
+def test_a_call_that_is_refused_alone_leaves_nothing(rig: Rig) -> None:
+    assert isinstance(rig.failure(fail_after_writing(Conflict("no"))), Conflict)
+    assert probe(rig) == 0
+    assert rig.committer.call(take) == 1
+
+
+def test_who_was_told_together_is_waited_for_and_who_comes_alone_waits_for_nobody(
+    sqlite_url: str, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "LINGER_EACH_S", 60.0)
+    monkeypatch.setattr(committer, "LINGER_S", 60.0)
+    results: list[Any] = []
+    with running(sqlite_url, tmp_path) as rig:
+        sizes: list[int] = []
+        rig.committer.committed = lambda writes, _seconds: sizes.append(writes)
+        assert rig.committer.call(take) == 1
+        assert rig.committer.call(take) == 2
+        rig.together(Call(take), Call(take), Call(take))
+        for _ in range(3):
+            rig.committer.put(Call(take), results.append)
+        until(lambda: len(results) == 3, 30, "as many came again as there were")
+        assert sizes[-1] == 3
+        rig.committer.put(Call(take), results.append)
+        assert len(results) == 3
+    assert results == [6, 7, 8, 9], "whoever stops the server waits for nobody"
 
 
 def test_whatever_is_queued_at_the_end_is_committed_and_nothing_after_it(sqlite_url: str, tmp_path) -> None:

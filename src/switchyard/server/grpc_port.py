@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
+import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from switchyard.errors import Unavailable
@@ -43,7 +44,7 @@ class GrpcPort:
 
     def __init__(self, yard: Yard) -> None:
         self._yard = yard
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="grpc", daemon=True)
         self._thread.start()
         self._server = self._on_loop(self._opened())

@@ -16,7 +16,7 @@ from switchyard.model.cluster import Load
 from switchyard.server.hub import Hub
 from switchyard.server.settings import Settings
 from switchyard.service.bulk import Bulk
-from switchyard.service.committer import Woken, Write
+from switchyard.service.committer import Told, Woken, Write
 from switchyard.service.context import Context
 from switchyard.service.fit import Fitting
 from switchyard.service.inquiries import QUOTES, Handing
@@ -24,7 +24,6 @@ from switchyard.service.lease import Leasing
 from switchyard.service.submit import Submit
 
 T = TypeVar("T")
-Told = list[tuple[Callable[[Any], None], Any]]
 log = structlog.get_logger()
 RECKON_S = 0.02
 # Threads that only reckon take turns at one interpreter: eight of them took four times as long for the same work. Two,
@@ -196,7 +195,7 @@ class Yard:
     def _deliver(self, told: Told) -> None:
         """On the committer's thread: one hop to the loop for the whole batch."""
         if self.loop is not None and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(_tell, told)
+            self.loop.call_soon_threadsafe(tell, told)
 
     def _after_commit(self, woken: Woken) -> None:
         """On the committer's thread, before the waiters are told: a caller sees its own change."""
@@ -206,7 +205,7 @@ class Yard:
             self.loop.call_soon_threadsafe(self.woken, woken)
 
 
-def _tell(told: Told) -> None:
+def tell(told: Told) -> None:
     for done, result in told:
         done(result)
 

@@ -1,4 +1,5 @@
-"""One committer per process: whatever waits goes into one transaction as soon as the last one returned.
+"""One committer per process: whatever waits goes into one transaction as soon as the last one returned, or a moment
+later if that one held several (`Committer._linger`).
 
 Acknowledged after the commit. A full queue answers Busy. A batch that fails is replayed one Write at a time, so one
 waiter's failure never harms another's. A conflict is a Write's result, never an exception of the batch.
@@ -14,6 +15,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
@@ -28,6 +30,9 @@ from switchyard.store.database import Database, Tx
 # What can wait (output) goes in beside what cannot: so little per transaction that a submit hardly notices.
 LATER_BATCH_BYTES = 2**20
 LATER_BYTES_MAX = 64 * 2**20  # waiting in memory; above: Busy, and whoever sent it tries again
+# How long a batch waits to be as large as the one before: for each write in that, and at most. Alone, none waits.
+LINGER_EACH_S = 0.0005
+LINGER_S = 0.01
 
 R = TypeVar("R")
 log = structlog.get_logger()
@@ -48,6 +53,7 @@ class Batch:
     tx: Tx
     now_us: int
     is_replay: bool = False
+    writes: int = 1  # that are in it
     events: list[dict[str, Any]] = field(default_factory=list)
     inserts: list[dict[str, Any]] = field(default_factory=list)
     after: list[dict[str, Any]] = field(default_factory=list)  # dependencies of the inserted jobs
@@ -120,6 +126,8 @@ class Call:
 
 
 Apply = Callable[[Batch, list[Any]], list[Any]]
+Told = list[tuple[Callable[[Any], None], Any]]  # who is told, and what
+Deliver = Callable[[Told], None]
 
 
 @dataclass(slots=True)
@@ -128,6 +136,7 @@ class _Item:
     done: Callable[[Any], None] | None  # told by `deliver`, on whatever thread that chooses
     future: Future[Any] | None
     size: int = 0  # in bytes, of what can wait
+    deliver: Deliver | None = None
 
 
 class Committer:
@@ -153,11 +162,13 @@ class Committer:
         self._batch_max = batch_max
         self._left_out = left_out or {}  # for the benchmark alone: writes answered without the database
         self._wake = threading.Condition()
+        self._told = 0  # how many writes the batch before had, if several
+        self._awaited = 1  # the thread is woken when so many wait
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
         # Set by the server: told after each commit, before the waiters are; and who tells them.
         self.after_commit: Callable[[Woken], None] = lambda _woken: None
-        self.deliver: Callable[[list[tuple[Callable[[Any], None], Any]]], None] = _deliver_here
+        self.deliver: Deliver = _deliver_here
         # And after each transaction: how many writes were in it, and how many seconds it took.
         self.committed: Callable[[int, float], None] = lambda _writes, _seconds: None
 
@@ -176,9 +187,10 @@ class Committer:
             self._wake.notify()
         self._thread.join(timeout_s)
 
-    def put(self, write: Write, done: Callable[[Any], None]) -> None:
-        """Queue a write; `done` gets its result, or an exception as a value."""
-        self._push(_Item(write, done, None))
+    def put(self, write: Write, done: Callable[[Any], None], *, deliver: Deliver | None = None) -> None:
+        """Queue a write; `done` gets its result, or an exception as a value. `deliver`: by whom, if not by the server's
+        own loop; told once for all of a batch."""
+        self._push(_Item(write, done, None, deliver=deliver))
 
     def put_later(self, write: Write, done: Callable[[Any], None], *, size: int) -> None:
         """Queue a write that lets others go first. `size`: its bytes, of which only some go into one transaction."""
@@ -212,7 +224,8 @@ class Committer:
             if len(self._queue) >= self._queue_max:
                 raise Busy(f"{self._queue_max} changes are waiting for the database.")
             self._queue.append(item)
-            self._wake.notify()
+            if len(self._queue) >= self._awaited:
+                self._wake.notify()
 
     def _run(self) -> None:
         while True:
@@ -221,6 +234,7 @@ class Committer:
                     self._wake.wait()
                 if not self._queue and not self._later:
                     return
+                self._linger()
                 items = [self._queue.popleft() for _ in range(min(len(self._queue), self._batch_max))]
                 items += self._take_later()
             results = self._commit(items)
@@ -229,6 +243,21 @@ class Committer:
                 self._database.tend()
             except Exception as exc:  # a full disk, a loop that is closing: the next batch may fare better
                 log.error("committer", exc_info=exc)
+
+    def _linger(self) -> None:
+        """Leave those who were told together a moment to come again together.
+
+        A transaction costs as much as some twenty writes in it. Taken as they come, writes of many that each wait for
+        their answer make small batches, which leave the thread they come through the less time to bring more.
+        """
+        if len(self._queue) < self._told and not self._is_closed:
+            self._awaited = self._told
+            self._wake.wait_for(
+                lambda: len(self._queue) >= self._awaited or self._is_closed, min(self._told * LINGER_EACH_S, LINGER_S)
+            )
+            self._awaited = 1
+        several = min(len(self._queue), self._batch_max)
+        self._told = several if several > 1 else 0
 
     def _take_later(self) -> list[_Item]:
         """One of what can wait, and more while it is little."""
@@ -247,7 +276,9 @@ class Committer:
         except Unavailable as exc:
             # The connection is gone: trying each would wait for a time-out each. The callers may try again.
             return [exc] * len(items)
-        except Exception:  # noqa: BLE001  whatever one Write did wrong, the others must not pay for it
+        except Exception as exc:  # noqa: BLE001  whatever one Write did wrong, the others must not pay for it
+            if isinstance(exc, YardError) and len(items) == 1 and isinstance(items[0].write, Call):
+                return [exc]  # its answer: nothing of it is stored
             return [self._commit_one(item) for item in items]
 
     def _commit_one(self, item: _Item) -> Any:
@@ -269,7 +300,7 @@ class Committer:
             return [self._left_out[type(item.write)](item.write) for item in items]
         began = perf_counter()
         with self._database.write() as tx:
-            batch = Batch(tx, self._now_us(), is_replay=is_replay)
+            batch = Batch(tx, self._now_us(), is_replay=is_replay, writes=len(items))
             batch.rows = jobs.job_lock(tx, (job for item in items for job in item.write.job_ids()))
             for kind, apply in self._appliers.items():
                 indexes = groups.get(kind, [])
@@ -296,17 +327,17 @@ class Committer:
             log.error("after a commit", exc_info=exc)
 
     def _settle(self, items: list[_Item], results: list[Any]) -> None:
-        told: list[tuple[Callable[[Any], None], Any]] = []
+        told: dict[Deliver, Told] = {}
         for item, result in zip(items, results, strict=True):
             if item.done is not None:
-                told.append((item.done, result))
+                told.setdefault(item.deliver or self.deliver, []).append((item.done, result))
             elif item.future is not None and not item.future.cancelled():
                 if isinstance(result, BaseException):
                     item.future.set_exception(result)
                 else:
                     item.future.set_result(result)
-        if told:
-            self.deliver(told)
+        for deliver, some in told.items():
+            deliver(some)
 
 
 def _number(batch: Batch) -> None:
@@ -327,15 +358,18 @@ def _number(batch: Batch) -> None:
 
 
 def apply_calls(batch: Batch, calls: list[Call]) -> list[Any]:
-    """Each call in its own savepoint: what it raises is its own result, and what it wrote is undone."""
+    """Each call in its own savepoint: what it raises is its own result, and what it wrote is undone.
+
+    One that is alone needs none: the whole transaction is undone.
+    """
     results: list[Any] = []
     for call in calls:
         kept = (len(batch.events), set(batch.clusters), set(batch.jobs), set(batch.versions), Counter(batch.freed))
         try:
-            with batch.tx.begin_nested():
+            with nullcontext() if batch.writes == 1 else batch.tx.begin_nested():
                 results.append(call.function(batch))
         except YardError as exc:
-            if isinstance(exc, Unavailable):
+            if batch.writes == 1 or isinstance(exc, Unavailable):
                 raise
             del batch.events[kept[0] :]
             batch.clusters, batch.jobs, batch.versions, batch.freed = kept[1:]
@@ -343,6 +377,6 @@ def apply_calls(batch: Batch, calls: list[Call]) -> list[Any]:
     return results
 
 
-def _deliver_here(told: list[tuple[Callable[[Any], None], Any]]) -> None:
+def _deliver_here(told: Told) -> None:
     for done, result in told:
         done(result)

@@ -24,7 +24,7 @@ from switchyard.service.bounds import decode_bounds
 from switchyard.service.committer import Batch
 from switchyard.service.queues import Usage, waiting_of
 from switchyard.service.report import adoption, life_of, record
-from switchyard.store import clusters, jobs, leases, ranges
+from switchyard.store import clusters, jobs, leases, ranges, restored
 from switchyard.store import crowds as store
 
 LOOK_PAST = 100  # jobs of all lanes together that are looked at behind those that do not fit
@@ -37,7 +37,7 @@ class LeaseAsk:
     agent_id: str
     cluster_id: str
     cluster: str
-    session: int
+    session: int | None  # none: it only polls, and begins no sessions
     want: int
     room: Room | None
     cancelling: frozenset[tuple[str, int]] = frozenset()
@@ -85,7 +85,7 @@ class Leasing:
         sessions = {agent: session for agent, (session, _) in standing.items()}
         paused = {agent for agent, (_, is_paused) in standing.items() if is_paused}
         asks = [replace(ask, want=0) if ask.agent_id in paused else ask for ask in asks]
-        valid = [ask for ask in asks if sessions.get(ask.agent_id) == ask.session]
+        valid = [ask for ask in asks if ask.agent_id in sessions and ask.session in (None, sessions[ask.agent_id])]
         wants: dict[str, int] = {}
         for ask in valid:
             if ask.want:
@@ -93,13 +93,14 @@ class Leasing:
         heads = leases.lease_heads(batch.tx, wants) if wants else {}
         looking = _Looking(batch, self._passed, heads)
         lines = self._lines(batch, heads)
-        cancels = _cancels(batch, [ask.agent_id for ask in valid]) if valid else {}
+        told = [ask.agent_id for ask in valid if ask.backend != POLLS]  # who only polls hears of no cancels here
+        cancels = _cancels(batch, told) if told else {}
         results: list[Any] = []
         given: list[tuple[str, str]] = []
         for ask in asks:
             if ask.agent_id not in sessions:
                 results.append(Gone("This agent was removed."))
-            elif sessions[ask.agent_id] != ask.session:
+            elif ask.session not in (None, sessions[ask.agent_id]):
                 results.append(Resync())
             else:
                 chosen = []
@@ -113,7 +114,7 @@ class Leasing:
                     for job, fence in cancels.get(ask.agent_id, [])
                     if (job, fence) not in ask.cancelling
                 ]
-                results.append(Given(ask.session, found, pending, []))
+                results.append(Given(sessions[ask.agent_id], found, pending, []))
         leases.lease_give(batch.tx, given, at_us=batch.now_us)
         looking.crowds.park()
         looking.arrays.flush()
@@ -348,11 +349,11 @@ def _cancels(batch: Batch, agent_ids: list[str]) -> dict[str, list[tuple[str, in
 
 def _adopted(batch: Batch, ask: SyncAsk, known: set[tuple[str, int]]) -> set[tuple[str, int]]:
     """What the agent has from before a restore, and the store knows nothing of: it goes on with it."""
-    restored = jobs.job_restored(batch.tx, sorted({job for job, _ in ask.inventory - known}))
-    if not restored:
+    live = restored.job_restored(batch.tx, sorted({job for job, _ in ask.inventory - known}))
+    if not live:
         return set()
     found: set[tuple[str, int]] = set()
-    for row in jobs.job_lock(batch.tx, restored).values():
+    for row in jobs.job_lock(batch.tx, live).values():
         fences = sorted(fence for job, fence in ask.inventory - known if job == row.id)
         step = adopt(life_of(row), fences[-1])  # of several the last one: the others were followed by it
         change = adoption(batch, row, ask.agent_id, step) if step is not None else None

@@ -7,7 +7,7 @@ own. What was received and not accepted comes back when the lease is over, and i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from switchyard.service.fleet import AgentEntry
 from switchyard.service.lease import Given, LeaseAsk, Leasing
 from switchyard.service.limits import FREED
 from switchyard.service.report import ReportWrite, Settled, apply_reports, archive, change_of, life_of, record
-from switchyard.store import clusters, handovers, jobs
+from switchyard.store import handovers, jobs
 
 HANDED_OVER = "handed over, end not reported"
 ANSWER_BYTES = 4 * 2**20 - 64 * 1024  # its clients take 4 MiB, of which the wire needs a little
@@ -57,9 +57,8 @@ def receive(
         raise Denied("request denied: this cluster was deleted.")
 
     def apply(batch: Batch) -> dict[int, str]:
-        session, _ = clusters.agent_sessions(batch.tx, [entry.id]).get(entry.id, (-1, False))
         ask = LeaseAsk(
-            entry.id, member.id, member.name, session, want=0, room=None, backend=POLLS, backends=member.backends
+            entry.id, member.id, member.name, session=None, want=0, room=None, backend=POLLS, backends=member.backends
         )
         found: dict[int, str] = {}
         spare, step = ANSWER_BYTES, STEP
@@ -84,7 +83,7 @@ def _take(
 ) -> dict[int, str] | None:
     """Lease and number so many; none, and nothing was done, if they do not fit."""
     before = len(batch.events)
-    with suppress(_TooMuch), batch.tx.begin_nested():
+    with suppress(_TooMuch), nullcontext() if room is None else batch.tx.begin_nested():
         given = leasing.apply_leases(batch, [ask])[0]
         if not isinstance(given, Given):
             raise given
@@ -102,24 +101,23 @@ def _size(texts: dict[int, str]) -> int:
 
 def _number(batch: Batch, cluster_id: str, leases: list[Lease]) -> list[Handed]:
     ids = [lease.job for lease in leases]
-    drawn = handovers.handover_undelivered(batch.tx, ids)
+    drawn, specs = handovers.handover_submitted(batch.tx, ids)
     handovers.handover_receive(
         batch.tx,
         [
-            {"number": drawn[lease.job].number, "fence": lease.fence, "received_us": batch.now_us}
+            {"number": drawn[lease.job], "fence": lease.fence, "received_us": batch.now_us}
             for lease in leases
             if lease.job in drawn
         ],
     )
     fresh = [lease for lease in leases if lease.job not in drawn]
-    specs = handovers.handover_jobspecs(batch.tx, ids)
     numbers = handovers.handover_insert(
         batch.tx,
         [handover_row(lease.job, cluster_id, fence=lease.fence, received_us=batch.now_us) for lease in fresh],
     )
     refuse_full(numbers)
     number_of = dict(zip((lease.job for lease in fresh), numbers, strict=True))
-    number_of |= {job: row.number for job, row in drawn.items()}
+    number_of |= drawn
     return [Handed(number_of[lease.job], lease, specs.get(lease.job)) for lease in leases]
 
 
@@ -191,6 +189,8 @@ def _given(context: Context, entry: AgentEntry, numbers: Sequence[int]) -> dict[
 
 def _look_again(batch: Batch, rows: Iterable[handovers.Row]) -> None:
     """The jobs are locked; but another call of this very batch may have changed them since."""
+    if batch.writes == 1:
+        return
     batch.rows |= jobs.job_lock(batch.tx, [row.job_id for row in rows])
 
 

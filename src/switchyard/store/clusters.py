@@ -117,16 +117,19 @@ def agent_settle_rotation(tx: Tx, agent_id: str, hash_: str) -> bool:
     return tx.execute(statement).rowcount > 0
 
 
+# Built once, as each that is asked with every poll: making a statement anew costs more than running it.
+_SESSIONS = (
+    sa.select(agents.c.id, agents.c.session, agents.c.is_paused)
+    .where(agents.c.id.in_(sa.bindparam("ids", expanding=True)), agents.c.deleted_us.is_(None))
+    .order_by(agents.c.id)
+    .with_for_update(read=True)
+)
+
+
 def agent_sessions(tx: Tx, agent_ids: list[str]) -> dict[str, tuple[int, bool]]:
     """The session of each and whether it is paused, held until the commit: a sync or a pause elsewhere waits, and a
     sync then sees the leases given here."""
-    query = (
-        sa.select(agents.c.id, agents.c.session, agents.c.is_paused)
-        .where(agents.c.id.in_(sorted(agent_ids)), agents.c.deleted_us.is_(None))
-        .order_by(agents.c.id)
-        .with_for_update(read=True)
-    )
-    return {row.id: (row.session, bool(row.is_paused)) for row in tx.execute(query)}
+    return {row.id: (row.session, bool(row.is_paused)) for row in tx.execute(_SESSIONS, {"ids": sorted(agent_ids)})}
 
 
 def agent_seen(tx: Tx, seen: dict[str, tuple[int, str | None]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +66,9 @@ class Database:
 
     def tend(self) -> None:
         """Called by the writer between two batches: a WAL above the bound is folded back into the file."""
-        if self._wal is not None and self._wal.exists() and self._wal.stat().st_size > WAL_BYTES_MAX:
-            self._pragma(self.writer, "wal_checkpoint(RESTART)")
+        with suppress(FileNotFoundError):
+            if self._wal is not None and self._wal.stat().st_size > WAL_BYTES_MAX:
+                self._pragma(self.writer, "wal_checkpoint(RESTART)")
 
     def close(self) -> None:
         self.writer.dispose()

@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.schema import COUNTED, OPEN, handovers
 
@@ -15,68 +16,90 @@ Row = sa.Row[*tuple[Any, ...]]
 NUMBER_MAX = 2**31 - 1  # what the wire holds
 
 
+# Statements are built once: making one anew costs more than running it, and each call of a cluster runs several.
+_SERIAL = sa.func.pg_get_serial_sequence("handovers", "number")
+_DRAW = sa.select(sa.func.nextval(_SERIAL)).select_from(sa.func.generate_series(1, sa.bindparam("count")))
+_DRAWN = sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'handovers'")
+_INSERT = sa.insert(handovers)
+
+
 def handover_insert(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[int]:
     """Draw a number for each, in order."""
-    statement = sa.insert(handovers).returning(handovers.c.number, sort_by_parameter_order=True)
-    return list(tx.execute(statement, list(rows)).scalars()) if rows else []
+    if not rows:
+        return []
+    if dialect.is_postgresql(tx):
+        numbers = sorted(tx.execute(_DRAW, {"count": len(rows)}).scalars())
+    else:  # nobody else writes until the commit
+        drawn = tx.execute(_DRAWN).scalar() or 0
+        numbers = list(range(drawn + 1, drawn + 1 + len(rows)))
+    tx.execute(_INSERT, [{"number": number, **row} for number, row in zip(numbers, rows, strict=True)])
+    return numbers
 
 
 def handover_skip(tx: Tx, count: int) -> None:
     """Leave out so many numbers, as far as there are any left."""
-    if tx.dialect.name == "postgresql":
-        drawn = "pg_get_serial_sequence('handovers', 'number')"
-        tx.execute(
-            sa.text(f"SELECT setval({drawn}, least(nextval({drawn}) + :count, :most))"),
-            {"count": count, "most": NUMBER_MAX},
-        )
+    if dialect.is_postgresql(tx):
+        tx.execute(sa.select(sa.func.setval(_SERIAL, sa.func.least(sa.func.nextval(_SERIAL) + count, NUMBER_MAX))))
         return
-    known = tx.execute(sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'handovers'")).scalar()
+    known = tx.execute(_DRAWN).scalar()
     words = "UPDATE sqlite_sequence SET seq = :seq WHERE name = 'handovers'"
     if known is None:  # none was drawn yet
         words = "INSERT INTO sqlite_sequence (name, seq) VALUES ('handovers', :seq)"
     tx.execute(sa.text(words), {"seq": min((known or 0) + count, NUMBER_MAX)})
 
 
-def handover_undelivered(tx: Tx, job_ids: Sequence[str]) -> dict[str, Row]:
-    """By job, the number that was drawn at its submit and was never received."""
-    query = sa.select(handovers).where(handovers.c.job_id.in_(job_ids), handovers.c.fence.is_(None))
-    return {row.job_id: row for row in tx.execute(query)}
+_SUBMITTED = sa.select(handovers.c.number, handovers.c.job_id, handovers.c.fence, handovers.c.jobspec).where(
+    handovers.c.job_id.in_(sa.bindparam("jobs", expanding=True)),
+    sa.or_(handovers.c.jobspec.is_not(None), handovers.c.fence.is_(None)),
+)
 
 
-def handover_jobspecs(tx: Tx, job_ids: Sequence[str]) -> dict[str, str]:
-    """By job, its jobspec as its submitter wrote it."""
-    query = sa.select(handovers.c.job_id, handovers.c.jobspec).where(
-        handovers.c.job_id.in_(job_ids), handovers.c.jobspec.is_not(None)
-    )
-    return {row.job_id: row.jobspec for row in tx.execute(query)}
+def handover_submitted(tx: Tx, job_ids: Sequence[str]) -> tuple[dict[str, int], dict[str, str]]:
+    """By job, the number that was drawn at its submit and was never received; and its jobspec as it was written."""
+    rows = list(tx.execute(_SUBMITTED, {"jobs": job_ids}))
+    undelivered = {row.job_id: row.number for row in rows if row.fence is None}
+    return undelivered, {row.job_id: row.jobspec for row in rows if row.jobspec is not None}
+
+
+_RECEIVE = (
+    sa.update(handovers)
+    .where(handovers.c.number == sa.bindparam("the_number"))
+    .values(fence=sa.bindparam("fence"), received_us=sa.bindparam("received_us"), is_open=True)
+)
 
 
 def handover_receive(tx: Tx, rows: Sequence[dict[str, Any]]) -> None:
     """These numbers are delivered: `number`, `fence`, `received_us`."""
-    statement = (
-        sa.update(handovers)
-        .where(handovers.c.number == sa.bindparam("the_number"))
-        .values(fence=sa.bindparam("fence"), received_us=sa.bindparam("received_us"), is_open=True)
-    )
     if rows:
-        tx.execute(statement, [{**row, "the_number": row["number"]} for row in rows])
+        tx.execute(_RECEIVE, [{**row, "the_number": row["number"]} for row in rows])
+
+
+_GET = sa.select(handovers).where(
+    handovers.c.number.in_(sa.bindparam("numbers", expanding=True)),
+    handovers.c.cluster_id == sa.bindparam("cluster"),
+    handovers.c.fence.is_not(None),
+)
 
 
 def handover_get(tx: Tx, cluster_id: str, numbers: Sequence[int]) -> dict[int, Row]:
     """Those of these numbers that this cluster was given."""
     wanted = sorted(number for number in set(numbers) if 0 < number <= NUMBER_MAX)
-    query = sa.select(handovers).where(
-        handovers.c.number.in_(wanted), handovers.c.cluster_id == cluster_id, handovers.c.fence.is_not(None)
-    )
-    return {row.number: row for row in tx.execute(query)}
+    return {row.number: row for row in tx.execute(_GET, {"numbers": wanted, "cluster": cluster_id})}
+
+
+_OVERDUE = (
+    sa.select(handovers)
+    .where(sa.text(OPEN), handovers.c.received_us < sa.bindparam("before_us"))
+    .order_by(handovers.c.received_us)
+    .limit(sa.bindparam("most"))
+)
+_OVERDUE_OF_ONE = _OVERDUE.where(handovers.c.cluster_id == sa.bindparam("cluster"))
 
 
 def handover_overdue(tx: Tx, *, received_before_us: int, limit: int, cluster_id: str | None = None) -> list[Row]:
     """Received long ago, and not accepted."""
-    query = sa.select(handovers).where(sa.text(OPEN), handovers.c.received_us < received_before_us)
-    if cluster_id is not None:
-        query = query.where(handovers.c.cluster_id == cluster_id)
-    return list(tx.execute(query.order_by(handovers.c.received_us).limit(limit)))
+    query = _OVERDUE if cluster_id is None else _OVERDUE_OF_ONE
+    return list(tx.execute(query, {"before_us": received_before_us, "most": limit, "cluster": cluster_id}))
 
 
 def handover_still_open(tx: Tx, numbers: Sequence[int]) -> list[Row]:
@@ -84,11 +107,17 @@ def handover_still_open(tx: Tx, numbers: Sequence[int]) -> list[Row]:
     return list(tx.execute(sa.select(handovers).where(handovers.c.number.in_(sorted(numbers)), sa.text(OPEN))))
 
 
+_CLOSE = (
+    sa.update(handovers)
+    .where(handovers.c.number.in_(sa.bindparam("numbers", expanding=True)))
+    .values(is_open=False, accepted_us=sa.bindparam("at_us"), is_counted=sa.bindparam("is_accepted"))
+)
+
+
 def handover_close(tx: Tx, numbers: Sequence[int], *, accepted_us: int | None) -> None:
     """Accepted, or (no time) taken back."""
-    statement = sa.update(handovers).where(handovers.c.number.in_(sorted(numbers)))
     if numbers:
-        tx.execute(statement.values(is_open=False, accepted_us=accepted_us, is_counted=accepted_us is not None))
+        tx.execute(_CLOSE, {"numbers": sorted(numbers), "at_us": accepted_us, "is_accepted": accepted_us is not None})
 
 
 def handover_unreported(tx: Tx, *, accepted_before_us: int, limit: int) -> list[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -271,24 +271,16 @@ def _has_label(key: str, value: str) -> sa.ColumnElement[bool]:
     return sa.func.replace(jobs.c.labels, pair, "") != jobs.c.labels
 
 
+# Built once, as `_change` below: making a statement anew costs more than running it.
+_LOCK = sa.select(jobs).where(jobs.c.id.in_(sa.bindparam("ids", expanding=True))).order_by(jobs.c.id).with_for_update()
+
+
 def job_lock(tx: Tx, job_ids: Iterable[str]) -> dict[str, Row]:
     """Lock jobs for change, in id order: two replicas that lock in arrival order deadlock."""
     ids = sorted(set(job_ids))
     found: dict[str, Row] = {}
     for start in range(0, len(ids), LOCKS_MAX):
-        some = ids[start : start + LOCKS_MAX]
-        query = sa.select(jobs).where(jobs.c.id.in_(some)).order_by(jobs.c.id).with_for_update()
-        found |= {row.id: row for row in tx.execute(query)}
-    return found
-
-
-def job_restored(tx: Tx, job_ids: Sequence[str]) -> list[str]:
-    """Those of these jobs that come from a backup and were live in it."""
-    found: list[str] = []
-    for start in range(0, len(job_ids), LOCKS_MAX):
-        some = job_ids[start : start + LOCKS_MAX]
-        query = sa.select(jobs.c.id).where(jobs.c.id.in_(some), jobs.c.fence_floor.is_not(None), jobs.c.array.is_(None))
-        found += tx.execute(query).scalars()
+        found |= {row.id: row for row in tx.execute(_LOCK, {"ids": ids[start : start + LOCKS_MAX]})}
     return found
 
 
@@ -299,8 +291,13 @@ def job_change(tx: Tx, changes: dict[str, dict[str, Any]]) -> None:
         change = changes[job_id]
         by_columns.setdefault(tuple(sorted(change)), []).append({"the_id": job_id} | change)
     for columns, rows in by_columns.items():
-        statement = sa.update(jobs).where(jobs.c.id == sa.bindparam("the_id"))
-        tx.execute(statement.values({name: sa.bindparam(name) for name in columns}), rows)
+        tx.execute(_change(columns), rows)
+
+
+@lru_cache(maxsize=256)
+def _change(columns: tuple[str, ...]) -> sa.Update:
+    statement = sa.update(jobs).where(jobs.c.id == sa.bindparam("the_id"))
+    return statement.values({name: sa.bindparam(name) for name in columns})
 
 
 TOKEN_COLUMNS = (

@@ -76,16 +76,24 @@ def lease_heads(tx: Tx, wants: dict[str, int]) -> dict[str, list[Row]]:
     return found
 
 
+_GIVE = (
+    sa.update(jobs)
+    .where(jobs.c.id == sa.bindparam("the_id"), sa.text(READY))
+    .values(
+        agent_id=sa.bindparam("the_agent"),
+        leased_us=sa.bindparam("at_us"),
+        is_ready=False,
+        expires_us=None,
+        late_from_us=None,
+    )
+)
+
+
 def lease_give(tx: Tx, given: list[tuple[str, str]], *, at_us: int) -> None:
     """Give each job to an agent. The jobs are locked by `lease_heads` in this transaction."""
-    statement = (
-        sa.update(jobs)
-        .where(jobs.c.id == sa.bindparam("the_id"), sa.text(READY))
-        .values(agent_id=sa.bindparam("the_agent"), leased_us=at_us, is_ready=False, expires_us=None, late_from_us=None)
-    )
-    rows = [{"the_id": job, "the_agent": agent} for job, agent in sorted(given)]
+    rows = [{"the_id": job, "the_agent": agent, "at_us": at_us} for job, agent in sorted(given)]
     if rows:
-        tx.execute(statement, rows)
+        tx.execute(_GIVE, rows)
 
 
 def lease_clusters_ready(tx: Tx) -> list[str]:
@@ -113,13 +121,15 @@ def held_count(tx: Tx, agent_ids: list[str]) -> int:
     return int(tx.execute(of_jobs).scalar_one() + tx.execute(of_arrays).scalar_one())
 
 
+_CANCELS = sa.select(jobs.c.id, jobs.c.fence, jobs.c.agent_id).where(
+    jobs.c.agent_id.in_(sa.bindparam("agents", expanding=True)), sa.text(CANCELLING)
+)
+
+
 def held_cancels(tx: Tx, agent_ids: list[str]) -> dict[str, list[Row]]:
     """Attempts whose end was asked for, by the agent that has them."""
-    query = sa.select(jobs.c.id, jobs.c.fence, jobs.c.agent_id).where(
-        jobs.c.agent_id.in_(sorted(agent_ids)), sa.text(CANCELLING)
-    )
     found: dict[str, list[Row]] = {}
-    for row in tx.execute(query):
+    for row in tx.execute(_CANCELS, {"agents": sorted(agent_ids)}):
         found.setdefault(row.agent_id, []).append(row)
     return found
 

@@ -68,18 +68,20 @@ def range_held_by(tx: Tx, agent_id: str) -> list[Row]:
     return list(tx.execute(query.order_by(ranges.c.job_id, ranges.c.fence)))
 
 
+_CANCELS = (
+    sa.select(ranges.c.job_id, ranges.c.fence, ranges.c.agent_id, ranges.c.tasks, jobs.c.cancel_us)
+    .join(jobs, jobs.c.id == ranges.c.job_id)
+    .where(
+        ranges.c.agent_id.in_(sa.bindparam("agents", expanding=True)),
+        _LIVE,
+        sa.or_(ranges.c.is_cancelling, jobs.c.cancel_us.is_not(None)),
+    )
+)
+
+
 def range_cancels(tx: Tx, agent_ids: list[str]) -> list[Row]:
     """Live ranges with tasks whose end was asked for, of these agents."""
-    query = (
-        sa.select(ranges.c.job_id, ranges.c.fence, ranges.c.agent_id, ranges.c.tasks, jobs.c.cancel_us)
-        .join(jobs, jobs.c.id == ranges.c.job_id)
-        .where(
-            ranges.c.agent_id.in_(sorted(agent_ids)),
-            _LIVE,
-            sa.or_(ranges.c.is_cancelling, jobs.c.cancel_us.is_not(None)),
-        )
-    )
-    return list(tx.execute(query))
+    return list(tx.execute(_CANCELS, {"agents": sorted(agent_ids)}))
 
 
 def range_of_silent(tx: Tx, *, seen_before_us: int, limit: int) -> list[Row]:

@@ -6,6 +6,7 @@ old database, or a restored one that is still marked.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ import sqlalchemy as sa
 from switchyard.store.database import MIGRATION_LOCK, Database, Tx
 from switchyard.store.events import counter_raise, counter_take
 from switchyard.store.handovers import handover_skip
+from switchyard.store.jobs import LOCKS_MAX
 from switchyard.store.schema import agents, audit, jobs, leaders
 
 Row = sa.Row[*tuple[Any, ...]]
@@ -100,3 +102,13 @@ def _hold_back(tx: Tx, *, until_us: int) -> None:
             wake_us=later,
         )
     )
+
+
+def job_restored(tx: Tx, job_ids: Sequence[str]) -> list[str]:
+    """Those of these jobs that come from a backup and were live in it."""
+    found: list[str] = []
+    for start in range(0, len(job_ids), LOCKS_MAX):
+        some = job_ids[start : start + LOCKS_MAX]
+        query = sa.select(jobs.c.id).where(jobs.c.id.in_(some), jobs.c.fence_floor.is_not(None), jobs.c.array.is_(None))
+        found += tx.execute(query).scalars()
+    return found

@@ -20,7 +20,8 @@ from switchyard.server.flyte.status import message_of
 from switchyard.server.grpc_message import reader, refuse_unreadable
 from switchyard.server.rainbow import calls
 from switchyard.server.rainbow.messages import GRAPH, HANDOVER, SCHEDULER, SatisfyResponse, message
-from switchyard.server.yard import COMMIT_S_MAX, Yard, resolve
+from switchyard.server.yard import COMMIT_S_MAX, Yard, resolve, tell
+from switchyard.service.committer import Deliver, Told
 from switchyard.service.rainbow import Numbered, NumberedInsert
 from switchyard.service.submit import TakesLong
 
@@ -41,7 +42,15 @@ def handlers(yard: Yard) -> tuple[grpc.GenericRpcHandler, ...]:
     threads = ThreadPoolExecutor(THREADS, thread_name_prefix="rainbow")
     cold = {**calls.SCHEDULER, **calls.HANDOVER}
     by_name: dict[str, Serve] = {name: partial(_in_thread, threads, partial(call, yard)) for name, call in cold.items()}
-    by_name |= {"SubmitJob": partial(_submit, threads, yard), "Satisfy": partial(_satisfy, threads, Satisfy(yard))}
+    loop = asyncio.get_running_loop()
+
+    def deliver(told: Told) -> None:
+        loop.call_soon_threadsafe(tell, told)
+
+    by_name |= {
+        "SubmitJob": partial(_submit, threads, yard, deliver),
+        "Satisfy": partial(_satisfy, threads, Satisfy(yard)),
+    }
     return tuple(_service(service, by_name) for service in (SCHEDULER, HANDOVER, GRAPH))
 
 
@@ -50,7 +59,7 @@ async def _in_thread(threads: ThreadPoolExecutor, call: Callable[[Any], Any], re
     return await asyncio.get_running_loop().run_in_executor(threads, call, request)
 
 
-async def _submit(threads: ThreadPoolExecutor, yard: Yard, request: Any) -> Any:
+async def _submit(threads: ThreadPoolExecutor, yard: Yard, deliver: Deliver, request: Any) -> Any:
     """Decided here, or on a thread where that may take long; committed without one: hundreds may wait for a commit."""
     try:
         decided = calls.submit_decide(yard, request, is_quick=True)
@@ -58,19 +67,10 @@ async def _submit(threads: ThreadPoolExecutor, yard: Yard, request: Any) -> Any:
         decided = await _in_thread(threads, partial(calls.submit_again, yard), request)
     if not isinstance(decided, NumberedInsert):
         return decided
-    return calls.submitted(await _committed(yard, decided))
-
-
-async def _committed(yard: Yard, write: NumberedInsert) -> Numbered:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Numbered] = loop.create_future()
-
-    def done(result: Any) -> None:
-        loop.call_soon_threadsafe(resolve, future, result)
-
-    yard.context.committer.put(write, done)
+    future: asyncio.Future[Numbered] = asyncio.get_running_loop().create_future()
+    yard.context.committer.put(decided, partial(resolve, future), deliver=deliver)
     async with asyncio.timeout(COMMIT_S_MAX):
-        return await future
+        return calls.submitted(await future)
 
 
 async def _satisfy(threads: ThreadPoolExecutor, satisfy: Satisfy, request: Any) -> bytes:
