@@ -41,6 +41,7 @@ def test_a_day_of_faults(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", [*SEEDS, random.SystemRandom().randrange(10**6)])
 def test_a_long_day_of_faults(tmp_path: Path, seed: int) -> None:
     _survive(tmp_path, seed, jobs=20_000)
