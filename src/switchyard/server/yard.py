@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from switchyard.errors import Unavailable, YardError
+from switchyard.errors import Busy, Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.server.hub import Hub
 from switchyard.server.settings import Settings
@@ -29,6 +29,7 @@ RECKON_S = 0.02
 # Threads that only reckon take turns at one interpreter: eight of them took four times as long for the same work. Two,
 # so that one question that takes seconds does not hold up all others.
 RECKONERS = 2
+TURNS_MAX = 1000  # decisions that wait for them
 COMMIT_S_MAX = 30.0  # an accepted change waits no longer for its commit
 READY_S = 5.0  # without an answer of the database for this long, a balancer should ask another replica
 LOADED = frozenset({"access", "clusters", "layout", "policy", "tokens"})  # what is kept in memory here
@@ -49,6 +50,7 @@ class Yard:
         self.hub = Hub()
         self.threads = ThreadPoolExecutor(settings.bounds.threads, thread_name_prefix="use-case")
         self.reckoners = ThreadPoolExecutor(RECKONERS, thread_name_prefix="reckon")
+        self._turns = 0  # who waits for them
         self.parked: dict[str, int] = {}  # agent → polls parked here
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
         self.streams = 0  # followers of events connected here
@@ -117,8 +119,14 @@ class Yard:
 
     async def in_turn(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Run what only reckons, and may take long."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.reckoners, partial(function, *arguments, **named))
+        if self._turns >= TURNS_MAX:
+            raise Busy(f"{TURNS_MAX} decisions that take long are waiting.")
+        self._turns += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self.reckoners, partial(function, *arguments, **named))
+        finally:
+            self._turns -= 1
 
     def seen(self, agent_id: str, load: Load | None) -> None:
         """An agent spoke: it is alive, and this is how its cluster is."""

@@ -337,7 +337,10 @@ class Committer:
                 else:
                     item.future.set_result(result)
         for deliver, some in told.items():
-            deliver(some)
+            try:
+                deliver(some)
+            except Exception as exc:  # a loop that is closing: the others are told all the same
+                log.error("committer", exc_info=exc)
 
 
 def _number(batch: Batch) -> None:
@@ -364,15 +367,18 @@ def apply_calls(batch: Batch, calls: list[Call]) -> list[Any]:
     """
     results: list[Any] = []
     for call in calls:
-        kept = (len(batch.events), set(batch.clusters), set(batch.jobs), set(batch.versions), Counter(batch.freed))
+        lists: tuple[list[Any], ...] = (batch.events, batch.inserts, batch.after, batch.settled)
+        lengths = [len(each) for each in lists]
+        kept = (set(batch.clusters), set(batch.jobs), set(batch.versions), Counter(batch.freed), set(batch.asked))
         try:
             with nullcontext() if batch.writes == 1 else batch.tx.begin_nested():
                 results.append(call.function(batch))
         except YardError as exc:
             if batch.writes == 1 or isinstance(exc, Unavailable):
                 raise
-            del batch.events[kept[0] :]
-            batch.clusters, batch.jobs, batch.versions, batch.freed = kept[1:]
+            for each, length in zip(lists, lengths, strict=True):
+                del each[length:]
+            batch.clusters, batch.jobs, batch.versions, batch.freed, batch.asked = kept
             results.append(exc)
     return results
 

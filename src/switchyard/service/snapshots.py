@@ -196,22 +196,27 @@ class Snapshots:
             fleet, world, layout = self.fleet, self.world, self.laid.layout
             horizon_us = self._now_us() - self.silent_after_us
             live = frozenset(agent for agent, at_us in self.seen.copy().items() if at_us > horizon_us)
-            before, self._reckoned = self._reckoned, (fleet, live)
+            before = self._reckoned
             rows: Iterable[ClusterEntry] = fleet.rows.values()
             if fleet is before[0]:
                 turned = {fleet.agents[agent].cluster_id for agent in live ^ before[1] if agent in fleet.agents}
                 rows = [fleet.rows[cluster] for cluster in turned if cluster in fleet.rows]
-            new = {row.id: member for row in rows if (member := self._member(row, fleet)) != world.by_id.get(row.id)}
+            judged = (self._member(row, fleet, live) for row in rows)
+            new = {member.id: member for member in judged if member != world.by_id.get(member.id)}
             is_same = layout.pools is world.pools and layout.labels is world.labels
             if is_same and not new and fleet.rows.keys() == world.by_id.keys():
+                self._reckoned = (fleet, live)
                 return False
             self._world_number += 1
             members = [new.get(cluster) or world.by_id[cluster] for cluster in fleet.rows]
             self.world = World.of(self._world_number, members, layout=layout, after=world)
+            self._reckoned = (fleet, live)  # last: what failed is reckoned again
             return True
 
-    def _member(self, row: ClusterEntry, fleet: Fleet) -> Member:
-        health, reason = self._health(row, fleet)
+    def _member(self, row: ClusterEntry, fleet: Fleet, live: Collection[str]) -> Member:
+        agents = fleet.by_cluster.get(row.id, ())
+        alive = [each for each in agents if each in live or fleet.agents[each].backend == POLLS]
+        health, reason = self._health(row, fleet, alive)
         return Member(
             id=row.id,
             name=row.name,
@@ -222,10 +227,10 @@ class Snapshots:
             is_private=row.is_private,
             backends=frozenset(fleet.agents[agent].backend for agent in fleet.by_cluster.get(row.id, ())),
             is_interruptible=row.labels.get(INTERRUPTIBLE) == "true",
-            is_silent=health is Health.CORDONED and not any(map(self.is_live, fleet.by_cluster.get(row.id, ()))),
+            is_silent=health is Health.CORDONED and not alive,
         )
 
-    def _health(self, row: ClusterEntry, fleet: Fleet) -> tuple[Health, str]:
+    def _health(self, row: ClusterEntry, fleet: Fleet, live: list[str]) -> tuple[Health, str]:
         if row.is_cordoned:
             return Health.CORDONED, row.reason
         agents = fleet.by_cluster.get(row.id, ())
@@ -233,7 +238,6 @@ class Snapshots:
             return Health.DOWN, "no agent has joined"
         if row.graph is None:
             return Health.DOWN, "its agent has not told what it has"
-        live = [agent for agent in agents if self.is_live(agent)]
         if not live:
             return Health.DOWN, "its agent is silent"
         if all(fleet.agents[agent].is_paused for agent in live):

@@ -154,11 +154,14 @@ class RedisPools:
         return given == b"1"
 
     def release_many(self, namespace: str, claims: Iterable[Claim]) -> list[bool]:
-        found: list[bool] = []
-        for (project, domain), group in groupby(claims, key=itemgetter(2, 3)):
+        listed = list(claims)
+        found = [False] * len(listed)
+        places = sorted(range(len(listed)), key=lambda place: listed[place][2:4])
+        for (project, domain), group in groupby(places, key=lambda place: listed[place][2:4]):
             while some := list(islice(group, CLAIMS_MAX)):
-                given: bytes = self._do(namespace, "give", *_keys(project, domain, some))[1]
-                found += [each == ord("1") for each in given]
+                given: bytes = self._do(namespace, "give", *_keys(project, domain, (listed[each] for each in some)))[1]
+                for place, answer in zip(some, given, strict=True):
+                    found[place] = answer == ord("1")
         return found
 
     def stand(self, namespace: str) -> Standing:

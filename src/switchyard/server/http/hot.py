@@ -80,17 +80,24 @@ async def _decide(
 ) -> JobInsert:
     """A no is final, so it is never said from a snapshot that another replica may have outdated."""
     try:
-        try:
-            write = yard.submit.decide(actor, request, key=key, body=body, is_quick=True)
-        except TakesLong:
-            write = await yard.in_turn(yard.submit.decide, actor, request, key=key, body=body)
+        write = await _decide_once(yard, actor, request, key=key, body=body)
         if write.created.state != State.REJECTED.value:
             return write
     except (BadRequest, Denied, PolicyRefused):
         pass
     await yard.in_thread(yard.context.snapshots.refresh)
     actor = await authenticate_user(yard, scope)  # with the grants of now
-    return await yard.in_turn(yard.submit.decide, actor, request, key=key, body=body)
+    return await _decide_once(yard, actor, request, key=key, body=body)
+
+
+async def _decide_once(yard: Yard, actor: Actor, request: JobRequest, *, key: str | None, body: bytes) -> JobInsert:
+    """Here where that is quick; on a thread where the database may be asked; else where reckoning takes turns."""
+    if not yard.submit.is_quick(request):
+        return await yard.in_thread(yard.submit.decide, actor, request, key=key, body=body)
+    try:
+        return yard.submit.decide(actor, request, key=key, body=body, is_quick=True)
+    except TakesLong:
+        return await yard.in_turn(yard.submit.decide, actor, request, key=key, body=body)
 
 
 def _idempotency_key(scope: Scope) -> str | None:
