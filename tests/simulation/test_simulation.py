@@ -75,7 +75,7 @@ def _request(day: Day) -> JobRequest:
     fields: dict[str, Any] = {"cores": chance.choice((1, 1, 2, 4)), "priority": chance.choice((0, 0, 0, 5))}
     fields["pool"] = POOL if chance.random() < 0.8 else None
     fields["on_lost"] = chance.choice(("wait", "wait", "requeue"))
-    if chance.random() < 0.1:
+    if chance.random() < 0.04:  # just more than there are licences for
         fields["tokens"] = {LICENCE: 1}
     if fields["on_lost"] == "requeue":
         fields["lost_after"] = "200s"
