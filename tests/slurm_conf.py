@@ -28,6 +28,7 @@ class Spec:
     gpus: int = 0
     gpu_type: str = ""
     accounting: bool = False
+    sample_s: int = 1  # how often a job's memory is looked at; Slurm's own default is 30
     root: str = ""
     extra: tuple[str, ...] = ()  # further lines of slurm.conf
     hosts: str = ""  # how the nodes' names begin. Two clusters on one machine may have one name, but not one cgroup
@@ -91,7 +92,7 @@ def slurm_conf(spec: Spec, site: Site, ports: Ports) -> str:
         f"TaskPlugin={'task/cgroup' if site.has_memory_cgroup else 'task/none'}",
         "JobAcctGatherType=jobacct_gather/linux",
         f"JobAcctGatherParams={'NoOverMemoryKill' if site.has_memory_cgroup else 'OverMemoryKill'}",
-        "JobAcctGatherFrequency=task=1",
+        f"JobAcctGatherFrequency=task={spec.sample_s}",
         "MpiDefault=none",
         "PropagateResourceLimits=NONE",
         "MailProg=/bin/true",

@@ -106,7 +106,9 @@ def test_one_task_of_an_array_is_cancelled_alone(yard: Yard) -> None:
 
 def test_one_task_of_an_array_is_tried_again_alone(yard: Yard) -> None:
     mark = yard.stage.folder / "tried"
-    text = f"[ $SWITCHYARD_ARRAY_INDEX != 1 ] || [ -e {mark} ] || {{ touch {mark}; exit 7; }}"
+    text = (
+        f'echo "$SWITCHYARD_ATTEMPT"; [ $SWITCHYARD_ARRAY_INDEX != 1 ] || [ -e {mark} ] || {{ touch {mark}; exit 7; }}'
+    )
     flags = ["--cluster", "beta", "--array", "0-2", "--retry", "1", "--backoff", "1s"]
     job = submit(yard, *flags, "--", "sh", "-c", text)
     assert yard.stage.ended(job, timeout_s=END_S)["state"] == State.SUCCEEDED
@@ -116,6 +118,7 @@ def test_one_task_of_an_array_is_tried_again_alone(yard: Yard) -> None:
     assert len({row.split()[0] for row in said.splitlines() if job in row}) == 2, (
         "one for all, and one for the second try"
     )
+    assert [yard.stage.yard("logs", job, "--task", task).stdout for task in "012"] == ["1\n", "2\n", "1\n"]
 
 
 def test_what_it_used_is_shown(yard: Yard) -> None:

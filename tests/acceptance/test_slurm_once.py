@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,6 +143,9 @@ def _kill_accounting(yard: Yard, chance: random.Random) -> None:
 def assert_once_or_excused(ledger: Ledger, jobs: dict[str, Job]) -> None:
     """No command ran twice; who succeeded ran; who did not was lost by its cluster, and says so."""
     runs = ledger.runs()
+    ends = Counter(job.state.value for job in jobs.values())
+    twice = sum(count > 1 for count in runs.values())
+    print(f"{len(jobs)} jobs: {dict(ends)}; commands that ran: {len(runs)}, more than once: {twice}")
     assert set(runs) <= set(jobs), "a job ran that nobody knows of"
     assert {job: count for job, count in runs.items() if count > 1} == {}, "ran more than once"
     done = [job for job in jobs.values() if job.state is State.SUCCEEDED]

@@ -59,6 +59,7 @@ class ArrayMachine(RuleBasedStateMachine):
         )
         self.job = self.rig.submit(request).id
         self.ok: set[int] = set()
+        self.handed: dict[int, set[int]] = {}  # an index → the fences it was given out under
         self.fence = 0
         self.end: Any = None
 
@@ -87,6 +88,11 @@ class ArrayMachine(RuleBasedStateMachine):
             for index in range(lease.lo, lease.hi + 1)
         ]
         assert len(found) == len(set(found))
+        for _, fence, index in found:
+            self.handed.setdefault(index, set()).add(fence)
+        for lease in given:
+            tries = {len(self.handed[index]) for index in range(lease.lo or 0, (lease.hi or 0) + 1)}
+            assert tries == {lease.attempt}, "all tasks of a lease are at the same attempt"
         return multiple(*found)
 
     @rule(attempt=attempts, seen=st.sampled_from(Seen), is_twice=st.booleans())

@@ -124,8 +124,9 @@ class Live:
 
     def _forget(self, attempts: list[Attempt]) -> None:
         """What has ended and was told needs no place any more."""
-        known = {each.key for each in self._journal.attempts()}
-        if len(self._look_at) > 2 * len(attempts) + 8 or len(self._progress) > 4 * len(known) + 16:
+        held = self._journal.attempts()
+        if len(self._look_at) > 2 * len(attempts) + 8 or len(self._progress) > 4 * len(held) + 16:
+            known = {each.key for each in held}
             self._progress = {each: progress for each, progress in self._progress.items() if each[0] in known}
             self._look_at = {key: at for key, at in self._look_at.items() if key in known}
             self._pause_s = {key: pause_s for key, pause_s in self._pause_s.items() if key in known}

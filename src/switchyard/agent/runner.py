@@ -246,7 +246,8 @@ class Runner:
         return [change for change in changes if change is not None]
 
     def _seen(self, attempt: Attempt, native_id: str, status: Status) -> Change | None:
-        attempt = replace(attempt, native_id=native_id)
+        if attempt.native_id != native_id:
+            attempt = replace(attempt, native_id=native_id)
         if status.seen in ENDS:
             return ended(attempt, status)
         if status.seen is Seen.UNKNOWN:

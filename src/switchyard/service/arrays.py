@@ -69,6 +69,11 @@ class ArrayJob:
         return self.live + len(self.todo) + sum(len(IdSet.parse(indexes)) for _, indexes in self.later)
 
     @property
+    def may_have_gone_back(self) -> bool:
+        """Whether a task in `todo` was perhaps handed over before: then there were more fences than tasks taken."""
+        return bool(self.fence - self.row.attempt > len(IdSet.parse(self.row.array)) - self.left + self.live)
+
+    @property
     def is_ready(self) -> bool:
         return self.state in (State.ASSIGNED, State.RUNNING) and bool(self.todo) and self.spare > 0
 
@@ -148,15 +153,18 @@ class Cut:
     fence: int
     lo: int
     hi: int
+    attempt: int  # of each of its tasks
 
 
 def cut(batch: Batch, array: ArrayJob, agent_id: str, count: int) -> list[Cut]:
-    """Lease the first `count` tasks, as one range per run of neighbours."""
+    """Lease the first `count` tasks, as one range per run of neighbours that were handed over equally often."""
     cuts: list[Cut] = []
+    is_again = array.may_have_gone_back
     while count > 0 and (run := array.todo.first(count)) is not None:
-        lo, hi = run
+        before = ranges.range_spans(batch.tx, array.row.id, *run) if is_again else []
+        lo, hi = run[0], min([run[1], *(end for a, b in before for end in (a - 1, b) if end >= run[0])])
         size = hi - lo + 1
-        cuts.append(Cut(array.row.id, array.fence + 1, lo, hi))
+        cuts.append(Cut(array.row.id, array.fence + 1, lo, hi, 1 + sum(a <= lo <= b for a, b in before)))
         array.fence += size
         array.todo = array.todo.without(lo, hi)
         array.live += size
@@ -373,9 +381,6 @@ def _bury(batch: Batch, array: ArrayJob, indexes: IdSet) -> None:
     rows = []
     for lo, hi in indexes.ranges:
         size = hi - lo + 1
-        tasks = fresh(size)
-        for position in range(size):
-            tasks = write_task(tasks, position, TaskState(State.CANCELLED))
         rows.append(
             {
                 "job_id": array.row.id,
@@ -384,7 +389,7 @@ def _bury(batch: Batch, array: ArrayJob, indexes: IdSet) -> None:
                 "hi": hi,
                 "cluster_id": None,
                 "agent_id": None,
-                "tasks": tasks,
+                "tasks": write_task(fresh(1), 0, TaskState(State.CANCELLED)) * size,
                 "is_live": False,
                 "is_cancelling": False,
                 "leased_us": batch.now_us,

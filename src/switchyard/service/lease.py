@@ -163,7 +163,8 @@ class Leasing:
         cuts = cut(batch, arrays.job(row.id), ask.agent_id, count)
         for each in cuts:
             _record(batch, row, f"tasks {each.lo}-{each.hi}")
-        return [msgspec.structs.replace(lease, fence=each.fence, lo=each.lo, hi=each.hi) for each in cuts]
+        change = msgspec.structs.replace
+        return [change(lease, attempt=each.attempt, fence=each.fence, lo=each.lo, hi=each.hi) for each in cuts]
 
     def _lease(self, row: leases.Row, cluster: str, *, job: str | None = None) -> Lease:
         native = queue_named(self._layout().queues, queue_of(row.lane)).native.get(cluster)
@@ -197,10 +198,13 @@ class Leasing:
             live = live_positions(row.tasks)
             known |= {(row.job_id, row.fence + position) for position in live}
             missing = IdSet.of(position for position in live if (row.job_id, row.fence + position) not in ask.inventory)
+            if not missing:
+                continue
+            lease = self._lease(row, ask.cluster, job=row.job_id)
+            attempt = 1 + len(ranges.range_spans(batch.tx, row.job_id, row.lo, row.lo, before_fence=row.fence))
             for first, last in missing.ranges:
-                lease = self._lease(row, ask.cluster, job=row.job_id)
                 place = {"fence": row.fence + first, "lo": row.lo + first, "hi": row.lo + last}
-                again.append(msgspec.structs.replace(lease, **place))
+                again.append(msgspec.structs.replace(lease, attempt=attempt, **place))
         return known, again
 
 

@@ -36,6 +36,16 @@ def range_of_job(tx: Tx, job_id: str) -> list[Row]:
     return list(tx.execute(query.order_by(ranges.c.fence)))
 
 
+def range_spans(tx: Tx, job_id: str, lo: int, hi: int, *, before_fence: int | None = None) -> list[tuple[int, int]]:
+    """First and last index of each range that was handed over with tasks between these; only those before a fence."""
+    query = sa.select(ranges.c.lo, ranges.c.hi).where(
+        ranges.c.job_id == job_id, ranges.c.lo <= hi, ranges.c.hi >= lo, ranges.c.agent_id.is_not(None)
+    )
+    if before_fence is not None:
+        query = query.where(ranges.c.fence < before_fence)
+    return [(row.lo, row.hi) for row in tx.execute(query)]
+
+
 def range_of_task(tx: Tx, job_id: str, index: int) -> list[Row]:
     """The ranges that one task was leased in, the oldest first."""
     query = sa.select(ranges).where(ranges.c.job_id == job_id, ranges.c.lo <= index, ranges.c.hi >= index)

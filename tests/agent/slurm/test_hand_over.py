@@ -29,6 +29,7 @@ from tests.slurm_bed import SlurmBed, SlurmCluster
 from tests.slurm_faults import Fault, FaultyClients
 
 END_S = 40.0
+TRIES = 5
 pytestmark = pytest.mark.xdist_group("slurm-hand-over")
 
 
@@ -194,6 +195,67 @@ def test_a_number_that_was_given_to_another_is_lost_and_left_alone(agent: Agent)
     assert agent.cluster.field(other, "JobState") in ("RUNNING", "PENDING")
 
 
+@pytest.fixture
+def healed(slurm: SlurmBed) -> Iterator[SlurmCluster]:
+    yield slurm["beta"]
+    slurm["beta"].heal()
+
+
+def forget_the_last(cluster: SlurmCluster) -> None:
+    """Kill the controller with a job running that its saved state does not know: it gives that number again."""
+    file = cluster.folder / "state" / "job_state"
+
+    def saved_ns() -> int:
+        return file.stat().st_mtime_ns if file.exists() else 0
+
+    for _ in range(TRIES):
+        before = saved_ns()
+        cluster.run("sbatch", "-o", "/dev/null", "--wrap", "true")  # the next save is now, and the one after it in 5 s
+        at_ns = until(lambda before=before: saved_ns() > before and saved_ns(), END_S, "the state was saved")  # type: ignore[misc]
+        number = cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "sleep 600").strip()
+        until(lambda number=number: cluster.field(number, "JobState") == "RUNNING", END_S, "it runs")  # type: ignore[misc]
+        cluster.kill("slurmctld")
+        is_forgotten = saved_ns() == at_ns
+        cluster.heal_daemons()
+        if is_forgotten:
+            return
+        cluster.cancel_all()  # the machine was slow, and the job is saved
+    raise AssertionError("the controller was never too late")
+
+
+def test_a_number_that_was_given_twice_is_never_anothers_end(tmp_path: Path, healed: SlurmCluster) -> None:
+    """Its node still has the first job of that number and may refuse the second, which Slurm calls FAILED, or worse."""
+    backend = SlurmBackend(a_slurm_setting(tmp_path, healed))
+    forget_the_last(healed)
+    found = end_of(backend, backend.submit(a_job(tmp_path)), timeout_s=END_S)
+    if found.seen is Seen.LOST:
+        assert "was its number given twice?" in found.reason
+    assert (found.seen, runs(tmp_path)) in ((Seen.LOST, 0), (Seen.SUCCEEDED, 1)), found
+
+
+def test_a_job_that_was_refused_a_second_start_is_told_as_such(tmp_path: Path, slurm: SlurmBed) -> None:
+    """Whatever the first start left, and though a command may end by the same code."""
+    backend = SlurmBackend(a_slurm_setting(tmp_path, slurm["alpha"]))
+    own = end_of(backend, backend.submit(a_lease("sh", "-c", "exit 96")), timeout_s=END_S)
+    assert (own.seen, own.exit_code, own.reason) == (Seen.FAILED, 96, "exit code 96")
+    lease = a_lease("true")
+    folder = tmp_path / "output" / marker(lease)
+    folder.mkdir()
+    (folder / "started").write_text("1 0 elsewhere\n")  # by a start that nobody knows any more
+    refused = end_of(backend, backend.submit(lease), timeout_s=END_S)
+    assert (refused.seen, refused.exit_code) == (Seen.FAILED, None)
+    assert "started it a second time" in refused.reason
+
+
+@pytest.mark.parametrize(("text", "code", "signal"), [("exit 137", 137, None), ("kill -9 $$", None, 9)])
+def test_slurm_tells_codes_from_signals(
+    tmp_path: Path, slurm: SlurmBed, text: str, code: int | None, signal: int | None
+) -> None:
+    backend = SlurmBackend(a_slurm_setting(tmp_path, slurm["alpha"]))
+    found = end_of(backend, backend.submit(a_lease("sh", "-c", text)), timeout_s=END_S)
+    assert (found.seen, found.exit_code, found.signal) == (Seen.FAILED, code, signal)
+
+
 @pytest.mark.parametrize("name", ["alpha", "beta"])
 def test_a_controller_that_forgets_what_has_ended(tmp_path: Path, slurm: SlurmBed, name: str) -> None:
     """With accounts they tell the end, without them the script's own note does."""
@@ -214,7 +276,7 @@ def test_accounts_alone_know_the_end(tmp_path: Path, slurm: SlurmBed) -> None:
     (clients / "squeue").write_text(f"#!/bin/sh\n{slurm['alpha'].bin}/squeue \"$@\" | grep -v '|FAILED|'\ntrue\n")
     (clients / "squeue").chmod(0o755)
     backend = SlurmBackend(a_slurm_setting(tmp_path, slurm["alpha"], clients=clients))
-    native_id = backend.submit(a_lease("sh", "-c", f"rm -rf {tmp_path}/output/*/started; kill -9 $PPID"))
+    native_id = backend.submit(a_lease("sh", "-c", f"rm -rf {tmp_path}/output/*/started; kill -9 $$"))
     found = end_of(backend, native_id, timeout_s=END_S)
     assert (found.seen, found.signal) == (Seen.FAILED, 9)
 

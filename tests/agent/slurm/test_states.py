@@ -38,8 +38,10 @@ def test_a_strange_state_is_unknown_with_its_text(word: str) -> None:
     [
         (ended("FAILED", exit_code=7), 7, None, "exit code 7", Cause.JOB),
         (ended("FAILED", signal=9), None, 9, "killed by SIGKILL (signal 9)", Cause.JOB),
-        (ended("FAILED", exit_code=137), None, 9, "killed by SIGKILL (signal 9)", Cause.JOB),
-        (ended("FAILED", exit_code=128 + 60), None, 60, "killed by signal 60", Cause.JOB),
+        (ended("FAILED", signal=60), None, 60, "killed by signal 60", Cause.JOB),
+        (ended("FAILED", exit_code=129), 129, None, "exit code 129", Cause.JOB),
+        (ended("FAILED", exit_code=137), 137, None, "exit code 137", Cause.JOB),
+        (ended("FAILED", exit_code=192), 192, None, "exit code 192", Cause.JOB),
         (ended("FAILED", exit_code=250), 250, None, "exit code 250", Cause.JOB),
         (ended("TIMEOUT", signal=15), None, None, "time limit reached", Cause.JOB),
         (ended("OUT_OF_MEMORY", signal=125), None, None, "out of memory", Cause.JOB),
@@ -69,7 +71,7 @@ def test_a_strange_state_is_unknown_with_its_text(word: str) -> None:
             Cause.CLUSTER,
         ),
         (
-            ended("FAILED", exit_code=137, reason="forgotten"),
+            ended("FAILED", signal=9, reason="forgotten"),
             None,
             9,
             "the cluster does not know it any more; it was killed by SIGKILL (signal 9)",
@@ -89,6 +91,21 @@ def test_failures(facts: Facts, code: int | None, signal: int | None, reason: st
     found = status_of(facts, now_s=NOW_S)
     assert (found.seen, found.exit_code, found.signal) == (Seen.FAILED, code, signal)
     assert (found.reason, found.cause) == (reason, cause)
+
+
+@pytest.mark.parametrize(
+    ("facts", "code", "signal"),
+    [
+        (ended("FAILED", exit_code=128), 128, None),
+        (ended("FAILED", exit_code=137), None, 9),
+        (ended("FAILED", exit_code=128 + 64), None, 64),
+        (ended("FAILED", exit_code=193), 193, None),
+        (ended("FAILED", signal=15), None, 15),
+    ],
+)
+def test_a_shell_that_waited_tells_of_signals_by_codes(facts: Facts, code: int | None, signal: int | None) -> None:
+    found = status_of(facts, now_s=NOW_S, is_shells_word=True)
+    assert (found.seen, found.exit_code, found.signal) == (Seen.FAILED, code, signal)
 
 
 def test_success_with_what_it_used() -> None:

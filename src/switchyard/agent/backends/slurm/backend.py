@@ -23,7 +23,7 @@ from switchyard.agent.backends import Piece, Quote, Setting, Status
 from switchyard.agent.backends.slurm import command
 from switchyard.agent.backends.slurm.caller import Caller, Said
 from switchyard.agent.backends.slurm.cluster import Cluster
-from switchyard.agent.backends.slurm.following import PREFIX, Following, ask_queue, file_of
+from switchyard.agent.backends.slurm.following import PREFIX, Following, View, ask_queue, file_of
 from switchyard.agent.backends.slurm.handed import Handed, Register, range_of
 from switchyard.agent.backends.slurm.options import refusal
 from switchyard.agent.backends.slurm.output import Files, RemoteFiles, SharedFiles
@@ -160,7 +160,18 @@ class SlurmBackend:
     def status(self, native_ids: Iterable[str]) -> dict[str, Status]:
         asked = list(native_ids)
         self._following.follow(asked)
-        return {handle: self._status(handle) for handle in asked}
+        view, now_s = self._following.view, time.time()
+        alike: dict[int, Status] = {}  # waiting tasks of an array are one row, and so one set of facts for thousands
+        found: dict[str, Status] = {}
+        for handle in asked:
+            facts = view.facts.get(handle)
+            if facts is None or facts.is_over:
+                found[handle] = self._status(handle, view, now_s)
+            elif (known := alike.get(id(facts))) is not None:
+                found[handle] = known
+            else:
+                found[handle] = alike[id(facts)] = self._status(handle, view, now_s)
+        return found
 
     def cancel(self, native_id: str) -> None:
         _, name = split_handle(native_id)
@@ -270,7 +281,15 @@ class SlurmBackend:
         self._clear_since.pop(name, None)
         self._looked.pop(name, None)
         login = account.environment if account else None
-        script = script_of(lease, name, folder, cluster=self._setting.cluster, base=handed.base, login=login)
+        script = script_of(
+            lease,
+            name,
+            folder,
+            cluster=self._setting.cluster,
+            base=handed.base,
+            is_noted=not self._cluster.has_accounts,
+            login=login,
+        )
         native = self._submitted(self._caller.call(self._as(account, words), stdin=script), handed)
         handed = replace(handed, native=native)
         self._register.write(handed)
@@ -323,11 +342,14 @@ class SlurmBackend:
             log.warning(line("found-by-name", name=name, native_id=native))
         return native
 
-    def _status(self, handle: str) -> Status:
-        view = self._following.view
+    def _status(self, handle: str, view: View, now_s: float) -> Status:
+        is_ours = handle in self._cancelled
+        if handle in view.unbegun and not is_ours:
+            return view.unbegun[handle]
         if handle in view.facts:
-            is_ours = handle in self._cancelled
-            return status_of(view.facts[handle], now_s=time.time(), is_cancel_asked=is_ours)
+            is_shells_word = not self._cluster.has_accounts  # see script.py
+            facts = view.facts[handle]
+            return status_of(facts, now_s=now_s, is_cancel_asked=is_ours, is_shells_word=is_shells_word)
         if handle in view.lost:
             return Status(seen=Seen.LOST, reason=view.lost[handle])
         if not split_handle(handle)[1]:

@@ -6,26 +6,58 @@ script left no word of one. Whatever answers nothing proves nothing: then all st
 
 from __future__ import annotations
 
+import resource
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from switchyard.agent.backends import STREAMS, Status
 from switchyard.agent.backends.slurm import command
 from switchyard.agent.backends.slurm.caller import Caller
 from switchyard.agent.backends.slurm.output import Files, Note
 from switchyard.agent.backends.slurm.parse import Found, handle_of, job_of, read_accounts, read_queue, split_handle
-from switchyard.agent.backends.slurm.states import FORGOTTEN, RERUN, Facts
+from switchyard.agent.backends.slurm.states import FORGOTTEN, RERUN, Facts, read_shells_word
 from switchyard.agent.site import SlurmSite
 from switchyard.errors import YardError
+from switchyard.model.lifecycle import Seen
 
 PREFIX = "yard-"
 ACCOUNTS_MAX = 200  # jobs in one question to sacct
 ACCOUNTS_AGAIN_S = 1.0
 ACCOUNTS_LAG_S = 5.0  # sacct is up to three seconds behind the controller
+ACCOUNTS_SHARE = 10  # accounts that gave no answer are left alone for ten times as long as they took for it
 ACCOUNTS_SILENT_S = 60.0  # how long at most they are left alone after they gave no answer
 USAGE_S_MAX = 5.0  # how long an end waits for what the accounts say it used
-BUSY_SHARE = 10  # of its time at most a tenth goes into asking: a queue that takes 2 s to list is listed every 20 s
+# Of a core at most a twentieth goes into asking: a queue that takes 1 s to read is read every 20 s. What a machine that
+# is busy with other things takes longer for costs nobody more, and is no reason to look less often.
+BUSY_SHARE = 20
+SLOW_SHARE = 1  # and a question is under way for at most half of the time, however little of that is work of ours
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of a look at the queue: how long it took, and how long a core was busy with it, here and in Slurm's commands."""
+
+    took_s: float = 0.0
+    cpu_s: float = 0.0
+
+    @staticmethod
+    def until_now() -> Cost:
+        """Commands of other threads are counted in: then it seems more than it was, which does no harm."""
+        commands = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return Cost(time.monotonic(), time.thread_time() + commands.ru_utime + commands.ru_stime)
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(self.took_s - other.took_s, self.cpu_s - other.cpu_s)
+
+    def least(self, other: Cost) -> Cost:
+        return Cost(min(self.took_s, other.took_s), min(self.cpu_s, other.cpu_s))
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next such look."""
+        return max(self.cpu_s * BUSY_SHARE, self.took_s * SLOW_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +67,22 @@ class View:
     asked_at: float = float("-inf")  # when the question was sent: what was submitted later cannot be in the answer
     facts: Mapping[str, Facts] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
+    unbegun: Mapping[str, Status] = field(default_factory=dict)  # ended by the cluster, it says, and never begun
     silence: str = ""  # why there is no newer answer
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a script says of its start: under which number, after how many starts by Slurm, and where."""
+
+    native: str
+    restarts: int = 0
+    node: str = field(default="", compare=False)
+
+    @staticmethod
+    def read(text: str) -> Start:
+        native, restarts, node, *_ = [*text.split(" "), "", "", ""]
+        return Start(native, int(restarts) if restarts.isdigit() else 0, node)
 
 
 @dataclass(slots=True)
@@ -67,9 +114,10 @@ class Following:
         self._followed: dict[str, float] = {}  # handle → since when
         self._missing: dict[str, _Missing] = {}
         self._ends: dict[str, Facts] = {}  # of jobs that the controller has forgotten
+        self._unbegun: dict[str, float] = {}  # ended ones without a sign that they began → since when
         self._used: dict[str, float] = {}  # ended ones whose usage is still asked for → since when
         self._others: dict[str, str] = {}  # handle → the number under which it ran
-        self._took_s = 0.0  # the last answer
+        self._last = Cost()  # of the last look
         self._accounts_at = float("-inf")  # not asked before: a database that hangs must not hold up the queue's news
         self.view = View()
 
@@ -86,24 +134,24 @@ class Following:
             self._ends.clear()
             self._used.clear()
             return False, self._site.poll_s
-        before, begun = self.view, time.monotonic()
+        before, begun, spent = self.view, time.monotonic(), Cost.until_now()
         try:
-            found = ask_queue(self._caller, self._users())
+            found = ask_queue(self._caller, self._users(), wanted={split_handle(handle)[1] for handle in followed})
         except YardError as exc:
             self.view = replace(before, silence=exc.detail)
             self._missing.clear()  # who is missing now was perhaps not missed meanwhile
             raise
-        took_s = time.monotonic() - begun
         every = {each.handle: each.facts for each in found}
         rows = {handle: every[handle] for handle in followed if handle in every}
         rows |= self._ran_as_another(rows, every)
         rows |= self._completed(rows)
         lost = self._vanished(followed, rows, begun)
-        self.view = View(begun, rows, lost)
-        is_new = rows != before.facts or lost != before.lost
+        unbegun = self._never_began(rows, begun)
+        self.view = View(begun, rows, lost, unbegun)
+        is_new = (rows, lost, unbegun) != (before.facts, before.lost, before.unbegun)
         # One slow answer is a controller that hung; a queue that is slow to list is so each time.
-        slow_s, self._took_s = min(took_s, self._took_s), took_s
-        return is_new, max(self._site.poll_s, slow_s * BUSY_SHARE)
+        last, self._last = self._last, Cost.until_now() - spent
+        return is_new, max(self._site.poll_s, self._last.least(last).pause_s)
 
     def native_of(self, handle: str) -> str:
         """What Slurm calls it: as it was handed over, unless another job of its name was first to begin."""
@@ -116,20 +164,54 @@ class Following:
         it may fail without its script, too.
         """
         again = [handle for handle, facts in rows.items() if facts.state == "FAILED" and facts.is_second_start]
-        first, ended = self._begun(again), self._noted(again)
-        self._others = {handle: note.text.partition(" ")[0] for handle, note in first.items()}
+        if not again:
+            self._others = {}
+            return {}
+        notes, ended = self._notes(again, ("started", "again")), self._noted(again)
+        first = {handle: Start.read(note.text) for (handle, file), note in notes.items() if file == "started"}
+        self._others = {handle: start.native for handle, start in first.items()}
+        others = {handle: handle_of(start.native, split_handle(handle)[1]) for handle, start in first.items()}
         found: dict[str, Facts] = {}
+        known = {**(self._accounts([each for each in others.values() if each not in every]) or {}), **every}
         for handle in again:
-            other = handle_of(self.native_of(handle), split_handle(handle)[1])
-            if other != handle and other in every:
-                found[handle] = every[other]
-            elif handle in ended and ended[handle].exit_code == rows[handle].exit_code:
-                continue  # its own end, after a start that came to nothing
+            native, other = split_handle(handle)[0], others.get(handle, handle)
+            refused = notes.get((handle, "again"))
+            if other != handle and other in known:
+                found[handle] = known[other]
             elif other != handle and handle in ended:
                 found[handle] = ended[handle]
-            else:  # whatever the first start noted, Slurm may have ended it, to start it again
+            elif (
+                handle in first
+                and first[handle] == Start(native, rows[handle].restarts)
+                and (refused is None or refused.text != native)
+            ):
+                continue  # its own end, after a start that came to nothing
+            else:  # whatever became of the first start, Slurm may have ended it, to start it again
                 found[handle] = replace(rows[handle], reason=RERUN)
         return found
+
+    def _never_began(self, rows: Mapping[str, Facts], now: float) -> dict[str, Status]:
+        """Ends that the cluster tells and that are not the jobs' own: neither a script nor its output was begun.
+
+        A controller that lost its state gives a number again. A node that still has the first job under it refuses the
+        second, and Slurm calls that one FAILED, or CANCELLED by root.
+        """
+        suspects = [handle for handle, facts in rows.items() if facts.is_perhaps_unbegun]
+        begun = self._begun(suspects)
+        suspects = [handle for handle in suspects if handle not in begun]
+        try:
+            written = {handle for handle, _ in self._read_notes(suspects, STREAMS)}
+        except YardError:
+            return {}
+        unbegun = [handle for handle in suspects if handle not in written]
+        self._unbegun = {handle: self._unbegun.get(handle, now) for handle in unbegun}
+        return {
+            handle: Status(seen=Seen.LOST, text=rows[handle].state, reason=_why_unbegun(handle, rows[handle]))
+            # What a node has written may be seen here later than what the controller says.
+            if now - since >= self._site.settle_s
+            else Status(seen=Seen.SUBMITTED, text=rows[handle].state)
+            for handle, since in self._unbegun.items()
+        }
 
     def _completed(self, rows: Mapping[str, Facts]) -> dict[str, Facts]:
         """Ends with what was used, where the accounts keep that; the others as they are."""
@@ -205,7 +287,7 @@ class Following:
                 said = self._caller.ask(command.sacct(jobs[first : first + ACCOUNTS_MAX]))
             except YardError:
                 took_s = time.monotonic() - begun
-                self._accounts_at = time.monotonic() + min(took_s * BUSY_SHARE, ACCOUNTS_SILENT_S)
+                self._accounts_at = time.monotonic() + min(took_s * ACCOUNTS_SHARE, ACCOUNTS_SILENT_S)
                 return None
             found |= {each.handle: each.facts for each in read_accounts(said, prefix=PREFIX)}
         wanted = set(handles)
@@ -219,15 +301,16 @@ class Following:
             began, ended = notes.get((handle, "started")), notes.get((handle, "exit"))
             if ended is None or not ended.text.isdigit():
                 continue
-            code = int(ended.text)
-            native, _, host = began.text.partition(" ") if began else ("", "", "")
+            code, signal = read_shells_word(int(ended.text))
+            start = Start.read(began.text if began else "")
             found[handle] = Facts(
-                state="FAILED" if code else "COMPLETED",
+                state="FAILED" if code or signal else "COMPLETED",
                 exit_code=code,
+                signal=signal,
                 started_s=began.at_s if began else None,
                 ended_s=ended.at_s,
-                nodes=host or "unknown",
-                reason="" if native == split_handle(handle)[0] else f"ran as {native}",
+                nodes=start.node or "unknown",
+                reason="" if start.native == split_handle(handle)[0] else f"ran as {start.native}",
             )
         return found
 
@@ -235,19 +318,26 @@ class Following:
         return {handle: note for (handle, _), note in self._notes(handles, ("started",)).items()}
 
     def _notes(self, handles: Sequence[str], files: Sequence[str]) -> dict[tuple[str, str], Note]:
-        places = {(split_handle(h)[1], file_of(h, file)): (h, file) for h in handles for file in files}
         try:
-            found = self._files.notes(places)
+            return self._read_notes(handles, files)
         except YardError:
             return {}
-        return {places[place]: note for place, note in found.items()}
+
+    def _read_notes(self, handles: Sequence[str], files: Sequence[str]) -> dict[tuple[str, str], Note]:
+        places = {(split_handle(h)[1], file_of(h, file)): (h, file) for h in handles for file in files}
+        return {places[place]: note for place, note in self._files.notes(places).items()}
 
 
-def ask_queue(caller: Caller, users: Sequence[str], *, names: Sequence[str] = ()) -> list[Found]:
-    """What of ours is in the queue, in rows that nobody else can have written."""
+def ask_queue(
+    caller: Caller, users: Sequence[str], *, names: Sequence[str] = (), wanted: Container[str] | None = None
+) -> list[Found]:
+    """What of ours is in the queue, in rows that nobody else can have written.
+
+    `names`: Slurm is asked for these alone; `wanted`: for all, and these are read.
+    """
     mark = secrets.token_hex(8)
     said = caller.ask(command.squeue(users, mark=mark, names=names))
-    return list(read_queue(said, prefix=PREFIX, mark=mark))
+    return list(read_queue(said, prefix=PREFIX, mark=mark, names=wanted))
 
 
 def file_of(handle: str, file: str) -> str:
@@ -261,3 +351,8 @@ def _why_lost(handle: str, began: Note | None) -> str:
     if began is None:
         return f"the cluster does not know job {native} any more, and it left no sign that it began"
     return f"the cluster does not know job {native} any more; it began, and left no word of its end"
+
+
+def _why_unbegun(handle: str, facts: Facts) -> str:
+    native, word = split_handle(handle)[0], facts.state.lower()
+    return f"the cluster says that job {native} {word}, and it left no sign that it began: was its number given twice?"

@@ -6,7 +6,7 @@ One form serves Slurm 22.05 to 26.05: `-O` with `:|` after each field, times in 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 from switchyard.agent.backends.slurm.states import Facts
@@ -58,12 +58,17 @@ def read_submitted(text: str) -> str | None:
     return numbers[-1] if numbers else None
 
 
-def read_queue(text: str, *, prefix: str, mark: str) -> Iterator[Found]:
-    """Rows of squeue with our mark in them, whose name begins so; of an array's waiting tasks one each."""
+def read_queue(text: str, *, prefix: str, mark: str, names: Container[str] | None = None) -> Iterator[Found]:
+    """Rows of squeue with our mark in them, whose name begins so; of an array's waiting tasks one each.
+
+    `names`: only these. A controller remembers thousands that ended minutes ago, and nobody asks for them any more.
+    """
     for line in text.split("\n"):
         number, _, rest = line.partition(f"|{mark}|")
         parts = [number, *rest.split("|")]
         if len(parts) < len(QUEUE_FIELDS) or not parts[3].startswith(prefix):
+            continue
+        if names is not None and parts[3] not in names:
             continue
         number, state, ending, name, started, ended, nodes, restarts, _user = parts[:9]
         code, signal = read_wait_status(ending)

@@ -1,9 +1,13 @@
 """The script that Slurm runs for an attempt: begins once, runs the command, writes down how it ended. Pure text.
 
 `started` is made before the command, and only where there is none. A second start of the same attempt (Slurm requeued
-it, or a submit that was given up arrived late) finds it and ends with RERUN_CODE: what ran once does not run again. It
-holds the native id and the node; `exit` the code, for clusters that keep no accounts and an agent that was away. Both
+it, or a submit that was given up arrived late) finds it, leaves its native id in `again` and ends with RERUN_CODE: what
+ran once does not run again. `started` holds the native id, how often Slurm had started it before, and the node. All
 have the task's index after them. The shell does all but the command itself: a thousand tasks feel each program more.
+
+In the end the shell becomes the command, so that Slurm sees itself how that ends: by a code or by a signal. Not where
+nobody keeps accounts: there the shell waits for it and writes down in `exit` what it knows, a code above 128 for a
+signal, for an agent that comes back after the controller has forgotten the job.
 """
 
 from __future__ import annotations
@@ -24,26 +28,41 @@ FRAME = """\
 folder={folder}
 task=${{SLURM_ARRAY_TASK_ID:+.$SLURM_ARRAY_TASK_ID}}
 native=${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
+note() {{ printf '%s\\n' "$2" >"$folder/$1$task"; }}
 set -C
 if ! {{ true >"$folder/started$task"; }} 2>/dev/null && [ -e "$folder/started$task" ]; then
+    set +C
+    note again "$native"
     echo "yard: this was started before; it does not run twice" >&2
     exit {rerun}
 fi
 set +C
-note() {{ printf '%s\\n' "$2" >"$folder/$1$task"; }}
-note started "$native $SLURMD_NODENAME"
+note started "$native ${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME"
 {place}
+{run}
+"""
+ALONE = "exec env -- {environment} {command}"
+NOTED = """\
 env -- {environment} {command}
 code=$?
 note exit "$code"
-exit "$code"
-"""
+exit "$code\""""
 
 
 def script_of(
-    lease: Lease, name: str, folder: str, *, cluster: str, base: int, login: Mapping[str, str] | None = None
+    lease: Lease,
+    name: str,
+    folder: str,
+    *,
+    cluster: str,
+    base: int,
+    is_noted: bool,
+    login: Mapping[str, str] | None = None,
 ) -> bytes:
-    """`lease` is a job's, or a whole range's; `base` is the index of the native task 0. `login`: of another account."""
+    """`lease` is a job's, or a whole range's; `base` is the index of the native task 0. `login`: of another account.
+
+    `is_noted`: it writes down how it ended.
+    """
     spec = spec_of(lease)
     words = [
         f"{key}={value}" for key, value in {**(login or {}), **variables(lease, cluster)}.items() if key not in OWN
@@ -62,9 +81,11 @@ def script_of(
         folder=quote(folder),
         rerun=RERUN_CODE,
         place=place,
-        environment=" ".join(environment),
-        # A first word with a `=` would be one more variable to env; nice knows no such thing.
-        command=" ".join(map(quote, [*(NICE if "=" in spec.command[0] else []), *spec.command])),
+        run=(NOTED if is_noted else ALONE).format(
+            environment=" ".join(environment),
+            # A first word with a `=` would be one more variable to env; nice knows no such thing.
+            command=" ".join(map(quote, [*(NICE if "=" in spec.command[0] else []), *spec.command])),
+        ),
     )
     return text.encode("utf-8", "surrogateescape")
 

@@ -7,7 +7,7 @@ UNKNOWN and is told as it is: it is neither a success nor a failure until somebo
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from switchyard.agent.backends import Status
 from switchyard.model.job import Usage
@@ -59,8 +59,9 @@ FAULTS: dict[str, tuple[str, Cause]] = {
 RERUN_CODE = 96  # of our script, when Slurm starts it a second time (see script.py)
 # Reasons that we give ourselves: that start was refused; and only its script's note tells that it was ended.
 RERUN, FORGOTTEN = "rerun", "forgotten"
-FORCE = frozenset({128 + signal.SIGKILL, 128 + signal.SIGTERM})  # how Slurm and the kernel end what does not end itself
+FORCE = frozenset({signal.SIGKILL, signal.SIGTERM})  # how Slurm and the kernel end what does not end itself
 LAUNCH_SIGNAL = 53  # no signal: slurmd says so of a job whose output it could not open, or whose account is unknown
+LAUNCH_S = 1  # a node that refuses to launch a job does so at once
 ENDED_WORDS = frozenset(word for word, seen in TABLE.items() if seen not in (WAITS, RUNS))
 
 
@@ -87,9 +88,16 @@ class Facts:
         return self.exit_code == RERUN_CODE or self.restarts > 0
 
     @property
+    def is_perhaps_unbegun(self) -> bool:
+        """Did it have a node, and an end that need not be its own?"""
+        if self.state == "CANCELLED":
+            return bool(self.nodes) and (self.elapsed_s or 0) <= LAUNCH_S
+        is_explained = self.signal == LAUNCH_SIGNAL or self.reason == RERUN
+        return self.state == "FAILED" and bool(self.nodes) and not is_explained
+
+    @property
     def is_by_force(self) -> bool:
-        """Does its exit code tell of one of those signals?"""
-        return self.exit_code in FORCE
+        return self.signal in FORCE
 
     @property
     def elapsed_s(self) -> int | None:
@@ -98,8 +106,11 @@ class Facts:
         return max(0, self.ended_s - self.started_s)
 
 
-def status_of(facts: Facts, *, now_s: float, is_cancel_asked: bool = False) -> Status:
-    """What the agent is to make of it."""
+def status_of(facts: Facts, *, now_s: float, is_cancel_asked: bool = False, is_shells_word: bool = False) -> Status:
+    """What the agent is to make of it. `is_shells_word`: the exit code is of a shell that waited for the command."""
+    if is_shells_word and not facts.signal:
+        code, number = read_shells_word(facts.exit_code)
+        facts = replace(facts, exit_code=code, signal=number)
     seen = TABLE.get(facts.state)
     if seen is None:
         return Status(seen=Seen.UNKNOWN, text=facts.state)
@@ -139,13 +150,14 @@ def _failed(facts: Facts, now_s: float, reason: str, cause: Cause) -> Status:
     return _end(facts, now_s, Seen.FAILED, reason, cause, exit_code=code, number=number)
 
 
+def read_shells_word(code: int) -> tuple[int, int]:
+    """Exit code and signal. A shell tells of a signal by a code above 128; a command that ends so is told alike."""
+    return (0, code - 128) if 128 < code <= 128 + 64 else (code, 0)
+
+
 def _ending(facts: Facts) -> tuple[int | None, int | None]:
-    """Exit code or signal. A shell tells of a signal by a code above 128, and our script is run by one."""
-    if facts.signal:
-        return None, facts.signal
-    if 128 < facts.exit_code <= 128 + 64:
-        return None, facts.exit_code - 128
-    return facts.exit_code, None
+    """Exit code or signal: Slurm keeps them apart."""
+    return (None, facts.signal) if facts.signal else (facts.exit_code, None)
 
 
 def _end(
