@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace as replaced
 
 from switchyard.errors import Gone, Resync
 from switchyard.model.cluster import POLLS
@@ -163,8 +164,7 @@ class Leasing:
         cuts = cut(batch, arrays.job(row.id), ask.agent_id, count)
         for each in cuts:
             _record(batch, row, f"tasks {each.lo}-{each.hi}")
-        change = msgspec.structs.replace
-        return [change(lease, attempt=each.attempt, fence=each.fence, lo=each.lo, hi=each.hi) for each in cuts]
+        return [replaced(lease, attempt=each.attempt, fence=each.fence, lo=each.lo, hi=each.hi) for each in cuts]
 
     def _lease(self, row: leases.Row, cluster: str, *, job: str | None = None) -> Lease:
         native = queue_named(self._layout().queues, queue_of(row.lane)).native.get(cluster)
@@ -204,7 +204,7 @@ class Leasing:
             attempt = 1 + len(ranges.range_spans(batch.tx, row.job_id, row.lo, row.lo, before_fence=row.fence))
             for first, last in missing.ranges:
                 place = {"fence": row.fence + first, "lo": row.lo + first, "hi": row.lo + last}
-                again.append(msgspec.structs.replace(lease, attempt=attempt, **place))
+                again.append(replaced(lease, attempt=attempt, **place))
         return known, again
 
 
