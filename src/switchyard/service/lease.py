@@ -110,11 +110,7 @@ class Leasing:
                     chosen = choose(line, ask, looking, more=more)
                 found = [lease for row, count in chosen for lease in self._give(batch, looking.arrays, ask, row, count)]
                 given += [(row.id, ask.agent_id) for row, _ in chosen if row.array is None]
-                pending = [
-                    Held(job, fence)
-                    for job, fence in cancels.get(ask.agent_id, [])
-                    if (job, fence) not in ask.cancelling
-                ]
+                pending = [Held(*each) for each in cancels.get(ask.agent_id, []) if each not in ask.cancelling]
                 results.append(Given(sessions[ask.agent_id], found, pending, []))
         leases.lease_give(batch.tx, given, at_us=batch.now_us)
         looking.crowds.park()
@@ -203,8 +199,8 @@ class Leasing:
             lease = self._lease(row, ask.cluster, job=row.job_id)
             attempt = 1 + len(ranges.range_spans(batch.tx, row.job_id, row.lo, row.lo, before_fence=row.fence))
             for first, last in missing.ranges:
-                place = {"fence": row.fence + first, "lo": row.lo + first, "hi": row.lo + last}
-                again.append(replaced(lease, attempt=attempt, **place))
+                fence, lo, hi = row.fence + first, row.lo + first, row.lo + last
+                again.append(replaced(lease, attempt=attempt, fence=fence, lo=lo, hi=hi))
         return known, again
 
 
