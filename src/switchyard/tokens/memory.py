@@ -79,10 +79,7 @@ class _Pool:
             ending.add(key)
 
     def unlease(self, key: Key, held: Held) -> None:
-        ending = self.ending[held[1]]
-        ending.discard(key)
-        if not ending:
-            del self.ending[held[1]]
+        self.ending[held[1]].discard(key)  # one that gets empty goes when its tick is over
 
     def sweep(self, now: float) -> None:
         """Drop what is over: each token once, a tick at a time."""
