@@ -29,9 +29,11 @@ ACCOUNTS_LAG_S = 5.0  # sacct is up to three seconds behind the controller
 ACCOUNTS_SHARE = 10  # accounts that gave no answer are left alone for ten times as long as they took for it
 ACCOUNTS_SILENT_S = 60.0  # how long at most they are left alone after they gave no answer
 USAGE_S_MAX = 5.0  # how long an end waits for what the accounts say it used
-# Of a core at most a twentieth goes into asking: a queue that takes 1 s to read is read every 20 s. What a machine that
-# is busy with other things takes longer for costs nobody more, and is no reason to look less often.
+# Of a core at most a twentieth goes into asking, in the long run: a queue that takes 1 s to read is read every 20 s.
+# What was not used is spared, so that a short array is followed closely to its end. What a machine that is busy with
+# other things takes longer for costs nobody more, and is no reason to look less often.
 BUSY_SHARE = 20
+SPARED_S_MAX = 5.0  # seconds of a core
 SLOW_SHARE = 1  # and a question is under way for at most half of the time, however little of that is work of ours
 
 
@@ -51,13 +53,19 @@ class Cost:
     def __sub__(self, other: Cost) -> Cost:
         return Cost(self.took_s - other.took_s, self.cpu_s - other.cpu_s)
 
-    def least(self, other: Cost) -> Cost:
-        return Cost(min(self.took_s, other.took_s), min(self.cpu_s, other.cpu_s))
 
-    @property
-    def pause_s(self) -> float:
-        """How long to wait before the next such look."""
-        return max(self.cpu_s * BUSY_SHARE, self.took_s * SLOW_SHARE)
+@dataclass(slots=True)
+class Budget:
+    """How long a core may be busy with looking: so much is left, as of a moment."""
+
+    left_s: float = SPARED_S_MAX
+    at_s: float = field(default_factory=time.monotonic)
+
+    def spend(self, cpu_s: float, now_s: float) -> float:
+        """The look is paid for; how long to pause before the next can be."""
+        earned_s = (now_s - self.at_s) / BUSY_SHARE
+        self.left_s, self.at_s = min(SPARED_S_MAX, self.left_s + earned_s) - cpu_s, now_s
+        return max(0.0, -self.left_s * BUSY_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +125,8 @@ class Following:
         self._unbegun: dict[str, float] = {}  # ended ones without a sign that they began → since when
         self._used: dict[str, float] = {}  # ended ones whose usage is still asked for → since when
         self._others: dict[str, str] = {}  # handle → the number under which it ran
-        self._last = Cost()  # of the last look
+        self._took_s = 0.0  # the last look
+        self._budget = Budget()
         self._accounts_at = float("-inf")  # not asked before: a database that hangs must not hold up the queue's news
         self.view = View()
 
@@ -150,8 +159,10 @@ class Following:
         self.view = View(begun, rows, lost, unbegun)
         is_new = (rows, lost, unbegun) != (before.facts, before.lost, before.unbegun)
         # One slow answer is a controller that hung; a queue that is slow to list is so each time.
-        last, self._last = self._last, Cost.until_now() - spent
-        return is_new, max(self._site.poll_s, self._last.least(last).pause_s)
+        cost = Cost.until_now() - spent
+        slow_s, self._took_s = min(cost.took_s, self._took_s), cost.took_s
+        pause_s = self._budget.spend(cost.cpu_s, time.monotonic())
+        return is_new, max(self._site.poll_s, slow_s * SLOW_SHARE, pause_s)
 
     def native_of(self, handle: str) -> str:
         """What Slurm calls it: as it was handed over, unless another job of its name was first to begin."""
