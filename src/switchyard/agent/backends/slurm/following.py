@@ -33,7 +33,7 @@ USAGE_S_MAX = 5.0  # how long an end waits for what the accounts say it used
 # What was not used is spared, so that a short array is followed closely to its end. What a machine that is busy with
 # other things takes longer for costs nobody more, and is no reason to look less often.
 BUSY_SHARE = 20
-SPARED_S_MAX = 5.0  # seconds of a core
+SPARED_S_MAX = 2.0  # seconds of a core
 SLOW_SHARE = 1  # and a question is under way for at most half of the time, however little of that is work of ours
 
 
