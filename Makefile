@@ -48,8 +48,8 @@ lint: $(TEST_INSTALLED)
 check: lint ## Format, lint, types, imports, tidiness, documents: under a minute, before each push
 	@$(BIN)/python -m pytest tests/test_tidy.py tests/test_docs.py
 
-fast: test-install ## Run the tests that start no whole program
-	@$(PYTEST) -m "not acceptance and not slow"
+fast: test-install ## Run the tests that start no whole program and take no minute
+	@$(PYTEST) -m "not acceptance and not slow and not long"
 
 test: test-install lint ## Install what is needed, check, and run every test but the slow ones
 	@$(PYTEST)

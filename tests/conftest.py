@@ -19,6 +19,20 @@ from tests.slurm_conf import Spec
 
 HERE = Path(__file__).resolve().parent
 DATABASES = ("sqlite", "postgresql")
+# Real batch systems, killed services, whole days: left out of `make fast`.
+LONG = (
+    "agent/slurm/test_cluster",
+    "agent/slurm/test_doubt",
+    "agent/slurm/test_hand_over",
+    "contracts/test_backends",
+    "match/test_engines",
+    "service/test_queues",
+    "service/test_token_queues",
+    "simulation/",
+    "store/test_indexes",
+    "test_slurm_bed",
+    "tokens/test_stress",
+)
 SHARING = ('scope="module"', "xdist_group(")  # the second for files that use a module's fixture of a conftest.py
 
 # `make test` says the same each time it is run on the same code; `make soak` looks further, and prints what it found.
@@ -31,6 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE / "acceptance" in item.path.parents:
             item.add_marker(pytest.mark.acceptance)
+        if str(item.path.relative_to(HERE)).startswith(LONG):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(optionalhook=True)
