@@ -1,4 +1,4 @@
-"""Slurm's clients with faults, for tests: a folder of commands that behave as on a bad day. Knows no Switchyard.
+"""Slurm's bad days, for tests: a folder of commands that behave as on one, and saves of state. Knows no Switchyard.
 
 clients = FaultyClients(tmp_path / "bin", slurm["alpha"])
 clients.set(Fault.STALL)        # holds from the next call on
@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from pathlib import Path
 
+from tests.processes import until
 from tests.slurm_bed import SlurmCluster
 from tests.slurm_conf import CLIENTS
 
@@ -97,3 +98,17 @@ class FaultyClients:
         """The fault of each call so far."""
         seen = self.bin / "submits"
         return [Fault(word) for word in seen.read_text(encoding="utf-8").split()] if seen.exists() else []
+
+
+def saved_ns(cluster: SlurmCluster) -> int:
+    """When its controller last saved the state."""
+    file = cluster.folder / "state" / "job_state"
+    return file.stat().st_mtime_ns if file.exists() else 0
+
+
+def save_state(cluster: SlurmCluster, timeout_s: float) -> int:
+    """Let its controller save the state now, so that the save after it comes in 5 s; when this one was."""
+    before = saved_ns(cluster)
+    cluster.run("sbatch", "-o", "/dev/null", "--wrap", "true")
+    until(lambda: saved_ns(cluster) > before, timeout_s, "the state was saved")
+    return saved_ns(cluster)

@@ -15,7 +15,7 @@ from tests.acceptance.slurm_stage import END_S, SITE, Yard, slurm_yard
 from tests.processes import until
 from tests.programs import start_agent
 from tests.slurm_bed import SlurmBed
-from tests.slurm_faults import Fault
+from tests.slurm_faults import Fault, save_state, saved_ns
 
 pytestmark = pytest.mark.xdist_group("slurm-days")
 
@@ -205,19 +205,12 @@ def test_a_stopped_controller_is_waited_for(yard: Yard) -> None:
 def test_a_job_that_the_controller_forgot_is_lost_and_its_number_is_anothers(yard: Yard) -> None:
     """State is saved some seconds late: a controller killed soon after its word forgets the job."""
     beta = yard.slurm["beta"]
-    file = beta.folder / "state" / "job_state"
-
-    def saved_ns() -> int:
-        return file.stat().st_mtime_ns if file.exists() else 0
-
     for _ in range(TRIES):
-        before = saved_ns()
-        beta.run("sbatch", "-o", "/dev/null", "--wrap", "true")  # the next save is now, and the one after it in 5 s
-        at_ns = until(lambda before=before: saved_ns() > before and saved_ns(), END_S, "the state was saved")  # type: ignore[misc]
+        at_ns = save_state(beta, END_S)
         job = yard.submit("beta", "sleep 600", spec={"on_lost": "fail", "lost_after": "1s"})
         yard.stage.until_state(job, State.SUBMITTED, State.RUNNING, timeout_s=END_S)
         beta.kill("slurmctld")
-        if saved_ns() == at_ns:
+        if saved_ns(beta) == at_ns:
             break
         beta.heal_daemons()  # the machine was slow, and the job is saved
         yard.stage.yard("cancel", job, check=True)

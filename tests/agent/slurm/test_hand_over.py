@@ -26,7 +26,7 @@ from tests.agent.builders import a_lease, end_of, status_when
 from tests.agent.slurm.builders import a_slurm_setting
 from tests.processes import until
 from tests.slurm_bed import SlurmBed, SlurmCluster
-from tests.slurm_faults import Fault, FaultyClients
+from tests.slurm_faults import Fault, FaultyClients, save_state, saved_ns
 
 END_S = 40.0
 TRIES = 5
@@ -203,19 +203,12 @@ def healed(slurm: SlurmBed) -> Iterator[SlurmCluster]:
 
 def forget_the_last(cluster: SlurmCluster) -> None:
     """Kill the controller with a job running that its saved state does not know: it gives that number again."""
-    file = cluster.folder / "state" / "job_state"
-
-    def saved_ns() -> int:
-        return file.stat().st_mtime_ns if file.exists() else 0
-
     for _ in range(TRIES):
-        before = saved_ns()
-        cluster.run("sbatch", "-o", "/dev/null", "--wrap", "true")  # the next save is now, and the one after it in 5 s
-        at_ns = until(lambda before=before: saved_ns() > before and saved_ns(), END_S, "the state was saved")  # type: ignore[misc]
+        at_ns = save_state(cluster, END_S)
         number = cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "sleep 600").strip()
         until(lambda number=number: cluster.field(number, "JobState") == "RUNNING", END_S, "it runs")  # type: ignore[misc]
         cluster.kill("slurmctld")
-        is_forgotten = saved_ns() == at_ns
+        is_forgotten = saved_ns(cluster) == at_ns
         cluster.heal_daemons()
         if is_forgotten:
             return
