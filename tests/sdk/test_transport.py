@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from http.client import HTTPResponse
 
 import pytest
 
@@ -113,6 +115,24 @@ def test_connections_are_kept_and_a_closed_one_is_noticed(peer: Peer) -> None:
     yard.create_user("bob")  # not repeatable, so it must not be sent on the connection the server closed
     lines = [each.connection for each in peer.asked]
     assert lines[0] == lines[1] == lines[2] != lines[3]
+
+
+def test_no_answer_is_left_to_a_finalizer_which_would_swallow_an_interrupt(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer.on("GET", "/v1/jobs/*", Say(a_job()))
+    callers: list[str] = []
+    real = HTTPResponse.close
+
+    def close(answer: HTTPResponse) -> None:
+        callers.append(sys._getframe(1).f_code.co_name)
+        real(answer)
+
+    monkeypatch.setattr(HTTPResponse, "close", close)
+    with Client(peer.url) as client:
+        for _ in range(3):
+            client.job("01JCQ0V7")
+    assert callers == ["_exchange"] * 3 + ["close"]  # the last one by the client, never by `putrequest`
 
 
 def test_threads_share_a_client(peer: Peer) -> None:

@@ -151,6 +151,7 @@ class Transport:
             response = connection.getresponse()
             content = _read(response)
             is_whole = response.isclosed() and not response.will_close
+            response.close()  # left to the garbage collector, a Ctrl-C that comes just then would be lost
         except (OSError, http.client.HTTPException) as exc:
             raise _Broken from exc
         finally:
