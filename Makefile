@@ -73,7 +73,7 @@ test-slurm-versions: test-install ## Run the tests of Slurm on other versions of
 	done
 
 soak: test-install ## Run the slow tests: minutes to hours of faults
-	@SOAK=1 $(BIN)/python -m pytest -m slow
+	@SOAK=1 $(BIN)/python -m pytest -m slow -o faulthandler_timeout=0
 
 reference: install ## Write docs/reference anew, from the code
 	@$(BIN)/python scripts/reference.py

@@ -64,6 +64,17 @@ def spawn(
     return _starter.submit(start).result()
 
 
+@contextlib.contextmanager
+def piped(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A process whose output a test reads. It is killed at the end: Popen's own context would wait without one."""
+    process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def free_port() -> int:
     """A port of loopback that nobody listens on and that this process has not given out before."""
     chance = random.SystemRandom()  # not the seeded generator: two workers would choose the same

@@ -18,7 +18,7 @@ from switchyard import Client, Executor, JobHandle, State, TimedOut, as_complete
 from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
 from switchyard.model.api import JobSelector
 from tests.acceptance.stage import SOON_S, Stage, staged
-from tests.processes import free_port, until
+from tests.processes import free_port, piped, until
 from tests.programs import YARD, yard
 
 pytestmark = pytest.mark.xdist_group("cli-all")
@@ -233,14 +233,13 @@ def test_watch_shows_again_until_the_end(stage: Stage) -> None:
     job = stage.submit("sleep", "1.5")
     shown = stage.yard("show", job, "--watch", check=True).stdout
     assert shown.index("RUNNING") < shown.index("SUCCEEDED")
-    with subprocess.Popen([*YARD, "ls", "--watch"], env=stage.env, stdout=subprocess.PIPE, text=True) as listing:
+    with piped([*YARD, "ls", "--watch"], env=stage.env) as listing:
         assert listing.stdout is not None
         assert listing.stdout.readline().startswith("ID")
         new = stage.submit("true", name="fresh")
         for line in listing.stdout:
             if line.startswith(new):
                 break
-        listing.terminate()
 
 
 def completed(stage: Stage, line: str) -> list[str]:

@@ -19,7 +19,7 @@ from switchyard.model.tokens import AllocationStatus, LimitedBy, ResourceConstra
 from switchyard.tokens.lines import Lines
 from switchyard.tokens.redis import RedisPools
 from tests.acceptance.pools import write
-from tests.processes import until
+from tests.processes import piped, until
 from tests.programs import Server, call, isolated_env, off_clock, start_server, yard
 from tests.redis_service import RedisServer, redis_running
 from tests.services import Postgres
@@ -226,11 +226,9 @@ def test_a_caller_that_dies_gives_back_by_expiry(server: Server, client: Client,
         "import sys, time\nfrom switchyard import Client\n"
         "with Client(sys.argv[1]).tokens('mortal', lease_s=1):\n print('held', flush=True)\n time.sleep(600)\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, server.url], stdout=subprocess.PIPE, env=isolated_env(folder)
-    ) as caller:
+    with piped([sys.executable, "-c", program, server.url], env=isolated_env(folder)) as caller:
         assert caller.stdout is not None
-        assert caller.stdout.readline() == b"held\n"
+        assert caller.stdout.readline() == "held\n"
         assert client.token_pool("mortal").used == 1
         caller.kill()
     with client.tokens("mortal", timeout_s=20):

@@ -13,6 +13,7 @@ import pytest
 
 from switchyard.main import GROUPS
 from tests.cli.conftest import Done
+from tests.processes import piped
 from tests.sdk.peer import Peer, Say, a_job, problem
 
 OURS = [command for commands in GROUPS.values() for command, path, _ in commands if path.startswith("switchyard.cli")]
@@ -122,25 +123,25 @@ def test_a_reader_that_goes_away_is_no_error(peer: Peer) -> None:
     jobs = [a_job(name="x" * 200) for _ in range(2000)]  # far more than a pipe holds
     peer.on("GET", "/v1/jobs", Say({"items": jobs, "next": None}))
     command = [sys.executable, "-m", "switchyard.main", "ls", "--limit", "2000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as listing:
+    with piped(command) as listing:
         assert listing.stdout
         assert listing.stderr
-        listing.stdout.read(1)
+        os.read(listing.stdout.fileno(), 1)
         listing.stdout.close()
-        assert listing.stderr.read() == b""
-        assert listing.wait() == 141
+        assert listing.stderr.read() == ""
+        assert listing.wait(20) == 141
 
 
 def test_an_interrupt_ends_with_130(peer: Peer) -> None:
     peer.on("GET", "/v1/jobs/*", Say(a_job()))
     peer.on("GET", "/v1/jobs/*/wait", Say(a_job()))
     command = [sys.executable, "-m", "switchyard.main", "wait", "01JCQ0V7"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:
+    with piped(command) as waiting:
         assert waiting.stderr
-        assert b"RUNNING" in waiting.stderr.readline()
+        assert "RUNNING" in waiting.stderr.readline()
         os.kill(waiting.pid, signal.SIGINT)
-        assert waiting.wait() == 130
-        assert b"Traceback" not in waiting.stderr.read()
+        assert waiting.wait(20) == 130
+        assert "Traceback" not in waiting.stderr.read()
 
 
 def test_a_piped_list_starts_without_the_heavy_libraries(peer: Peer, yard: Callable[..., Done]) -> None:
