@@ -33,11 +33,11 @@ from switchyard.server.app import build
 from switchyard.server.config import read_config
 from switchyard.server.settings import Settings
 from switchyard.server.yard import Yard
-from switchyard.service.access import first_start
-from switchyard.service.bounds import encode_bounds
+from switchyard.service.access.users import first_start
 from switchyard.service.clock import now_us
-from switchyard.service.layout import settle_file
+from switchyard.service.cluster.layout import settle_file
 from switchyard.service.rights import local_admin
+from switchyard.service.submit.bounds import encode_bounds
 from switchyard.store.database import Database, upgrade
 from switchyard.store.events import counter_take
 from switchyard.store.schema import agents, attributes, clusters, projects

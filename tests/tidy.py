@@ -96,13 +96,13 @@ class Source:
 
     @property
     def place(self) -> str:
-        """The path inside the package, e.g. `service/submit.py`; empty: it is no part of it."""
+        """The path inside the package, e.g. `service/submit/submit.py`; empty: it is no part of it."""
         path = PurePosixPath(self.file)
         return str(path.relative_to(PACKAGE)) if path.is_relative_to(PACKAGE) else ""
 
     @property
     def module(self) -> str:
-        """The dotted name, e.g. `switchyard.service.submit`."""
+        """The dotted name, e.g. `switchyard.service.submit.submit`."""
         words = ["switchyard", *PurePosixPath(self.place).with_suffix("").parts]
         return ".".join(words[:-1] if words[-1] == "__init__" else words)
 

@@ -13,7 +13,7 @@ import pytest
 
 from switchyard.errors import Unavailable
 from switchyard.model.log import Piece, Stream, Window
-from switchyard.service.log_store import LogStore
+from switchyard.service.run.log_store import LogStore
 from switchyard.store.database import Database
 from switchyard.store.logfiles import DirectoryLogs
 from switchyard.store.output import DatabaseLogs

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from switchyard.server.cluster_templates import ClusterResources, NamespaceMapping, templates_of
-from switchyard.service.cluster_resources import Source, Templates, platform_values
+from switchyard.service.rules.cluster_resources import Source, Templates, platform_values
 
 DATA = {
     "directValue": {"value": "1"},

@@ -10,7 +10,7 @@ import pytest
 from switchyard.errors import Malformed
 from switchyard.model.poll import Lease
 from switchyard.server.rainbow.jobspecs import read_request, written
-from switchyard.service.pollers import ANSWER_BYTES, Handed
+from switchyard.service.run.pollers import ANSWER_BYTES, Handed
 from tests.server.rainbow_door import JOB
 
 LONG = "x" * 60_000

@@ -7,9 +7,9 @@ from typing import Any
 from switchyard.model.cluster import ClusterChange, Load
 from switchyard.model.job import JobRequest
 from switchyard.model.layout import Part, SetMember, SetRequest
-from switchyard.service import clusters, layout
-from switchyard.service.attributes import ANYWAY
-from switchyard.service.quotes import shape_of
+from switchyard.service.cluster import clusters, layout
+from switchyard.service.quote.quotes import shape_of
+from switchyard.service.rules.attributes import ANYWAY
 from switchyard.store import quotes
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent

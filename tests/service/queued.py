@@ -13,9 +13,10 @@ from switchyard.model.poll import Held, Lease
 from switchyard.model.scope import Scope
 from switchyard.server.config import read_config
 from switchyard.server.platform import layout_of
-from switchyard.service import attributes, places
-from switchyard.service.attributes import Condition
-from switchyard.service.layout import settle_file
+from switchyard.service.cluster.layout import settle_file
+from switchyard.service.rules import attributes
+from switchyard.service.rules.attributes import Condition
+from switchyard.service.upkeep import places
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
 

@@ -23,14 +23,16 @@ from switchyard.model.poll import Held, Join, Lease, OutputChunk, Report, Room
 from switchyard.server import app
 from switchyard.server.config import Config
 from switchyard.server.settings import Bounds, Settings
-from switchyard.service import access, clusters, graphs, jobs, projects
+from switchyard.service.access import projects, users
 from switchyard.service.clock import Ids, now_us
+from switchyard.service.cluster import clusters, graphs
 from switchyard.service.committer import Call
-from switchyard.service.lease import Given, LeaseAsk, SyncAsk
-from switchyard.service.report import ReportWrite
+from switchyard.service.job import jobs
 from switchyard.service.rights import Actor, local_admin
-from switchyard.service.submit import Accepted
-from switchyard.service.upkeep import Leadership
+from switchyard.service.run.lease import Given, LeaseAsk, SyncAsk
+from switchyard.service.run.report import ReportWrite
+from switchyard.service.submit.submit import Accepted
+from switchyard.service.upkeep.chores import Leadership
 from switchyard.store import jobs as job_store
 from tests.builders import a_graph, a_request
 
@@ -72,7 +74,7 @@ class Rig:
         self.committer = self.context.committer
         self.committer.after_commit = self.yard._after_commit
         self.committer.start()
-        access.first_start(self.context, is_open=True)
+        users.first_start(self.context, is_open=True)
         self.context.snapshots.refresh(force=True)
         self.leader = Leadership("one")
         self.leader.take(self.context)
@@ -86,7 +88,7 @@ class Rig:
 
     def user(self, name: str, *grants: tuple[Role, On, str], groups: Iterable[str] = ()) -> Actor:
         """A user with these grants."""
-        made = access.user_create(self.context, ADMIN, UserRequest(name, groups=list(groups)))
+        made = users.user_create(self.context, ADMIN, UserRequest(name, groups=list(groups)))
         for role, on, what in grants:
             self.grant(name, role, on, what)
         return self.actor(made.id)
@@ -97,7 +99,7 @@ class Rig:
         return found
 
     def grant(self, name: str, role: Role, on: On, what: str = "all", to: To = To.USER) -> str:
-        return access.grant_create(self.context, ADMIN, GrantRequest(role, to, on, name, what)).id
+        return users.grant_create(self.context, ADMIN, GrantRequest(role, to, on, name, what)).id
 
     def project(self, name: str) -> str:
         return projects.project_create(self.context, ADMIN, ProjectRequest(name)).name

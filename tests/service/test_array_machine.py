@@ -17,11 +17,11 @@ from switchyard.model.lifecycle import FINAL, Answer, Seen
 from switchyard.model.poll import Held, Report
 from switchyard.model.retry import Retry
 from switchyard.model.tasks import read_task
-from switchyard.service import jobs, steer
-from switchyard.service.arrays import ArrayJob
-from switchyard.service.moving import move_unleased
-from switchyard.service.upkeep import judge_silent_ranges, route_waiting
-from switchyard.service.waiting import release_due
+from switchyard.service.job import jobs, steer
+from switchyard.service.run.arrays import ArrayJob
+from switchyard.service.upkeep.chores import judge_silent_ranges, route_waiting
+from switchyard.service.upkeep.moving import move_unleased
+from switchyard.service.upkeep.waiting import release_due
 from switchyard.store import ranges
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent

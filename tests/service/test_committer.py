@@ -16,7 +16,7 @@ from switchyard.store import events
 from tests.builders import a_request
 from tests.processes import until
 from tests.service.rig import Rig, running
-from tests.service.test_submit import count
+from tests.service.submit.test_submit import count
 
 
 def take(batch: Batch) -> int:

@@ -27,9 +27,9 @@ from switchyard.model.ids import make_id
 from switchyard.model.job import OnLost, State
 from switchyard.model.lifecycle import FINAL, Answer, Seen
 from switchyard.model.poll import Held, Report
-from switchyard.service import jobs
-from switchyard.service.moving import Mover, move_unleased
-from switchyard.service.upkeep import judge_silent, route_waiting
+from switchyard.service.job import jobs
+from switchyard.service.upkeep.chores import judge_silent, route_waiting
+from switchyard.service.upkeep.moving import Mover, move_unleased
 from switchyard.store import leases
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent

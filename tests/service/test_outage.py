@@ -8,7 +8,7 @@ import pytest
 
 from switchyard.errors import Unavailable
 from switchyard.model.lifecycle import Answer, Seen
-from switchyard.service import jobs
+from switchyard.service.job import jobs
 from tests.service.rig import ADMIN, running
 from tests.services import Postgres
 from tests.store.prepared import migrated

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.model.cluster import ClusterChange, Health
-from switchyard.service import clusters
+from switchyard.service.cluster import clusters
 from switchyard.service.snapshots import Snapshots
 from tests.builders import a_graph
 from tests.service.rig import ADMIN, Clock, Rig

@@ -8,13 +8,14 @@ import pytest
 
 from switchyard.errors import UnknownName
 from switchyard.model.cluster import ClusterChange
-from switchyard.service import clusters, tally
-from switchyard.service.moving import Mover
-from switchyard.service.pending import blocked_word, live_jobs, reason_word
-from switchyard.service.stats import route_stats
+from switchyard.service import tally
+from switchyard.service.cluster import clusters
+from switchyard.service.job.pending import blocked_word, live_jobs, reason_word
+from switchyard.service.job.stats import route_stats
 from switchyard.service.tally import Count, Histogram
-from switchyard.service.upkeep import route_waiting
-from switchyard.service.waiting import expire
+from switchyard.service.upkeep.chores import route_waiting
+from switchyard.service.upkeep.moving import Mover
+from switchyard.service.upkeep.waiting import expire
 from tests.builders import a_graph, a_request
 from tests.service.lines import in_line_at_full, say, two, wait
 from tests.service.rig import ADMIN, Rig
@@ -138,7 +139,7 @@ def test_live_jobs_and_statistics_are_told_from_what_is_stored(rig: Rig) -> None
 
 
 def test_statistics_say_when_they_are_of_the_newest_only(lite: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    from switchyard.service import stats
+    from switchyard.service.job import stats
 
     lite.cluster("alpha")
     for _ in range(5):

@@ -12,11 +12,12 @@ from switchyard.model.poll import Held
 from switchyard.model.tokens import PoolRequest
 from switchyard.server.config import read_config
 from switchyard.server.platform import layout_of
-from switchyard.service import places, tokens
-from switchyard.service.layout import settle_file
-from switchyard.service.token_jobs import tend
-from switchyard.service.token_line import TokenCare
-from switchyard.service.upkeep import route_waiting
+from switchyard.service.cluster.layout import settle_file
+from switchyard.service.token import pools
+from switchyard.service.token.held import tend
+from switchyard.service.token.line import TokenCare
+from switchyard.service.upkeep import places
+from switchyard.service.upkeep.chores import route_waiting
 from tests.builders import a_request
 from tests.service.queued import CONFIG, states
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent
@@ -41,10 +42,10 @@ class Yard(Rig):
         places.promote(self.context, self.leader, self.care)
 
     def pool(self, name: str, quota: int) -> None:
-        tokens.register(self.context, ADMIN, name, PoolRequest(quota))
+        pools.register(self.context, ADMIN, name, PoolRequest(quota))
 
     def held(self, name: str) -> int:
-        return tokens.pool_get(self.context, name).used
+        return pools.pool_get(self.context, name).used
 
     def ask(self, *tags: str, **fields: Any) -> str:
         return self.submit(a_request(tags=list(tags), **fields)).id

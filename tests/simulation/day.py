@@ -21,10 +21,14 @@ from switchyard.model.layout import Part, SetMember, SetRequest
 from switchyard.model.lifecycle import FINAL
 from switchyard.model.tokens import PoolRequest
 from switchyard.server.config import read_config
-from switchyard.service import clusters, inquiries, jobs, layout, moving, places, token_jobs, tokens, upkeep, waiting
-from switchyard.service.attributes import Condition
-from switchyard.service.quoted import Quoting
-from switchyard.service.token_line import TokenCare
+from switchyard.service.cluster import clusters, layout
+from switchyard.service.job import jobs
+from switchyard.service.quote import inquiries
+from switchyard.service.quote.quoted import Quoting
+from switchyard.service.rules.attributes import Condition
+from switchyard.service.token import held, pools
+from switchyard.service.token.line import TokenCare
+from switchyard.service.upkeep import chores, moving, places, waiting
 from switchyard.store import clusters as cluster_store
 from switchyard.store import jobs as job_store
 from tests.builders import a_graph
@@ -76,7 +80,7 @@ class Day:
             agent = self.rig.cluster(name, graph=a_graph(cores=cores))
             self.machines.append(Machine(name, cores, agent, self.ledger))
         self.weigh(self.weights)
-        tokens.register(self.rig.context, ADMIN, LICENCE, PoolRequest(LICENCES))
+        pools.register(self.rig.context, ADMIN, LICENCE, PoolRequest(LICENCES))
 
     def _begin(self) -> None:
         url, config = f"sqlite:///{self.folder / 'yard.db'}", read_config(TOKENS, where="config")
@@ -173,7 +177,7 @@ class Day:
 
     def licences_held(self) -> int:
         self._upkeep()  # by which the last ones are given back
-        return tokens.pool_get(self.rig.context, LICENCE).used
+        return pools.pool_get(self.rig.context, LICENCE).used
 
     def _able(self) -> dict[str, float]:
         """Of one job the share of each cluster of the pool, by the weights of those that are up."""
@@ -226,12 +230,12 @@ class Day:
         context, leader = self.rig.context, self.rig.leader
         assert leader.take(context)
         moving.move_unleased(context, leader)
-        upkeep.judge_silent(context, leader)
+        chores.judge_silent(context, leader)
         for chore in (waiting.release_due, waiting.settle_after, waiting.expire, waiting.let_crowds_go):
             chore(context, leader)
         assert leader.epoch is not None
-        token_jobs.tend(context, self._care, term=leader.epoch)
-        upkeep.route_waiting(context, leader, self._care)
+        held.tend(context, self._care, term=leader.epoch)
+        chores.route_waiting(context, leader, self._care)
         places.promote(context, leader, self._care)
         self.said["taken over"] += self._mover.look(context, leader)
 

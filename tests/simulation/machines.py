@@ -13,8 +13,8 @@ from switchyard.model.job import JobSpec, OnLost
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Lease, Report, Room
 from switchyard.model.quote import QuoteAsk, QuoteGiven
-from switchyard.service.lease import Given, LeaseAsk, SyncAsk
-from switchyard.service.report import ReportWrite
+from switchyard.service.run.lease import Given, LeaseAsk, SyncAsk
+from switchyard.service.run.report import ReportWrite
 from tests.service.rig import RigAgent
 
 VALID_S = 20.0  # a quote of these agents holds for so long

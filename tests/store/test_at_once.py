@@ -15,8 +15,8 @@ from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Report
 from switchyard.service.clock import now_us
 from switchyard.service.committer import Batch, Call, Committer, apply_calls
-from switchyard.service.lease import LeaseAsk, Leasing, SyncAsk
-from switchyard.service.report import ReportWrite, apply_reports
+from switchyard.service.run.lease import LeaseAsk, Leasing, SyncAsk
+from switchyard.service.run.report import ReportWrite, apply_reports
 from switchyard.store import events, jobs, leases
 from switchyard.store.database import Database
 from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put_jobs

@@ -29,22 +29,22 @@ from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings
 from switchyard.server.token_section import tokens_of
 from switchyard.server.yard import Yard
-from switchyard.service.access import first_start
-from switchyard.service.bulk import Bulk, BulkInsert, unwritten_bulk
+from switchyard.service.access.users import first_start
 from switchyard.service.clock import Ids, now_us
+from switchyard.service.cluster.layout import settle_file
 from switchyard.service.committer import Apply, Call, Committer, apply_calls
 from switchyard.service.context import Context
-from switchyard.service.engines import Engines
-from switchyard.service.kinds import load_kinds
-from switchyard.service.layout import settle_file
-from switchyard.service.lease import LeaseAsk, Leasing, SyncAsk
-from switchyard.service.log_store import LogStore, OutputWrite, apply_output
-from switchyard.service.newjob import JobInsert
-from switchyard.service.rainbow import NumberedInsert, apply_numbered
-from switchyard.service.report import ReportWrite, apply_reports
+from switchyard.service.rules.kinds import load_kinds
+from switchyard.service.run.lease import LeaseAsk, Leasing, SyncAsk
+from switchyard.service.run.log_store import LogStore, OutputWrite, apply_output
+from switchyard.service.run.report import ReportWrite, apply_reports
 from switchyard.service.snapshots import Snapshots
-from switchyard.service.submit import Submit, unwritten
-from switchyard.service.upkeep import Leadership
+from switchyard.service.submit.bulk import Bulk, BulkInsert, unwritten_bulk
+from switchyard.service.submit.engines import Engines
+from switchyard.service.submit.newjob import JobInsert
+from switchyard.service.submit.rainbow import NumberedInsert, apply_numbered
+from switchyard.service.submit.submit import Submit, unwritten
+from switchyard.service.upkeep.chores import Leadership
 from switchyard.store import restored
 from switchyard.store.database import Database, create, revisions
 from switchyard.store.logfiles import DirectoryLogs

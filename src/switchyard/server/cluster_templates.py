@@ -12,7 +12,7 @@ from msgspec import Struct
 from switchyard.model.quantity import parse_duration_s
 from switchyard.policy.kinds.cluster_resources import RESERVED
 from switchyard.policy.render import NAMESPACE_TEMPLATE, is_variable, namespace_of
-from switchyard.service.cluster_resources import Source, Templates
+from switchyard.service.rules.cluster_resources import Source, Templates
 
 
 class ValueFrom(Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,7 +19,7 @@ from switchyard.server.platform import read_platform
 from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings, is_loopback, parse_address
 from switchyard.server.token_section import token_mistakes
-from switchyard.service.cluster_resources import Templates
+from switchyard.service.rules.cluster_resources import Templates
 
 EXAMPLES = """\
 examples:

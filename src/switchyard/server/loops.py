@@ -14,11 +14,13 @@ from switchyard.errors import YardError
 from switchyard.model.cluster import Load
 from switchyard.server.config import Rainbow
 from switchyard.server.yard import Yard
-from switchyard.service import moving, places, pollers, token_jobs, upkeep, waiting
 from switchyard.service.committer import Batch
-from switchyard.service.quoted import Quoting
-from switchyard.service.retention import Retention, Terms
-from switchyard.service.token_line import TokenCare
+from switchyard.service.quote.quoted import Quoting
+from switchyard.service.run import pollers
+from switchyard.service.token import held
+from switchyard.service.token.line import TokenCare
+from switchyard.service.upkeep import chores, moving, places, waiting
+from switchyard.service.upkeep.retention import Retention, Terms
 from switchyard.store import access, clusters, leases
 
 log = structlog.get_logger()
@@ -32,7 +34,7 @@ QUOTES_S = 0.01  # between two looks at what waits for quotes, however often it 
 class Loops:
     """Started and stopped together."""
 
-    def __init__(self, yard: Yard, leadership: upkeep.Leadership) -> None:
+    def __init__(self, yard: Yard, leadership: chores.Leadership) -> None:
         self._yard = yard
         self._leadership = leadership
         self._tasks: list[asyncio.Task[None]] = []
@@ -146,7 +148,7 @@ class Loops:
         if not leadership.take(context):
             return
         moved = moving.move_unleased(context, leadership)
-        lost = upkeep.judge_silent(context, leadership) + upkeep.judge_silent_ranges(context, leadership)
+        lost = chores.judge_silent(context, leadership) + chores.judge_silent_ranges(context, leadership)
         polling = self._yard.settings.config.rainbow or POLLING
         pollers.take_back(context, lease_us=polling.receive_lease_us)
         pollers.let_go(context, ttl_us=polling.handover_ttl_us)
@@ -168,7 +170,7 @@ class Loops:
         """Token pools that are away must keep no other chore from being done."""
         assert self._leadership.epoch is not None
         try:
-            token_jobs.tend(self._yard.context, self._tokens, term=self._leadership.epoch)
+            held.tend(self._yard.context, self._tokens, term=self._leadership.epoch)
         except YardError as exc:
             log.warning("token pools", error=exc.inner)
 
@@ -194,7 +196,7 @@ class Loops:
             return 0
         yard.is_pending_new, self._looked = False, versions  # first: what comes from here on needs another look
         try:
-            routed = upkeep.route_waiting(yard.context, self._leadership, self._tokens)
+            routed = chores.route_waiting(yard.context, self._leadership, self._tokens)
         except YardError:
             yard.is_pending_new = True
             raise

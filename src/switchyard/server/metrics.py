@@ -21,9 +21,9 @@ from switchyard.model.access import Role
 from switchyard.server.http.answer import Receive, Scope, Send, send_body
 from switchyard.server.http.authenticate import authenticate_user
 from switchyard.server.yard import Yard
-from switchyard.service.pending import LiveJobs, live_jobs
+from switchyard.service.job.pending import LiveJobs, live_jobs
 from switchyard.service.tally import KEYS_MAX, Count, Histogram
-from switchyard.service.tokens import pools_used
+from switchyard.service.token.pools import pools_used
 
 KEPT_S = 5.0  # counts of what is stored; Prometheus scrapes every 15 s or so, and from every replica
 MEDIA = (b"content-type", CONTENT_TYPE_LATEST.encode())

@@ -23,7 +23,7 @@ from switchyard.policy.kinds.workflow_execution_config import WorkflowExecutionC
 from switchyard.policy.platform import Platform
 from switchyard.server.cluster_sections import doubles, twice
 from switchyard.server.config import Config, ResourceSet
-from switchyard.service.clusters import RESERVED
+from switchyard.service.cluster.clusters import RESERVED
 
 OLD_WORDS = {"ephemeralStorage": "ephemeral_storage"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from switchyard.errors import YardError
 from switchyard.server.config import Selection
-from switchyard.service.selections import Selections, selections_of
+from switchyard.service.submit.selections import Selections, selections_of
 
 
 def read_selection(section: Selection) -> tuple[Selections, list[str]]:

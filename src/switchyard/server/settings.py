@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from switchyard.server.config import Config
-from switchyard.service.cluster_resources import Templates
+from switchyard.service.rules.cluster_resources import Templates
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from switchyard.model.quantity import parse_duration_s
 from switchyard.model.tokens import LEASE_S_MAX, QUOTA_MAX, TOKENS_OF_JOB_MAX, UNITS_MAX, is_namespace
 from switchyard.server.config import ResourceManager
-from switchyard.service.token_settings import Tokens
+from switchyard.service.token.settings import Tokens
 from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.noop import NoopPools
 from switchyard.tokens.pools import TokenPools

@@ -15,13 +15,13 @@ from switchyard.errors import Busy, Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.server.hub import Hub
 from switchyard.server.settings import Settings
-from switchyard.service.bulk import Bulk
+from switchyard.service.cluster.fit import Fitting
 from switchyard.service.committer import Told, Woken, Write
 from switchyard.service.context import Context
-from switchyard.service.fit import Fitting
-from switchyard.service.inquiries import QUOTES, Handing
-from switchyard.service.lease import Leasing
-from switchyard.service.submit import Submit
+from switchyard.service.quote.inquiries import QUOTES, Handing
+from switchyard.service.run.lease import Leasing
+from switchyard.service.submit.bulk import Bulk
+from switchyard.service.submit.submit import Submit
 
 T = TypeVar("T")
 log = structlog.get_logger()

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from switchyard.route.moving import MovingTerms
+from switchyard.service.cluster.compiler import Compiler
 from switchyard.service.committer import Batch, Committer
-from switchyard.service.compiler import Compiler
-from switchyard.service.engines import Engines
-from switchyard.service.log_store import LogStore
-from switchyard.service.selections import Selections
+from switchyard.service.run.log_store import LogStore
 from switchyard.service.snapshots import Snapshots
+from switchyard.service.submit.engines import Engines
+from switchyard.service.submit.selections import Selections
 from switchyard.service.tally import Tally
-from switchyard.service.token_settings import Tokens
+from switchyard.service.token.settings import Tokens
 from switchyard.store import access
 from switchyard.store.database import Database
 from switchyard.store.events import counter_take

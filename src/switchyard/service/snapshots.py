@@ -20,7 +20,7 @@ from switchyard.route.world import Member, World
 from switchyard.service.fleet import ClusterEntry, Fleet, load_fleet
 from switchyard.service.laid import Laid, load_laid
 from switchyard.service.rights import TOKENS_OWNER, Actor, Rights, local_admin, rights_of
-from switchyard.service.token_settings import PoolEntry
+from switchyard.service.token.settings import PoolEntry
 from switchyard.store import access as access_store
 from switchyard.store import attributes as attribute_store
 from switchyard.store import clusters as cluster_store

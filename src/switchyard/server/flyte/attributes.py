@@ -18,8 +18,8 @@ from switchyard.server.flyte.bindings import answer_class
 from switchyard.server.flyte.kinds import BY_NUMBER, attributes_of, type_name, value_of
 from switchyard.server.flyte.status import Invalid, Missing
 from switchyard.server.yard import Yard
-from switchyard.service import attributes
 from switchyard.service.rights import Actor
+from switchyard.service.rules import attributes
 
 PLUGIN_OVERRIDE, EXECUTION_CONFIG = 5, 6
 PAGE = 500

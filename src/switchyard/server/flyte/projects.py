@@ -14,9 +14,9 @@ from switchyard.model.api import Project, ProjectChange, ProjectRequest
 from switchyard.model.decode import convert
 from switchyard.server.flyte.status import Invalid, Missing
 from switchyard.server.yard import Yard
-from switchyard.service import attributes
-from switchyard.service import projects as service
+from switchyard.service.access import projects as service
 from switchyard.service.rights import Actor
+from switchyard.service.rules import attributes
 
 ACTIVE, ARCHIVED = project_pb2.Project.ACTIVE, project_pb2.Project.ARCHIVED
 # Flyte's projects become parts of Kubernetes' names, which have no capitals, dots or underscores.

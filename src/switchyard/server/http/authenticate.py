@@ -8,7 +8,7 @@ from switchyard.errors import Denied, Gone, Unauthenticated
 from switchyard.server.http.answer import Scope, header
 from switchyard.server.settings import is_loopback
 from switchyard.server.yard import Yard
-from switchyard.service.agents import is_next, settle_rotation
+from switchyard.service.cluster.agents import is_next, settle_rotation
 from switchyard.service.credential import holds, split_credential
 from switchyard.service.fleet import AgentEntry
 from switchyard.service.rights import Actor, local_admin

@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl
 from switchyard.errors import Malformed
 from switchyard.server.http.answer import Scope
 from switchyard.server.yard import Yard
+from switchyard.service.cluster.graphs import Caller
 from switchyard.service.fleet import AgentEntry
-from switchyard.service.graphs import Caller
 from switchyard.service.rights import Actor
 
 TEXT_CHARS_MAX = 512  # a label's key and value

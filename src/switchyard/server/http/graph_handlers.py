@@ -9,7 +9,7 @@ from switchyard.model.graph import Graph
 from switchyard.model.names import is_name
 from switchyard.server.http.answer import Body
 from switchyard.server.http.call import Call
-from switchyard.service import graphs
+from switchyard.service.cluster import graphs
 
 FORMS = (None, "compact", "source")
 

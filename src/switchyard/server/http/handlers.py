@@ -19,18 +19,10 @@ from switchyard.model.poll import Joined, Rotated
 from switchyard.model.quantity import DURATION_S_MAX
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.server.http.call import Call
-from switchyard.service import (
-    access,
-    agents,
-    cluster_show,
-    clusters,
-    explaining,
-    jobs,
-    logs,
-    selected,
-    steer,
-    submit_tokens,
-)
+from switchyard.service.access import submit_tokens, users
+from switchyard.service.cluster import agents, cluster_show, clusters
+from switchyard.service.job import explaining, jobs, selected, steer
+from switchyard.service.run import logs
 from switchyard.store.jobs import JobFilter
 
 T = TypeVar("T")
@@ -42,7 +34,7 @@ def version(call: Call) -> Version:
 
 
 def whoami(call: Call) -> Me:
-    return access.me(call.yard.context, call.actor)
+    return users.me(call.yard.context, call.actor)
 
 
 def plan(call: Call) -> Plan:
@@ -209,55 +201,55 @@ def join(call: Call) -> Joined:
 
 
 def user_list(call: Call) -> Page[User]:
-    return page(call, access.user_list(call.yard.context, call.actor), lambda user: user.name)
+    return page(call, users.user_list(call.yard.context, call.actor), lambda user: user.name)
 
 
 def user_create(call: Call) -> User:
-    return access.user_create(call.yard.context, call.actor, call.body)
+    return users.user_create(call.yard.context, call.actor, call.body)
 
 
 def user_get(call: Call) -> User:
-    return access.user_get(call.yard.context, call.actor, call.path["user"])
+    return users.user_get(call.yard.context, call.actor, call.path["user"])
 
 
 def user_change(call: Call) -> User:
-    return access.user_change(call.yard.context, call.actor, call.path["user"], call.body)
+    return users.user_change(call.yard.context, call.actor, call.path["user"], call.body)
 
 
 def user_delete(call: Call) -> Deleted:
-    access.user_delete(call.yard.context, call.actor, call.path["user"])
+    users.user_delete(call.yard.context, call.actor, call.path["user"])
     return Deleted(call.path["user"])
 
 
 def token_list(call: Call) -> Page[Token]:
-    found = access.token_list(call.yard.context, call.actor, after=call.text("cursor") or "", limit=call.limit)
+    found = users.token_list(call.yard.context, call.actor, after=call.text("cursor") or "", limit=call.limit)
     return Page(found, found[-1].id if len(found) == call.limit else None)
 
 
 def token_create(call: Call) -> NewToken:
-    return access.token_create(call.yard.context, call.actor, call.body)
+    return users.token_create(call.yard.context, call.actor, call.body)
 
 
 def token_revoke(call: Call) -> Deleted:
-    access.token_revoke(call.yard.context, call.actor, call.path["token"])
+    users.token_revoke(call.yard.context, call.actor, call.path["token"])
     return Deleted(call.path["token"])
 
 
 def grant_list(call: Call) -> Page[Grant]:
-    return page(call, access.grant_list(call.yard.context, call.actor), lambda grant: grant.id)
+    return page(call, users.grant_list(call.yard.context, call.actor), lambda grant: grant.id)
 
 
 def grant_create(call: Call) -> Grant:
-    return access.grant_create(call.yard.context, call.actor, call.body)
+    return users.grant_create(call.yard.context, call.actor, call.body)
 
 
 def grant_delete(call: Call) -> Deleted:
-    access.grant_delete(call.yard.context, call.actor, call.path["grant"])
+    users.grant_delete(call.yard.context, call.actor, call.path["grant"])
     return Deleted(call.path["grant"])
 
 
 def audit_list(call: Call) -> Page[AuditEntry]:
-    return access.audit_list(call.yard.context, call.actor, before=call.text("cursor"), limit=call.limit)
+    return users.audit_list(call.yard.context, call.actor, before=call.text("cursor"), limit=call.limit)
 
 
 def page(call: Call, items: Sequence[T], key: Callable[[T], str]) -> Page[T]:

@@ -10,7 +10,7 @@ from switchyard.model.queue import DomainTags, QueueView
 from switchyard.server.http.call import Call
 from switchyard.server.http.handlers import page
 from switchyard.server.http.handlers_rules import condition_of
-from switchyard.service import layout, queue_settings
+from switchyard.service.cluster import layout, queue_settings
 
 
 def layout_get(call: Call) -> LayoutView:

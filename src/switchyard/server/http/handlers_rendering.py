@@ -6,7 +6,7 @@ from switchyard.errors import Malformed
 from switchyard.model.names import is_name
 from switchyard.model.rendering import Rendering, RenderingChange
 from switchyard.server.http.call import Call
-from switchyard.service import cluster_resources
+from switchyard.service.rules import cluster_resources
 
 
 def render(call: Call) -> Rendering:

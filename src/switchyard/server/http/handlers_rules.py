@@ -12,7 +12,8 @@ from switchyard.model.attributes import AttributeRow, Domain, EffectiveAttribute
 from switchyard.model.scope import Level, Scope
 from switchyard.server.http.call import Call
 from switchyard.server.http.handlers import page
-from switchyard.service import attributes, projects
+from switchyard.service.access import projects
+from switchyard.service.rules import attributes
 
 
 def kind_list(call: Call) -> Page[KindInfo]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from switchyard.model.quantity import DURATION_S_MAX
 from switchyard.model.stats import RouteStats
 from switchyard.server.http.call import Call
-from switchyard.service import stats
+from switchyard.service.job import stats
 
 SINCE_S = 3600
 

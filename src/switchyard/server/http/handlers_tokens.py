@@ -6,36 +6,36 @@ from switchyard.model.api import Deleted, Page
 from switchyard.model.tokens import Allocation, Released, Renewed, TokenHolder, TokenManager, TokenPool
 from switchyard.server.http.call import Call
 from switchyard.server.http.handlers import page
-from switchyard.service import tokens
+from switchyard.service.token import pools
 
 
 def manager(call: Call) -> TokenManager:
-    return tokens.manager(call.yard.context)
+    return pools.manager(call.yard.context)
 
 
 def pool_list(call: Call) -> Page[TokenPool]:
-    return page(call, tokens.pool_list(call.yard.context), lambda pool: pool.namespace)
+    return page(call, pools.pool_list(call.yard.context), lambda pool: pool.namespace)
 
 
 def pool_get(call: Call) -> TokenPool:
-    return tokens.pool_get(call.yard.context, call.path["namespace"])
+    return pools.pool_get(call.yard.context, call.path["namespace"])
 
 
 def register(call: Call) -> TokenPool:
-    return tokens.register(call.yard.context, call.actor, call.path["namespace"], call.body)
+    return pools.register(call.yard.context, call.actor, call.path["namespace"], call.body)
 
 
 def set_quota(call: Call) -> TokenPool:
-    return tokens.set_quota(call.yard.context, call.actor, call.path["namespace"], call.body)
+    return pools.set_quota(call.yard.context, call.actor, call.path["namespace"], call.body)
 
 
 def remove(call: Call) -> Deleted:
-    tokens.remove(call.yard.context, call.actor, call.path["namespace"])
+    pools.remove(call.yard.context, call.actor, call.path["namespace"])
     return Deleted(call.path["namespace"])
 
 
 def holders(call: Call) -> Page[TokenHolder]:
-    return tokens.holders(
+    return pools.holders(
         call.yard.context,
         call.actor,
         call.path["namespace"],
@@ -45,15 +45,15 @@ def holders(call: Call) -> Page[TokenHolder]:
 
 
 def allocate(call: Call) -> Allocation:
-    return tokens.allocate(call.yard.context, call.actor, call.path["namespace"], call.body)
+    return pools.allocate(call.yard.context, call.actor, call.path["namespace"], call.body)
 
 
 def renew(call: Call) -> Renewed:
-    return tokens.renew(call.yard.context, call.actor, call.path["namespace"], call.body)
+    return pools.renew(call.yard.context, call.actor, call.path["namespace"], call.body)
 
 
 def release(call: Call) -> Released:
-    found = tokens.release(call.yard.context, call.actor, call.path["namespace"], call.body)
+    found = pools.release(call.yard.context, call.actor, call.path["namespace"], call.body)
     if found.released:
         call.yard.kick_pending()  # a job may wait for just this
     return found

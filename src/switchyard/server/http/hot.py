@@ -19,17 +19,17 @@ from switchyard.model.verdict import FitRequest
 from switchyard.server.http.answer import JSON, Receive, Scope, Send, header, read_body, send_body, send_json
 from switchyard.server.http.authenticate import authenticate_agent, authenticate_user
 from switchyard.server.yard import Yard
-from switchyard.service.bulk import BulkAccepted, BulkInsert
+from switchyard.service.cluster.graphs import agent_graph
 from switchyard.service.fleet import AgentEntry
-from switchyard.service.graphs import agent_graph
-from switchyard.service.inquiries import take as take_quotes
-from switchyard.service.lease import Given, LeaseAsk, SyncAsk
-from switchyard.service.log_store import OutputWrite
-from switchyard.service.logs import keep_outside
-from switchyard.service.newjob import JobInsert
-from switchyard.service.report import ReportWrite, Settled
+from switchyard.service.quote.inquiries import take as take_quotes
 from switchyard.service.rights import Actor
-from switchyard.service.submit import Accepted, TakesLong
+from switchyard.service.run.lease import Given, LeaseAsk, SyncAsk
+from switchyard.service.run.log_store import OutputWrite
+from switchyard.service.run.logs import keep_outside
+from switchyard.service.run.report import ReportWrite, Settled
+from switchyard.service.submit.bulk import BulkAccepted, BulkInsert
+from switchyard.service.submit.newjob import JobInsert
+from switchyard.service.submit.submit import Accepted, TakesLong
 
 _job_request = JsonReader(JobRequest)
 _fit = JsonReader(FitRequest)

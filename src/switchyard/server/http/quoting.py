@@ -13,7 +13,7 @@ from switchyard.server.http.authenticate import authenticate_user
 from switchyard.server.http.hot import until_gone
 from switchyard.server.hub import first_of
 from switchyard.server.yard import Yard
-from switchyard.service.asking import Asked, answers, begin
+from switchyard.service.quote.asking import Asked, answers, begin
 
 _request = JsonReader(JobRequest)
 LATE_S = 0.05  # an answer that was committed at the deadline is told a moment after it

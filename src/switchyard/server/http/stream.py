@@ -22,7 +22,7 @@ from switchyard.server.http.call import Call, read_query
 from switchyard.server.http.endpoints import ENDPOINTS, check_query
 from switchyard.server.http.hot import until_gone
 from switchyard.server.yard import Yard
-from switchyard.service import jobs
+from switchyard.service.job import jobs
 from switchyard.service.rights import Actor
 
 PATH = "/v1/events/stream"

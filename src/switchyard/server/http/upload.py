@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from switchyard.errors import Busy, Malformed, TooLarge
 from switchyard.server.http.answer import ClientGone, Receive, Scope, header
 from switchyard.server.yard import Yard
-from switchyard.service.graphs import Source
+from switchyard.service.cluster.graphs import Source
 
 STEP_BYTES = 2**20  # unpacked at once: a bomb is noticed within one step
 GZIP = 16 + zlib.MAX_WBITS

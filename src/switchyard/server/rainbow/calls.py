@@ -29,9 +29,11 @@ from switchyard.server.rainbow.messages import (
     UpdateStateResponse,
 )
 from switchyard.server.yard import Yard
-from switchyard.service import clusters, graphs, poller_access, pollers, rainbow
+from switchyard.service.cluster import clusters, graphs, poller_access
 from switchyard.service.rights import Actor, rights_of
-from switchyard.service.submit import TakesLong
+from switchyard.service.run import pollers
+from switchyard.service.submit import rainbow
+from switchyard.service.submit.submit import TakesLong
 
 MAIN = ("", "cluster", "containment")  # what a subsystem is called that is the cluster itself
 MATCHER = "match"  # its word for the one way to match

@@ -22,8 +22,8 @@ from switchyard.server.rainbow import calls
 from switchyard.server.rainbow.messages import GRAPH, HANDOVER, SCHEDULER, SatisfyResponse, message
 from switchyard.server.yard import COMMIT_S_MAX, Yard, resolve, tell
 from switchyard.service.committer import Deliver, Told
-from switchyard.service.rainbow import Numbered, NumberedInsert
-from switchyard.service.submit import TakesLong
+from switchyard.service.submit.rainbow import Numbered, NumberedInsert
+from switchyard.service.submit.submit import TakesLong
 
 log = structlog.get_logger()
 ANSWERS_MAX = 4096  # of Satisfy, kept for one version of the world

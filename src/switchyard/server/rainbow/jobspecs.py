@@ -16,7 +16,7 @@ from switchyard.model.jobspec import from_jobspec
 from switchyard.model.names import Title
 from switchyard.model.quantity import parse_amount, parse_bytes, parse_duration_s
 from switchyard.model.selection import Select
-from switchyard.service.pollers import ANSWER_BYTES, Handed
+from switchyard.service.run.pollers import ANSWER_BYTES, Handed
 
 WHERE = "the jobspec"
 BYTES_MAX = 8 * 2**20  # as any job

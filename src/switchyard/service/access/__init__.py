@@ -1,0 +1,1 @@
+"""Who may come in: users and their tokens and grants, projects, submit tokens."""

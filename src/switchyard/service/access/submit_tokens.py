@@ -1,0 +1,77 @@
+"""Submit tokens: whoever shows one may submit to its cluster, or to every cluster of its group, without a grant."""
+
+from __future__ import annotations
+
+from switchyard.errors import UnknownName
+from switchyard.model.access import On, Role
+from switchyard.model.cluster import SubmitToken
+from switchyard.route.world import Member
+from switchyard.service.cluster.clusters import visible
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context, audited, bump
+from switchyard.service.credential import hash_secret, holds, make_credential, split_credential
+from switchyard.service.fleet import SubmitEntry
+from switchyard.service.rights import Actor
+from switchyard.service.snapshots import Snapshots
+from switchyard.store import submit_tokens
+
+_NOBODYS = hash_secret("")
+
+
+def token_of(snapshots: Snapshots, member: Member | None, token: str) -> SubmitEntry | None:
+    """The token that this text is, if it holds for this cluster. One that does not takes as long to find out."""
+    parts = split_credential(token, "submit")
+    entry = snapshots.fleet.submit_tokens.get(parts[0]) if parts else None
+    is_its = holds(parts[1] if parts else token, entry.hash if entry else _NOBODYS)
+    if entry is None or member is None or not is_its:
+        return None
+    reaches = entry.object == member.id if entry.on is On.CLUSTER else entry.object in member.groups
+    return entry if reaches else None
+
+
+def cluster_token(context: Context, actor: Actor, name: str, account: str = "") -> SubmitToken:
+    """A new one for a cluster; the one before it ends. `account`: whose jobs they are that show nothing else."""
+    member = visible(context, actor, name)
+    actor.need_cluster(Role.ADMIN, member)
+    return SubmitToken(name, _made(context, actor, On.CLUSTER, member.id, what=name, account=account))
+
+
+def group_token(context: Context, actor: Actor, group: str, account: str = "") -> SubmitToken:
+    """A new one for all clusters of a group, those that join it later included."""
+    actor.need_platform(Role.ADMIN)
+    known = {each for member in context.snapshots.world.members for each in member.groups}
+    if group not in known:
+        raise UnknownName(
+            f"No cluster is in a group {group!r}.", next_step=f"Known groups: {', '.join(sorted(known)) or 'none'}."
+        )
+    return SubmitToken(group, _made(context, actor, On.CLUSTER_GROUP, group, what=f"group {group}", account=account))
+
+
+def _made(context: Context, actor: Actor, on: On, object_: str, *, what: str, account: str) -> str:
+    names = {name for name, _, _ in context.snapshots.access.users.values()}
+    if account and account not in names:
+        raise UnknownName(f"There is no user {account!r}.", next_step="`yard user ls` lists them.")
+
+    def apply(batch: Batch) -> str:
+        token = put_token(batch, context, on, object_, account)
+        audited(batch, context, actor.name, "cluster.submit-token", what, after={"account": account})
+        return token
+
+    return context.committer.call(apply)
+
+
+def put_token(batch: Batch, context: Context, on: On, object_: str, account: str = "") -> str:
+    """Make and keep one; it is in the answer alone."""
+    token_id = context.new_id()
+    token, hash_ = make_credential("submit", token_id)
+    row = {
+        "id": token_id,
+        "on_kind": on.value,
+        "object": object_,
+        "account": account,
+        "hash": hash_,
+        "created_us": batch.now_us,
+    }
+    submit_tokens.token_put(batch.tx, row)
+    bump(batch, "clusters")
+    return token

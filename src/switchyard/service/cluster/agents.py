@@ -1,0 +1,132 @@
+"""Agents as operators look after them: list, pause, resume, remove; and the rotation of an agent's credential.
+
+A rotation has two steps. `rotate` makes a new credential and keeps the old one; the first use of the new one ends the
+old (`settle_rotation`). So whatever is lost in between, an answer, the agent, the server, one of the two holds.
+"""
+
+from __future__ import annotations
+
+from switchyard.errors import NotFound
+from switchyard.model.access import Role
+from switchyard.model.cluster import Agent, AgentChange
+from switchyard.model.poll import Rotated
+from switchyard.route.world import Member
+from switchyard.service.cluster.clusters import refuse_while_held, visible
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context, audited, bump
+from switchyard.service.credential import hash_secret, holds, make_credential
+from switchyard.service.fleet import AgentEntry
+from switchyard.service.rights import Actor
+from switchyard.store import clusters
+
+# A new credential that was not used by then is forgotten: its answer got lost, and who knows where it went.
+NEXT_US = 600_000_000
+
+
+def agent_list(context: Context, actor: Actor, cluster: str | None) -> list[Agent]:
+    only = visible(context, actor, cluster).id if cluster is not None else None
+    found = []
+    for entry in context.snapshots.fleet.agents.values():
+        member = context.snapshots.world.by_id.get(entry.cluster_id)
+        if member is None or (only is not None and member.id != only) or not actor.may_cluster(Role.VIEW, member):
+            continue
+        found.append(agent_view(context, entry))
+    return found
+
+
+def agent_view(context: Context, entry: AgentEntry) -> Agent:
+    row = context.snapshots.fleet.rows.get(entry.cluster_id)
+    return Agent(
+        id=entry.id,
+        name=entry.name,
+        cluster=row.name if row else "",
+        backend=entry.backend,
+        version=entry.version,
+        is_live=context.snapshots.is_live(entry.id),
+        is_paused=entry.is_paused,
+        reason=entry.reason,
+        is_rotation_asked=entry.is_rotation_asked,
+        created_us=entry.created_us,
+        seen_us=context.snapshots.seen.get(entry.id),
+    )
+
+
+def agent_change(context: Context, actor: Actor, agent_id: str, change: AgentChange) -> Agent:
+    """Pause, resume, or ask for a new credential: an operator's work."""
+    entry, member = _visible(context, actor, agent_id)
+    actor.need_cluster(Role.OPERATE, member)
+    columns: dict[str, object] = {}
+    if change.is_paused is not None:
+        columns |= {"is_paused": change.is_paused, "reason": change.reason if change.is_paused else ""}
+    if change.is_rotation_asked is not None:
+        columns["is_rotation_asked"] = change.is_rotation_asked
+
+    def apply(batch: Batch) -> None:
+        clusters.agent_change(batch.tx, agent_id, columns)
+        bump(batch, "clusters")
+        batch.clusters.add(member.id)  # a parked poll looks again: there may be leases now, or the word to rotate
+        before = {"is_paused": entry.is_paused, "is_rotation_asked": entry.is_rotation_asked}
+        audited(batch, context, actor.name, _action(change), f"{member.name}/{entry.name}", before=before, after=change)
+
+    if columns:
+        context.committer.call(apply)
+    return agent_view(context, context.snapshots.fleet.agents[agent_id])
+
+
+def _action(change: AgentChange) -> str:
+    if change.is_paused is None:
+        return "agent.ask-rotation"
+    return "agent.pause" if change.is_paused else "agent.resume"
+
+
+def agent_remove(context: Context, actor: Actor, agent_id: str, *, abandon: bool = False) -> None:
+    entry, member = _visible(context, actor, agent_id)
+    actor.need_cluster(Role.ADMIN, member)
+
+    def apply(batch: Batch) -> None:
+        refuse_while_held(batch, [agent_id], f"agent {entry.name}", abandon)
+        clusters.agent_change(batch.tx, agent_id, {"deleted_us": batch.now_us})
+        bump(batch, "clusters")
+        batch.clusters.add(member.id)  # its parked poll comes back now, and is told
+        audited(batch, context, actor.name, "agent.remove", f"{member.name}/{entry.name}")
+
+    context.committer.call(apply)
+
+
+def _visible(context: Context, actor: Actor, agent_id: str) -> tuple[AgentEntry, Member]:
+    entry = context.snapshots.fleet.agents.get(agent_id)
+    member = context.snapshots.world.by_id.get(entry.cluster_id) if entry else None
+    if entry is None or member is None or not actor.may_cluster(Role.VIEW, member):
+        raise NotFound(f"There is no agent {agent_id[:40]}.", next_step="`yard agent ls` lists the agents.")
+    return entry, member
+
+
+def rotate(context: Context, entry: AgentEntry) -> Rotated:
+    """A new credential for an agent that showed its own. Asked again, the one before is forgotten."""
+    credential, hash_ = make_credential("agent", entry.id)
+
+    def apply(batch: Batch) -> None:
+        clusters.agent_change(batch.tx, entry.id, {"next_hash": hash_, "next_until_us": batch.now_us + NEXT_US})
+        bump(batch, "clusters")
+
+    context.committer.call(apply)
+    return Rotated(credential)
+
+
+def is_next(entry: AgentEntry, secret: str, now_us: int) -> bool:
+    """Whether this is the credential that a rotation has made, and its time is not over."""
+    is_open = entry.next_hash is not None and entry.next_until_us is not None and now_us < entry.next_until_us
+    return is_open and entry.next_hash is not None and holds(secret, entry.next_hash)
+
+
+def settle_rotation(context: Context, entry: AgentEntry, secret: str) -> None:
+    """The new credential is used for the first time: the old one ends."""
+    hash_ = hash_secret(secret)
+
+    def apply(batch: Batch) -> None:
+        settled = clusters.agent_settle_rotation(batch.tx, entry.id, hash_)
+        if settled:
+            bump(batch, "clusters")
+            audited(batch, context, f"agent:{entry.name}", "agent.rotate", entry.id)
+
+    context.committer.call(apply)

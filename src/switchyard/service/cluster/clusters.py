@@ -1,0 +1,397 @@
+"""Clusters and agents: register, invite, join, cordon, delete. A registration is an identity; a name is only a name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from switchyard.errors import AgentLives, Conflict, Denied, Gone, NameTaken, NoSuchCluster, NotFound, Unauthenticated
+from switchyard.model.access import On, Role, To
+from switchyard.model.cluster import (
+    Cluster,
+    ClusterChange,
+    ClusterRequest,
+    Health,
+    Invite,
+    InviteRequest,
+    NewInvite,
+)
+from switchyard.model.names import readable
+from switchyard.model.poll import Join, Joined
+from switchyard.model.selection import Scalar, StateValue
+from switchyard.route.world import Member
+from switchyard.service.cluster.states import set_by_hand, state_of
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context, audited, bump
+from switchyard.service.credential import holds, make_credential, split_credential
+from switchyard.service.fleet import ClusterEntry
+from switchyard.service.quote.quotes import record_of
+from switchyard.service.rights import Actor
+from switchyard.store import access, clusters, graphs, leases, submit_tokens
+
+BY_FILE = "config file"  # who registers a cluster that the server's file names
+DISABLED = "the server's file does not enable it"
+RESERVED = ("fit",)  # `/v1/clusters/fit` asks all clusters
+
+
+def visible(context: Context, actor: Actor, name: str) -> Member:
+    member = context.snapshots.world.by_name.get(name)
+    if member is None or not actor.may_cluster(Role.VIEW, member):
+        raise NoSuchCluster(f"There is no cluster {name[:128]!r}, or it is not yours to see.")
+    return member
+
+
+def cluster_list(context: Context, actor: Actor) -> list[Cluster]:
+    fleet, members = context.snapshots.fleet, context.snapshots.world.members
+    seen = [member for member in members if member.id in fleet.rows and actor.may_cluster(Role.VIEW, member)]
+    return [_view(context, member, fleet.rows[member.id], []) for member in seen]
+
+
+def cluster_view(context: Context, member: Member | None) -> Cluster:
+    """A cluster as the API shows it. The two snapshots change one after the other: it may be gone from one already."""
+    row = context.snapshots.fleet.rows.get(member.id) if member else None
+    if member is None or row is None:
+        raise NoSuchCluster("The cluster was deleted a moment ago.")
+    bound_us = context.selections.stale_after_us
+    state = state_of(context.snapshots, member.id, now_us=context.now_us(), stale_after_us=bound_us)
+    return msgspec.structs.replace(_view(context, member, row, state), quotes=record_of(context, member.id))
+
+
+def _view(context: Context, member: Member, row: ClusterEntry, state: list[StateValue]) -> Cluster:
+    agents = context.snapshots.fleet.by_cluster.get(member.id, ())
+    seen = [context.snapshots.seen[agent] for agent in agents if agent in context.snapshots.seen]
+    return Cluster(
+        id=member.id,
+        name=member.name,
+        health=member.health,
+        reason=member.reason,
+        is_private=member.is_private,
+        groups=list(member.groups),
+        labels=row.labels,
+        backend=row.backend,
+        totals=member.graph.totals if member.graph else {},
+        load=context.snapshots.load_of(member.id),
+        state=state,
+        created_us=row.created_us,
+        seen_us=max(seen, default=None),
+    )
+
+
+def cluster_create(context: Context, actor: Actor, request: ClusterRequest) -> Cluster:
+    actor.need_platform(Role.ADMIN)
+
+    def apply(batch: Batch) -> str:
+        if clusters.cluster_by_name(batch.tx, request.name) is not None:
+            raise NameTaken(f"There is a cluster {request.name} already.")
+        return register(batch, context, actor.name, request)
+
+    cluster_id = context.committer.call(apply)
+    return cluster_view(context, context.snapshots.world.by_id.get(cluster_id))
+
+
+def register(batch: Batch, context: Context, actor: str, request: ClusterRequest) -> str:
+    """A new registration; open to everyone's jobs unless private."""
+    if request.name in RESERVED:
+        raise NameTaken(f"No cluster can be called {request.name}: it is a word of the API.")
+    cluster_id = context.new_id()
+    row = {
+        "id": cluster_id,
+        "name": request.name,
+        "is_private": request.is_private,
+        "is_cordoned": False,
+        "reason": "",
+        "groups": msgspec.json.encode(sorted(set(request.groups))).decode(),
+        "labels": msgspec.json.encode(request.labels, order="sorted").decode(),
+        "backend": "",
+        "graph": None,
+        "created_us": batch.now_us,
+        "deleted_us": None,
+    }
+    clusters.cluster_insert(batch.tx, row)
+    if not request.is_private:
+        _open_to_everyone(batch, context, cluster_id)
+    bump(batch, "clusters")
+    audited(batch, context, actor, "cluster.create", request.name, after=request)
+    return cluster_id
+
+
+def register_configured(
+    batch: Batch, context: Context, name: str, *, is_enabled: bool, was_enabled: bool | None
+) -> None:
+    """A cluster that the server's file names: there is one, down until an agent joins it. Not enabled: cordoned.
+
+    The file's word counts when it is new; what was cordoned or let go at run time since stays so.
+    """
+    row = clusters.cluster_by_name(batch.tx, name)
+    cluster_id = row.id if row else register(batch, context, BY_FILE, ClusterRequest(name))
+    if row is not None and is_enabled == was_enabled:
+        return
+    if is_enabled and (row is None or row.reason != DISABLED):
+        return
+    clusters.cluster_change(
+        batch.tx, cluster_id, {"is_cordoned": not is_enabled, "reason": "" if is_enabled else DISABLED}
+    )
+    bump(batch, "clusters")
+    batch.clusters.add(cluster_id)
+    audited(batch, context, BY_FILE, "cluster.change", name, after={"is_cordoned": not is_enabled})
+
+
+def _open_to_everyone(batch: Batch, context: Context, cluster_id: str) -> None:
+    grant = {
+        "id": context.new_id(),
+        "role": Role.SUBMIT.value,
+        "to_kind": To.EVERYONE.value,
+        "subject": To.EVERYONE.value,
+        "on_kind": On.CLUSTER.value,
+        "object": cluster_id,
+        "created_us": batch.now_us,
+    }
+    access.grant_insert(batch.tx, grant)
+    bump(batch, "access")
+
+
+def cluster_change(context: Context, actor: Actor, name: str, change: ClusterChange) -> Cluster:
+    """Cordoning and setting state need `operate`; everything else is the administrator's."""
+    member = visible(context, actor, name)
+    is_operating = change.is_private is None and change.groups is None and change.labels is None
+    actor.need_cluster(Role.OPERATE if is_operating else Role.ADMIN, member)
+    columns: dict[str, object] = {}
+    if change.is_cordoned is not None:
+        # Said once more without a reason: the one before still holds.
+        before_reason = member.reason if member.health is Health.CORDONED else ""
+        reason = (change.reason or before_reason) if change.is_cordoned else ""
+        columns |= {"is_cordoned": change.is_cordoned, "reason": reason}
+    if change.is_private is not None:
+        columns["is_private"] = change.is_private
+    if change.groups is not None:
+        columns["groups"] = msgspec.json.encode(sorted(set(change.groups))).decode()
+    if change.labels is not None:
+        columns["labels"] = msgspec.json.encode(change.labels, order="sorted").decode()
+
+    def apply(batch: Batch) -> None:
+        if change.state:
+            row = clusters.cluster_lock(batch.tx, member.id)
+            columns["state"] = set_by_hand(row.state, change.state, at_us=batch.now_us, by=actor.name) if row else "{}"
+        if not columns:
+            return
+        before = cluster_view(context, member)
+        clusters.cluster_change(batch.tx, member.id, columns)
+        if change.is_private is not None and change.is_private != member.is_private:
+            access.grant_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id, everyone=True)
+            bump(batch, "access")
+            if not change.is_private:
+                _open_to_everyone(batch, context, member.id)
+        bump(batch, "clusters")
+        batch.clusters.add(member.id)  # what waits there may be leased from now on
+        audited(batch, context, actor.name, "cluster.change", name, before=_gist(before), after=change)
+
+    context.committer.call(apply)
+    return cluster_view(context, context.snapshots.world.by_id.get(member.id))
+
+
+def cluster_delete(context: Context, actor: Actor, name: str, *, abandon: bool = False) -> None:
+    """The registration ends: its agents are gone, its grants too; a new one of the name inherits no jobs."""
+    member = visible(context, actor, name)
+    actor.need_cluster(Role.ADMIN, member)
+    registration_end(context, member, by=actor.name, abandon=abandon)
+
+
+def registration_end(context: Context, member: Member, *, by: str, abandon: bool) -> None:
+    """Whoever asks has the right to."""
+
+    def apply(batch: Batch) -> None:
+        agents = context.snapshots.fleet.by_cluster.get(member.id, ())
+        refuse_while_held(batch, agents, f"cluster {member.name}", abandon)
+        clusters.cluster_change(batch.tx, member.id, {"deleted_us": batch.now_us, "graph": None})
+        graphs.source_delete_of(batch.tx, member.id)
+        clusters.agent_delete_of(batch.tx, member.id, at_us=batch.now_us)
+        access.grant_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id)
+        submit_tokens.token_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id)
+        bump(batch, "clusters")
+        bump(batch, "access")
+        batch.clusters.add(member.id)  # its parked polls come back now, and are told
+        audited(batch, context, by, "cluster.delete", member.name, before=_gist(cluster_view(context, member)))
+
+    context.committer.call(apply)
+
+
+def state_said(context: Context, cluster_id: str, state: Mapping[str, Scalar | None], *, by: str) -> None:
+    """A cluster that only polls says how it is. It holds until it says otherwise."""
+
+    def apply(batch: Batch) -> None:
+        row = clusters.cluster_lock(batch.tx, cluster_id)
+        if row is not None:
+            changed = set_by_hand(row.state, state, at_us=batch.now_us, by=by)
+            clusters.cluster_change(batch.tx, cluster_id, {"state": changed})
+            bump(batch, "clusters")
+
+    context.committer.call(apply)
+
+
+def refuse_while_held(batch: Batch, agent_ids: Sequence[str], what: str, abandon: bool) -> None:
+    """What runs there would end as FAILED while its processes go on: only for who says so."""
+    held = 0 if abandon else leases.held_count(batch.tx, list(agent_ids))
+    if held:
+        raise Conflict(
+            f"The {what} has {held} job{'' if held == 1 else 's'} that {'has' if held == 1 else 'have'} not ended.",
+            next_step="Cordon it and wait, or cancel them; to give them up (they end as FAILED, their processes are "
+            "left alone): `--abandon`, or `abandon=true`.",
+        )
+
+
+def invite(context: Context, actor: Actor, name: str, request: InviteRequest) -> NewInvite:
+    """A join token for a cluster, which is registered if it is new."""
+    existing = context.snapshots.world.by_name.get(name)
+    if existing is None or not actor.may_cluster(Role.VIEW, existing):
+        actor.need_platform(Role.ADMIN)
+    else:
+        actor.need_cluster(Role.ADMIN, existing)
+    invite_id = context.new_id()
+    token, hash_ = make_credential("join", invite_id)
+
+    def apply(batch: Batch) -> Invite:
+        row = clusters.cluster_by_name(batch.tx, name)
+        fresh = ClusterRequest(name, request.is_private, request.groups)
+        cluster_id = row.id if row else register(batch, context, actor.name, fresh)
+        info = Invite(
+            id=invite_id,
+            cluster=name,
+            is_reusable=request.is_reusable,
+            expires_us=batch.now_us + request.expires_s * 1_000_000,
+            created_us=batch.now_us,
+        )
+        clusters.invite_insert(
+            batch.tx,
+            {
+                "id": invite_id,
+                "cluster_id": cluster_id,
+                "token_hash": hash_,
+                "is_reusable": request.is_reusable,
+                "expires_us": info.expires_us,
+                "uses": 0,
+                "created_us": batch.now_us,
+                "revoked_us": None,
+            },
+        )
+        audited(batch, context, actor.name, "cluster.invite", name, after=info)
+        return info
+
+    return NewInvite(token, context.committer.call(apply))
+
+
+def invite_list(context: Context, actor: Actor, name: str, *, after: str, limit: int) -> list[Invite]:
+    member = visible(context, actor, name)
+    actor.need_cluster(Role.ADMIN, member)
+    with context.database.read() as tx:
+        rows = clusters.invite_list(tx, member.id, after=after, limit=limit)
+    return [
+        Invite(
+            row.id, name, bool(row.is_reusable), row.expires_us, row.uses, row.revoked_us is not None, row.created_us
+        )
+        for row in rows
+    ]
+
+
+def invite_revoke(context: Context, actor: Actor, invite_id: str) -> None:
+    def apply(batch: Batch) -> None:
+        row = clusters.invite_get(batch.tx, invite_id)
+        member = context.snapshots.world.by_id.get(row.cluster_id) if row else None
+        if row is None or member is None or not actor.may_cluster(Role.VIEW, member):
+            raise NotFound(f"There is no invite {invite_id[:40]}.")
+        actor.need_cluster(Role.ADMIN, member)
+        clusters.invite_change(batch.tx, invite_id, {"revoked_us": batch.now_us})
+        audited(batch, context, actor.name, "invite.revoke", member.name)
+
+    context.committer.call(apply)
+
+
+def join(context: Context, token: str, request: Join, *, is_open: bool) -> Joined:
+    """An agent joins a cluster and gets a credential of its own.
+
+    The same name with the same journal takes over at once (it was restarted, or lost its credential); with another
+    journal only when the first is silent.
+    """
+    parts = split_credential(token, "join") if token else None
+    if parts is None and not is_open:
+        raise Unauthenticated(
+            "Joining needs a join token.", next_step=f"Get one with `yard cluster invite {request.cluster}`."
+        )
+    agent_id = context.new_id()
+    credential, hash_ = make_credential("agent", agent_id)
+
+    def apply(batch: Batch) -> str:
+        cluster_id = admitted_by(batch, parts, request) if parts else _join_open(batch, context, request)
+        before = clusters.agent_by_name(batch.tx, cluster_id, request.name)
+        if before is not None:
+            if before.journal != request.journal and context.snapshots.is_live(before.id):
+                raise AgentLives(f"An agent {request.name} of cluster {request.cluster} is alive with another journal.")
+            if before.journal == request.journal:
+                # The same disk: it keeps its leases, so it keeps its identity; only the credential is new.
+                renewed = {"credential_hash": hash_, "next_hash": None, "version": readable(request.version)}
+                clusters.agent_change(batch.tx, before.id, renewed)
+                bump(batch, "clusters")
+                audited(batch, context, f"agent:{request.name}", "agent.rejoin", request.cluster)
+                return str(before.id)
+            clusters.agent_change(batch.tx, before.id, {"deleted_us": batch.now_us})
+        clusters.agent_insert(batch.tx, agent_row(batch, agent_id, cluster_id, hash_, request))
+        clusters.cluster_change(batch.tx, cluster_id, {"backend": request.backend})
+        bump(batch, "clusters")
+        audited(batch, context, f"agent:{request.name}", "agent.join", request.cluster, after={"agent": agent_id})
+        return agent_id
+
+    joined_id = context.committer.call(apply)
+    credential = credential.replace(agent_id, joined_id, 1)
+    return Joined(joined_id, request.cluster, credential)
+
+
+def agent_row(batch: Batch, agent_id: str, cluster_id: str, hash_: str, request: Join) -> dict[str, object]:
+    return {
+        "id": agent_id,
+        "cluster_id": cluster_id,
+        "name": request.name,
+        "journal": request.journal,
+        "credential_hash": hash_,
+        "session": 0,
+        "incarnation": "",
+        "backend": request.backend,
+        "version": readable(request.version),
+        "load": None,
+        "created_us": batch.now_us,
+        "seen_us": None,
+        "deleted_us": None,
+    }
+
+
+def admitted_by(batch: Batch, parts: tuple[str, str], request: Join) -> str:
+    """Check and use up a join token."""
+    invite_id, secret = parts
+    row = clusters.invite_get(batch.tx, invite_id)
+    if row is None or not holds(secret, row.token_hash):
+        raise Unauthenticated("The join token is unknown.", next_step="Get a new one with `yard cluster invite`.")
+    # Read from the store: the invite may have been made at another replica a moment ago.
+    cluster = clusters.cluster_by_id(batch.tx, row.cluster_id)
+    if cluster is None:
+        raise Gone("The cluster this join token was for is gone.")
+    if cluster.name != request.cluster:
+        raise Denied(f"The join token is for another cluster than {request.cluster}.")
+    if row.revoked_us is not None or row.expires_us <= batch.now_us or (row.uses and not row.is_reusable):
+        why = "was revoked" if row.revoked_us else "has expired" if row.expires_us <= batch.now_us else "was used"
+        raise Unauthenticated(f"The join token {why}.", next_step=f"Run `yard cluster invite {request.cluster}` again.")
+    clusters.invite_change(batch.tx, invite_id, {"uses": row.uses + 1})
+    return str(cluster.id)
+
+
+def _join_open(batch: Batch, context: Context, request: Join) -> str:
+    """With --no-auth an agent joins without a token, and registers its cluster."""
+    row = clusters.cluster_by_name(batch.tx, request.cluster)
+    return row.id if row else register(batch, context, "local-admin", ClusterRequest(request.cluster))
+
+
+def _gist(cluster: Cluster) -> dict[str, object]:
+    return {
+        "is_private": cluster.is_private,
+        "groups": cluster.groups,
+        "labels": cluster.labels,
+        "health": cluster.health,
+    }

@@ -1,0 +1,1 @@
+"""A job is there: look at it, explain it, steer it, count it."""

@@ -1,0 +1,281 @@
+"""Jobs: look, list, cancel, events. Reading needs `view` on the project, or the job to be yours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from switchyard.errors import BadRequest, Denied, NoSuchJob
+from switchyard.model.access import Role
+from switchyard.model.api import Event, Page
+from switchyard.model.attributes import JobPolicy
+from switchyard.model.ids import LENGTH, is_id
+from switchyard.model.idset import IdSet
+from switchyard.model.job import Job, State, Tally, Usage
+from switchyard.model.lifecycle import FINAL, cancel
+from switchyard.model.names import readable
+from switchyard.model.queue import queue_of
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context
+from switchyard.service.rights import Actor
+from switchyard.service.run.arrays import Arrays, cancel_tasks
+from switchyard.service.run.report import change_of, life_of, read_avoid, record
+from switchyard.service.submit.bounds import decode_bounds
+from switchyard.service.token.needs import needs_of_row
+from switchyard.store import events, jobs
+from switchyard.store.database import Tx
+
+PREFIX_MIN = 6
+
+
+def job_get(context: Context, actor: Actor, ref: str) -> Job:
+    """One job, by its id or an unambiguous prefix."""
+    with context.database.read() as tx:
+        row = visible_job(tx, actor, ref)
+        policy = policy_of(tx, row)
+    return msgspec.structs.replace(job_view(row), policy=policy)
+
+
+def policy_of(tx: Tx, row: jobs.Row) -> JobPolicy | None:
+    """The rules a job was admitted under."""
+    body = jobs.policy_get(tx, row.policy_hash) if row.policy_hash else None
+    return msgspec.json.decode(body, type=JobPolicy) if body else None
+
+
+def job_list(
+    context: Context, actor: Actor, wanted: jobs.JobFilter, *, before: str | None, limit: int, with_spec: bool
+) -> Page[Job]:
+    with context.database.read() as tx:
+        rows, more = jobs.job_list(
+            tx,
+            visible_filter(actor, wanted),
+            before=before,
+            limit=limit,
+            budget=context.list_budget,
+            with_spec=with_spec,
+        )
+    return Page([job_view(row) for row in rows], more)
+
+
+def job_cancel(context: Context, actor: Actor, ref: str, reason: str) -> Job:
+    """Ask for a job's end. Confirmed by its cluster, unless nobody has it yet."""
+    with context.database.read() as tx:
+        row = visible_job(tx, actor, ref)
+    may_act(actor, row)
+
+    said = f"cancelled by {actor.name}" + (f": {readable(reason)}" if reason else "")
+
+    def apply(batch: Batch) -> jobs.Row:
+        cancel_rows(batch, list(jobs.job_lock(batch.tx, [row.id]).values()), said)
+        found = jobs.job_get(batch.tx, row.id)
+        assert found is not None
+        return found
+
+    return job_view(context.committer.call(apply, locks=[row.id]))
+
+
+def cancel_rows(batch: Batch, rows: Sequence[jobs.Row], said: str) -> list[str]:
+    """Ask for the end of locked jobs; the ids of those that were not over, and not asked before."""
+    changes: dict[str, dict[str, Any]] = {}
+    asked: list[str] = []
+    for row in rows:
+        step = cancel(life_of(row))
+        if row.array is not None and State(row.state) not in FINAL:
+            _cancel_array(batch, row, said)
+            asked.append(row.id)
+        elif step is not None:
+            change: dict[str, Any] = change_of(batch, row, step) if step.life.state in FINAL else {}
+            change |= {"blocked": None, "wake_us": None, "expires_us": None}
+            changes[row.id] = change | {"cancel_us": batch.now_us, "reason": said}
+            record(batch, row, step)
+            if row.cluster_id:
+                batch.clusters.add(row.cluster_id)
+            asked.append(row.id)
+    jobs.job_change(batch.tx, changes)
+    jobs.dependency_clear(batch.tx, [row.id for row in rows])
+    return asked
+
+
+def _cancel_array(batch: Batch, row: jobs.Row, said: str) -> None:
+    arrays = Arrays(batch)
+    arrays.load([row])
+    array = arrays.job(row.id)
+    array.is_cancelling = True
+    cancel_tasks(batch, array, None)
+    batch.event(
+        row.id,
+        "cancel-requested",
+        state=row.state,
+        attempt=row.attempt,
+        fence=row.fence,
+        cluster_id=row.cluster_id,
+        reason=said,
+    )
+    arrays.flush()
+    jobs.job_change(
+        batch.tx, {row.id: {"cancel_us": batch.now_us, "is_ready": False, "blocked": None, "wake_us": None}}
+    )
+
+
+def may_act(actor: Actor, row: jobs.Row) -> None:
+    """One's own jobs with `submit`, others' with `operate`."""
+    if row.owner != actor.name or not actor.may_project(Role.SUBMIT, row.project):
+        actor.need_project(Role.OPERATE, row.project)
+
+
+def job_events(context: Context, actor: Actor, ref: str, *, after: int, limit: int) -> Page[Event]:
+    with context.database.read() as tx:
+        row = visible_job(tx, actor, ref)
+        found = events.event_list(tx, job_id=row.id, projects=None, after=after, limit=limit)
+    return _event_page(found, limit)
+
+
+def all_events(context: Context, actor: Actor, *, after: int, limit: int, since_s: int | None = None) -> Page[Event]:
+    with context.database.read() as tx:
+        if since_s is not None:
+            after = max(after, events.event_before(tx, context.now_us() - since_s * 1_000_000))
+        projects = actor.viewable_projects()
+        found = events.event_list(tx, job_id=None, projects=projects, reader=actor.name, after=after, limit=limit)
+    return _event_page(found, limit)
+
+
+def last_event(context: Context) -> int:
+    """The number of the newest event."""
+    with context.database.read() as tx:
+        return events.counters_read(tx).get("events", 0)
+
+
+def next_events(
+    context: Context, actor: Actor, *, job_id: str | None, project: str | None, after: int, limit: int
+) -> tuple[list[Event], int]:
+    """Events after a number, of one job, one project or all one may view; and from which number to go on."""
+    with context.database.read() as tx:
+        # Read first: whatever has a number up to this one is visible by now, so it is safe to go on from here.
+        newest = events.counters_read(tx).get("events", 0)
+        if newest <= after:
+            return [], after
+        if job_id is not None:
+            visible_job(tx, actor, job_id)  # it may have been deleted, or taken from one's sight
+        projects = [project] if project is not None else actor.viewable_projects()
+        if project is not None and not actor.may_project(Role.VIEW, project):
+            projects = []
+        found = events.event_list(tx, job_id=job_id, projects=None if job_id else projects, after=after, limit=limit)
+    items = _event_page(found, limit).items
+    return items, items[-1].seq if len(items) == limit else max(newest, items[-1].seq if items else after)
+
+
+def last_of(row: jobs.Row) -> tuple[tuple[str, str], ...]:
+    """The clusters that come last for a job."""
+    return tuple(sorted((cluster_id, avoid.why) for cluster_id, avoid in read_avoid(row.avoid).items()))
+
+
+def resolve(tx: Tx, ref: str) -> str:
+    """An id from an id or an unambiguous prefix."""
+    ref = ref.upper()
+    if is_id(ref):
+        return ref
+    if not (PREFIX_MIN <= len(ref) < LENGTH and is_id(ref.ljust(LENGTH, "0"))):
+        raise NoSuchJob(f"{ref[:40]!r} is not a job id.", next_step=f"Give an id or its first {PREFIX_MIN} or more.")
+    found = jobs.job_ids_by_prefix(tx, ref)
+    if not found:
+        raise NoSuchJob(f"There is no job {ref}.")
+    if len(found) > 1:
+        raise BadRequest(f"{ref} stands for more than one job.", next_step="Give more characters of the id.")
+    return found[0]
+
+
+def visible_job(tx: Tx, actor: Actor, ref: str) -> jobs.Row:
+    row = jobs.job_get(tx, resolve(tx, ref))
+    if row is None or not (row.owner == actor.name or actor.may_project(Role.VIEW, row.project)):
+        raise NoSuchJob(f"There is no job {ref[:40]}, or it is not yours to see.")
+    return row
+
+
+def visible_filter(actor: Actor, wanted: jobs.JobFilter) -> jobs.JobFilter:
+    """A filter narrowed to what the actor may see; a project they may not view is said so, not hidden."""
+    if wanted.project is not None and not actor.may_project(Role.VIEW, wanted.project):
+        raise Denied(f"You may not view the jobs of project {wanted.project}.")
+    return replace(wanted, projects=actor.viewable_projects(), reader=actor.name)
+
+
+def job_view(row: jobs.Row) -> Job:
+    """A row as the API shows it."""
+    spec, bounds = getattr(row, "spec", None), decode_bounds(row.bounds)
+    return Job(
+        id=row.id,
+        name=row.name,
+        owner=row.owner,
+        project=row.project,
+        domain=row.domain,
+        workflow=row.workflow,
+        launch_plan=row.launch_plan,
+        state=State.RUNNING if row.tasks_live and State(row.state) not in FINAL else State(row.state),
+        priority=row.priority,
+        labels=msgspec.json.decode(row.labels, type=dict[str, str]),
+        spec=msgspec.Raw(spec.encode()) if spec is not None else None,
+        cluster=row.cluster,
+        attempt=row.attempt,
+        fence=row.fence,
+        reason=row.reason,
+        cancel_requested=row.cancel_us is not None,
+        exit_code=row.exit_code,
+        signal=row.signal,
+        native_id=row.native_id,
+        usage=msgspec.json.decode(row.usage, type=Usage) if row.usage else None,
+        created_us=row.created_us,
+        assigned_us=row.assigned_us,
+        leased_us=row.leased_us,
+        started_us=row.started_us,
+        ended_us=row.ended_us,
+        is_held="hold" in (row.blocked or ""),
+        wake_us=row.wake_us,
+        expires_us=row.expires_us,
+        late_us=row.late_us,
+        tries=row.tries,
+        retry_of=row.retry_of,
+        array=row.array if row.array is None or row.array_max is None else f"{row.array}%{row.array_max}",
+        tasks=tally_of(row),
+        pool=bounds.pool,
+        cluster_label=bounds.label,
+        queue=queue_of(row.lane),
+        tags=list(bounds.tags),
+        spill=list(bounds.spill),
+        tokens=needs_of_row(row),
+    )
+
+
+def tally_of(row: Any) -> Tally | None:
+    """How an array stands, for the API."""
+    if row.array is None:
+        return None
+    total = len(IdSet.parse(row.array))
+    ended = row.tasks_ok + row.tasks_failed + row.tasks_cancelled
+    return Tally(
+        total=total,
+        waiting=max(0, total - ended - row.tasks_live),
+        live=row.tasks_live,
+        ok=row.tasks_ok,
+        failed=row.tasks_failed,
+        cancelled=row.tasks_cancelled,
+    )
+
+
+def _event_page(found: Sequence[events.Row], limit: int) -> Page[Event]:
+    items = [
+        Event(
+            seq=row.seq,
+            at_us=row.at_us,
+            job=row.job_id,
+            kind=row.kind,
+            state=row.state,
+            attempt=row.attempt,
+            fence=row.fence,
+            cluster=row.cluster,
+            reason=row.reason,
+        )
+        for row in found
+    ]
+    return Page(items, str(items[-1].seq) if len(items) == limit else None)

@@ -1,0 +1,218 @@
+"""Steer a job that is there: hold and release, another priority, cancel some tasks, and once more."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from switchyard.errors import BadRequest, Conflict
+from switchyard.model.api import Created, JobChange, RetryRequest
+from switchyard.model.idset import IdSet
+from switchyard.model.job import Job, JobRequest, JobSpec, State, Task
+from switchyard.model.lifecycle import FINAL, unassign
+from switchyard.model.selection import Select
+from switchyard.model.tasks import read_task
+from switchyard.policy.asked import as_asked
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context
+from switchyard.service.job.jobs import job_view, may_act, policy_of, visible_job
+from switchyard.service.rights import Actor
+from switchyard.service.run.arrays import Arrays, cancel_tasks
+from switchyard.service.run.report import Avoid, blocked, change_of, life_of, record
+from switchyard.service.submit.bounds import decode_bounds
+from switchyard.service.submit.limits import QUEUE
+from switchyard.service.submit.submit import Accepted, Submit
+from switchyard.service.upkeep.patience import is_held_back, set_off
+from switchyard.store import jobs, ranges
+
+TASKS_SCAN_MAX = 10_000  # tasks looked at for one page: some milliseconds
+
+
+def job_change(context: Context, actor: Actor, ref: str, wanted: JobChange) -> Job:
+    """Hold, release, or give another priority. What an agent already has is its cluster's to order."""
+    with context.database.read() as tx:
+        found = visible_job(tx, actor, ref)
+    may_act(actor, found)
+
+    def apply(batch: Batch) -> jobs.Row:
+        row = jobs.job_lock(batch.tx, [found.id])[found.id]
+        if State(row.state) in FINAL:
+            raise Conflict(f"Job {row.id} is over: {row.state}.", next_step="`yard retry` submits it once more.")
+        change: dict[str, Any] = {}
+        if wanted.priority is not None:
+            change["priority"] = wanted.priority
+            _note(batch, row, "priority", f"{row.priority} → {wanted.priority} by {actor.name}")
+        if wanted.hold is True:
+            change |= _hold(batch, row, actor)
+        elif wanted.hold is False and "hold" in (row.blocked or ""):
+            # The router looks at it anew, also for whether it needs a place in its queue.
+            left = blocked(blocked(row.blocked, remove="hold"), remove=QUEUE)
+            change |= {"blocked": left, "reason": ""} | ({} if is_held_back(left) else set_off(row, batch.now_us))
+            _note(batch, row, "released", f"by {actor.name}")
+            batch.versions.add("pending")
+        jobs.job_change(batch.tx, {row.id: change} if change else {})
+        again = jobs.job_get(batch.tx, row.id)
+        assert again is not None
+        return again
+
+    return job_view(context.committer.call(apply, locks=[found.id]))
+
+
+def _hold(batch: Batch, row: jobs.Row, actor: Actor) -> dict[str, Any]:
+    said = f"held by {actor.name}; `yard release` lets it go"
+    change: dict[str, Any] = {"blocked": blocked(row.blocked, add="hold"), "reason": said}
+    if row.array is not None and row.tasks_live:
+        raise Conflict(f"Tasks of {row.id} are running.", next_step="Cancel it, or wait.")
+    if State(row.state) is State.PENDING:
+        _note(batch, row, "held", said)
+        return change
+    step = unassign(life_of(row), said)
+    if step is None:
+        raise Conflict(f"Job {row.id} has been handed over.", next_step="Cancel it, or wait for its end.")
+    record(batch, row, step)
+    return change_of(batch, row, step) | change
+
+
+def _note(batch: Batch, row: jobs.Row, kind: str, reason: str) -> None:
+    batch.event(
+        row.id,
+        kind,
+        state=row.state,
+        attempt=row.attempt,
+        fence=row.fence,
+        cluster_id=row.cluster_id,
+        reason=reason,
+    )
+
+
+def task_list(
+    context: Context, actor: Actor, ref: str, *, states: frozenset[State], after: int, limit: int
+) -> tuple[list[Task], int | None]:
+    """The tasks of an array, by index; the last index looked at if there may be more."""
+    with context.database.read() as tx:
+        row = visible_job(tx, actor, ref)
+        if row.array is None:
+            raise BadRequest(f"Job {row.id} is not an array.", next_step="`yard show` has all there is.")
+        rows = ranges.range_of_job(tx, row.id)
+    every = (index for index in IdSet.parse(row.array) if index > after)
+    looked_at = list(islice(every, TASKS_SCAN_MAX))
+    tasks = {index: _waiting(row, index) for index in looked_at}
+    for each in rows:
+        for index in range(max(each.lo, after + 1), min(each.hi, looked_at[-1] if looked_at else -1) + 1):
+            if index in tasks:
+                tasks[index] = _task(row, each, index)
+    found = [task for task in tasks.values() if not states or task.state in states]
+    if len(found) > limit:
+        return found[:limit], found[limit - 1].index
+    return found, None if next(every, None) is None else looked_at[-1]
+
+
+def _waiting(row: jobs.Row, index: int) -> Task:
+    state = State(row.state)
+    if state in FINAL or row.cancel_us is not None:
+        return Task(index, State.CANCELLED)
+    return Task(index, State.PENDING if state is State.PENDING else State.ASSIGNED, cluster=row.cluster)
+
+
+def _task(row: jobs.Row, each: ranges.Row, index: int) -> Task:
+    found = read_task(each.tasks, index - each.lo)
+    fence = each.fence + index - each.lo
+    if found.state is None:
+        state = State.CANCELLED if State(row.state) in FINAL else State.PENDING
+        return Task(index, state, found.exit_code, found.signal, fence, each.cluster)
+    return Task(index, found.state, found.exit_code, found.signal, fence, each.cluster, found.is_cancelling)
+
+
+def tasks_cancel(context: Context, actor: Actor, ref: str, indexes: IdSet) -> Job:
+    """Ask for the end of some tasks of an array."""
+    with context.database.read() as tx:
+        found = visible_job(tx, actor, ref)
+    may_act(actor, found)
+    if found.array is None:
+        raise BadRequest(f"Job {found.id} is not an array.", next_step="Leave the indexes away.")
+    unknown = [index for index in indexes if index not in IdSet.parse(found.array)]
+    if unknown:
+        raise BadRequest(f"Job {found.id} has no task {unknown[0]}.", next_step=f"Its tasks are {found.array[:80]}.")
+
+    def apply(batch: Batch) -> jobs.Row:
+        row = jobs.job_lock(batch.tx, [found.id])[found.id]
+        if State(row.state) not in FINAL:
+            arrays = Arrays(batch)
+            arrays.load([row])
+            cancel_tasks(batch, arrays.job(row.id), indexes)
+            _note(batch, row, "tasks-cancelled", f"tasks {indexes} by {actor.name}"[:500])
+            arrays.flush()
+        again = jobs.job_get(batch.tx, row.id)
+        assert again is not None
+        return again
+
+    return job_view(context.committer.call(apply, locks=[found.id]))
+
+
+def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest) -> tuple[JobRequest, str, str | None]:
+    """The request that submits an ended job once more, the job it stands for, and the cluster it should avoid."""
+    with context.database.read() as tx:
+        row = visible_job(tx, actor, ref)
+        rows = ranges.range_of_job(tx, row.id) if row.array is not None else []
+        policy = policy_of(tx, row)
+    may_act(actor, row)
+    if State(row.state) not in FINAL:
+        raise Conflict(
+            f"Job {row.id} is {row.state}: only a job that is over can be tried again.",
+            next_step="Wait for its end, or cancel it first.",
+        )
+    bounds = decode_bounds(row.bounds)
+    request = JobRequest(
+        spec=msgspec.json.decode(row.spec, type=JobSpec),
+        name=row.name,
+        project=row.project,
+        domain=row.domain,
+        workflow=row.workflow,
+        launch_plan=row.launch_plan,
+        priority=row.priority,
+        labels=msgspec.json.decode(row.labels, type=dict[str, str]),
+        array=_tasks_again(row, rows, wanted.tasks),
+        match_engine=bounds.engine,
+        select=Select(bounds.select[0], msgspec.json.decode(bounds.select[1])) if bounds.select else None,
+        parameters=msgspec.json.decode(bounds.parameters) if bounds.parameters else {},
+    )
+    asked = request if policy is None else as_asked(request, policy, context.snapshots.policy.kinds)
+    return asked, row.id, row.cluster_id if wanted.elsewhere else None
+
+
+def retry(context: Context, submit: Submit, actor: Actor, ref: str, wanted: RetryRequest) -> Created:
+    """An ended job once more, as a new job that names the old one."""
+    request, of, avoid = retry_request(context, actor, ref, wanted)
+    why = f"job {of} ran here, and is to run elsewhere"
+    write = submit.decide(actor, request, key=None, body=b"", last=((avoid, why),) if avoid else ())
+    write.row["retry_of"] = of
+    if avoid:
+        write.row["avoid"] = msgspec.json.encode({avoid: Avoid(1, why)}).decode()
+    accepted: Accepted = context.committer.do(write)
+    return accepted.created
+
+
+def _tasks_again(row: jobs.Row, rows: list[ranges.Row], wanted: str | None) -> str | None:
+    """Of an array: the tasks asked for, else those that did not succeed."""
+    if row.array is None:
+        if wanted is not None:
+            raise BadRequest(f"Job {row.id} is not an array.", next_step="Leave the indexes away.")
+        return None
+    every = IdSet.parse(row.array)
+    if wanted is not None:
+        chosen = IdSet.parse(wanted)
+        if any(index not in every for index in chosen):
+            raise BadRequest(f"Job {row.id} has no such tasks.", next_step=f"Its tasks are {row.array[:80]}.")
+    else:
+        done = {
+            each.lo + position
+            for each in rows
+            for position in range(each.hi - each.lo + 1)
+            if read_task(each.tasks, position).state is State.SUCCEEDED
+        }
+        chosen = IdSet.of(index for index in every if index not in done)
+    if not chosen:
+        raise Conflict(f"All tasks of {row.id} succeeded.", next_step="Name the tasks to run again.")
+    return str(chosen) + (f"%{row.array_max}" if row.array_max else "")

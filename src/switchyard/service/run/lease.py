@@ -1,0 +1,397 @@
+"""Leases: which ready jobs an agent gets, in order and while they fit; and the sync after a lost answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace as replaced
+
+from switchyard.errors import Gone, Resync
+from switchyard.model.cluster import POLLS
+from switchyard.model.idset import IdSet
+from switchyard.model.layout import Layout
+from switchyard.model.lifecycle import adopt
+from switchyard.model.poll import BATCH_MAX, Held, Lease, Room, Stop
+from switchyard.model.queue import queue_named, queue_of
+from switchyard.model.tasks import cancelling_positions, live_positions
+from switchyard.route.order import Line, Passed, Waiting
+from switchyard.service.committer import Batch
+from switchyard.service.run.arrays import Arrays, cut
+from switchyard.service.run.report import adoption, life_of, record
+from switchyard.service.submit.bounds import decode_bounds
+from switchyard.service.upkeep.queues import Usage, waiting_of
+from switchyard.store import clusters, jobs, leases, ranges, restored
+from switchyard.store import crowds as store
+
+LOOK_PAST = 100  # jobs of all lanes together that are looked at behind those that do not fit
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAsk:
+    """One agent asks for work under its session."""
+
+    agent_id: str
+    cluster_id: str
+    cluster: str
+    session: int | None  # none: it only polls, and begins no sessions
+    want: int
+    room: Room | None
+    cancelling: frozenset[tuple[str, int]] = frozenset()
+    backend: str = ""
+    backends: frozenset[str] = frozenset()  # of all agents of its cluster
+
+    def job_ids(self) -> Iterable[str]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAsk:
+    """An agent says which attempts it holds; begins a session."""
+
+    agent_id: str
+    cluster: str
+    incarnation: str
+    inventory: frozenset[tuple[str, int]]
+
+    def job_ids(self) -> Iterable[str]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What goes down to an agent."""
+
+    session: int
+    leases: list[Lease]
+    cancels: list[Held]
+    stops: list[Stop]
+
+
+class Leasing:
+    """The use case, with what it remembers: how many cores each project has, and whom others passed by."""
+
+    def __init__(self, layout: Callable[[], Layout]) -> None:
+        self._layout = layout
+        self._usage = Usage()
+        self._passed = Passed()
+
+    def apply_leases(self, batch: Batch, asks: list[LeaseAsk]) -> list[Any]:
+        """One look for all agents that wait; several of one cluster share its line in the order they asked."""
+        standing = clusters.agent_sessions(batch.tx, [ask.agent_id for ask in asks])
+        sessions = {agent: session for agent, (session, _) in standing.items()}
+        paused = {agent for agent, (_, is_paused) in standing.items() if is_paused}
+        asks = [replace(ask, want=0) if ask.agent_id in paused else ask for ask in asks]
+        valid = [ask for ask in asks if ask.agent_id in sessions and ask.session in (None, sessions[ask.agent_id])]
+        wants: dict[str, int] = {}
+        for ask in valid:
+            if ask.want:
+                wants[ask.cluster_id] = wants.get(ask.cluster_id, 0) + ask.want
+        heads = leases.lease_heads(batch.tx, wants) if wants else {}
+        looking = _Looking(batch, self._passed, heads)
+        lines = self._lines(batch, heads)
+        told = [ask.agent_id for ask in valid if ask.backend != POLLS]  # who only polls hears of no cancels here
+        cancels = _cancels(batch, told) if told else {}
+        results: list[Any] = []
+        given: list[tuple[str, str]] = []
+        for ask in asks:
+            if ask.agent_id not in sessions:
+                results.append(Gone("This agent was removed."))
+            elif ask.session not in (None, sessions[ask.agent_id]):
+                results.append(Resync())
+            else:
+                chosen = []
+                if (line := lines.get(ask.cluster_id)) is not None:
+                    more = partial(self._look_past, looking, ask.cluster_id, wants[ask.cluster_id], line)
+                    chosen = choose(line, ask, looking, more=more)
+                found = [lease for row, count in chosen for lease in self._give(batch, looking.arrays, ask, row, count)]
+                given += [(row.id, ask.agent_id) for row, _ in chosen if row.array is None]
+                pending = [Held(*each) for each in cancels.get(ask.agent_id, []) if each not in ask.cancelling]
+                results.append(Given(sessions[ask.agent_id], found, pending, []))
+        leases.lease_give(batch.tx, given, at_us=batch.now_us)
+        looking.crowds.park()
+        looking.arrays.flush()
+        return results
+
+    def _lines(self, batch: Batch, heads: dict[str, list[leases.Row]]) -> dict[str, Line[leases.Row]]:
+        """The ready jobs of each cluster in the order of leases. What one line gives counts in the others, too."""
+        projects = {row.project for rows in heads.values() for row in rows}
+        # Of one project alone nobody asks how much it has.
+        cores = self._usage.cores(batch.tx, batch.now_us) if len(projects) > 1 else {}
+        return {cluster: Line.of(self._lanes(cluster, rows, batch), cores) for cluster, rows in heads.items()}
+
+    def _lanes(self, cluster_id: str, rows: list[leases.Row], batch: Batch) -> list[list[Waiting[leases.Row]]]:
+        queues, lanes = self._layout().queues, []
+        by_lane: dict[str, list[leases.Row]] = {}
+        for row in rows:
+            by_lane.setdefault(row.lane, []).append(row)
+        for lane, found in by_lane.items():
+            queue = queue_named(queues, queue_of(lane))
+            aged = self._passed.aged(
+                cluster_id, (row.id for row in found), now_us=batch.now_us, ageing_us=queue.ageing_us
+            )
+            lanes.append([waiting_of(row, queue, is_aged=row.id in aged) for row in found])
+        return lanes
+
+    def _look_past(self, looking: _Looking, cluster_id: str, want: int, line: Line[leases.Row]) -> bool:
+        """Bring up those who stand behind jobs that do not fit, once in a batch; whether there are any."""
+        rows = looking.heads.pop(cluster_id, [])
+        lengths = Counter(row.lane for row in rows)
+        if max(lengths.values(), default=0) < want:
+            return False  # all of every lane has been looked at
+        seen = {row.id for row in rows}
+        deeper = leases.lease_heads(looking.batch.tx, {cluster_id: want + LOOK_PAST // len(lengths) + 1})
+        found = [row for row in deeper[cluster_id] if row.id not in seen and looking.crowds.knows(row)]
+        looking.arrays.load([row for row in found if row.array is not None])
+        line.add(self._lanes(cluster_id, found, looking.batch))
+        return bool(found)
+
+    def _give(self, batch: Batch, arrays: Arrays, ask: LeaseAsk, row: leases.Row, count: int) -> list[Lease]:
+        """The leases of one job: one, or of an array one per run of neighbours."""
+        self._passed.forget(ask.cluster_id, row.id)
+        lease = self._lease(row, ask.cluster)
+        if row.array is None:
+            _record(batch, row, "")
+            return [lease]
+        cuts = cut(batch, arrays.job(row.id), ask.agent_id, count)
+        for each in cuts:
+            _record(batch, row, f"tasks {each.lo}-{each.hi}")
+        return [replaced(lease, attempt=each.attempt, fence=each.fence, lo=each.lo, hi=each.hi) for each in cuts]
+
+    def _lease(self, row: leases.Row, cluster: str, *, job: str | None = None) -> Lease:
+        native = queue_named(self._layout().queues, queue_of(row.lane)).native.get(cluster)
+        return lease_of(row, cluster, native_queue=native, job=job)
+
+    def apply_syncs(self, batch: Batch, asks: list[SyncAsk]) -> list[Any]:
+        """Begin sessions: redeliver what was leased and never arrived, name what is to be stopped."""
+        results: dict[int, Any] = {}
+        # By id, as every replica locks them; an agent that asks twice has two answers, each with its own session.
+        for index in sorted(range(len(asks)), key=lambda each: asks[each].agent_id):
+            ask = asks[index]
+            session = clusters.agent_sync(batch.tx, ask.agent_id, ask.incarnation, at_us=batch.now_us)
+            batch.versions.add("seen")  # the other replicas hear at once that this agent is alive
+            if session is None:
+                results[index] = Gone("This agent was removed.")
+                continue
+            held = {(row.id, row.fence): row for row in leases.held_by(batch.tx, ask.agent_id)}
+            missing = [self._lease(row, ask.cluster) for key, row in held.items() if key not in ask.inventory]
+            tasks, again = self._held_tasks(batch, ask)
+            cancels = [Held(job, fence) for job, fence in _cancels(batch, [ask.agent_id]).get(ask.agent_id, [])]
+            gone = sorted(ask.inventory - set(held) - tasks - _adopted(batch, ask, set(held) | tasks))
+            stops = [Stop(job, fence, "not leased to this agent") for job, fence in gone]
+            results[index] = Given(session, [*missing, *again], cancels, stops)
+        return [results[index] for index in range(len(asks))]
+
+    def _held_tasks(self, batch: Batch, ask: SyncAsk) -> tuple[set[tuple[str, int]], list[Lease]]:
+        """All live tasks an agent holds, and the leases of those it does not know of."""
+        known: set[tuple[str, int]] = set()
+        again: list[Lease] = []
+        for row in ranges.range_held_by(batch.tx, ask.agent_id):
+            live = live_positions(row.tasks)
+            known |= {(row.job_id, row.fence + position) for position in live}
+            missing = IdSet.of(position for position in live if (row.job_id, row.fence + position) not in ask.inventory)
+            if not missing:
+                continue
+            lease = self._lease(row, ask.cluster, job=row.job_id)
+            attempt = 1 + len(ranges.range_spans(batch.tx, row.job_id, row.lo, row.lo, before_fence=row.fence))
+            for first, last in missing.ranges:
+                fence, lo, hi = row.fence + first, row.lo + first, row.lo + last
+                again.append(replaced(lease, attempt=attempt, fence=fence, lo=lo, hi=hi))
+        return known, again
+
+
+class _Looking:
+    """What one look at the lines of all clusters shares."""
+
+    def __init__(self, batch: Batch, passed: Passed, heads: dict[str, list[leases.Row]]) -> None:
+        self.batch = batch
+        self.passed = passed
+        self.heads = dict(heads)
+        rows = [row for found in heads.values() for row in found]
+        self.arrays = Arrays(batch)
+        self.arrays.load([row for row in rows if row.array is not None])
+        self.crowds = Crowds(batch, rows)
+
+    def size(self, row: leases.Row) -> int:
+        """How much of a job there is to lease: one, or of an array as many tasks as may run."""
+        array = None if row.array is None else self.arrays.job(row.id)
+        return self.crowds.most(row, 1 if array is None else min(len(array.todo), array.spare))
+
+    def is_busy(self, agent_id: str) -> bool:
+        """Whether an agent has something that will end."""
+        return leases.held_count(self.batch.tx, [agent_id]) > 0
+
+
+def choose(
+    line: Line[leases.Row], ask: LeaseAsk, looking: _Looking, *, more: Callable[[], bool]
+) -> list[tuple[leases.Row, int]]:
+    """Take from the line, in order, what fits: jobs, and of an array how many tasks.
+
+    One that does not fit lets others pass, until they did so for its queue's `ageing`: from then on it comes first of
+    its priority, and while it does not fit nobody behind it gets anything; unless nothing runs here, for then no room
+    will come of waiting. What another backend is to run is passed by; an array that reached its own bound steps aside,
+    and so does a job whose crowd is full. `more`: lengthens the line, where it can.
+    """
+    chosen: list[tuple[leases.Row, int]] = []
+    passed: list[Waiting[leases.Row]] = []
+    want, room, has_misfits = ask.want, ask.room, False
+    while want > 0:
+        waiting = line.next()
+        if waiting is None:
+            if has_misfits and more():
+                continue
+            break
+        row = waiting.row
+        if not _is_for(row, ask):
+            passed.append(waiting)
+            continue
+        size = looking.size(row)
+        count = min(size, want, _fitting(row, room))
+        if count:
+            chosen.append((row, count))
+            looking.crowds.take(row, count)
+            line.give(waiting, row.cores * count)
+            want -= count
+            room = _less(room, row, count)
+        if count < size:
+            passed.append(waiting)
+        if size and not count:
+            has_misfits = True
+            looking.passed.note(ask.cluster_id, row.id, looking.batch.now_us)
+            if waiting.is_aged and (chosen or looking.is_busy(ask.agent_id)):
+                break
+    line.put_back(passed)
+    return chosen
+
+
+def _is_for(row: leases.Row, ask: LeaseAsk) -> bool:
+    """Whether this agent's backend is the one: the first of those the job wants that its cluster has.
+
+    Who only polls gets no arrays: it could not say which task it means.
+    """
+    if ask.backend == POLLS and row.array is not None:
+        return False
+    wanted = row.lane.partition(" ")[2]
+    if not wanted:
+        return True
+    best: str | None = next((backend for backend in wanted.split(",") if backend in ask.backends), None)
+    if best is not None:
+        return best == ask.backend
+    return not decode_bounds(row.bounds).needs_backend
+
+
+class Crowds:
+    """The crowds of the jobs in line: how many of each run, counted under a lock that all servers take."""
+
+    def __init__(self, batch: Batch, rows: Iterable[leases.Row]) -> None:
+        self._batch = batch
+        self._parked: dict[str, list[str]] = {}  # why → jobs
+        names = sorted({row.crowd for row in rows if row.crowd is not None})
+        if names:
+            store.crowd_lock(batch.tx, names)
+        self._live = store.crowd_live(batch.tx, names) if names else {}
+
+    def knows(self, row: leases.Row) -> bool:
+        """Whether its crowd is locked. Another one is not locked later: two servers could wait for each other."""
+        return row.crowd is None or row.crowd in self._live
+
+    def most(self, row: leases.Row, size: int) -> int:
+        """How many of a job's tasks its crowd leaves room for; one for which there is none is parked."""
+        if row.crowd is None or not size:
+            return size
+        spare: int = max(0, row.crowd_max - self._live[row.crowd])
+        if not spare:
+            said = f"waits: {row.crowd_max} jobs of workflow {row.workflow} run, and no more may (max_parallelism)"
+            self._parked.setdefault(said, []).append(row.id)
+        return min(size, spare)
+
+    def take(self, row: leases.Row, count: int) -> None:
+        if row.crowd is not None:
+            self._live[row.crowd] += count
+
+    def park(self) -> None:
+        for said, job_ids in self._parked.items():
+            store.crowd_park(self._batch.tx, job_ids, said)
+
+
+def _fitting(row: leases.Row, room: Room | None) -> int:
+    """How many of these there is room for."""
+    if room is None:
+        return BATCH_MAX
+    pairs = ((row.cores, room.cores), (row.gpus, room.gpus), (row.memory_bytes, room.memory_bytes))
+    return min((has // asks for asks, has in pairs if asks), default=BATCH_MAX)
+
+
+def _less(room: Room | None, row: leases.Row, count: int) -> Room | None:
+    if room is None:
+        return None
+    return Room(
+        room.cores - count * row.cores,
+        room.gpus - count * row.gpus,
+        room.memory_bytes - count * row.memory_bytes,
+    )
+
+
+def _cancels(batch: Batch, agent_ids: list[str]) -> dict[str, list[tuple[str, int]]]:
+    """The attempts whose end was asked for, by the agent that has them: jobs, and tasks of arrays."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    for agent_id, rows in leases.held_cancels(batch.tx, agent_ids).items():
+        found.setdefault(agent_id, []).extend((row.id, row.fence) for row in rows)
+    for row in ranges.range_cancels(batch.tx, agent_ids):
+        asked = live_positions(row.tasks) if row.cancel_us is not None else cancelling_positions(row.tasks)
+        found.setdefault(row.agent_id, []).extend((row.job_id, row.fence + position) for position in asked)
+    return found
+
+
+def _adopted(batch: Batch, ask: SyncAsk, known: set[tuple[str, int]]) -> set[tuple[str, int]]:
+    """What the agent has from before a restore, and the store knows nothing of: it goes on with it."""
+    live = restored.job_restored(batch.tx, sorted({job for job, _ in ask.inventory - known}))
+    if not live:
+        return set()
+    found: set[tuple[str, int]] = set()
+    for row in jobs.job_lock(batch.tx, live).values():
+        fences = sorted(fence for job, fence in ask.inventory - known if job == row.id)
+        step = adopt(life_of(row), fences[-1])  # of several the last one: the others were followed by it
+        change = adoption(batch, row, ask.agent_id, step) if step is not None else None
+        if step is not None and change is not None:
+            jobs.job_change(batch.tx, {row.id: change})
+            record(batch, row, step)
+            found.add((row.id, fences[-1]))
+    return found
+
+
+def lease_of(row: leases.Row, cluster: str, *, native_queue: str | None, job: str | None = None) -> Lease:
+    return Lease(
+        job=job or row.id,
+        attempt=row.attempt,
+        fence=row.fence,
+        name=row.name,
+        owner=row.owner,
+        project=row.project,
+        domain=row.domain,
+        workflow=row.workflow,
+        launch_plan=row.launch_plan,
+        priority=row.priority,
+        labels=msgspec.json.decode(row.labels, type=dict[str, str]),
+        cluster=cluster,
+        queue=queue_of(row.lane),
+        native_queue=native_queue,
+        known=row.fence_known,
+        spec=msgspec.Raw(row.spec.encode()),
+    )
+
+
+def _record(batch: Batch, row: leases.Row, reason: str) -> None:
+    batch.event(
+        row.id,
+        "leased",
+        state=row.state,
+        attempt=row.attempt,
+        fence=row.fence,
+        cluster_id=row.cluster_id,
+        reason=reason,
+    )

@@ -1,0 +1,288 @@
+"""Clusters that only poll: no agent of ours stands beside them. They receive, and accept.
+
+What such a cluster receives is leased to it for a minute under a number that fits in 32 bits; accepted, the job is its
+own. What was received and not accepted comes back when the lease is over, and is given out under a new number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from switchyard.errors import Denied, PolicyRefused
+from switchyard.model.cluster import POLLS
+from switchyard.model.lifecycle import FINAL, Answer, Seen, assign, give_back
+from switchyard.model.poll import BATCH_MAX, Lease, Report
+from switchyard.model.queue import UNCOUNTED, lane_of
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context
+from switchyard.service.fleet import AgentEntry
+from switchyard.service.run.lease import Given, LeaseAsk, Leasing
+from switchyard.service.run.report import ReportWrite, Settled, apply_reports, archive, change_of, life_of, record
+from switchyard.service.submit.limits import FREED
+from switchyard.store import handovers, jobs
+
+HANDED_OVER = "handed over, end not reported"
+ANSWER_BYTES = 4 * 2**20 - 64 * 1024  # its clients take 4 MiB, of which the wire needs a little
+WIRE_BYTES = 32  # of one job in the answer, besides its text
+STEP = 64  # jobs leased at once while an answer fills
+ROUND_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """One job for a cluster that polls. `jobspec`: as its submitter wrote it, if they wrote one."""
+
+    number: int
+    lease: Lease
+    jobspec: str | None
+
+
+class _TooMuch(Exception):
+    """More than one answer holds: what was leased is put back."""
+
+
+def receive(
+    context: Context, leasing: Leasing, entry: AgentEntry, *, most: int, lease_us: int, write: Callable[[Handed], str]
+) -> dict[int, str]:
+    """The next jobs of this cluster, each under a number, as `write` writes them; as many as one answer holds."""
+    take_back(context, lease_us=lease_us, cluster_id=entry.cluster_id)
+    want = most if 0 < most < BATCH_MAX else BATCH_MAX
+    member = context.snapshots.world.by_id.get(entry.cluster_id)
+    if member is None:
+        raise Denied("request denied: this cluster was deleted.")
+
+    def apply(batch: Batch) -> dict[int, str]:
+        ask = LeaseAsk(
+            entry.id, member.id, member.name, session=None, want=0, room=None, backend=POLLS, backends=member.backends
+        )
+        found: dict[int, str] = {}
+        spare, step = ANSWER_BYTES, STEP
+        while (asked := min(step, want - len(found))) > 0:
+            # One that is too large for any answer goes alone: some clients take more.
+            room = spare if found or asked > 1 else None
+            more = _take(batch, leasing, replace(ask, want=asked), write, room=room)
+            if more is None:
+                step = asked // 2
+                continue
+            found |= more
+            spare -= _size(more)
+            if len(more) < asked:
+                break
+        return found
+
+    return context.committer.call(apply)
+
+
+def _take(
+    batch: Batch, leasing: Leasing, ask: LeaseAsk, write: Callable[[Handed], str], *, room: int | None
+) -> dict[int, str] | None:
+    """Lease and number so many; none, and nothing was done, if they do not fit."""
+    before = len(batch.events)
+    with suppress(_TooMuch), nullcontext() if room is None else batch.tx.begin_nested():
+        given = leasing.apply_leases(batch, [ask])[0]
+        if not isinstance(given, Given):
+            raise given
+        found = {handed.number: write(handed) for handed in _number(batch, ask.cluster_id, given.leases)}
+        if room is not None and _size(found) > room:
+            raise _TooMuch
+        return found
+    del batch.events[before:]
+    return None
+
+
+def _size(texts: dict[int, str]) -> int:
+    return sum(len(text.encode()) + WIRE_BYTES for text in texts.values())
+
+
+def _number(batch: Batch, cluster_id: str, leases: list[Lease]) -> list[Handed]:
+    ids = [lease.job for lease in leases]
+    drawn, specs = handovers.handover_submitted(batch.tx, ids)
+    handovers.handover_receive(
+        batch.tx,
+        [
+            {"number": drawn[lease.job], "fence": lease.fence, "received_us": batch.now_us}
+            for lease in leases
+            if lease.job in drawn
+        ],
+    )
+    fresh = [lease for lease in leases if lease.job not in drawn]
+    numbers = handovers.handover_insert(
+        batch.tx,
+        [handover_row(lease.job, cluster_id, fence=lease.fence, received_us=batch.now_us) for lease in fresh],
+    )
+    refuse_full(numbers)
+    number_of = dict(zip((lease.job for lease in fresh), numbers, strict=True))
+    number_of |= drawn
+    return [Handed(number_of[lease.job], lease, specs.get(lease.job)) for lease in leases]
+
+
+def handover_row(
+    job_id: str,
+    cluster_id: str,
+    *,
+    jobspec: str | None = None,
+    fence: int | None = None,
+    received_us: int | None = None,
+) -> dict[str, object]:
+    return {
+        "job_id": job_id,
+        "cluster_id": cluster_id,
+        "fence": fence,
+        "jobspec": jobspec,
+        "received_us": received_us,
+        "accepted_us": None,
+        "is_open": fence is not None,
+        "is_counted": False,
+    }
+
+
+def accept(context: Context, entry: AgentEntry, numbers: Sequence[int]) -> int:
+    """These are the cluster's own from here on; how many of them it was."""
+    found = _given(context, entry, numbers)
+
+    def apply(batch: Batch) -> int:
+        _look_again(batch, found.values())
+        rows = handovers.handover_get(batch.tx, entry.cluster_id, list(found))
+        still = [row for row in rows.values() if row.is_open]
+        reports = [
+            Report(row.job_id, row.fence, Seen.SUBMITTED, native_id=str(row.number), reason=HANDED_OVER)
+            for row in still
+        ]
+        taken = _reported(batch, entry, reports)
+        numbers = [row.number for row, answer in zip(still, taken, strict=True) if answer is Answer.TAKEN]
+        handovers.handover_close(batch.tx, numbers, accepted_us=batch.now_us)
+        return len(numbers)
+
+    return context.committer.call(apply, locks=[row.job_id for row in found.values()])
+
+
+def report_ends(
+    context: Context, entry: AgentEntry, reports: Sequence[tuple[int, Report]]
+) -> tuple[list[int], list[int], list[int]]:
+    """What became of accepted jobs, by number: which reports were taken, which refused, and whose end was asked for."""
+    found = _given(context, entry, [number for number, _ in reports])
+
+    def apply(batch: Batch) -> tuple[list[int], list[int], list[int]]:
+        _look_again(batch, found.values())
+        rows = handovers.handover_get(batch.tx, entry.cluster_id, list(found))
+        known = [(number, item) for number, item in reports if number in rows and rows[number].accepted_us is not None]
+        told = [
+            msgspec.structs.replace(item, job=rows[number].job_id, fence=rows[number].fence) for number, item in known
+        ]
+        answers = _reported(batch, entry, told)
+        taken = [number for (number, _), answer in zip(known, answers, strict=True) if answer is Answer.TAKEN]
+        asked = [number for number, _ in known if _is_cancelling(batch, rows[number])]
+        return taken, sorted({number for number, _ in reports} - set(taken)), asked
+
+    return context.committer.call(apply, locks=[row.job_id for row in found.values()])
+
+
+def _given(context: Context, entry: AgentEntry, numbers: Sequence[int]) -> dict[int, handovers.Row]:
+    with context.database.read() as tx:
+        return handovers.handover_get(tx, entry.cluster_id, numbers)
+
+
+def _look_again(batch: Batch, rows: Iterable[handovers.Row]) -> None:
+    """The jobs are locked; but another call of this very batch may have changed them since."""
+    if batch.writes == 1:
+        return
+    batch.rows |= jobs.job_lock(batch.tx, [row.job_id for row in rows])
+
+
+def _is_cancelling(batch: Batch, row: handovers.Row) -> bool:
+    job = batch.rows.get(row.job_id)
+    return job is not None and job.cancel_us is not None and job.fence == row.fence
+
+
+def _reported(batch: Batch, entry: AgentEntry, reports: list[Report]) -> list[Answer]:
+    if not reports:
+        return []
+    settled: Settled = apply_reports(batch, [ReportWrite(entry.id, tuple(reports))])[0]
+    return settled.answers
+
+
+def take_back(context: Context, *, lease_us: int, cluster_id: str | None = None) -> int:
+    """What was received and not accepted within its lease waits in its cluster's line again."""
+    before_us = context.now_us() - lease_us
+    with context.database.read() as tx:
+        overdue = handovers.handover_overdue(tx, received_before_us=before_us, limit=ROUND_MAX, cluster_id=cluster_id)
+    if not overdue:
+        return 0
+
+    def apply(batch: Batch) -> int:
+        changes = {}
+        _look_again(batch, overdue)
+        still = handovers.handover_still_open(batch.tx, [row.number for row in overdue])
+        for row in still:  # the others were accepted meanwhile
+            job = batch.rows.get(row.job_id)
+            if job is None or job.fence != row.fence or job.agent_id is None or job.state != "ASSIGNED":
+                continue  # it ended, or went elsewhere
+            changes[job.id] = _again(batch, job)
+        jobs.job_change(batch.tx, changes)
+        handovers.handover_close(batch.tx, [row.number for row in still], accepted_us=None)
+        return len(changes)
+
+    return context.committer.call(apply, locks=[row.job_id for row in overdue])
+
+
+def _again(batch: Batch, job: jobs.Row) -> dict[str, Any]:
+    """The next attempt at the same cluster; the one before is over under a fence that holds no more."""
+    back = give_back(life_of(job), "received, and not accepted in time")
+    assert back is not None
+    record(batch, job, back)
+    if back.life.state in FINAL:
+        return change_of(batch, job, back)
+    archive(batch, job, back)
+    batch.free(job)
+    step = assign(back.life)
+    record(batch, job, step)
+    batch.clusters.add(job.cluster_id)
+    return {
+        "state": step.life.state.value,
+        "reason": back.reason,
+        "agent_id": None,
+        "leased_us": None,
+        "attempt": step.life.attempt,
+        "fence": step.life.fence,
+        "assigned_us": batch.now_us,
+        "is_ready": True,
+    }
+
+
+def let_go(context: Context, *, ttl_us: int) -> int:
+    """A job whose end nobody reported for so long stays as it is, and takes up no place any more."""
+    with context.database.read() as tx:
+        old = handovers.handover_unreported(tx, accepted_before_us=context.now_us() - ttl_us, limit=ROUND_MAX)
+    if not old:
+        return 0
+
+    def apply(batch: Batch) -> int:
+        changes: dict[str, dict[str, Any]] = {}
+        _look_again(batch, old)
+        for row in old:
+            job = batch.rows.get(row.job_id)
+            if job is not None and job.fence == row.fence and job.state in ("SUBMITTED", "RUNNING"):
+                batch.free(job)
+                batch.versions.add(FREED)
+                changes[job.id] = {
+                    "lane": lane_of(UNCOUNTED, job.project),
+                    "crowd": None,
+                    "crowd_max": None,
+                    "tokens": None,
+                }
+        jobs.job_change(batch.tx, changes)
+        handovers.handover_uncount(batch.tx, [row.number for row in old])
+        return len(changes)
+
+    return context.committer.call(apply, locks=[row.job_id for row in old])
+
+
+def refuse_full(numbers: Sequence[int]) -> None:
+    if numbers and max(numbers) > handovers.NUMBER_MAX:
+        # Not Unavailable: that would be said to everybody in the batch.
+        raise PolicyRefused("All numbers that Rainbow's clients can hold are used up.", next_step="Use `yard submit`.")

@@ -1,0 +1,294 @@
+"""Reports: what agents saw of their attempts. Late, repeated and foreign ones change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from switchyard.model.job import JobSpec, OnLost, State
+from switchyard.model.lifecycle import FINAL, Answer, Life, Seen, Step, adopt, report
+from switchyard.model.names import readable
+from switchyard.model.poll import OutputChunk, Report
+from switchyard.model.retry import Cause, wait_before
+from switchyard.service.committer import Batch
+from switchyard.service.run.arrays import Arrays
+from switchyard.service.run.log_store import LogStore, keep_output
+from switchyard.service.submit.bounds import decode_bounds
+from switchyard.store import clusters, jobs, ranges
+from switchyard.store.output import DatabaseLogs
+
+_LOGS = DatabaseLogs()
+ATTEMPTS_MAX = 1000  # one that was preempted so often is left to its retries
+RETURN_WAIT_S_MAX = 600  # between two tries at a cluster that keeps returning a job
+
+
+@dataclass(frozen=True, slots=True)
+class ReportWrite:
+    """All that one poll reported."""
+
+    agent_id: str
+    reports: tuple[Report, ...]
+    output: tuple[OutputChunk, ...] = ()
+
+    def job_ids(self) -> Iterable[str]:
+        yield from (item.job for item in self.reports)
+        yield from (chunk.job for chunk in self.output)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """One answer per report, in order."""
+
+    answers: list[Answer]
+
+
+class _Current:
+    """Jobs as they become while a batch of reports is applied."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.arrays = Arrays(batch)
+        self.lives: dict[str, Life] = {}
+        self.holders: dict[str, str] = {}  # jobs that turned out to be with an agent
+        self.changes: dict[str, dict[str, Any]] = {}
+
+    def life(self, job_id: str) -> Life:
+        if job_id not in self.lives:
+            self.lives[job_id] = life_of(self.batch.rows[job_id])
+        return self.lives[job_id]
+
+    def take(self, job_id: str, step: Step, change: dict[str, Any]) -> None:
+        row = self.batch.rows[job_id]
+        self.lives[job_id] = step.life
+        changes = self.changes.setdefault(job_id, {})
+        started_us = changes.get("started_us") or row.started_us
+        if change.get("ended_us") and started_us:
+            change["ended_us"] = max(change["ended_us"], started_us)  # ages of two polls may cross by a moment
+        changes.update(change)
+        record(self.batch, row, step)
+
+
+def apply_reports(batch: Batch, writes: list[ReportWrite], *, logs: LogStore = _LOGS) -> list[Any]:
+    """Apply the reports of all polls that wait, in the order they came; keep the output that came along."""
+    current = _Current(batch)
+    current.arrays.load([row for row in batch.rows.values() if row.array is not None])
+    results: list[Any] = []
+    for write in writes:
+        keep_output(batch.tx, logs, write.agent_id, write.output)  # first: an end that is told ends its log too
+        results.append(Settled([_apply(current, write.agent_id, item) for item in write.reports]))
+    jobs.job_change(batch.tx, current.changes)
+    current.arrays.flush()
+    return results
+
+
+def _apply(current: _Current, agent_id: str, item: Report) -> Answer:
+    row = current.batch.rows.get(item.job)
+    if row is None:
+        return Answer.STOP
+    if row.array is not None:
+        again_us = again_at(current.batch, row, item)
+        return current.arrays.report(agent_id, item, again_us, is_preempted=bears_preemption(row, item))
+    if row.fence_floor is not None:
+        _adopt(current, agent_id, row, item)
+    if current.holders.get(row.id, row.agent_id) != agent_id:
+        return Answer.STOP
+    life = current.life(item.job)
+    # Never refused for strange words: the agent would send the same again, for ever.
+    is_preempted = bears_preemption(row, item)
+    again_us = again_at(current.batch, row, item)
+    answer, step = report(
+        life,
+        fence=item.fence,
+        seen=item.seen,
+        reason=readable(item.reason),
+        again=is_preempted or again_us is not None,
+        is_preempted=is_preempted,
+    )
+    if step is not None:
+        current.take(item.job, step, change_of(current.batch, row, step, item, again_us=again_us))
+    elif _waits_on(life, item):
+        current.changes.setdefault(item.job, {})["reason"] = readable(item.reason)
+    return answer
+
+
+def _waits_on(life: Life, item: Report) -> bool:
+    """Whether it waits at its cluster as before, perhaps for another reason. One to be cancelled says who asked."""
+    is_waiting = life.state is State.SUBMITTED and item.seen is Seen.SUBMITTED
+    return is_waiting and life.is_leased and item.fence == life.fence and not life.cancel_requested
+
+
+def _adopt(current: _Current, agent_id: str, row: jobs.Row, item: Report) -> None:
+    """A report of an attempt from before a restore may come sooner than the sync that names it."""
+    step = adopt(current.life(row.id), item.fence)
+    if step is not None and (change := adoption(current.batch, row, agent_id, step)) is not None:
+        current.holders[row.id] = agent_id
+        current.take(row.id, step, change)
+
+
+def adoption(batch: Batch, row: jobs.Row, agent_id: str, step: Step) -> dict[str, Any] | None:
+    """The columns of a job that an agent turns out to have; none if it names other clusters than that agent's."""
+    cluster_id = clusters.agent_cluster(batch.tx, agent_id)
+    named = decode_bounds(row.bounds).named
+    if cluster_id is None or (named is not None and cluster_id not in named):
+        return None
+    if row.agent_id is not None:
+        archive(batch, row, step)
+    return {
+        "state": step.life.state.value,
+        "reason": "",
+        "cluster_id": cluster_id,
+        "agent_id": agent_id,
+        "attempt": step.life.attempt,
+        "fence": step.life.fence,
+        "assigned_us": batch.now_us,
+        "leased_us": batch.now_us,
+        "started_us": None,
+        "native_id": None,
+        "is_ready": False,
+        "blocked": blocked(row.blocked, remove="backoff"),
+        "wake_us": None,
+        "expires_us": None,
+    }
+
+
+def bears_preemption(row: jobs.Row, item: Report) -> bool:
+    """Whether the cluster took the job's place away, and the job bears that: it runs again, and no retry is counted."""
+    if item.seen is not Seen.FAILED or item.cause is not Cause.PREEMPTED or row.attempt >= ATTEMPTS_MAX:
+        return False
+    return decode_bounds(row.bounds).is_interruptible
+
+
+def again_at(batch: Batch, row: jobs.Row, item: Report) -> int | None:
+    """When the job's retry policy grants another try after this report, if it does."""
+    if not row.retries or item.seen not in (Seen.FAILED, Seen.LOST) or bears_preemption(row, item):
+        return None
+    cause = Cause.LOST if item.seen is Seen.LOST else item.cause
+    policy = msgspec.json.decode(jobs.spec_get(batch.tx, row.spec_hash), type=JobSpec).retry
+    tries = row.tries + 1
+    if row.array is not None:
+        tries = ranges.range_tries(batch.tx, row.id, item.fence)
+    wait_s = wait_before(policy, tries=tries, cause=cause, exit_code=item.exit_code)
+    return None if wait_s is None else batch.now_us + wait_s * 1_000_000
+
+
+def change_of(
+    batch: Batch, row: jobs.Row, step: Step, item: Report | None = None, *, again_us: int | None = None
+) -> dict[str, Any]:
+    """The columns a step changes."""
+    at_us = batch.now_us - item.ago_us if item else batch.now_us
+    # An age that reaches before the lease, or before the start, is a clock's mistake.
+    at_us = max(at_us, row.started_us or row.leased_us or row.created_us)
+    state = step.life.state
+    change: dict[str, Any] = {
+        "state": state.value,
+        "reason": step.reason,
+        "fence": step.life.fence,
+        "is_ready": False,
+    }
+    if row.cancel_us is not None and state in {State.SUBMITTED, State.RUNNING, State.CANCELLED}:
+        change["reason"] = row.reason or step.reason  # who asked for its end, whatever it does until then
+    if item is not None and item.native_id is not None:
+        change["native_id"] = readable(item.native_id)
+    if state is State.RUNNING:
+        change["started_us"] = at_us
+    elif state in FINAL:
+        change["ended_us"] = at_us
+        batch.free(row)
+        change["exit_code"] = item.exit_code if item else None
+        change["signal"] = item.signal if item else None
+        if item is not None and item.usage is not None:
+            kept = msgspec.structs.replace(item.usage, nodes=readable(item.usage.nodes))
+            change["usage"] = msgspec.json.encode(kept).decode()
+    elif state is State.PENDING:
+        archive(batch, row, step)
+        batch.free(row)
+        change |= dict.fromkeys(("cluster_id", "agent_id", "native_id", "assigned_us", "leased_us", "started_us"))
+        change |= _go_back(batch, row, step, item, again_us)
+        batch.versions.add("pending")
+    return change
+
+
+def _go_back(batch: Batch, row: jobs.Row, step: Step, item: Report | None, again_us: int | None) -> dict[str, Any]:
+    """A job that is routed anew: when, and which cluster comes last for it."""
+    change: dict[str, Any] = {}
+    if again_us is not None:
+        change |= {"tries": row.tries + 1, "wake_us": again_us, "blocked": blocked(row.blocked, add="backoff")}
+    is_its_own_fault = step.event == "retrying" and item is not None and item.cause is Cause.JOB
+    if row.cluster_id and row.agent_id and not is_its_own_fault:
+        avoid = read_avoid(row.avoid)
+        times = avoid[row.cluster_id].times + 1 if row.cluster_id in avoid else 1
+        avoid[row.cluster_id] = Avoid(times, f"{step.event}: {step.reason}"[:300])
+        change["avoid"] = msgspec.json.encode(avoid).decode()
+        if step.event in ("returned", "preempted") and times > 1:
+            # It came straight back: nobody else would have it. Not at once again.
+            wait_s = min(2 ** min(times, 20), RETURN_WAIT_S_MAX)
+            change |= {"wake_us": batch.now_us + wait_s * 1_000_000, "blocked": blocked(row.blocked, add="backoff")}
+    return change
+
+
+class Avoid(msgspec.Struct, frozen=True):
+    """A cluster that comes last for a job: how often it gave the job back or lost it, and why."""
+
+    times: int
+    why: str
+
+
+def read_avoid(text: str | None) -> dict[str, Avoid]:
+    return msgspec.json.decode(text, type=dict[str, Avoid]) if text else {}
+
+
+def blocked(words: str | None, *, add: str = "", remove: str = "") -> str | None:
+    """The set of what keeps a PENDING job from being routed: hold, after, backoff."""
+    found = {*filter(None, (words or "").split(",")), *([add] if add else [])} - {remove}
+    return ",".join(sorted(found)) or None
+
+
+def archive(batch: Batch, row: jobs.Row, step: Step) -> None:
+    """The attempt is over, the job goes on: keep what is known of the attempt."""
+    jobs.attempt_archive(
+        batch.tx,
+        [
+            {
+                "job_id": row.id,
+                "fence": row.fence,
+                "attempt": row.attempt,
+                "cluster_id": row.cluster_id,
+                "agent_id": row.agent_id,
+                "native_id": row.native_id,
+                "ended": step.event,
+                "reason": step.reason,
+                "assigned_us": row.assigned_us,
+                "leased_us": row.leased_us,
+                "started_us": row.started_us,
+                "ended_us": batch.now_us,
+            }
+        ],
+    )
+
+
+def record(batch: Batch, row: jobs.Row, step: Step) -> None:
+    batch.event(
+        row.id,
+        step.event,
+        state=step.life.state.value,
+        attempt=step.life.attempt,
+        fence=step.life.fence,
+        cluster_id=row.cluster_id,
+        reason=step.reason,
+    )
+
+
+def life_of(row: jobs.Row) -> Life:
+    state = State(row.state)
+    return Life(
+        state=state,
+        attempt=row.attempt,
+        fence=row.fence,
+        is_leased=row.agent_id is not None and state not in FINAL,
+        cancel_requested=row.cancel_us is not None,
+        on_lost=OnLost(row.on_lost),
+        floor=row.fence_floor or 0,
+    )

@@ -1,0 +1,1 @@
+"""A job comes in: its rules, its demand, the decision, and the write that keeps it."""

@@ -1,0 +1,255 @@
+"""Many jobs in one request: decoded and routed off the loop, ruled once per shape, committed as one write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from switchyard.errors import BadRequest, KeyReused, Malformed, YardError
+from switchyard.model.api import BulkAnswer, BulkItem, BulkRequest, Created, Problem
+from switchyard.model.decode import JsonReader
+from switchyard.model.ids import make_id, read_id
+from switchyard.model.job import JobRequest
+from switchyard.service.clock import Ids
+from switchyard.service.committer import Batch
+from switchyard.service.rights import Actor
+from switchyard.service.submit.newjob import JobInsert, insert, missing_jobs
+from switchyard.service.submit.submit import Submit
+from switchyard.store import jobs
+
+SHOWN_MAX = 20  # mistakes named in one refusal
+SELECTIONS_MAX = 200  # different ones in one request
+
+_reader = JsonReader(JobRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class BulkInsert:
+    """All jobs of one request, with those already refused."""
+
+    writes: tuple[JobInsert, ...]
+    refused: dict[int, YardError]  # by place in the request
+    first_id: str
+    each: bool
+    key: str | None
+    body_hash: str
+    owner: str
+
+    def job_ids(self) -> Iterable[str]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class BulkAccepted:
+    answer: BulkAnswer
+    is_new: bool
+
+
+class Bulk:
+    """The use case, on top of the single submit."""
+
+    def __init__(self, submit: Submit, ids: Ids) -> None:
+        self._submit = submit
+        self._ids = ids
+
+    def decide(self, actor: Actor, request: BulkRequest, *, key: str | None, body: bytes) -> BulkInsert:
+        """Decode and decide every job. All or none: the first mistakes refuse the request."""
+        ids = self._ids.many(len(request.jobs))
+        writes: list[JobInsert] = []
+        refused: dict[int, YardError] = {}
+        parsed: dict[int, JobRequest] = {}
+        for place, raw in enumerate(request.jobs):
+            try:
+                parsed[place] = _reader.read(bytes(raw))
+            except YardError as exc:
+                refused[place] = exc
+        refused |= _bad_references(parsed, len(request.jobs))
+        refused |= _left_alone(parsed, refused)
+        self._refuse_many_selections(parsed.values())
+        for place, job in parsed.items():
+            if place in refused:
+                continue
+            named = [_absolute(text, ids) for text in job.after]
+            try:
+                decided = self._submit.decide(
+                    actor,
+                    msgspec.structs.replace(job, after=named) if named else job,
+                    key=None,
+                    body=b"",
+                    job_id=ids[place],
+                )
+                writes.append(decided)
+            except YardError as exc:
+                refused[place] = exc
+        self._submit.count_refused(refused.values())
+        if refused and not request.each:
+            raise _refusal(refused, len(request.jobs))
+        return BulkInsert(
+            tuple(writes),
+            refused,
+            ids[0],
+            request.each,
+            key,
+            sha256(body).hexdigest() if key else "",
+            actor.name,
+        )
+
+    def _refuse_many_selections(self, several: Iterable[JobRequest]) -> None:
+        """Each has to be read and followed by itself, and one may take up to a second."""
+        is_quick = self._submit.is_quick
+        different = {msgspec.json.encode((job.select, job.parameters)) for job in several if not is_quick(job)}
+        if len(different) > SELECTIONS_MAX:
+            raise BadRequest(
+                f"The jobs have {len(different)} different selections and parameters, and at most {SELECTIONS_MAX} go.",
+                next_step="Send them in several requests.",
+            )
+
+    def apply(self, batch: Batch, bulks: list[BulkInsert]) -> list[Any]:
+        return [self._apply(batch, bulk) for bulk in bulks]
+
+    def _apply(self, batch: Batch, bulk: BulkInsert) -> Any:
+        missing = missing_jobs(batch, list(bulk.writes))
+        if missing and not bulk.each:
+            return next(iter(missing.values()))
+        if bulk.key is not None and (held := self._held(batch, bulk)) is not None:
+            return held
+        self._submit.put_shared(batch, list(bulk.writes))
+        refused = dict(bulk.refused)
+        made: dict[str, Created] = {}
+        places = {write.row["id"]: place for place, write in _placed(bulk)}
+        for write in bulk.writes:
+            if id(write) in missing:
+                refused[places[write.row["id"]]] = missing[id(write)]
+                continue
+            insert(batch, write)
+            made[write.row["id"]] = write.created
+        self._submit.count(batch, [write for write in bulk.writes if write.row["id"] in made])
+        return BulkAccepted(_answer(bulk, made, refused), is_new=True)
+
+    def _held(self, batch: Batch, bulk: BulkInsert) -> Any:
+        """The answer an earlier request with this key got, if there was one."""
+        total = len(bulk.writes) + len(bulk.refused)
+        row = {
+            "owner": bulk.owner,
+            "key": bulk.key,
+            "body_hash": bulk.body_hash,
+            "job_id": f"{bulk.first_id}+{total}",
+            "created_us": batch.now_us,
+        }
+        held = next(iter(jobs.key_claim(batch.tx, [row]).values()))
+        if held.job_id == row["job_id"]:
+            return None
+        if held.body_hash != bulk.body_hash:
+            return KeyReused(f"The idempotency key {bulk.key!r} was used for another request.")
+        first, _, count = held.job_id.partition("+")
+        ids = neighbours(first, int(count or 1))
+        found = jobs.job_states(batch.tx, ids)
+        items = [
+            BulkItem(job=Created(one.id, one.state, one.cluster, one.reason))
+            if (one := found.get(job_id)) is not None
+            else BulkItem(problem=_problem(bulk.refused.get(place) or BadRequest("It was refused the first time.")))
+            for place, job_id in enumerate(ids)
+        ]
+        made = sum(item.job is not None for item in items)
+        return BulkAccepted(BulkAnswer(items, made=made, refused=len(items) - made), is_new=False)
+
+
+def unwritten_bulk(bulk: BulkInsert) -> BulkAccepted:
+    """What a bulk request would answer, with the commit left out: the benchmark's upper bound."""
+    made = {write.row["id"]: write.created for write in bulk.writes}
+    return BulkAccepted(_answer(bulk, made, bulk.refused), is_new=True)
+
+
+def _placed(bulk: BulkInsert) -> list[tuple[int, JobInsert]]:
+    ids = neighbours(bulk.first_id, len(bulk.writes) + len(bulk.refused))
+    place = {job_id: number for number, job_id in enumerate(ids)}
+    return [(place[write.row["id"]], write) for write in bulk.writes]
+
+
+def _answer(bulk: BulkInsert, made: dict[str, Created], refused: dict[int, YardError]) -> BulkAnswer:
+    by_place = {place: BulkItem(job=made[write.row["id"]]) for place, write in _placed(bulk) if write.row["id"] in made}
+    by_place |= {place: BulkItem(problem=_problem(error)) for place, error in refused.items()}
+    return BulkAnswer([by_place[place] for place in sorted(by_place)], made=len(made), refused=len(refused))
+
+
+def neighbours(first: str, count: int) -> list[str]:
+    at_us, entropy = read_id(first)
+    return [make_id(at_us, entropy + number) for number in range(count)]
+
+
+def _absolute(text: str, ids: list[str]) -> str:
+    """`#3:ok` → the id of the fourth job of this request."""
+    reference, colon, condition = text.partition(":")
+    return f"{ids[int(reference[1:])]}{colon}{condition}" if reference.startswith("#") else text
+
+
+def _bad_references(parsed: dict[int, JobRequest], count: int) -> dict[int, YardError]:
+    """References within the request that lead nowhere, to oneself, or round in a ring."""
+    edges = {
+        place: [int(text.partition(":")[0][1:]) for text in job.after if text.startswith("#")]
+        for place, job in parsed.items()
+    }
+    refused: dict[int, YardError] = {}
+    for place, targets in edges.items():
+        if any(target >= count for target in targets):
+            refused[place] = BadRequest(f"It waits for #{max(targets)}, and the request has {count} jobs.")
+        elif place in targets:
+            refused[place] = BadRequest("It waits for itself.")
+    for place in _in_ring(edges, set(refused)):
+        refused[place] = BadRequest("It waits for itself, round through others of the request.")
+    return refused
+
+
+def _left_alone(parsed: dict[int, JobRequest], refused: dict[int, YardError]) -> dict[int, YardError]:
+    """Jobs that wait for a refused one of the same request would wait for ever: they are refused too, in turn."""
+    found: dict[int, YardError] = {}
+    while True:
+        gone = {f"#{place}" for place in (*refused, *found)}
+        more = [
+            place
+            for place, job in parsed.items()
+            if place not in refused and place not in found and any(text.partition(":")[0] in gone for text in job.after)
+        ]
+        if not more:
+            return found
+        found |= {place: BadRequest("It waits for a job of this request that is refused.") for place in more}
+
+
+def _in_ring(edges: dict[int, list[int]], known: set[int]) -> set[int]:
+    """What is left when all that can be begun has been taken away, again and again."""
+    left = {place: {target for target in targets if target not in known} for place, targets in edges.items()}
+    ready = [place for place, targets in left.items() if not targets]
+    waiters: dict[int, list[int]] = {}
+    for place, targets in left.items():
+        for target in targets:
+            waiters.setdefault(target, []).append(place)
+    while ready:
+        place = ready.pop()
+        left.pop(place, None)
+        for waiter in waiters.get(place, []):
+            if waiter in left:
+                left[waiter].discard(place)
+                if not left[waiter]:
+                    ready.append(waiter)
+    return set(left) - known
+
+
+def _refusal(refused: dict[int, YardError], count: int) -> YardError:
+    shown = [f"jobs[{place}]: {refused[place].detail}" for place in sorted(refused)[:SHOWN_MAX]]
+    more = f"\n… and {len(refused) - SHOWN_MAX} more" if len(refused) > SHOWN_MAX else ""
+    first = refused[min(refused)]
+    kind = type(first) if len({type(error) for error in refused.values()}) == 1 else Malformed
+    return kind(
+        f"{len(refused)} of {count} jobs are refused, so none was made:\n" + "\n".join(shown) + more,
+        next_step="Correct them, or send the request with `each: true` to make the others.",
+    )
+
+
+def _problem(error: YardError) -> Problem:
+    return Problem(
+        f"urn:switchyard:error:{error.code}", error.title, error.status, error.code, error.detail, error.next_step
+    )

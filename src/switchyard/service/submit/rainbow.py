@@ -1,0 +1,103 @@
+"""Submit through Rainbow's door: tokens of clusters are the only credential, and the answer names the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from switchyard.errors import Denied, PolicyRefused
+from switchyard.model.job import ClusterToken, JobRequest
+from switchyard.model.verdict import Say
+from switchyard.route.route import plan
+from switchyard.service.access.submit_tokens import token_of
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context
+from switchyard.service.rights import TOKENS_OWNER, Actor
+from switchyard.service.run.pollers import handover_row, refuse_full
+from switchyard.service.snapshots import owner_of
+from switchyard.service.submit.limits import QUEUE
+from switchyard.service.submit.newjob import JobInsert
+from switchyard.service.submit.submit import Accepted, Submit
+from switchyard.store import handovers
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedInsert:
+    """A job that waits for its commit and its number."""
+
+    insert: JobInsert
+    jobspec: str
+    cluster: str  # its name, and below the registration's id
+    cluster_id: str
+
+    def job_ids(self) -> Iterable[str]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    number: int
+    cluster: str
+
+
+def actor_of(context: Context, clusters: list[ClusterToken]) -> Actor:
+    """Whose job it is: the first cluster's token says it."""
+    snapshots = context.snapshots
+    first = clusters[0]
+    entry = token_of(snapshots, snapshots.world.by_name.get(first.name), first.token)
+    if entry is None:
+        raise Denied(f"request denied: the token for cluster {first.name} does not hold.")
+    return owner_of(snapshots.access, entry.account or TOKENS_OWNER)
+
+
+def remaining(submit: Submit, actor: Actor, request: JobRequest) -> list[str]:
+    """Who could take the job, the best first; nothing is stored."""
+    decided = submit.plan(actor, request)
+    if decided.outcome != "assign":
+        return []
+    return decided.remaining or [verdict.cluster for verdict in decided.verdicts if verdict.say is Say.YES]
+
+
+def decide(
+    context: Context, submit: Submit, actor: Actor, request: JobRequest, jobspec: str, *, is_quick: bool = False
+) -> NumberedInsert:
+    """Choose among the clusters it has tokens for, and pin the job to the one that was chosen: its name is the answer.
+
+    What no cluster can take is an error, and nothing is stored: there would be no name to answer with.
+    """
+    world = context.snapshots.world
+    found = submit.decide(actor, request, key=None, body=b"", is_quick=is_quick)
+    chosen = found.created.cluster
+    is_waiting_only = found.row.get("blocked") == QUEUE or ("blocked" not in found.row and found.row.get("tokens"))
+    if chosen is None and is_waiting_only:  # for a place or for tokens: where it will run is decided now
+        _, ruling = submit.able(actor, request)
+        chosen = plan(ruling, seed=found.created.id).chosen
+    if chosen is None or chosen not in world.by_name:
+        why = found.created.reason or "no clusters passed selection"
+        raise PolicyRefused(why, next_step="Ask for less, or show the tokens of further clusters.")
+    if len(request.clusters) > 1:
+        mine = [each for each in request.clusters if each.name == chosen]
+        pinned = msgspec.structs.replace(request, clusters=mine, select=None)
+        found = submit.decide(actor, pinned, key=None, body=b"", job_id=found.created.id, is_quick=is_quick)
+    return NumberedInsert(found, jobspec, chosen, world.by_name[chosen].id)
+
+
+def apply_numbered(submit: Submit, batch: Batch, writes: list[NumberedInsert]) -> list[Any]:
+    """Put the jobs and draw their numbers, in one transaction."""
+    results = submit.apply_inserts(batch, [write.insert for write in writes])
+    made = [
+        (number, write)
+        for number, (write, result) in enumerate(zip(writes, results, strict=True))
+        if isinstance(result, Accepted)
+    ]
+    numbers = handovers.handover_insert(
+        batch.tx,
+        [handover_row(write.insert.row["id"], write.cluster_id, jobspec=write.jobspec) for _, write in made],
+    )
+    refuse_full(numbers)
+    for (place, write), number in zip(made, numbers, strict=True):
+        results[place] = Numbered(number, write.cluster)
+    return results

@@ -1,0 +1,124 @@
+"""Choose among the able clusters of a ruling by a job's algorithm, with what is known of the clusters now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+
+from switchyard.errors import BadRequest
+from switchyard.model.job import JobSpec
+from switchyard.model.quote import Quote
+from switchyard.model.selection import Scalar
+from switchyard.route.choose import choose
+from switchyard.route.operators import Value
+from switchyard.route.route import Ruling
+from switchyard.route.select.selector import Failed, reads_quotes
+from switchyard.service.cluster.states import as_value, values_of
+from switchyard.service.context import Context
+from switchyard.service.quote.quotes import Round, as_quoted, gather, shape_of
+from switchyard.service.submit.bounds import Bounds
+from switchyard.service.submit.newjob import Kept, keep
+
+KEPT_MAX = 256
+KEPT_US = 1_000_000  # what is known of clusters grows old in steps of this
+QUOTED_US = 50_000  # likewise, what they quoted
+
+
+class Selecting:
+    """Remembers what it chose while nothing changes: a bulk request asks the same thousands of times."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._kept: dict[tuple[object, ...], Kept] = {}
+        self._kept_of: tuple[int, ...] = ()
+        self._quoted: dict[tuple[object, ...], Kept] = {}
+        self._quoted_of = 0
+
+    def among(self, kept: Kept, key: tuple[object, ...], bounds: Bounds, spec: JobSpec) -> Kept:
+        """The ruling with only those in it that the job's algorithm leaves. `key`: what the ruling is kept by."""
+        context = self._context
+        if context.selections.is_drawn(bounds.select):
+            return kept
+        if reads_quotes(context.selections.choose(bounds.select)[1]):
+            return self._among_quoted(kept, (key, shape_of(spec)[0]), bounds, spec)
+        snapshots = context.snapshots
+        versions = snapshots.world.version, snapshots.access.version, snapshots.fleet.version
+        state_of = *versions, snapshots.loads_number, context.now_us() // KEPT_US
+        if self._kept_of != state_of or len(self._kept) > KEPT_MAX:
+            self._kept, self._kept_of = {}, state_of
+        held = self._kept  # another thread may begin a new one meanwhile
+        found = held.get(key)
+        if found is None:
+            found = held[key] = keep(_followed(select(context, kept.ruling, bounds, spec)))
+        return found
+
+    def _among_quoted(self, kept: Kept, key: tuple[object, ...], bounds: Bounds, spec: JobSpec) -> Kept:
+        """Quotes come at any moment, and each job that is placed makes the next one wait: kept for hardly any time."""
+        moment = self._context.now_us() // QUOTED_US
+        if self._quoted_of != moment:
+            self._quoted, self._quoted_of = {}, moment
+        held = self._quoted
+        found = held.get(key)
+        if found is None:
+            found = held[key] = keep(_followed(select(self._context, kept.ruling, bounds, spec)))
+        return found
+
+
+def _followed(ruling: Ruling | Failed) -> Ruling:
+    if isinstance(ruling, Failed):
+        raise BadRequest(f"The selection cannot be followed: {ruling.reason}.")
+    return ruling
+
+
+def select(
+    context: Context, ruling: Ruling, bounds: Bounds, spec: JobSpec, round_: Round | None = None
+) -> Ruling | Failed:
+    """The same without memory. `round_`: the clusters were asked for quotes, and the time to answer is over."""
+    selections, snapshots = context.selections, context.snapshots
+    if selections.is_drawn(bounds.select):
+        return ruling
+    name, algorithm = selections.choose(bounds.select)
+    states = {}
+    if algorithm.reads_state and ruling.outcome == "assign":
+        states = values_of(snapshots, ruling.able.names, selections, now_us=context.now_us())
+    quotes: Mapping[str, Quote] = {}
+    if reads_quotes(algorithm) and ruling.outcome == "assign" and len(ruling.able.names) > 1:
+        gathered = gather(context, ruling, spec, round_)
+        if gathered.missing and round_ is None:
+            return _wait_for(ruling, name, gathered.missing)
+        quotes = gathered.quotes
+    chosen = choose(
+        ruling,
+        name,
+        algorithm,
+        world=snapshots.world,
+        states=states,
+        parameters=_parameters(bounds.parameters),
+        order=bounds.order,
+        quotes=as_quoted(quotes),
+    )
+    if isinstance(chosen, Failed) or not quotes:
+        return chosen
+    return replace(chosen, quoted=tuple(quotes[each] for each in sorted(quotes)))
+
+
+def _wait_for(ruling: Ruling, algorithm: str, names: tuple[str, ...]) -> Ruling:
+    said = f"waiting for quotes of {', '.join(names)}"
+    return replace(ruling, outcome="hold", reason=said, algorithm=algorithm, asks=names)
+
+
+def select_or_hold(
+    context: Context, ruling: Ruling, bounds: Bounds, spec: JobSpec, round_: Round | None = None
+) -> Ruling:
+    """For a job that was accepted: steps that cannot be followed any more let it wait, and say why."""
+    found = select(context, ruling, bounds, spec, round_)
+    if isinstance(found, Failed):
+        return replace(ruling, outcome="hold", reason=f"waits: the selection cannot be followed: {found.reason}")
+    return found
+
+
+def _parameters(text: str) -> dict[str, Value]:
+    given = msgspec.json.decode(text, type=dict[str, Scalar]) if text else {}
+    return {name: as_value(value) for name, value in given.items()}

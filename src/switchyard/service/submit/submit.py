@@ -1,0 +1,368 @@
+"""Submit: admit, route, and one row. `decide` reads only snapshots; `apply_inserts` writes a whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from time import perf_counter
+from typing import Any
+
+from msgspec.json import decode
+from msgspec.structs import replace
+
+from switchyard.errors import Denied, KeyReused, UnknownName, YardError
+from switchyard.match.engine import DEFAULT
+from switchyard.model.access import Role
+from switchyard.model.api import Created
+from switchyard.model.attributes import JobPolicy
+from switchyard.model.job import JobRequest, JobSpec
+from switchyard.model.queue import queue_named, queue_of
+from switchyard.model.verdict import Plan
+from switchyard.policy.admit import Admitted, admit
+from switchyard.route.route import Ruling, plan
+from switchyard.route.world import World
+from switchyard.service.access.submit_tokens import token_of
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context
+from switchyard.service.rights import Actor
+from switchyard.service.snapshots import Snapshots
+from switchyard.service.submit.advice import advice
+from switchyard.service.submit.bounds import Bounds, bounds_of, encode_bounds, refuse_empty_names, rule_within
+from switchyard.service.submit.counting import count_new
+from switchyard.service.submit.demands import demand_of_spec, largest_task
+from switchyard.service.submit.limits import kept_waiting, needs_place, why_full, why_queued
+from switchyard.service.submit.newjob import (
+    JobInsert,
+    Kept,
+    held_back,
+    insert,
+    keep,
+    lane_for,
+    missing_jobs,
+    new_job,
+    with_quotes,
+)
+from switchyard.service.submit.selecting import Selecting
+from switchyard.service.token.needs import refuse_unknown_pools
+from switchyard.store import jobs
+from switchyard.store.database import Tx
+from switchyard.store.queues import places_taken
+
+RULINGS_MAX = 4096  # one per shape and actor, kept for one version of the world
+QUICK_CLASSES_MAX = 64  # different clusters that are asked at once: some milliseconds
+KNOWN_MAX = 65_536  # hashes known to be stored; forgetting one costs an insert that does nothing
+KNOWN_US = 600_000_000  # for this long; then each is put again, which says that it is still used
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The answer to a submit; `is_new` is false when the idempotency key had been used for the same body."""
+
+    created: Created
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Rulings:
+    """What was ruled under one version of the world and of access."""
+
+    versions: tuple[int, int]
+    kept: dict[tuple[object, ...], Kept] = field(default_factory=dict)
+
+
+class TakesLong(Exception):
+    """Many kinds of cluster are to be asked for the first time: decide it again where that may block."""
+
+
+class Submit:
+    """The use case, with what it remembers between requests: rulings by shape, hashes known to be stored."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._selecting = Selecting(context)
+        self._rulings = _Rulings((-1, -1))
+        self._known: set[str] = set()
+        self._known_since_us = 0
+
+    def decide(
+        self,
+        actor: Actor,
+        request: JobRequest,
+        *,
+        key: str | None,
+        body: bytes,
+        job_id: str | None = None,
+        last: tuple[tuple[str, str], ...] = (),
+        is_quick: bool = False,
+    ) -> JobInsert:
+        """Admit and route, from memory alone. `last`: clusters that come last, each with the reason.
+
+        `is_quick`: raise TakesLong rather than ask many clusters what nobody has asked before, or reckon with each.
+        """
+        if is_quick and not self.is_quick(request):
+            raise TakesLong
+        began = perf_counter()
+        admitted, bounds = self._admit(actor, request)
+        world = self._context.snapshots.world  # one for all of it: the next may not have the chosen cluster any more
+        kept = self._rule(world, actor, admitted.request.spec, bounds, last, is_quick=is_quick)
+        job_id = job_id or self._context.new_id()
+        write = self._insert(
+            actor,
+            admitted,
+            world=world,
+            kept=kept,
+            decided=plan(kept.ruling, seed=job_id, is_shown=False),
+            bounds=encode_bounds(bounds),
+            key=key,
+            body=body,
+        )
+        self._context.tally.decision_s.add(perf_counter() - began)
+        return write
+
+    def is_quick(self, request: JobRequest) -> bool:
+        """Whether its cluster is selected in no time: by a draw alone."""
+        return self._context.selections.is_quick(request.select)
+
+    def repeated(self, actor: Actor, *, key: str, body: bytes) -> Accepted | None:
+        """The job that this key and body made before: it is accepted, even if it would be refused by now."""
+        with self._context.database.read() as tx:
+            held = jobs.key_get(tx, actor.name, key)
+            answer = _answer_again(tx, held, key=key, body_hash=sha256(body).hexdigest(), here={}) if held else None
+        if isinstance(answer, KeyReused):
+            raise answer
+        return answer
+
+    def plan(self, actor: Actor, request: JobRequest) -> Plan:
+        """Decide and show, store nothing."""
+        admitted, bounds = self._admit(actor, request)
+        world, spec = self._context.snapshots.world, admitted.request.spec
+        chosen = self._rule(world, actor, spec, bounds).ruling
+        ruling, _ = self._ruled(world, actor, spec, bounds)
+        engine = self._context.engines.choose(bounds.engine)
+        policy = decode(admitted.record.body, type=JobPolicy)
+        ask = bounds.ask(demand_of_spec(spec), actor, world, engine=engine)
+        decided = plan(chosen, seed=self._context.new_id())
+        return replace(
+            self._or_waiting(decided, lane_for(admitted, decided.seed)),
+            engine=engine,
+            hints=advice(ask, world, ruling.ruling, chosen, policy),
+            quotes=list(chosen.quoted),
+            policy=policy,
+        )
+
+    def _or_waiting(self, decided: Plan, lane: str) -> Plan:
+        """A plan that says so where no place is free in the job's queue."""
+        queues = self._context.snapshots.laid.layout.queues
+        if decided.outcome != "assign" or not needs_place(queues, lane):
+            return decided
+        whose = queue_named(queues, queue_of(lane)).counted(queue_of(lane))
+        with self._context.database.read() as tx:
+            why = why_full(queues, lane, places_taken(tx, whose))
+        return kept_waiting(decided, why) if why else decided
+
+    def able(self, actor: Actor, request: JobRequest) -> tuple[JobSpec, Ruling]:
+        """Who could run it now, before anybody is selected; and its spec as it would be accepted."""
+        admitted, bounds = self._admit(actor, request)
+        kept, _ = self._ruled(self._context.snapshots.world, actor, admitted.request.spec, bounds)
+        return admitted.request.spec, kept.ruling
+
+    def _admit(self, actor: Actor, request: JobRequest) -> tuple[Admitted, Bounds]:
+        """The right to submit comes first: what the rules of a project are is no business of a stranger."""
+        snapshots = self._context.snapshots
+        if request.project in snapshots.access.projects:
+            actor.need_project(Role.SUBMIT, request.project)
+        demanded = largest_task(demand_of_spec(request.spec)) if request.spec.demand is not None else None
+        admitted = admit(request, snapshots.policy, snapshots.access.projects, demanded=demanded)
+        if admitted.draft.tokens:
+            refuse_unknown_pools(self._context, admitted)
+        if request.match_engine is not None:
+            self._context.engines.choose(request.match_engine)
+        named, by_token = named_clusters(snapshots, actor, request)
+        select = self._context.selections.read(request.select)
+        bounds = bounds_of(named, by_token, admitted.draft, request, select=select)
+        refuse_empty_names(bounds, snapshots.world)
+        return admitted, bounds
+
+    def _rule(
+        self,
+        world: World,
+        actor: Actor,
+        spec: JobSpec,
+        bounds: Bounds,
+        last: tuple[tuple[str, str], ...] = (),
+        *,
+        is_quick: bool = False,
+    ) -> Kept:
+        kept, key = self._ruled(world, actor, spec, bounds, last, is_quick=is_quick)
+        return self._selecting.among(kept, key, bounds, spec)
+
+    def _ruled(
+        self,
+        world: World,
+        actor: Actor,
+        spec: JobSpec,
+        bounds: Bounds,
+        last: tuple[tuple[str, str], ...] = (),
+        *,
+        is_quick: bool = False,
+    ) -> tuple[Kept, tuple[object, ...]]:
+        """All but the selection, and what it is kept by."""
+        rulings, versions = self._rulings, (world.version, self._context.snapshots.access.version)
+        if rulings.versions != versions or len(rulings.kept) > RULINGS_MAX:
+            # Threads decide, too: one that is still at an older world writes into the older memory, never into this.
+            rulings = self._rulings = _Rulings(versions)
+        demand = demand_of_spec(spec)
+        engine = bounds.engine or self._context.engines.default
+        key = (actor.name, demand, bounds, last)
+        kept = rulings.kept.get(key)
+        if kept is None:
+            # Shapes that compete for nodes are searched, cluster by cluster, and other engines take what they take.
+            is_long = world.index.classes > QUICK_CLASSES_MAX or spec.demand is not None or engine != DEFAULT
+            if is_quick and is_long:
+                raise TakesLong
+            kept = keep(rule_within(bounds, bounds.ask(demand, actor, world, engine=engine, last=last), world))
+            rulings.kept[key] = kept
+        return kept, key
+
+    def _insert(
+        self,
+        actor: Actor,
+        admitted: Admitted,
+        *,
+        world: World,
+        kept: Kept,
+        decided: Plan,
+        bounds: str,
+        key: str | None,
+        body: bytes,
+    ) -> JobInsert:
+        tokens = admitted.draft.tokens if self._context.tokens.pools.is_enforced else {}
+        decided = held_back(decided, admitted.request, kept.ruling, tokens)
+        lane, queues = lane_for(admitted, decided.seed), self._context.snapshots.laid.layout.queues
+        is_queued = decided.outcome == "assign" and needs_place(queues, lane)
+        if is_queued:
+            decided = kept_waiting(decided, why_queued(lane))
+        cluster = world.by_name[decided.chosen] if decided.chosen else None
+        write = new_job(
+            actor,
+            admitted,
+            kept=kept,
+            decided=decided,
+            cluster_id=cluster.id if cluster else None,
+            bounds=bounds,
+            lane=lane,
+            needs_place=is_queued,
+            key=key,
+            body=body,
+            now_us=self._context.now_us(),
+        )
+        if not kept.ruling.asks and not kept.ruling.quoted:
+            return write
+        wait_us = self._context.selections.quote_wait_us
+        return with_quotes(write, admitted.request.spec, decided, world, wait_us=wait_us)
+
+    def apply_inserts(self, batch: Batch, writes: list[JobInsert]) -> list[Any]:
+        """Put the specs, verdicts and keys of a batch, then its rows. A key already taken is that write's result."""
+        self.put_shared(batch, writes)
+        refused = missing_jobs(batch, writes)
+        earlier = self._claim(batch, [write for write in writes if write.key and id(write) not in refused])
+        created = {write.row["id"]: write.created for write in writes}
+        results: list[Any] = []
+        new: list[JobInsert] = []
+        for write in writes:
+            held = earlier.get((write.row["owner"], write.key)) if write.key else None
+            if id(write) in refused:
+                results.append(refused[id(write)])
+            elif held is not None and held.job_id != write.row["id"]:
+                results.append(_answer_again(batch.tx, held, key=write.key, body_hash=write.body_hash, here=created))
+            else:
+                insert(batch, write)
+                new.append(write)
+                results.append(Accepted(write.created, is_new=True))
+        self.count(batch, new)
+        return results
+
+    def count(self, batch: Batch, writes: list[JobInsert]) -> None:
+        count_new(self._context.tally, batch, writes)
+
+    def count_refused(self, errors: Iterable[YardError]) -> None:
+        for error in errors:
+            self._context.tally.refusals.add(error.code, "admit")
+
+    def put_shared(self, batch: Batch, writes: list[JobInsert]) -> None:
+        if batch.is_replay or len(self._known) > KNOWN_MAX or batch.now_us - self._known_since_us > KNOWN_US:
+            self._known, self._known_since_us = set(), batch.now_us
+        specs = {write.row["spec_hash"]: write.spec_body for write in writes}
+        verdicts = {write.kept.verdicts_hash: write.kept.verdicts_body for write in writes}
+        new = {key: body for key, body in specs.items() if key not in self._known}
+        jobs.spec_put(batch.tx, new, at_us=batch.now_us)
+        new = {key: body for key, body in verdicts.items() if key not in self._known}
+        jobs.verdicts_put(batch.tx, new, at_us=batch.now_us)
+        policies = {write.policy.hash: write.policy.body for write in writes}
+        new = {key: body for key, body in policies.items() if key not in self._known}
+        jobs.policy_put(batch.tx, new, at_us=batch.now_us)
+        # Only what is durable counts as known.
+        batch.settled.append(lambda: self._known.update(specs, verdicts, policies))
+
+    def _claim(self, batch: Batch, writes: list[JobInsert]) -> dict[tuple[str, str], jobs.Row]:
+        if not writes:
+            return {}
+        return jobs.key_claim(
+            batch.tx,
+            [
+                {
+                    "owner": write.row["owner"],
+                    "key": write.key,
+                    "body_hash": write.body_hash,
+                    "job_id": write.row["id"],
+                    "created_us": batch.now_us,
+                }
+                for write in writes
+            ],
+        )
+
+
+def unwritten(write: JobInsert) -> Accepted:
+    """What a submit would answer, with the commit left out: the benchmark's upper bound."""
+    return Accepted(write.created, is_new=True)
+
+
+def _answer_again(
+    tx: Tx, held: jobs.Row, *, key: str | None, body_hash: str, here: dict[str, Created]
+) -> Accepted | KeyReused:
+    """What a submit gets whose key was used before; `here`: the jobs of this very batch, not inserted yet."""
+    if held.body_hash != body_hash:
+        return KeyReused(f"The idempotency key {key!r} belongs to job {held.job_id}, made from another body.")
+    now = jobs.job_states(tx, [held.job_id]).get(held.job_id)
+    created = here.get(held.job_id) if now is None else Created(now.id, now.state, now.cluster, now.reason)
+    if created is None:
+        return KeyReused(f"The job {held.job_id} that the idempotency key {key!r} made was removed since, being old.")
+    return Accepted(created, is_new=False)
+
+
+def named_clusters(
+    snapshots: Snapshots, actor: Actor, request: JobRequest
+) -> tuple[frozenset[str] | None, frozenset[str]]:
+    """The clusters a request bounds itself to, and those it holds a submit token for. Fails closed."""
+    world = snapshots.world
+    by_token: set[str] = set()
+    for given in request.clusters:
+        member = world.by_name.get(given.name)
+        if token_of(snapshots, member, given.token) is None or member is None:
+            raise Denied(
+                f"The submit token for cluster {given.name} does not hold.",
+                next_step="Correct or remove it under `clusters:` in your file: one that does not hold denies all.",
+            )
+        by_token.add(member.id)
+    named = frozenset(by_token) if request.clusters else None
+    if request.cluster is None:
+        return named, frozenset(by_token)
+    member = world.by_name.get(request.cluster)
+    if member is None or not (member.id in by_token or actor.may_cluster(Role.VIEW, member)):
+        known = ", ".join(m.name for m in world.members if actor.may_cluster(Role.VIEW, m)) or "none"
+        raise UnknownName(f"There is no cluster {request.cluster!r}.", next_step=f"Known clusters: {known}.")
+    if member.id not in by_token:
+        actor.need_cluster(Role.SUBMIT, member)
+    pin = frozenset({member.id})
+    return (pin if named is None else named & pin), frozenset(by_token)

@@ -1,0 +1,329 @@
+"""What one leader does for all replicas: route what waits, judge what fell silent, clean up; moving.py is the rest.
+
+Each chore is a function that does one bounded round and says how much it did; `server/loops.py` calls them. Every
+transaction of a chore checks the leader's epoch, so that a leader that was paused and replaced changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from switchyard.model.idset import IdSet
+from switchyard.model.job import JobSpec
+from switchyard.model.lifecycle import Seen, assign, lose, reject
+from switchyard.model.poll import Report
+from switchyard.model.spill import opened
+from switchyard.model.tasks import live_positions
+from switchyard.model.verdict import Plan
+from switchyard.route.route import Ruling, plan
+from switchyard.route.world import World
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context
+from switchyard.service.job.history import Before, is_same, shorten, waits
+from switchyard.service.job.jobs import last_of
+from switchyard.service.quote.inquiries import quote_columns
+from switchyard.service.quote.quotes import Round, use_row
+from switchyard.service.run.arrays import Arrays
+from switchyard.service.run.report import again_at, change_of, life_of, record
+from switchyard.service.snapshots import owner_of
+from switchyard.service.submit.bounds import decode_bounds, rule_within
+from switchyard.service.submit.counting import count_again
+from switchyard.service.submit.demands import demand_of_spec
+from switchyard.service.submit.limits import needs_place, place_columns, queue_up
+from switchyard.service.submit.newjob import Kept, keep
+from switchyard.service.submit.selecting import select_or_hold
+from switchyard.service.token.held import needs_tokens, set_aside, with_tokens, without_tokens
+from switchyard.service.token.line import TokenCare, Waiter
+from switchyard.service.upkeep.patience import waited_s
+from switchyard.store import clusters, events, jobs, leaders, leases, quotes, ranges
+
+LEADER = "upkeep"
+NO_PLACES: Mapping[str, int] = MappingProxyType({})
+TERM_US = 15_000_000  # a leader that says nothing for this long is replaced
+ROUND_MAX = 500  # jobs per transaction of a chore
+LOOK_MAX = 5000  # waiting jobs looked at in one query
+# Silence this long means that the control plane was away, not the agents: their clocks start anew.
+AMNESTY_US = 10_000_000
+LOST_AFTER_S = 3600  # where a job's on_lost acts and it does not say when
+KEYS_KEPT_US = 7 * 86_400_000_000
+
+
+@dataclass
+class Leadership:
+    """This replica's term, if it leads."""
+
+    holder: str
+    epoch: int | None = None
+
+    def take(self, context: Context) -> bool:
+        """Become or stay the leader."""
+
+        def apply(batch: Batch) -> int | None:
+            term = leaders.leader_take(batch.tx, LEADER, self.holder, now_us=batch.now_us, for_us=TERM_US)
+            if term is None:
+                return None
+            epoch, ended_us = term
+            if batch.now_us - ended_us > AMNESTY_US:
+                events.counter_raise(batch.tx, "amnesty_us", batch.now_us)
+            return epoch
+
+        self.epoch = context.committer.call(apply)
+        return self.epoch is not None
+
+    def leave(self, context: Context) -> None:
+        if self.epoch is not None:
+            context.committer.call(lambda batch: leaders.leader_leave(batch.tx, LEADER, self.holder))
+            self.epoch = None
+
+    def holds(self, batch: Batch) -> bool:
+        return self.epoch is not None and leaders.leader_holds(batch.tx, LEADER, self.epoch)
+
+
+def route_waiting(context: Context, leadership: Leadership, tokens: TokenCare | None = None) -> int:
+    """Take up every PENDING job again; how many left that state."""
+    tokens = tokens or TokenCare()
+    done, after = 0, ""
+    waiters: list[tuple[Waiter, Ruling]] = []
+    while True:
+        with context.database.read() as tx:
+            rows = jobs.job_waiting(tx, after=after, limit=LOOK_MAX)
+            specs = jobs.spec_many(tx, (row.spec_hash for row in rows))  # thousands of jobs often have one
+        world = context.snapshots.world
+        holding: frozenset[str] = frozenset()
+        if not rows:
+            moving = with_tokens(context, tokens, waiters)
+            holding = frozenset(job_id for job_id, _ in moving)
+        else:
+            after = rows[-1].id
+            moving = set_aside(context, rows, rule_all(context, world, rows, specs), waiters)
+        for first in range(0, len(moving), ROUND_MAX):
+            some = dict(moving[first : first + ROUND_MAX])
+            done += _route_round(context, leadership, world, some, holding=holding)
+        if not rows:
+            return done
+
+
+def rule_all(context: Context, world: World, rows: list[jobs.Row], specs: dict[str, str]) -> list[tuple[str, Ruling]]:
+    """The jobs for which something has changed, each with its ruling."""
+    rulings: dict[tuple[object, ...], Ruling] = {}
+    moving: list[tuple[str, Ruling]] = []
+    for row in rows:
+        spill = decode_bounds(row.bounds).spill
+        spilled = opened(spill, waited_s(row, context.now_us())) if spill else ()
+        key = (row.owner, row.spec_hash, row.bounds, row.avoid, spilled)
+        ruling = rulings.get(key)
+        if ruling is None:
+            ruling = rulings[key] = rule_again(context, world, row, specs[row.spec_hash])
+        if ruling.outcome != "hold" or not is_same(row.reason, ruling.reason) or ruling.asks:
+            moving.append((row.id, ruling))
+    return moving
+
+
+def _route_round(
+    context: Context, leadership: Leadership, world: World, rulings: dict[str, Ruling], *, holding: Collection[str]
+) -> int:
+    moving = list(rulings)
+
+    def apply(batch: Batch) -> int:
+        if not leadership.holds(batch):
+            return 0
+        return place(context, batch, world, rulings, jobs.job_lock(batch.tx, moving), holding=holding)
+
+    return context.committer.call(apply, locks=moving)
+
+
+def place(
+    context: Context,
+    batch: Batch,
+    world: World,
+    rulings: dict[str, Ruling],
+    locked: dict[str, jobs.Row],
+    *,
+    places: Mapping[str, int] = NO_PLACES,
+    holding: Collection[str] = (),
+) -> int:
+    """Change these PENDING jobs as their rulings say; how many left that state.
+
+    `places`: what jobs of limited queues were given of them (places.py); without any they wait for some. `holding`:
+    jobs that hold their tokens (token_jobs.py); one that needs some and has none waits for them.
+    """
+    queues = context.snapshots.laid.layout.queues
+    before = Before(batch.tx, locked.values())
+    bodies: dict[str, str] = {}
+    kept_of: dict[int, Kept] = {}
+    changes: dict[str, dict[str, Any]] = {}
+    counted: list[tuple[jobs.Row, Plan]] = []
+    used: list[dict[str, Any]] = []
+    moved = 0
+    for job_id, row in locked.items():
+        ruling = rulings[job_id]
+        decided = plan(ruling, seed=job_id, is_shown=ruling.outcome == "reject")
+        if decided.outcome == "assign" and job_id not in places and needs_place(queues, row.lane):
+            if row.state == "PENDING":
+                changes[job_id] = queue_up(batch, row)
+            continue
+        if decided.outcome == "assign" and job_id not in holding and needs_tokens(context, row):
+            decided = without_tokens(batch, row, decided)
+        change = _change(batch, world, row, decided, before)
+        if change is None:
+            continue
+        change |= place_columns(row, places.get(job_id))
+        kept = kept_of.get(id(ruling))
+        if kept is None:
+            kept = kept_of[id(ruling)] = keep(ruling)
+        bodies[kept.verdicts_hash] = kept.verdicts_body
+        change |= quote_columns(batch, row, ruling, world, wait_us=context.selections.quote_wait_us)
+        if ruling.quoted and decided.chosen is not None:
+            used.append(use_row(job_id, ruling, decided.chosen, change["cluster_id"], now_us=batch.now_us))
+        changes[job_id] = change | {"plan_hash": kept.verdicts_hash}
+        counted.append((row, decided))
+        moved += decided.outcome != "hold"
+    count_again(context.tally, batch, counted)
+    jobs.verdicts_put(batch.tx, bodies, at_us=batch.now_us)
+    jobs.job_change(batch.tx, changes)
+    quotes.use_put(batch.tx, used)
+    shorten(batch, (job_id for job_id, change in changes.items() if "state" not in change))
+    return moved
+
+
+def rule_again(context: Context, world: World, row: jobs.Row, body: str, round_: Round | None = None) -> Ruling:
+    """What holds for an accepted job now: the world, its owner's grants, and how long it has waited.
+
+    `round_`: clusters were asked to quote for it, and the time to answer is over.
+    """
+    spec, bounds = msgspec.json.decode(body, type=JobSpec), decode_bounds(row.bounds)
+    demand = demand_of_spec(spec)
+    owner = owner_of(context.snapshots.access, row.owner)
+    engine = bounds.engine or context.engines.default
+    waited = waited_s(row, context.now_us())
+    ask = bounds.ask(demand, owner, world, engine=engine, last=last_of(row), waited_s=waited)
+    ruling = rule_within(bounds, ask, world)
+    return select_or_hold(context, ruling, bounds, spec, round_)
+
+
+def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan, before: Before) -> dict[str, Any] | None:
+    """The columns that a decision about a PENDING job changes; none if the job is no longer waiting."""
+    life = life_of(row)
+    if row.state != "PENDING":
+        return None
+    # Of an array whose tasks run on, what is left is rejected when they have ended.
+    if decided.outcome == "hold" or (decided.outcome == "reject" and row.tasks_live):
+        if not is_same(row.reason, decided.reason):
+            waits(batch, row, decided.reason)
+        return {"reason": decided.reason}
+    if decided.outcome == "reject":
+        step = reject(life, decided.reason)
+        record(batch, row, step)
+        change = {"state": step.life.state.value, "reason": decided.reason, "ended_us": batch.now_us}
+        return change if row.array is None else change | drop_tasks(row)
+    step = assign(life)
+    assert decided.chosen is not None
+    cluster_id = world.by_name[decided.chosen].id
+    batch.event(
+        row.id,
+        step.event,
+        state=step.life.state.value,
+        attempt=step.life.attempt,
+        fence=step.life.fence,
+        cluster_id=cluster_id,
+        reason=before.cause(row, decided.chosen),
+    )
+    batch.clusters.add(cluster_id)
+    return {
+        "state": step.life.state.value,
+        "reason": "",
+        "cluster_id": cluster_id,
+        "attempt": step.life.attempt,
+        "fence": step.life.fence,
+        "assigned_us": batch.now_us,
+        "is_ready": row.array is None or bool(row.todo),
+    }
+
+
+def drop_tasks(row: jobs.Row) -> dict[str, Any]:
+    """The columns of an array that ends before the tasks nobody has: they count as cancelled."""
+    later = msgspec.json.decode(row.later, type=list[tuple[int, str]]) if row.later else []
+    left = sum(len(IdSet.parse(each)) for each in (row.todo, *(index for _, index in later)) if each)
+    return {"todo": "", "later": None, "tasks_cancelled": row.tasks_cancelled + left}
+
+
+def judge_silent(context: Context, leadership: Leadership) -> int:
+    """Attempts whose agent is silent for longer than the job bears; a removed agent is silent for ever."""
+    now_us, silent_us = context.now_us(), context.snapshots.silent_after_us
+    with context.database.read() as tx:
+        amnesty_us = events.counters_read(tx).get("amnesty_us", 0)
+        rows = leases.held_by_silent(
+            tx, now_us=now_us, amnesty_us=amnesty_us, bears_s=LOST_AFTER_S, silent_us=silent_us, limit=ROUND_MAX
+        )
+    lost = {
+        row.id: row
+        for row in rows
+        # One that spoke since, and is not yet written down, is alive.
+        if row.deleted_us is not None or not context.snapshots.is_live(row.agent_id)
+    }
+    if not lost:
+        return 0
+
+    def apply(batch: Batch) -> int:
+        if not leadership.holds(batch):
+            return 0
+        changes: dict[str, dict[str, Any]] = {}
+        silent: set[str] = set()
+        for job_id, row in jobs.job_lock(batch.tx, lost).items():
+            judged = lost[job_id]
+            if row.fence != judged.fence:
+                continue  # that attempt ended meanwhile; another one is not to blame
+            is_removed = judged.deleted_us is not None
+            silent_s = (now_us - judged.since_us) // 1_000_000
+            why = "its agent was removed" if is_removed else f"its cluster was silent for {silent_s} s"
+            step = lose(life_of(row), why, definite=is_removed)
+            if step is not None:
+                changes[job_id] = change_of(batch, row, step)
+                record(batch, row, step)
+                silent.add(row.agent_id)
+                batch.clusters.add(row.cluster_id)
+        jobs.job_change(batch.tx, changes)
+        # One that was only frozen has lost no answer and would poll on: it must hear that these attempts are over.
+        clusters.agent_end_sessions(batch.tx, silent)
+        return len(changes)
+
+    return context.committer.call(apply, locks=list(lost))
+
+
+def judge_silent_ranges(context: Context, leadership: Leadership) -> int:
+    """The same for the tasks of arrays: each lost task is reported as such, by the server itself."""
+    with context.database.read() as tx:
+        amnesty_us = events.counters_read(tx).get("amnesty_us", 0)
+        rows = ranges.range_of_silent(tx, seen_before_us=context.now_us(), limit=ROUND_MAX)
+    now_us = context.now_us()
+    lost = [
+        row
+        for row in rows
+        if row.deleted_us is not None
+        or (now_us - max(row.seen_us or 0, amnesty_us)) / 1_000_000 > (row.lost_after_s or LOST_AFTER_S)
+    ]
+    if not lost:
+        return 0
+    ids = sorted({row.job_id for row in lost})
+
+    def apply(batch: Batch) -> int:
+        if not leadership.holds(batch):
+            return 0
+        arrays = Arrays(batch)
+        locked = jobs.job_lock(batch.tx, ids)
+        arrays.load(list(locked.values()))
+        count = 0
+        for row in lost:
+            for position in live_positions(row.tasks):
+                item = Report(row.job_id, row.fence + position, Seen.LOST, reason="its cluster fell silent")
+                arrays.report(None, item, again_at(batch, locked[row.job_id], item))
+                count += 1
+        arrays.flush()
+        return count
+
+    return context.committer.call(apply, locks=ids)

@@ -1,0 +1,325 @@
+"""Moving on: what nobody has leased leaves a cluster that cannot take it now, or goes where it can begin at once.
+
+Only what is in line moves, and only under its lock and the fence it was seen with: whoever leases it first has it, and
+the agent of the old cluster never had it. The chores of the leader, like those of upkeep.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from switchyard.model.cluster import Health
+from switchyard.model.job import JobSpec, State
+from switchyard.model.lifecycle import Life, Step, move, reassign, unassign
+from switchyard.model.spill import opened
+from switchyard.route.moving import HANDOVERS_FREE, Spare, better, rest_us, taker
+from switchyard.route.route import Ruling
+from switchyard.route.select.selector import reads_quotes
+from switchyard.route.world import World
+from switchyard.service.cluster.fit import fits_now
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context
+from switchyard.service.quote.quotes import Round, use_row
+from switchyard.service.run.report import archive, change_of, life_of, record
+from switchyard.service.submit.bounds import Bounds, decode_bounds
+from switchyard.service.submit.counting import count_moved
+from switchyard.service.submit.demands import demand_of_spec
+from switchyard.service.submit.newjob import keep
+from switchyard.service.upkeep.chores import ROUND_MAX, Leadership, rule_again
+from switchyard.service.upkeep.patience import waited_s
+from switchyard.store import clusters, jobs, leases, moving, quotes
+
+T = TypeVar("T")
+ROUNDS_MAX = 20  # of what is taken back in one look: ten thousand jobs; the rest follows in the next
+LANES_MAX = 200  # lines looked at in one look
+LOOK_MAX = 1000  # jobs in them, together: some tens of milliseconds, however many wait
+RULINGS_MAX = 200  # kinds of jobs that the router is asked about in one look: some tens of milliseconds
+
+
+def move_unleased(context: Context, leadership: Leadership) -> int:
+    """Take back what waits at a cluster that is gone or cordoned, or that is down or paused while another is up."""
+    moved = 0
+    for _ in range(ROUNDS_MAX):
+        count = _take_back_some(context, leadership)
+        moved += count
+        if count < ROUND_MAX:
+            break
+    return moved
+
+
+def _take_back_some(context: Context, leadership: Leadership) -> int:
+    world = context.snapshots.world
+    is_any_up = any(member.health is Health.UP for member in world.members)
+    # Silence may be short: with nowhere to go they keep their place in line. Cordoned is an operator's word.
+    left = (Health.CORDONED, Health.DOWN, Health.PAUSED) if is_any_up else (Health.CORDONED,)
+    away = [member.id for member in world.members if member.health in left]
+    with context.database.read() as tx:
+        away += clusters.cluster_deleted_with_ready(tx)
+        ids = leases.ready_on(tx, away, ROUND_MAX) if away else []
+    if not ids:
+        return 0
+
+    def apply(batch: Batch) -> int:
+        if not leadership.holds(batch):
+            return 0
+        changes: dict[str, dict[str, Any]] = {}
+        for job_id, row in jobs.job_lock(batch.tx, ids).items():
+            step = _take_back(life_of(row), row, world)
+            if step is not None:
+                changes[job_id] = change_of(batch, row, step)
+                record(batch, row, step)
+        jobs.job_change(batch.tx, changes)
+        return len(changes)
+
+    return context.committer.call(apply, locks=ids)
+
+
+def _take_back(life: Life, row: jobs.Row, world: World) -> Step | None:
+    """Of a job the attempt nobody leased; of an array the tasks nobody leased, while the others go on."""
+    member = world.by_id.get(row.cluster_id)
+    said = f"{member.name} is {member.health.value}" if member else "its cluster was removed"
+    said += ", and nobody had begun it"
+    if row.array is not None and life.state is State.RUNNING:
+        return move(life, State.PENDING, "unassigned", said, fence=life.next_fence)
+    return unassign(life, said)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One job to another cluster, as it was seen."""
+
+    id: str
+    fence: int
+    ruling: Ruling
+    to: str
+    reason: str
+
+
+class Mover:
+    """Idle clusters take over what waits elsewhere. Remembers how far it looked into each line, and to whom it gave."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[str, str], moving.Place] = {}  # of a line: behind whom to look on
+        self._idle: frozenset[str] = frozenset()
+        self._given_us: dict[str, int] = {}  # cluster → when it was last given something
+        self._turn = 0
+
+    def look(self, context: Context, leadership: Leadership) -> int:
+        """One bounded look; how many moved. Costs two small queries while nobody is idle or nothing waits."""
+        world = context.snapshots.world
+        with context.database.read() as tx:
+            waiting = set(leases.lease_clusters_ready(tx))
+            is_quoted = bool(waiting) and quotes.quote_any(tx, now_us=context.now_us())
+        spares = self._spares(context, world, waiting)
+        busy = sorted(waiting & world.by_id.keys())
+        if not busy or not (spares or is_quoted):
+            return 0
+        if self._idle != spares.keys():
+            self._places, self._idle = {}, frozenset(spares)  # the first in line may have somewhere to go now
+        moves = self._moves(context, busy, _Finding(context, world, spares, is_quoted=is_quoted))
+        moved = _apply(context, leadership, world, moves) if moves else 0
+        if moved:
+            self._given_us |= {world.by_name[found.to].id: context.now_us() for found in moves}
+        return moved
+
+    def _spares(self, context: Context, world: World, waiting: set[str]) -> dict[str, Spare]:
+        """The clusters that could begin something, by what they said since they were last given something."""
+        found: dict[str, Spare] = {}
+        for member in world.members if waiting else ():
+            if member.id in waiting:
+                continue
+            spare = Spare.of(context.snapshots.load_of(member.id)) if member.health is Health.UP else None
+            if spare is not None and self._given_us.get(member.id, -1) < context.snapshots.told_of(member.id):
+                found[member.name] = spare
+        return found
+
+    def _moves(self, context: Context, busy: list[str], finding: _Finding) -> list[Move]:
+        lines = self._lines(context, busy)
+        page = max(LOOK_MAX // max(len(lines), 1), 1)
+        for cluster_id, lane in lines:
+            with context.database.read() as tx:
+                rows = moving.line_page(tx, cluster_id, lane, after=self._places.get((cluster_id, lane)), limit=page)
+                specs = jobs.spec_many(tx, (row.spec_hash for row in rows))
+                # One that was begun and tried again, or whose cluster flaps, has not wandered by that.
+                moves = moving.moves_count(tx, [row.id for row in rows if row.attempt > HANDOVERS_FREE])
+            finding.handovers |= {job_id: 1 + count for job_id, count in moves.items()}
+            before, looked_at = len(finding.moves), 0
+            for row in rows:
+                if finding.is_done:
+                    break
+                finding.take(row, specs[row.spec_hash])
+                looked_at += 1
+            if len(finding.moves) > before or (looked_at == len(rows) and len(rows) < page):
+                self._places.pop((cluster_id, lane), None)  # from the head again
+            elif looked_at:
+                last = rows[looked_at - 1]
+                self._places[cluster_id, lane] = moving.Place(last.priority, last.id)
+        return finding.moves
+
+    def _lines(self, context: Context, busy: list[str]) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        self._turn += 1
+        for cluster_id in _from(busy, self._turn):
+            if len(found) >= LANES_MAX:
+                break
+            with context.database.read() as tx:
+                lanes = moving.line_names(tx, cluster_id, limit=LANES_MAX - len(found))
+            found += [(cluster_id, lane) for lane in lanes]
+        return _from(found, self._turn)
+
+
+def _from(items: list[T], turn: int) -> list[T]:
+    """Another one first at each turn: a look may end before the last."""
+    first = turn % len(items) if items else 0
+    return items[first:] + items[:first]
+
+
+class _Finding:
+    """What one look finds, while what the idle clusters have left becomes less."""
+
+    def __init__(self, context: Context, world: World, spares: dict[str, Spare], *, is_quoted: bool) -> None:
+        self._context = context
+        self._world = world
+        self._now_us = context.now_us()
+        self._sticky = frozenset(context.snapshots.laid.layout.sticky)
+        self._is_quoted = is_quoted
+        self._sooner: set[str] = set()  # who was found to be sooner; with one more in line it may not be
+        self._rulings: dict[tuple[object, ...], Ruling] = {}
+        self._fitting: dict[tuple[str, str, str | None], bool] = {}
+        self.handovers: dict[str, int] = {}  # of jobs that had many attempts: how often one was moved, and the last one
+        self.spares = dict(spares)
+        self.moves: list[Move] = []
+
+    @property
+    def is_done(self) -> bool:
+        return len(self._rulings) >= RULINGS_MAX or not (self.spares or self._is_quoted)
+
+    def take(self, row: moving.Row, spec: str) -> None:
+        """Look at one job in line."""
+        bounds = decode_bounds(row.bounds)
+        spilled = opened(bounds.spill, waited_s(row, self._now_us)) if bounds.spill else ()
+        needs = {"cores": row.cores, "gpus": row.gpus, "memory_bytes": row.memory_bytes}
+        open_to = [name for name in self._open_to(row, bounds, spilled) if self.spares[name].holds(**needs)]
+        goes_by_quotes = self._is_quoted and self._goes_by_quotes(row, bounds)
+        if not open_to and not goes_by_quotes:
+            return
+        ruling = self._rule(row, spec, spilled)
+        here = self._world.by_id[row.cluster_id].name
+        open_to = [name for name in open_to if self._fits_now(row, spec, name, by=bounds.engine)]
+        if (to := taker(ruling, open_to, seed=row.id)) is not None:
+            in_line_s = (self._now_us - row.assigned_us) // 1_000_000
+            said = f"{to} stood idle while it waited {in_line_s} s at {here}"
+            self.moves.append(Move(row.id, row.fence, ruling, to, said))
+            self.spares[to] = self.spares[to].less(**needs)
+            if self.spares[to].cores <= 0:
+                del self.spares[to]
+            return
+        found = better(ruling, here, self._context.moving, seed=row.id) if goes_by_quotes else None
+        if found is not None and found.to not in self._sooner:
+            self._sooner.add(found.to)
+            self.moves.append(Move(row.id, row.fence, ruling, found.to, found.reason))
+
+    def _rule(self, row: moving.Row, spec: str, spilled: tuple[str, ...]) -> Ruling:
+        """By the quotes that are held to now: what is in line already waits for no more of them."""
+        key = (row.owner, row.spec_hash, row.bounds, row.avoid, spilled)
+        found = self._rulings.get(key)
+        if found is None:
+            kept = Round(self._now_us + 1, self._now_us)
+            found = self._rulings[key] = rule_again(self._context, self._world, row, spec, kept)
+        return found
+
+    def _fits_now(self, row: moving.Row, spec: str, name: str, *, by: str | None) -> bool:
+        """Whether it fits on what is free on which node, where the agent says that: a sum says too little."""
+        key = (row.spec_hash, name, by)
+        if key not in self._fitting:
+            demand = demand_of_spec(msgspec.json.decode(spec, type=JobSpec))
+            engine = by or self._context.engines.default
+            found, _ = fits_now(self._context, self._world.by_name[name], demand, by=engine)
+            self._fitting[key] = found is not False
+        return self._fitting[key]
+
+    def _goes_by_quotes(self, row: moving.Row, bounds: Bounds) -> bool:
+        """Whether its cluster is chosen by quotes, and it has rested."""
+        if bounds.pool in self._sticky or row.cluster_id not in self._world.by_id:
+            return False
+        rested_us = self._now_us - row.assigned_us
+        _, algorithm = self._context.selections.choose(bounds.select)
+        return reads_quotes(algorithm) and rested_us >= rest_us(
+            self._context.moving.rest_us, self.handovers.get(row.id, 1)
+        )
+
+    def _open_to(self, row: moving.Row, bounds: Bounds, spilled: tuple[str, ...]) -> Iterable[str]:
+        """The idle clusters that its waiting lets it go to: all after a time, at once those its rules have opened."""
+        after_us = self._context.moving.idle_after_us
+        is_long = after_us is not None and self._now_us - row.assigned_us >= rest_us(
+            after_us, self.handovers.get(row.id, 1)
+        )
+        if is_long and bounds.pool not in self._sticky:
+            return self.spares
+        own = self._world.pools.get(bounds.pool or "", {})
+        wider = {name for pool in spilled for name in self._world.pools.get(pool, {}) if name not in own}
+        return (name for name in self.spares if name in wider)
+
+
+def _apply(context: Context, leadership: Leadership, world: World, moves: list[Move]) -> int:
+    return sum(_apply_some(context, leadership, world, some) for some in _rounds(moves))
+
+
+def _rounds(moves: list[Move]) -> Iterator[dict[str, Move]]:
+    for first in range(0, len(moves), ROUND_MAX):
+        yield {move.id: move for move in moves[first : first + ROUND_MAX]}
+
+
+def _apply_some(context: Context, leadership: Leadership, world: World, moves: dict[str, Move]) -> int:
+    def apply(batch: Batch) -> int:
+        if not leadership.holds(batch):
+            return 0
+        changes: dict[str, dict[str, Any]] = {}
+        bodies: dict[str, str] = {}
+        used: list[dict[str, Any]] = []
+        went: list[tuple[jobs.Row, str, str]] = []
+        for job_id, row in jobs.job_lock(batch.tx, moves).items():
+            wanted = moves[job_id]
+            step = reassign(life_of(row), wanted.reason) if row.is_ready and row.fence == wanted.fence else None
+            if step is None:
+                continue  # leased, cancelled or moved since it was seen
+            kept, cluster_id = keep(wanted.ruling), world.by_name[wanted.to].id
+            bodies[kept.verdicts_hash] = kept.verdicts_body
+            changes[job_id] = _change(batch, row, step, cluster_id) | {"plan_hash": kept.verdicts_hash}
+            here = world.by_id.get(row.cluster_id)
+            went.append((row, here.name if here else "", wanted.to))
+            if wanted.ruling.quoted:
+                used.append(use_row(job_id, wanted.ruling, wanted.to, cluster_id, now_us=batch.now_us))
+        jobs.verdicts_put(batch.tx, bodies, at_us=batch.now_us)
+        jobs.job_change(batch.tx, changes)
+        quotes.use_put(batch.tx, used)
+        count_moved(context.tally, batch, went)
+        return len(changes)
+
+    return context.committer.call(apply, locks=list(moves))
+
+
+def _change(batch: Batch, row: jobs.Row, step: Step, cluster_id: str) -> dict[str, Any]:
+    archive(batch, row, step)
+    batch.event(
+        row.id,
+        step.event,
+        state=step.life.state.value,
+        attempt=step.life.attempt,
+        fence=step.life.fence,
+        cluster_id=cluster_id,
+        reason=step.reason,
+    )
+    batch.clusters.add(cluster_id)
+    return {
+        "state": step.life.state.value,
+        "reason": "",
+        "cluster_id": cluster_id,
+        "attempt": step.life.attempt,
+        "fence": step.life.fence,
+        "assigned_us": batch.now_us,
+    }

@@ -1,0 +1,202 @@
+"""Clusters that only poll: what they receive and accept while others take it back, report, or ask at another server."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from switchyard.errors import PolicyRefused
+from switchyard.model.job import State
+from switchyard.model.lifecycle import Seen
+from switchyard.model.poll import Report
+from switchyard.service.cluster import graphs
+from switchyard.service.cluster.poller_access import poller, poller_register
+from switchyard.service.committer import Call
+from switchyard.service.fleet import AgentEntry
+from switchyard.service.job import jobs
+from switchyard.service.run import pollers
+from switchyard.store import handovers, restored
+from tests.builders import a_request
+from tests.match.test_cases import forms_of
+from tests.processes import until
+from tests.service.rig import ADMIN, Rig, running
+from tests.service.run.test_restored import turned_back
+
+LEASE_US = 60_000_000
+GRAPH = json.dumps(forms_of({"graph": "keebler-3x12"})[0]).encode()
+
+
+def joined(rig: Rig, name: str = "polls") -> AgentEntry:
+    made = poller_register(rig.context, name, graphs.source_of(GRAPH), invite=None)
+    assert made is not None
+    return poller(rig.context, name, made.secret)
+
+
+def received(
+    rig: Rig, entry: AgentEntry, *, most: int = 0, write: Callable[[pollers.Handed], str] | None = None
+) -> list[int]:
+    found = pollers.receive(
+        rig.context, rig.yard.leasing, entry, most=most, lease_us=LEASE_US, write=write or (lambda _: "{}")
+    )
+    return list(found)
+
+
+@contextmanager
+def one_batch(rig: Rig) -> Iterator[Callable[[Callable[[], Any]], list[Any]]]:
+    """What is started in here waits for the committer, in this order, and goes into one transaction."""
+    held, let_go, threads = threading.Event(), threading.Event(), []
+
+    def hold(_batch: Any) -> None:
+        held.set()
+        assert let_go.wait(30)
+
+    def start(call: Callable[[], Any]) -> list[Any]:
+        said: list[Any] = []
+        waiting = rig.committer.waiting
+        threads.append(threading.Thread(target=lambda: said.append(call())))
+        threads[-1].start()
+        until(lambda: rig.committer.waiting > waiting, 30, "it waits for the committer")
+        return said
+
+    rig.committer.put(Call(hold), lambda _: None)
+    assert held.wait(30)
+    try:
+        yield start
+    finally:
+        let_go.set()
+        for thread in threads:
+            thread.join(30)
+
+
+def test_what_is_accepted_in_the_last_moment_is_not_taken_back(rig: Rig) -> None:
+    entry = joined(rig)
+    job = rig.submit(a_request(cluster="polls")).id
+    (number,) = received(rig, entry)
+    rig.clock.wait(61)
+    with one_batch(rig) as start:
+        accepted = start(lambda: pollers.accept(rig.context, entry, [number]))
+        taken_back = start(lambda: pollers.take_back(rig.context, lease_us=LEASE_US))
+    assert (accepted, taken_back) == ([1], [0])
+    assert (rig.job(job).state, rig.job(job).attempt) == (State.SUBMITTED, 1)
+    ended = Report("", 0, Seen.SUCCEEDED, exit_code=0)
+    assert pollers.report_ends(rig.context, entry, [(number, ended)])[0] == [number]
+    assert rig.job(job).state is State.SUCCEEDED
+
+
+def test_what_is_taken_back_is_not_accepted_in_the_same_moment(rig: Rig) -> None:
+    entry = joined(rig)
+    job = rig.submit(a_request(cluster="polls")).id
+    (number,) = received(rig, entry)
+    rig.clock.wait(61)
+    with one_batch(rig) as start:
+        taken_back = start(lambda: pollers.take_back(rig.context, lease_us=LEASE_US))
+        accepted = start(lambda: pollers.accept(rig.context, entry, [number]))
+    assert (accepted, taken_back) == ([0], [1])
+    assert (rig.job(job).state, rig.job(job).attempt) == (State.ASSIGNED, 2)
+    assert received(rig, entry) != [number]
+
+
+def test_of_two_ends_told_at_once_the_first_holds(rig: Rig) -> None:
+    entry = joined(rig)
+    job = rig.submit(a_request(cluster="polls")).id
+    numbers = received(rig, entry)
+    pollers.accept(rig.context, entry, numbers)
+    good, bad = (Report("", 0, seen, exit_code=code) for seen, code in ((Seen.SUCCEEDED, 0), (Seen.FAILED, 1)))
+    with one_batch(rig) as start:
+        first = start(lambda: pollers.report_ends(rig.context, entry, [(numbers[0], good)]))
+        second = start(lambda: pollers.report_ends(rig.context, entry, [(numbers[0], bad)]))
+    assert (first[0][0], second[0][1]) == (numbers, numbers)
+    assert rig.job(job).state is State.SUCCEEDED
+
+
+def test_a_cancel_in_the_moment_of_taking_back_ends_the_job(rig: Rig) -> None:
+    entry = joined(rig)
+    job = rig.submit(a_request(cluster="polls")).id
+    received(rig, entry)
+    rig.clock.wait(61)
+    with one_batch(rig) as start:
+        start(lambda: jobs.job_cancel(rig.context, ADMIN, job, ""))
+        start(lambda: pollers.take_back(rig.context, lease_us=LEASE_US))
+    assert rig.job(job).state is State.CANCELLED
+
+
+@pytest.mark.parametrize("size", [10, 400_000, 699_000, 1_900_000, 3_900_000, 5_000_000])
+def test_an_answer_holds_no_more_than_a_client_takes_and_nothing_is_left_out(lite: Rig, size: int) -> None:
+    entry = joined(lite)
+    ids = {lite.submit(a_request(cluster="polls")).id for _ in range(9)}
+    while numbers := received(lite, entry, write=lambda _: "x" * size):
+        assert len(numbers) == 1 or len(numbers) * size < 4 * 2**20
+        assert pollers.accept(lite.context, entry, numbers) == len(numbers)
+    assert {lite.job(job).state for job in ids} == {State.SUBMITTED}
+    assert all(lite.kinds(job).count("leased") == 1 for job in ids)
+
+
+def test_an_array_goes_to_the_agent_of_the_cluster_and_never_to_who_only_polls(rig: Rig) -> None:
+    entry = joined(rig)
+    agent = rig.join("polls", "ours", journal="j2")
+    agent.sync()
+    array = rig.submit(a_request(cluster="polls", array="0-3")).id
+    plain = rig.submit(a_request(cluster="polls")).id
+    assert len(received(rig, entry)) == 1
+    assert rig.row(plain).agent_id == entry.id
+    assert {lease.job for lease in agent.lease(10)} == {array}
+
+
+def test_numbers_go_on_above_all_there_were_before_a_restore(store_url: str, tmp_path: Path) -> None:
+    with running(store_url, tmp_path) as rig:
+        entry = joined(rig)
+        rig.submit(a_request(cluster="polls"))
+        (before,) = received(rig, entry)
+        pollers.accept(rig.context, entry, [before])
+        with turned_back(rig, store_url, tmp_path) as again:
+            again.submit(a_request(cluster="polls"))
+            (after,) = received(again, again.context.snapshots.fleet.agents[entry.id])
+            assert after > before + restored.NUMBERS
+
+
+def test_without_a_number_left_nothing_is_given_and_others_are_not_harmed(rig: Rig) -> None:
+    entry = joined(rig)
+    job = rig.submit(a_request(cluster="polls")).id
+    with rig.context.database.write() as tx:
+        handovers.handover_skip(tx, 2**31)
+    with one_batch(rig) as start:
+        said = start(lambda: _refusal(lambda: received(rig, entry)))
+        other = start(lambda: rig.submit().state)
+    assert isinstance(said[0], PolicyRefused)
+    assert other == [State.ASSIGNED]
+    assert rig.row(job).agent_id is None
+
+
+def _refusal(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except PolicyRefused as exc:
+        return exc
+
+
+def test_two_servers_give_each_job_once(postgres_url: str, tmp_path: Path) -> None:
+    with running(postgres_url, tmp_path) as one:
+        entry = joined(one)
+        ids = [one.submit(a_request(cluster="polls")).id for _ in range(60)]
+        with running(postgres_url, tmp_path, clock=one.clock) as other:
+            got: dict[str, list[int]] = {"one": [], "other": []}
+
+            def drain(name: str, rig: Rig) -> None:
+                while numbers := received(rig, entry, most=3):
+                    assert pollers.accept(rig.context, entry, numbers) == len(numbers)
+                    got[name] += numbers
+
+            threads = [threading.Thread(target=drain, args=each) for each in (("one", one), ("other", other))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+            numbers = got["one"] + got["other"]
+            assert (len(numbers), len(set(numbers))) == (60, 60)
+            assert {one.job(job).state for job in ids} == {State.SUBMITTED}

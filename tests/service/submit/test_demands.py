@@ -1,0 +1,57 @@
+"""What the largest task of a jobspec asks for: what rules about task resources compare with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from switchyard.errors import PolicyRefused
+from switchyard.model.scope import Scope
+from switchyard.service.rules import attributes
+from switchyard.service.submit.demands import demand_of_form, largest_task
+from tests.builders import a_request
+from tests.service.rig import ADMIN, Rig
+
+
+def slot(count: int, *holds: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "slot", "count": count, "label": "s", "with": list(holds)}
+
+
+def of(kind: str, count: int, **fields: Any) -> dict[str, Any]:
+    return {"type": kind, "count": count, **fields}
+
+
+NODE = of("node", 2, **{"with": [slot(3, of("core", 4), of("memory", 2, unit="GiB"))]})
+FORMS: list[tuple[str, Any, dict[str, int]]] = [
+    ("one slot", [slot(5, of("core", 4), of("gpu", 1))], {"cpu": 4, "gpu": 1}),
+    ("slots in nodes", [NODE], {"cpu": 4, "memory": 2 * 2**30}),
+    ("the largest of several", [slot(9, of("core", 1)), slot(1, of("core", 8))], {"cpu": 8}),
+    ("nodes in a slot", [slot(1, of("node", 2, **{"with": [of("core", 3)]}))], {"cpu": 6}),
+    ("no slot: a node each", [of("node", 2, **{"with": [of("core", 3), of("core", 2)]})], {"cpu": 5}),
+    ("beside a slot", [of("node", 1, **{"with": [slot(1, of("core", 1)), of("core", 7)]})], {"cpu": 7}),
+    ("storage", [slot(1, of("storage", 3, unit="GB"))], {"ephemeral_storage": 3 * 10**9}),
+    ("groups", {"a": of("node", 2, **{"with": [of("core", 6)]}), "b": of("core", 1)}, {"cpu": 6}),
+    ("nothing", [], {}),
+]
+
+
+@pytest.mark.parametrize(("name", "resources", "expected"), FORMS, ids=[name for name, _, _ in FORMS])
+def test_the_largest_task(name: str, resources: Any, expected: dict[str, int]) -> None:
+    assert largest_task(demand_of_form({"version": 1, "resources": resources})) == expected
+
+
+def test_a_jobspec_is_held_to_the_limits_whatever_the_fields_beside_it_say(rig: Rig) -> None:
+    rig.cluster("alpha")
+    limits = {"limits": {"cpu": "2", "memory": "1Gi"}}
+    attributes.put(rig.context, ADMIN, "task-resource-attribute", Scope("development", "default"), limits)
+
+    def submit(*holds: dict[str, Any]) -> Any:
+        demand = {"version": 1, "resources": [slot(1, *holds)], "tasks": [{"slot": "s", "count": {"per_slot": 1}}]}
+        return rig.submit(a_request(cores=1, demand=demand))
+
+    with pytest.raises(PolicyRefused) as caught:
+        submit(of("core", 3), of("memory", 2, unit="GiB"))
+    assert "cpu: asks for 3, and the limit is 2 (project+domain level" in caught.value.detail
+    assert "memory: asks for 2147483648, and the limit is 1Gi" in caught.value.detail
+    submit(of("core", 2))
