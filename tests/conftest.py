@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -39,6 +40,11 @@ SHARING = ('scope="module"', "xdist_group(")  # the second for files that use a 
 settings.register_profile("test", deadline=None, derandomize=True, database=None)
 settings.register_profile("soak", deadline=None, max_examples=2_000, print_blob=True, database=None)
 settings.load_profile("soak" if os.environ.get("SOAK") else "test")
+
+
+def pytest_configure() -> None:
+    """Whatever started the tests in the background may have them ignore Ctrl-C, and with them all they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

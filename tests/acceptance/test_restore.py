@@ -89,7 +89,7 @@ def test_the_drill(place: Yard, is_agent_killed: bool) -> None:
             if is_agent_killed:
                 agent.kill()
             server.terminate()
-            place.db("restore", str(backup), "--force", "--wait", "4s")
+            place.db("restore", str(backup), "--force", "--wait", "12s")  # agents are back within 10
             server = place.start(port=int(server.url.rpartition(":")[2]))
             if is_agent_killed:
                 agent.start()

@@ -161,7 +161,8 @@ def execute(start: dict[bytes, list[bytes]], streams: list[int]) -> None:
             126, f"cannot enter the working directory {cwd.decode(errors='replace')}: {exc.strerror}"
         ) from exc
     set_limits(int(number(start, b"data_bytes", 0)))
-    for signo in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these; a command expects the defaults
+    # A command expects the defaults: Python ignores some signals, and an agent under nohup was told to ignore others.
+    for signo in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(signo, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     env = dict(item.split(b"=", 1) for item in start.get(b"env", []))
