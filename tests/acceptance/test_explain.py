@@ -108,7 +108,8 @@ def test_a_place_in_a_limited_queue_is_explained(stage: Stage, tmp_path: Path) -
         second = stage.submit("true", tags=["narrow"], pool="burst")
         third = stage.submit("true", tags=["narrow"], pool="burst")
         found = explain(stage, third)
-        assert found["hints"] == ["1 more place in queue narrow (1 of 1 are taken)"]
+        assert explain(stage, second)["hints"] == ["1 more place in queue narrow (1 of 1 are taken)"]
+        assert found["hints"] == ["2 more places in queue narrow (1 of 1 are taken)"]
         standing = found["standing"]
         assert (standing["queue"], standing["ahead"], standing["limit"], standing["running"]) == ("narrow", 1, 1, 1)
         assert "Queue narrow: number 2 (1 ahead of it)" in stage.yard("explain", third, check=True).stdout

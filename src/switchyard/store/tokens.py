@@ -43,6 +43,8 @@ def job_tokened(tx: Tx, *, after: str, limit: int) -> list[Row]:
     columns = (
         jobs.c.id,
         jobs.c.state,
+        jobs.c.blocked,
+        jobs.c.reason,
         jobs.c.project,
         jobs.c.domain,
         jobs.c.lane,

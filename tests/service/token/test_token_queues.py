@@ -353,5 +353,5 @@ def test_explain_says_how_many_more_would_do(yard: Yard, alpha: RigAgent) -> Non
     two, many = (yard.ask(*tags, tokens={"matlab": units}) for tags, units in (((), 2), (("slow",), 9)))
     yard.round()
     assert explaining.job_explain(yard.context, ADMIN, two).hints == ["1 more matlab token"]
-    assert explaining.job_explain(yard.context, ADMIN, many).hints == ["8 more matlab tokens, a quota of 9 or more"]
+    assert explaining.job_explain(yard.context, ADMIN, many).hints == ["10 more matlab tokens, a quota of 9 or more"]
     assert yard.job(two).state is State.PENDING

@@ -8,6 +8,7 @@ import msgspec
 
 from switchyard.model.access import Role
 from switchyard.model.cluster import Health
+from switchyard.model.idset import IdSet
 from switchyard.model.job import JobSpec, State
 from switchyard.model.lifecycle import FINAL
 from switchyard.model.queue import Standing
@@ -28,7 +29,8 @@ from switchyard.service.submit.bounds import Bounds, decode_bounds, rule_within
 from switchyard.service.submit.demands import demand_of_spec
 from switchyard.service.submit.limits import QUEUE
 from switchyard.service.submit.selecting import select_or_hold
-from switchyard.service.token.needs import token_hints, token_notes
+from switchyard.service.token.needs import needs_of_row
+from switchyard.service.token.standing import in_line, token_hints, token_notes
 from switchyard.service.upkeep.patience import is_held_back, waited_s
 from switchyard.service.upkeep.queues import standing
 from switchyard.store import jobs
@@ -43,6 +45,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         waits = jobs.dependency_list(tx, row.id)
         policy = policy_of(tx, row)
         place = standing(context, tx, row, may_see=lambda project: actor.may_project(Role.VIEW, project))
+        line = in_line(context, tx, row)
         history = history_of(tx, row, earlier)
         used = quotes_of(tx, row.id)
     world, state = context.snapshots.world, State(row.state)
@@ -59,16 +62,18 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         state=state.value,
         plan=decided,
         now=_dated(context.snapshots, world, chosen.verdicts, decided),
-        hints=[
-            *_of_queue(row, place),
-            *(advice(ask, world, ruling, chosen, policy) if is_stuck else []),
-            *(token_hints(context, row) if is_stuck else []),
-        ],
+        hints=_hints(
+            advice(ask, world, ruling, chosen, policy) if is_stuck else [],
+            besides=[
+                *_of_queue(row, place),
+                *(token_hints(context, needs_of_row(row), line=line, at_once=_at_once(row)) if line else []),
+            ],
+        ),
         notes=[
             *_notes(row, spec, earlier),
             *_waits(row, waits),
             *_spills(context, row, bounds),
-            *token_notes(context, row),
+            *token_notes(context, row, line),
         ],
         policy=policy,
         standing=place,
@@ -93,8 +98,22 @@ def _ask(context: Context, actor: Actor, row: jobs.Row, spec: JobSpec, bounds: B
     )
 
 
+def _hints(ways: list[str], *, besides: list[str]) -> list[str]:
+    """What would let it run: any of the ways, and with it all that it needs besides."""
+    needed = " and ".join(besides)
+    if not needed:
+        return ways
+    return [f"{way} and {needed}" for way in ways] or [needed]
+
+
+def _at_once(row: jobs.Row) -> int:
+    """How many tasks of an array may run at once."""
+    total = 1 if row.array is None else len(IdSet.parse(row.array))
+    return total if row.array_max is None else min(total, row.array_max)
+
+
 def _of_queue(row: jobs.Row, place: Standing | None) -> list[str]:
-    """What a job needs that waits for a place in its queue."""
+    """What a job needs that waits for a place in its queue: one for itself, and for all before it."""
     if place is None or row.blocked != QUEUE:
         return []
     for taken, limit, whose in (
@@ -102,7 +121,9 @@ def _of_queue(row: jobs.Row, place: Standing | None) -> list[str]:
         (place.project_running, place.project_limit, f"for project {row.project} "),
     ):
         if taken is not None and limit is not None and taken >= limit:
-            return [f"1 more place {whose}in queue {place.queue} ({taken} of {limit} are taken)"]
+            lacking = taken - limit + place.ahead + 1
+            many = f"{lacking}{'+' if place.is_more else ''} more place{'s' if lacking > 1 else ''}"
+            return [f"{many} {whose}in queue {place.queue} ({taken} of {limit} are taken)"]
     return []
 
 

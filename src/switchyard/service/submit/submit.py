@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from time import perf_counter
@@ -44,7 +44,8 @@ from switchyard.service.submit.newjob import (
     with_quotes,
 )
 from switchyard.service.submit.selecting import Selecting
-from switchyard.service.token.needs import refuse_unknown_pools
+from switchyard.service.token.needs import needs_of_request, refuse_unknown_pools, tasks_at_once
+from switchyard.service.token.standing import token_hints, why_short
 from switchyard.store import jobs
 from switchyard.store.database import Tx
 from switchyard.store.queues import places_taken
@@ -143,18 +144,24 @@ class Submit:
         policy = decode(admitted.record.body, type=JobPolicy)
         ask = bounds.ask(demand_of_spec(spec), actor, world, engine=engine)
         decided = plan(chosen, seed=self._context.new_id())
+        needs = needs_of_request(admitted)
         return replace(
-            self._or_waiting(decided, lane_for(admitted, decided.seed)),
+            self._or_waiting(decided, lane_for(admitted, decided.seed), needs),
             engine=engine,
-            hints=advice(ask, world, ruling.ruling, chosen, policy),
+            hints=advice(ask, world, ruling.ruling, chosen, policy)
+            or token_hints(self._context, needs, at_once=tasks_at_once(admitted.request)),
             quotes=list(chosen.quoted),
             policy=policy,
         )
 
-    def _or_waiting(self, decided: Plan, lane: str) -> Plan:
-        """A plan that says so where no place is free in the job's queue."""
+    def _or_waiting(self, decided: Plan, lane: str, needs: Mapping[str, int]) -> Plan:
+        """A plan that says so where no place is free in the job's queue, or its tokens are not to be had."""
+        if decided.outcome != "assign":
+            return decided
+        if short := why_short(self._context, needs):
+            return kept_waiting(decided, short)
         queues = self._context.snapshots.laid.layout.queues
-        if decided.outcome != "assign" or not needs_place(queues, lane):
+        if not needs_place(queues, lane):
             return decided
         whose = queue_named(queues, queue_of(lane)).counted(queue_of(lane))
         with self._context.database.read() as tx:

@@ -18,7 +18,7 @@ from switchyard.route.route import Ruling
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.submit.limits import needs_place
-from switchyard.service.token.line import Held, Look, TokenCare, Waiter, give, grant
+from switchyard.service.token.line import Held, Look, TokenCare, Waiter, give, grant, waiter_of
 from switchyard.service.token.needs import needs_of_row, why_tokens
 from switchyard.store import events
 from switchyard.store import tokens as store
@@ -74,7 +74,7 @@ def set_aside(
     left: list[tuple[str, Ruling]] = []
     for job_id, ruling in moving:
         if job_id in needing and _could_go(ruling):
-            waiters.append((_waiter(needing[job_id]), ruling))
+            waiters.append((waiter_of(needing[job_id]), ruling))
         else:
             left.append((job_id, ruling))
     return left
@@ -95,11 +95,6 @@ def without_tokens(batch: Batch, row: Row, decided: Plan) -> Plan:
     return msgspec.structs.replace(decided, outcome="hold", chosen=None, reason=why_tokens(needs_of_row(row)))
 
 
-def _waiter(row: Row) -> Waiter:
-    needs = needs_of_row(row)
-    return Waiter(row.id, row.project, row.domain, row.lane, row.priority, row.created_us, row.reason, needs)
-
-
 def refused_tokens(
     context: Context,
     care: TokenCare,
@@ -117,7 +112,7 @@ def refused_tokens(
     if not context.tokens.pools.is_enforced:
         return {}
     needing = [row for row in rows if row.tokens is not None and row.id in rulings and _could_go(rulings[row.id])]
-    waiters = [_waiter(row) for row in (*needing, *behind)]
+    waiters = [waiter_of(row) for row in (*needing, *behind)]
     if not waiters:
         return {}
     granted, reasons = grant(context, care, waiters, look)

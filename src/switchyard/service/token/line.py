@@ -10,11 +10,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
+from typing import Any
 
 import structlog
 
 from switchyard.errors import NoSuchPool, Rebuilding, YardError
 from switchyard.service.context import Context
+from switchyard.service.token.needs import needs_of_row
 from switchyard.service.token.pools import note_lease
 from switchyard.tokens.pools import JobToken, Standing
 
@@ -42,6 +44,11 @@ class Waiter:
     created_us: int
     reason: str  # why it waits, as it was told last
     needs: dict[str, int]
+
+
+def waiter_of(row: Any) -> Waiter:
+    needs = needs_of_row(row)
+    return Waiter(row.id, row.project, row.domain, row.lane, row.priority, row.created_us, row.reason, needs)
 
 
 @dataclass
