@@ -54,6 +54,16 @@ class RedisServer:
         os.kill(self._popen.pid, signal.SIGKILL)
         self._popen.wait(STOP_S)
 
+    @contextlib.contextmanager
+    def hung(self) -> Iterator[None]:
+        """It takes connections, and answers nothing."""
+        assert self._popen is not None
+        os.kill(self._popen.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._popen.pid, signal.SIGCONT)
+
     def restart(self) -> None:
         self.kill()
         self.start()

@@ -25,6 +25,7 @@ TIMEOUT_S = 2.0  # for one answer: a script runs for microseconds, and whoever w
 IDLE_MAX = 64  # connections kept for the next caller
 PAUSE_S = 0.05  # before the first of the further tries; it doubles
 PAUSE_S_MAX = 1.0
+HUNG_S = 5.0  # after one that did not answer in time: until the next may try whether it does again
 # Somebody else may do it: the connection is gone, the process loads its data, or has become a replica.
 PASSING = (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ReadOnlyError, OSError)
 
@@ -54,12 +55,15 @@ class Lines:
         self._retries = retries
         self._idle: deque[Line] = deque()
         self._lock = threading.Lock()
+        self._hung_until = 0.0  # nobody tries before; 0: it answered
 
     def ask(self, pack: Pack, *, scripts: Sequence[bytes] = ()) -> Any:
         """One command and its answer; again on another connection if this one fails, so only what may be repeated.
 
-        `scripts`: loaded where the process does not know them.
+        `scripts`: loaded where the process does not know them. One that hangs would hang all who ask, and what they
+        serve besides: after a time-out one at a time tries again, the others are refused at once.
         """
+        self._refuse_if_hung()
         for left in range(self._retries, -1, -1):
             line: Line | None = None
             try:
@@ -69,7 +73,10 @@ class Lines:
                 if line is not None:
                     line.connection.disconnect()
                 self.close()  # the others lead to the same process
-                if not left:
+                is_hung = isinstance(exc, redis.TimeoutError | TimeoutError)
+                if is_hung:
+                    self._hung_until = time.monotonic() + HUNG_S
+                if is_hung or not left:
                     raise _away(exc) from exc
                 time.sleep(min(PAUSE_S * 2 ** (self._retries - left), PAUSE_S_MAX))
             except redis.RedisError as exc:
@@ -81,9 +88,19 @@ class Lines:
                     line.connection.disconnect()
                 raise
             else:
+                self._hung_until = 0.0
                 self._give(line)
                 return answer
         raise AssertionError
+
+    def _refuse_if_hung(self) -> None:
+        if not self._hung_until:
+            return
+        with self._lock:
+            now = time.monotonic()
+            if now < self._hung_until:
+                raise _away(TimeoutError(f"it did not answer within {TIMEOUT_S:g} s"))
+            self._hung_until = now + HUNG_S  # this one tries
 
     def close(self) -> None:
         with self._lock:

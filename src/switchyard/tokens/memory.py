@@ -196,9 +196,9 @@ class MemoryPools:
                 if pool.per_s is None:
                     pool.renewed(key, held, now, lease_s)
                 return True
-            if pool.per_s is not None or self._opens_in_s(pool, now) == 0:
+            if pool.per_s is not None or self._opens_in_s(pool, now) == 0 or pool.used + units > pool.quota:
                 return False
-            # It is being found out who held what: a holder's word is taken for it.
+            # It is being found out who held what: a holder's word is taken for it, as far as it can be true.
             pool.lease(key, (units, _tick(now + lease_s), now, owner))
             pool.count(key, units)
             return True
@@ -273,8 +273,11 @@ class MemoryPools:
             held = self._swept(namespace, self._clock()).jobs.items()
             return {key[2]: JobToken(key[2], each[0], key[0], key[1]) for key, each in held}
 
-    def recount(self, namespace: str) -> None:
+    def recount(self, namespace: str) -> bool:
         """Nobody else writes here."""
+        if namespace not in self._pools:
+            raise missing(namespace)
+        return False
 
     def is_whole(self) -> bool:
         return self._is_whole

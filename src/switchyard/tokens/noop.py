@@ -93,8 +93,8 @@ class NoopPools:
     def jobs(self, namespace: str) -> Mapping[str, JobToken]:
         return {}
 
-    def recount(self, namespace: str) -> None:
-        pass
+    def recount(self, namespace: str) -> bool:
+        return False
 
     def is_whole(self) -> bool:
         return True

@@ -17,6 +17,7 @@
 local pool, callers, jobs, expiry, epoch = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local what, run = ARGV[1], ARGV[2]
 local SWEEP_MAX = 1000
+local ADDED_MAX = 10000
 local FIRST = 3
 
 -- A leader that was paused and replaced must not give back what its successor has taken.
@@ -118,22 +119,41 @@ if what == 'settle' then
 end
 
 if what == 'recount' then
-  -- The counters anew from what is held: needed only if somebody else wrote or removed these keys.
-  local fields = redis.call('HMGET', pool, 'quota', 'per_ms', 'wait_ms')
+  -- The counters against what is held, and anew where they differ: somebody else wrote or removed these keys. Of very
+  -- many only how many they are: adding them up would keep all others waiting.
+  local fields = redis.call('HMGET', pool, 'quota', 'per_ms', 'wait_ms', 'tokens')
   if not fields[1] then
     return { -1 }
   end
-  redis.call('DEL', pool)
-  redis.call('HSET', pool, 'quota', fields[1], 'per_ms', fields[2], 'wait_ms', fields[3], 'used', 0, 'tokens', 0)
+  local many = redis.call('HLEN', callers) + redis.call('HLEN', jobs)
+  local differs = tonumber(fields[4]) ~= many
+  if many > ADDED_MAX and not differs then
+    return { 0 }
+  end
   for _, place in ipairs({ callers, jobs }) do
     local held = redis.call('HGETALL', place)
     for at = 1, #held, 2 do
       count(held[at], units_of(held[at + 1]), 1)
       if place == callers and not redis.call('ZSCORE', expiry, held[at]) then
         redis.call('ZADD', expiry, now + tonumber(fields[3]), held[at])
+        differs = true
       end
     end
   end
+  local stored = redis.call('HGETALL', pool)
+  local agreeing = 0
+  for at = 1, #stored, 2 do
+    local field = stored[at]
+    if field == 'used' or field == 'tokens' or string.find(field, '^[pn]:') then
+      differs = differs or tonumber(stored[at + 1]) ~= (delta[field] or 0)
+      agreeing = agreeing + (delta[field] and 1 or 0)
+    end
+  end
+  if not differs and agreeing == #order then
+    return { 0 }
+  end
+  redis.call('DEL', pool)
+  redis.call('HSET', pool, 'quota', fields[1], 'per_ms', fields[2], 'wait_ms', fields[3], 'used', 0, 'tokens', 0)
   write_counters()
   return { 1 }
 end
@@ -181,9 +201,8 @@ if what == 'stand' then
   sweep()
   write_counters()
   local now_used = tonumber(redis.call('HGET', pool, 'used'))
-  local tokens = tonumber(redis.call('HGET', pool, 'tokens'))
   local by_callers, by_jobs = redis.call('HLEN', callers), redis.call('HLEN', jobs)
-  return { 1, quota, now_used, per_ms, tokens, by_jobs, by_callers, withheld or -1 }
+  return { 1, quota, now_used, per_ms, by_jobs, by_callers, withheld or -1 }
 end
 
 if what == 'quota' then
@@ -215,12 +234,14 @@ end
 sweep()
 
 if what == 'renew' then
-  -- (key, units, owner, lease_ms)*. While it is being found out who held what, a holder's word is taken for it.
+  -- (key, units, owner, lease_ms)*. While it is being found out who held what, a holder's word is taken for it, as far
+  -- as it can be true: all holders together never had more than there is.
   local renewed = {}
   for at = 3, #ARGV, 4 do
     local key = ARGV[at]
     local is_held = redis.call('HEXISTS', callers, key) == 1
-    if not is_held and withheld and per_ms == 0 then
+    local is_likely = used + (delta['used'] or 0) + tonumber(ARGV[at + 1]) <= quota
+    if not is_held and withheld and per_ms == 0 and is_likely then
       redis.call('HSET', callers, key, ARGV[at + 1] .. ' ' .. now .. ' ' .. ARGV[at + 2])
       count(key, tonumber(ARGV[at + 1]), 1)
       is_held = true

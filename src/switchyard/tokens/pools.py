@@ -48,7 +48,6 @@ class Standing(NamedTuple):
     jobs: int
     callers: int
     opens_in_s: float | None = 0.0
-    is_sound: bool = True  # the counters agree with what is held
 
 
 class TokenPools(ResourceManager, Protocol):
@@ -125,8 +124,8 @@ class TokenPools(ResourceManager, Protocol):
         """What jobs hold, by their id. Of a rate pool: nothing, for nothing of it is given back."""
         ...
 
-    def recount(self, namespace: str) -> None:
-        """Put counters right that do not agree with what is held."""
+    def recount(self, namespace: str) -> bool:
+        """Put counters right that do not agree with what is held; whether there were any."""
         ...
 
     def is_whole(self) -> bool:

@@ -165,9 +165,9 @@ class RedisPools:
         return found
 
     def stand(self, namespace: str) -> Standing:
-        _, quota, used, per_ms, tokens, jobs, callers, withheld = self._do(namespace, "stand")
+        _, quota, used, per_ms, jobs, callers, withheld = self._do(namespace, "stand")
         opens_in_s = None if withheld == 0 else max(0, withheld) / 1000
-        return Standing(quota, used, per_ms // 1000 or None, jobs, callers, opens_in_s, tokens == jobs + callers)
+        return Standing(quota, used, per_ms // 1000 or None, jobs, callers, opens_in_s)
 
     def holders(self, namespace: str, *, after: str = "", limit: int = 100) -> tuple[list[TokenHolder], str]:
         self._do(namespace, "stand")  # what is over is gone, and a pool that is not there is said
@@ -214,8 +214,8 @@ class RedisPools:
             found[job] = JobToken(job, int(held.split(b" ")[0]), project, domain)
         return found
 
-    def recount(self, namespace: str) -> None:
-        self._do(namespace, "recount")
+    def recount(self, namespace: str) -> bool:
+        return bool(self._do(namespace, "recount")[0])
 
     def is_whole(self) -> bool:
         return self._epoch(is_first=False, is_look=True) == 1

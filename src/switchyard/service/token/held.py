@@ -207,11 +207,13 @@ def _compare(context: Context, care: TokenCare, live: Held) -> None:
     """All that the pools know of jobs, against the store. A difference that is not a job's end is a repair."""
     pools, repairs = context.tokens.pools, context.tally.token_repairs
     for namespace, entry in context.snapshots.token_pools.entries.items():
+        if pools.recount(namespace):
+            repairs.add(namespace)
+            log.warning("tokens recounted", namespace=namespace)
+        if pools.stand(namespace).quota != entry.quota and _put_quota(context, namespace):
+            repairs.add(namespace)
         if entry.per_s is not None:
             continue
-        if not pools.stand(namespace).is_sound:
-            pools.recount(namespace)
-            repairs.add(namespace)
         known, should = pools.jobs(namespace), live.get(namespace, {})
         over = [claim for job, claim in known.items() if job not in should]
         lacking = [claim for job, claim in should.items() if job not in known]
@@ -225,3 +227,14 @@ def _compare(context: Context, care: TokenCare, live: Held) -> None:
             repairs.add(namespace, amount=repaired)
             log.warning("tokens repaired", namespace=namespace, given_back=len(over), restored=len(lacking))
         care.held[namespace] = dict(should)
+
+
+def _put_quota(context: Context, namespace: str) -> bool:
+    """The quota as the store has it now, for what is in memory may be older than what the pools were told."""
+    with context.database.read() as tx:
+        row = store.pool_get(tx, namespace)
+    if row is None or context.tokens.pools.stand(namespace).quota == row.quota:
+        return False
+    context.tokens.pools.settle(namespace, row.quota, row.per_s)
+    log.warning("quota put right", namespace=namespace, quota=row.quota)
+    return True
