@@ -10,8 +10,8 @@ import pytest
 
 from switchyard import Client, State
 from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
-from tests.processes import until
-from tests.programs import start_agent, start_server
+from tests.processes import free_port, until
+from tests.programs import call, isolated_env, start_agent, start_server, yard
 from tests.services import Postgres
 
 NODES = {"nodes": 1, "each": {"core": 8, "memory": "8GiB"}}
@@ -87,3 +87,19 @@ def test_a_graph_set_at_one_server_is_known_at_the_other(tmp_path: Path, shared_
         until(lambda: any(shape.attached for shape in there.graph("alpha").shapes), 4, "and what is attached")
         here.delete_cluster("alpha")
         until(lambda: not list(there.clusters()), 4, "and that it is gone")
+
+
+def test_a_server_whose_token_pools_are_of_another_type_does_not_start(tmp_path: Path, shared_url: str) -> None:
+    """It would let jobs run without the tokens that the others count."""
+    file = tmp_path / "tokens.yaml"
+    file.write_text("resourcemanager: {type: memory}\n")
+    with start_server(tmp_path, database=shared_url, name="one", extra=["--config", str(file)]) as one:
+        until(lambda: call("GET", f"{one.url}/v1/token-pools").status == 200, 20, "it serves")
+        options = ["--data", str(tmp_path / "two"), "--http", f"127.0.0.1:{free_port()}", "--database", shared_url]
+        refused = yard("server", *options, env=isolated_env(tmp_path))
+        assert refused.returncode == 6
+        assert "token pools of the type memory, and this one has noop (resourcemanager.type)" in refused.stderr
+        assert "next: Give all of them one config" in refused.stderr
+        assert "for one server" in one.log
+    with start_server(tmp_path, database=shared_url, name="two"):
+        pass  # all were stopped: another type may come

@@ -44,6 +44,7 @@ from switchyard.service.submit.engines import Engines
 from switchyard.service.submit.newjob import JobInsert
 from switchyard.service.submit.rainbow import NumberedInsert, apply_numbered
 from switchyard.service.submit.submit import Submit, unwritten
+from switchyard.service.token.one_type import refuse_other_type
 from switchyard.service.upkeep.chores import Leadership
 from switchyard.store import restored
 from switchyard.store.database import Database, create, revisions
@@ -208,6 +209,7 @@ def run(settings: Settings, *, announce: bool = True) -> int:
             _refuse_taken(settings.grpc, "--grpc")
         yard = build(settings)
         yard.context.committer.start()
+        refuse_other_type(yard.context)
         for name in settle_file(yard.context, layout_of(settings.config)):
             log.warning("a pool or label names a cluster that is not registered", cluster=name)
         token = first_start(yard.context, is_open=settings.is_open)

@@ -22,6 +22,11 @@ def leader_take(tx: Tx, name: str, holder: str, *, now_us: int, for_us: int) -> 
     return epoch, row.expires_us
 
 
+def leader_name(tx: Tx, name: str) -> str:
+    found: str = tx.execute(sa.select(leaders.c.holder).where(leaders.c.name == name)).scalar_one()
+    return found
+
+
 def leader_holds(tx: Tx, name: str, epoch: int) -> bool:
     """Checked, and locked, in each transaction of a leader: one that was paused and replaced writes nothing."""
     query = sa.select(leaders.c.epoch).where(leaders.c.name == name).with_for_update(read=True)

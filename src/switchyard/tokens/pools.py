@@ -148,9 +148,14 @@ def missing(namespace: str) -> NoSuchPool:
 
 
 def rebuilding(namespace: str, opens_in_s: float) -> Rebuilding:
-    when = f"It grants again in {opens_in_s:.0f} s." if opens_in_s > 0 else "It grants again once a server restored it."
+    soon = f"It grants again in {opens_in_s:.0f} s."
+    when = (
+        soon
+        if opens_in_s > 0
+        else "It grants again once the server that leads has restored it; pools in memory grant there alone."
+    )
     return Rebuilding(
-        f"The token pool {namespace} is rebuilding: what was granted is being found out after a loss.", next_step=when
+        f"The token pool {namespace} is rebuilding: what was granted before is being found out.", next_step=when
     )
 
 

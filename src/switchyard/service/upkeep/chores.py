@@ -39,6 +39,7 @@ from switchyard.service.submit.newjob import Kept, keep
 from switchyard.service.submit.selecting import select_or_hold
 from switchyard.service.token.held import needs_tokens, set_aside, with_tokens, without_tokens
 from switchyard.service.token.line import TokenCare, Waiter
+from switchyard.service.token.one_type import keep_type, leave_type
 from switchyard.service.upkeep.patience import waited_s
 from switchyard.store import clusters, events, jobs, leaders, leases, quotes, ranges
 
@@ -67,6 +68,7 @@ class Leadership:
             term = leaders.leader_take(batch.tx, LEADER, self.holder, now_us=batch.now_us, for_us=TERM_US)
             if term is None:
                 return None
+            keep_type(batch, context)
             epoch, ended_us = term
             if batch.now_us - ended_us > AMNESTY_US:
                 events.counter_raise(batch.tx, "amnesty_us", batch.now_us)
@@ -77,8 +79,12 @@ class Leadership:
 
     def leave(self, context: Context) -> None:
         if self.epoch is not None:
-            context.committer.call(lambda batch: leaders.leader_leave(batch.tx, LEADER, self.holder))
+            context.committer.call(lambda batch: self._leave(batch, context))
             self.epoch = None
+
+    def _leave(self, batch: Batch, context: Context) -> None:
+        leaders.leader_leave(batch.tx, LEADER, self.holder)
+        leave_type(batch, context)
 
     def holds(self, batch: Batch) -> bool:
         return self.epoch is not None and leaders.leader_holds(batch.tx, LEADER, self.epoch)
