@@ -159,6 +159,39 @@ def test_all_mistakes_of_the_settings_are_listed_at_once(capsys, tmp_path: Path)
         assert part in said, part
 
 
+def test_mistakes_of_shape_hide_none_between_the_parts(capsys, tmp_path: Path) -> None:
+    config = tmp_path / "yard.yaml"
+    config.write_text(
+        """\
+clusters:
+  clusterConfigs: [{name: a}, {name: a}]
+  poolNameClusterMap: {main: [{id: a, weight: -1}]}
+  defaultExecutionLabel: nope
+  clusterPoolAssignments: {production: {pool: nopool}, nowhere: {pool: main}}
+queues: [{name: q, speed: 9}, {name: q, attributes: [x]}]
+domains: [{id: production, hue: 1, tags: [x, unknown]}]
+selection: {name: nosel}
+resourcemanager: {type: redis}
+"""
+    )
+    said = complaint(capsys, "--config", str(config), "--data", str(tmp_path))
+    for part in (
+        "clusters.clusterConfigs: 'a' is given twice",
+        "poolNameClusterMap.main[0].weight",
+        "clusters.defaultExecutionLabel: labelClusterMap has no label 'nope' (line 4, column 3)",
+        "there is no pool 'nopool'",
+        "clusters.clusterPoolAssignments.nowhere: there is no such domain (line 5",
+        "queues[0].speed",
+        "queues: 'q' is given twice (line 6",
+        "domains[0]",
+        "nosel",
+        "resourcemanager.redis.hostPaths",
+    ):
+        assert said.count(part) == 1, (part, said)
+    assert "no pool 'main'" not in said
+    assert "unknown tag" not in said
+
+
 def test_a_name_of_a_section_with_mistakes_is_not_called_unknown(capsys, tmp_path: Path) -> None:
     config = tmp_path / "yard.yaml"
     config.write_text("domains: [{id: moon, hue: 1}]\nclusters: {clusterPoolAssignments: {moon: {pool: p}}}\n")

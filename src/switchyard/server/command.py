@@ -14,8 +14,9 @@ import structlog
 from switchyard.errors import EXIT_USAGE, Malformed, YardError
 from switchyard.server.cluster_sections import strangers
 from switchyard.server.cluster_templates import templates_of
-from switchyard.server.config import Config, read_config, sound_sections
+from switchyard.server.config import Config, read_config, sound_parts
 from switchyard.server.platform import read_platform
+from switchyard.server.positions import with_positions
 from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings, is_loopback, parse_address
 from switchyard.server.token_section import token_mistakes
@@ -152,7 +153,7 @@ def _config(file: str | None, mistakes: list[str]) -> Config:
         config = read_config(text, where=str(path))
     except YardError as exc:
         mistakes.append(exc.detail)
-        config = sound_sections(text)
+        config = sound_parts(text)
     found = [
         *read_platform(config)[1],
         *read_selection(config.selection)[1],
@@ -160,7 +161,9 @@ def _config(file: str | None, mistakes: list[str]) -> Config:
     ]
     if found or mistakes:
         found += strangers(msgspec.to_builtins(config.clusters))
-    mistakes += [f"{path}: {mistake}" for mistake in found]
+    told = "".join(mistakes)
+    if untold := [mistake for mistake in found if mistake not in told]:
+        mistakes += [f"{path}: {mistake}" for mistake in with_positions(untold, text)]
     return config
 
 

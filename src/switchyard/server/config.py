@@ -33,7 +33,8 @@ from switchyard.server.positions import with_positions
 Weight = Annotated[float, Meta(ge=0, le=WEIGHT_MAX)]
 Scalar = str | int | float
 MISTAKES_MAX = 100
-REFERRED = ("domains", "queues")  # sections whose names others use
+REFERRED = ("domains", "queues", "clusters")  # sections whose names others use
+UNSOUND: Any = object()
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):
@@ -277,10 +278,10 @@ def read_config(text: str, *, where: str) -> Config:
     return msgspec.convert(value, Config)
 
 
-def sound_sections(text: str) -> Config:
-    """Of a config with mistakes the sections that have none, so that mistakes between sections are told at once, too.
+def sound_parts(text: str) -> Config:
+    """Of a config with mistakes all that is right, so that mistakes between its parts are told at once, too.
 
-    Nothing of it where a section is wrong whose names others use: they would seem unknown.
+    Nothing of it where a section is of no use whose names others use: they would seem unknown.
     """
     try:
         value = load_yaml(text, where="")
@@ -288,10 +289,45 @@ def sound_sections(text: str) -> Config:
         return Config()
     hints = typing.get_type_hints(Config, include_extras=True)
     given = {name: section for name, section in value.items() if name in hints} if isinstance(value, dict) else {}
-    sound = {name: section for name, section in given.items() if not find_mistakes(section, hints[name], name)}
-    if any(name in given and name not in sound for name in REFERRED):
+    kept = {name: _sound(section, hints[name]) for name, section in given.items()}
+    if any(kept.get(name) is UNSOUND for name in REFERRED):
         return Config()
+    sound = {name: section for name, section in kept.items() if section is not UNSOUND}
+    if sound.get("queues") != given.get("queues"):  # what is wrong there may be just the tag that a domain names
+        sound["domains"] = [each if isinstance(each, str) else {"id": each["id"]} for each in sound.get("domains", [])]
+        if not sound["domains"]:
+            del sound["domains"]
     return msgspec.convert(sound, Config)
+
+
+def _sound(value: Any, kind: Any) -> Any:
+    """A value without its wrong parts, as far as they can be left out; UNSOUND: they cannot."""
+    if not find_mistakes(value, kind, ""):
+        return value
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _if_right(_sound(value, arguments[0]), kind)
+    if origin is types.UnionType and isinstance(value, (list, dict)):
+        kinds = [
+            each for each in arguments if typing.get_origin(each) in (list, dict) or hasattr(each, "__struct_fields__")
+        ]
+        return _sound(value, kinds[0]) if len(kinds) == 1 else UNSOUND
+    if origin is list and isinstance(value, list):
+        return [sound for item in value if (sound := _sound(item, arguments[0])) is not UNSOUND]
+    if origin is dict and isinstance(value, dict):
+        named = {key: item for key, item in value.items() if not _leaf(key, arguments[0], "")}
+        kept = {key: _sound(item, arguments[1]) for key, item in named.items()}
+        return {key: item for key, item in kept.items() if item is not UNSOUND}
+    if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, dict):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        named = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(kind)}
+        kept = {name: _sound(item, named[name]) for name, item in value.items() if name in named}
+        return _if_right({name: item for name, item in kept.items() if item is not UNSOUND}, kind)
+    return UNSOUND
+
+
+def _if_right(value: Any, kind: Any) -> Any:
+    return UNSOUND if value is UNSOUND or find_mistakes(value, kind, "") else value
 
 
 def find_mistakes(value: Any, kind: Any, path: str) -> list[str]:
