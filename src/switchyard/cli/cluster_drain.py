@@ -51,7 +51,7 @@ def _wait(yard: Client, names: list[str], deadline_s: float | None) -> list[Clus
             try:
                 yard.wait_empty(name, timeout_s=left_s, on_progress=show)
             except TimedOut as exc:
-                note(f"Not empty after {deadline_s} s; no cluster takes new jobs, and what runs there goes on.")
+                note(f"Not empty after {deadline_s} s. Drained clusters take no new jobs; what runs there goes on.")
                 raise TimedOut(exc.detail, next_step=exc.next_step) from exc
     return [seen[name] for name in names]
 

@@ -307,7 +307,7 @@ def _sound(value: Any, kind: Any) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         return _if_right(_sound(value, arguments[0]), kind)
-    if origin is types.UnionType and isinstance(value, (list, dict)):
+    if origin in (types.UnionType, typing.Union) and isinstance(value, (list, dict)):
         kinds = [
             each for each in arguments if typing.get_origin(each) in (list, dict) or hasattr(each, "__struct_fields__")
         ]

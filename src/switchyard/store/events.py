@@ -96,9 +96,10 @@ def event_list(
         .select_from(events.outerjoin(clusters, clusters.c.id == events.c.cluster_id))
         .where(events.c.seq > after)
     )
-    # What was decided on arrival is read off the times of the first attempt, wherever that stands now: a later decision
-    # has an event of its own.
+    # What was decided on arrival is read off the times of the first attempt, wherever that stands now and whatever its
+    # fence is: a later decision has an event of its own.
     first = attempts.alias()
+    is_rejected = sa.and_(jobs.c.state == "REJECTED", jobs.c.ended_us == jobs.c.created_us)
     is_assigned = sa.func.coalesce(first.c.assigned_us, jobs.c.assigned_us) == jobs.c.created_us
     accepted = (
         sa.select(
@@ -108,18 +109,18 @@ def event_list(
             sa.literal("accepted"),
             sa.case(
                 (is_assigned, "ASSIGNED"),
-                (sa.and_(jobs.c.state == "REJECTED", jobs.c.ended_us == jobs.c.created_us), "REJECTED"),
+                (is_rejected, "REJECTED"),
                 else_="PENDING",
             ),
             sa.literal(0),
             sa.literal(0),
             sa.case((is_assigned, clusters.c.name), else_=None),
-            sa.literal(""),
+            sa.case((is_rejected, jobs.c.reason), else_=sa.func.coalesce(jobs.c.arrival, "")),
         )
         .select_from(
-            jobs.outerjoin(first, sa.and_(first.c.job_id == jobs.c.id, first.c.fence == 1)).outerjoin(
-                clusters, clusters.c.id == sa.func.coalesce(first.c.cluster_id, jobs.c.cluster_id)
-            )
+            jobs.outerjoin(
+                first, sa.and_(first.c.job_id == jobs.c.id, first.c.assigned_us == jobs.c.created_us)
+            ).outerjoin(clusters, clusters.c.id == sa.func.coalesce(first.c.cluster_id, jobs.c.cluster_id))
         )
         .where(jobs.c.seq > after)
     )

@@ -107,6 +107,7 @@ jobs = Table(
     Column("lane", Text, nullable=False),  # queue + project, and the backends where only some may run it
     Column("state", Text, nullable=False),
     Column("reason", Text, nullable=False),
+    Column("arrival", Text, nullable=True),  # why it waited on arrival: `reason` is what holds now
     Column("priority", Integer, nullable=False),
     Column("labels", Text, nullable=False),
     Column("spec_hash", Text, nullable=False),

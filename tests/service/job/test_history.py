@@ -6,8 +6,9 @@ from switchyard.model.cluster import ClusterChange
 from switchyard.model.selection import Select
 from switchyard.model.verdict import Decision
 from switchyard.service.cluster import clusters
-from switchyard.service.job import explaining, history
+from switchyard.service.job import explaining, history, jobs
 from switchyard.service.upkeep.chores import route_waiting
+from switchyard.service.upkeep.moving import move_unleased
 from tests.builders import a_request
 from tests.service.lines import say, wait
 from tests.service.rig import ADMIN, Rig
@@ -35,7 +36,7 @@ def test_each_other_answer_is_told_once_with_its_cause(rig: Rig) -> None:
     clusters.cluster_change(rig.context, ADMIN, "alpha", ClusterChange(is_cordoned=False))
     route_waiting(rig.context, rig.leader)
     assert [(each.at_us, each.what, each.state, each.cluster, each.reason) for each in told(rig, made.id)] == [
-        (first, "accepted", "PENDING", None, ""),
+        (first, "accepted", "PENDING", None, "waits for alpha: cordoned: new disks"),
         (second, "waits", "PENDING", None, "waits for alpha: cordoned: new racks"),
         (rig.clock(), "assigned", "ASSIGNED", "alpha", "until now alpha: cordoned: new racks"),
     ]
@@ -47,6 +48,21 @@ def test_a_new_cluster_is_the_cause_of_what_goes_there(lite: Rig) -> None:
     lite.cluster("beta")
     route_waiting(lite.context, lite.leader)
     assert told(lite, made.id)[-1].reason == "beta is new"
+
+
+def test_an_array_that_moved_on_keeps_where_it_went_first(rig: Rig) -> None:
+    alpha = rig.cluster("alpha")
+    made = rig.submit(a_request(array="0-9"))
+    assert alpha.lease(want=2)
+    rig.cluster("beta")
+    cordon(rig, "alpha", "new racks")
+    rig.clock.wait(60)
+    move_unleased(rig.context, rig.leader)
+    assert rig.row(made.id).cluster_id != alpha.cluster_id
+    arrived = ("accepted", "ASSIGNED", "alpha")
+    assert next((each.what, each.state, each.cluster) for each in told(rig, made.id)) == arrived
+    event = jobs.job_events(rig.context, ADMIN, made.id, after=0, limit=1).items[0]
+    assert (event.kind, event.state, event.cluster) == arrived
 
 
 def test_a_job_decided_on_arrival_costs_no_event(lite: Rig) -> None:

@@ -72,8 +72,9 @@ def history_of(tx: Tx, row: jobs.Row, earlier: Sequence[jobs.Row]) -> list[Decis
 
 def _arrival(row: jobs.Row, earlier: Sequence[jobs.Row]) -> Decision:
     """It has no event of its own: the first attempt, wherever that stands now, says whether there was one at once."""
-    first = next((attempt for attempt in earlier if attempt.fence == 1), row)
-    if first.assigned_us == row.created_us:
+    first = next((attempt for attempt in (*earlier, row) if attempt.assigned_us == row.created_us), None)
+    if first is not None:
         return Decision(row.created_us, "accepted", State.ASSIGNED.value, first.cluster)
-    is_rejected = row.state == State.REJECTED.value and row.ended_us == row.created_us
-    return Decision(row.created_us, "accepted", (State.REJECTED if is_rejected else State.PENDING).value)
+    if row.state == State.REJECTED.value and row.ended_us == row.created_us:
+        return Decision(row.created_us, "accepted", State.REJECTED.value, reason=row.reason)
+    return Decision(row.created_us, "accepted", State.PENDING.value, reason=row.arrival or "")

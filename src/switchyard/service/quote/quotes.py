@@ -38,6 +38,11 @@ class Round:
     asked_us: int
     deadline_us: int
 
+    @property
+    def was_asked(self) -> bool:
+        """Or only what is held to counts, and nobody was asked."""
+        return self.asked_us <= self.deadline_us
+
 
 @dataclass(frozen=True, slots=True)
 class Gathered:

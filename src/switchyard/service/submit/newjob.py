@@ -129,6 +129,8 @@ def new_job(
     }
     if needs_place:
         row["blocked"] = QUEUE
+    if life.state is State.PENDING:
+        row["arrival"] = decided.reason
     created = Created(decided.seed, life.state.value, decided.chosen, decided.reason)
     after = tuple(parse_after(text) for text in request.after) if request.after else ()
     body_hash = sha256(body).hexdigest() if key else ""

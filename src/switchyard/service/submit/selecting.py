@@ -9,7 +9,7 @@ import msgspec
 
 from switchyard.errors import BadRequest
 from switchyard.model.job import JobSpec
-from switchyard.model.quote import Quote
+from switchyard.model.quote import Quote, Said
 from switchyard.model.selection import Scalar
 from switchyard.route.choose import choose
 from switchyard.route.operators import Value
@@ -84,11 +84,13 @@ def select(
     if algorithm.reads_state and ruling.outcome == "assign":
         states = values_of(snapshots, ruling.able.names, selections, now_us=context.now_us())
     quotes: Mapping[str, Quote] = {}
+    silent: tuple[str, ...] = ()
     if reads_quotes(algorithm) and ruling.outcome == "assign" and len(ruling.able.names) > 1:
         gathered = gather(context, ruling, spec, round_)
         if gathered.missing and round_ is None:
             return _wait_for(ruling, name, gathered.missing)
         quotes = gathered.quotes
+        silent = () if round_ is None or not round_.was_asked else gathered.missing
     chosen = choose(
         ruling,
         name,
@@ -99,9 +101,11 @@ def select(
         order=bounds.order,
         quotes=as_quoted(quotes),
     )
-    if isinstance(chosen, Failed) or not quotes:
+    if isinstance(chosen, Failed):
         return chosen
-    return replace(chosen, quoted=tuple(quotes[each] for each in sorted(quotes)))
+    unheard = {name: Quote(cluster=name, said=Said.NONE, reason="no answer in time") for name in silent}
+    heard = {**unheard, **quotes}
+    return replace(chosen, quoted=tuple(heard[each] for each in sorted(heard))) if heard else chosen
 
 
 def _wait_for(ruling: Ruling, algorithm: str, names: tuple[str, ...]) -> Ruling:

@@ -389,6 +389,7 @@ def upgrade() -> None:
         sa.Column("lane", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("arrival", sa.Text(), nullable=True),
         sa.Column("priority", sa.Integer(), nullable=False),
         sa.Column("labels", sa.Text(), nullable=False),
         sa.Column("spec_hash", sa.Text(), nullable=False),
