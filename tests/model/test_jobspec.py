@@ -114,6 +114,16 @@ def test_the_sdk_takes_it_where_it_takes_a_mapping_and_fields_are_laid_over_it()
         (changed("resources", to=[SLOT, {**SLOT, "label": "t"}]), {"tasks": 20, "cores": 2}),
         (changed("resources", to=[{"type": "rack", "count": 2, "with": [SLOT]}]), {"tasks": 20, "cores": 2}),
         (changed("resources", 0, "count", to={"min": 3, "max": 4}), {"tasks": 3, "cores": 2}),
+        (
+            changed(
+                "resources", to=[{"type": "rack", "count": 1, "with": [{"type": "node", "count": 2, "with": [SLOT]}]}]
+            ),
+            {"tasks": 20, "nodes": 2, "cores": 2},
+        ),
+        (
+            changed("resources", 0, "with", to=[{"type": "node", "count": 3, "with": [{"type": "core", "count": 4}]}]),
+            {"tasks": 30, "nodes": 30, "cores": 4},
+        ),
         (changed("resources", 0, "count", to="2,4,8"), {"tasks": 2, "cores": 2}),
         (changed("resources", 0, "with", to=[{"type": "gpu", "count": 1}]), {"tasks": 10, "cores": 1, "gpus": 1}),
         (
@@ -158,7 +168,7 @@ RAINBOW: dict[str, Any] = {
 def test_rainbows_dictionary_is_kept_as_the_demand() -> None:
     found = from_jobspec(RAINBOW).plain
     demand = found.pop("demand")
-    assert found == {"command": ["lmp"], "name": "lammps", "tasks": 9, "cores": 1}
+    assert found == {"command": ["lmp"], "name": "lammps", "tasks": 9, "nodes": 9, "cores": 1}
     assert demand == {**{k: RAINBOW[k] for k in ("version", "resources")}, "tasks": [{"resources": "lmp"}]}
     scheduled = copy.deepcopy(RAINBOW)
     scheduled["resources"]["lmp"]["schedule"] = True

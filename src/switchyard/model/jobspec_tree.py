@@ -126,9 +126,12 @@ class _Totals:
             self.add_group(below, f"{place}.with[{number}]", times, depth + 1)
 
     def plain(self) -> Plain:
-        """Per slot, rounded up."""
-        slots = max(1, self._slots)
+        """Per slot, rounded up; of slots that are several nodes each, per node."""
+        nodes = self._of.get("node", 0)
+        slots = max(1, self._slots, nodes)
         found: Plain = {"tasks": slots, "cores": max(1, ceil(self._of.get("core", 0) / slots))}
+        if nodes:
+            found["nodes"] = nodes
         for kind, name in (("gpu", "gpus"), ("memory", "memory")):
             if self._of.get(kind):
                 found[name] = ceil(self._of[kind] / slots)
