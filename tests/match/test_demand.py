@@ -8,13 +8,13 @@ import pytest
 
 from switchyard.errors import Malformed
 from switchyard.match.canonical import demand_of_jobspec
-from switchyard.match.constraint import Node, read_constraint
 from switchyard.match.counts import least_count
 from switchyard.match.demand import Demand
 from switchyard.match.nextgen import demand_of_nextgen
 from switchyard.match.plain import demand_of
 from switchyard.match.requirement import Requirement, is_equal
 from switchyard.match.version import is_at_least, is_at_most
+from switchyard.model.constraint import Node, read_constraint
 from switchyard.model.job import Resources
 from tests.builders import GIB
 

@@ -149,7 +149,9 @@ def _release(args: Namespace) -> int:
     with connect(args) as yard:
         manager = yard.resource_manager()
         is_released = manager.release_resource(args.namespace, args.token, project=args.project, domain=args.domain)
-    print("Given back." if is_released else "It was not held.")
+        per_s = yard.token_pool(args.namespace).per_s if is_released else None
+    counted = f" What a rate pool granted counts until its {per_s} s are over." if per_s else ""
+    print(f"Given back.{counted}" if is_released else "It was not held.")
     return EXIT_OK
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from switchyard.errors import Malformed
-from switchyard.match.constraint import read_constraint
 from switchyard.match.counts import least_count
 from switchyard.match.demand import DEPTH_MAX, NEEDS_MAX, Demand, Kind, Need, tidy
 from switchyard.match.requirement import Requirement
+from switchyard.model.constraint import read_constraint
 
 KNOWN = frozenset({"type", "count", "unit", "with", "label", "exclusive", "id", "requires"})
 BYTES_MAX = 2**63 - 1

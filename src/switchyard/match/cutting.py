@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from switchyard.match.constraint import Constraint, Node
+from switchyard.model.constraint import Constraint, Node
 from switchyard.model.graph import Graph
 from switchyard.model.graph.cons import Cons
 

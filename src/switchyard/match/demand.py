@@ -12,8 +12,8 @@ from enum import StrEnum
 from functools import cached_property
 from hashlib import blake2b
 
-from switchyard.match.constraint import Constraint
 from switchyard.match.requirement import Requirement
+from switchyard.model.constraint import Constraint
 from switchyard.model.graph.units import bytes_per
 
 DEPTH_MAX = 32

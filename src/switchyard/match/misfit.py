@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from switchyard.match.constraint import Constraint
 from switchyard.match.demand import Kind, Need, each_need
 from switchyard.match.outcome import Misfit
 from switchyard.match.requirement import Requirement
 from switchyard.match.tree import Forest, Tree
+from switchyard.model.constraint import Constraint
 from switchyard.model.graph import Graph
 from switchyard.model.quantity import show_bytes
 
