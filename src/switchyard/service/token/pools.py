@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from switchyard.errors import BadRequest, Conflict, Malformed, NoSuchPool, UnknownName, YardError
+from switchyard.errors import BadRequest, Conflict, Malformed, NoSuchPool, Unavailable, UnknownName, YardError
 from switchyard.model.access import Role
 from switchyard.model.api import Page
 from switchyard.model.tokens import (
@@ -108,17 +108,24 @@ def set_quota(context: Context, actor: Actor, namespace: str, request: PoolChang
         there = store.pool_get(batch.tx, namespace)
         if there is None:
             raise _missing(context, namespace)
+        per_s: int | None = there.per_s
+        if there.quota == request.quota:
+            return per_s  # asked again, perhaps because the pools did not answer
         bump(batch, "tokens")
         columns = {"quota": request.quota, "changed_us": batch.now_us, "changed_by": actor.name}
         store.pool_change(batch.tx, namespace, columns)
         before, after = {"quota": there.quota}, {"quota": request.quota}
         audited(batch, context, actor.name, "token-pool.set-quota", namespace, before=before, after=after)
-        per_s: int | None = there.per_s
         return per_s
 
     per_s = context.committer.call(apply)
-    context.tokens.pools.settle(namespace, request.quota, per_s)
-    return _view(context, namespace)
+    try:
+        context.tokens.pools.settle(namespace, request.quota, per_s)
+        return _view(context, namespace)
+    except Unavailable as exc:
+        raise Unavailable(
+            f"{exc.detail} The quota is stored, and holds once it does.", next_step=exc.next_step
+        ) from exc
 
 
 def remove(context: Context, actor: Actor, namespace: str) -> None:
