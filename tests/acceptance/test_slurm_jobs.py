@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.processes import until
 from tests.slurm_bed import SlurmBed
 
 pytestmark = pytest.mark.xdist_group("slurm-jobs")
+SLOT = {"type": "slot", "count": 1, "label": "t", "with": [{"type": "core", "count": 1}]}
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +52,30 @@ def test_flags_of_a_batch_system_reach_it(yard: Yard) -> None:
     assert yard.stage.yard("cancel", job).returncode == 0
     assert yard.stage.ended(job, timeout_s=END_S)["state"] == State.CANCELLED
     assert "account=test" in yard.stage.yard("show", job).stdout
+
+
+@pytest.mark.parametrize(
+    ("resources", "constraints", "nodes"),
+    [
+        ([{"type": "node", "count": 2, "with": [SLOT]}], {"properties": ["^fast"]}, "n[2-3]"),
+        ([SLOT], {"ranks": ["2"]}, "n3"),
+        ({"t": {"type": "node", "replicas": 3, "with": [{"type": "core", "count": 2}]}}, None, "n[1-3]"),
+    ],
+)
+def test_what_a_jobspec_bounds_holds_where_it_runs(
+    yard: Yard, tmp_path: Path, resources: Any, constraints: Any, nodes: str
+) -> None:
+    file = tmp_path / "job.yaml"
+    task = {"command": ["sh", "-c", "echo $SLURM_JOB_NODELIST"], "slot": "t", "count": {"per_slot": 1}}
+    if isinstance(resources, dict):
+        task = {"command": task["command"], "resources": "t"}
+    system = {"duration": 60, **({"constraints": constraints} if constraints else {})}
+    form = {"version": 1, "resources": resources, "tasks": [task], "attributes": {"system": system}}
+    file.write_text(json.dumps(form))
+    job = submit(yard, "-f", str(file), "--cluster", "alpha")
+    assert yard.stage.ended(job, timeout_s=END_S)["state"] == State.SUCCEEDED
+    prefix = yard.slurm["alpha"].spec.node_names[0].removesuffix("n1")
+    assert yard.stage.yard("logs", job).stdout == f"{prefix}{nodes}\n"
 
 
 @pytest.mark.parametrize(

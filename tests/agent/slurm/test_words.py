@@ -15,6 +15,8 @@ from msgspec.structs import replace
 from switchyard.agent.backends import Setting, marker
 from switchyard.agent.backends.slurm import command
 from switchyard.agent.backends.slurm.caller import Caller, NoAnswer
+from switchyard.agent.backends.slurm.excluded import excluded
+from switchyard.agent.backends.slurm.nodes import Node
 from switchyard.agent.backends.slurm.options import refusal
 from switchyard.agent.backends.slurm.quoting import cost_of, read_problem, read_start
 from switchyard.agent.backends.slurm.script import places_of, script_of
@@ -276,3 +278,29 @@ def test_a_site_without_a_file_and_with_one(tmp_path: Path) -> None:
     with pytest.raises(Malformed, match="Cannot read"):
         read_site(tmp_path / "nothing.yaml")
     assert Setting(cluster="a", directory=tmp_path).site == Site()
+
+
+@pytest.mark.parametrize(
+    ("constraints", "ruled_out"),
+    [
+        (None, ""),
+        ({}, ""),
+        ({"properties": ["fast"]}, "n[2-4]"),
+        ({"properties": ["^fast"]}, "n1"),
+        ({"or": [{"properties": ["fast"]}, {"hostlist": ["n[3-4]"]}]}, "n2"),
+        ({"not": [{"ranks": ["0-1"]}]}, "n[1-2]"),
+        ({"properties": ["partition/debug"]}, "n[1,3-4]"),
+        ({"properties": ["nowhere"]}, "n[1-4]"),
+    ],
+)
+def test_nodes_that_a_constraint_rules_out_are_named(constraints: dict[str, Any] | None, ruled_out: str) -> None:
+    nodes = [
+        Node(name=f"n{i}", cores=4, features=("fast",) if i == 1 else (), partitions=("debug",) if i == 2 else ())
+        for i in range(1, 5)
+    ]
+    demand = {"version": 1, "resources": [], "attributes": {"system": {"constraints": constraints}}}
+    spec = JobSpec(["true"], demand=demand)
+    assert excluded(spec, nodes) == ruled_out
+    words = command.resource_words(spec, partition="", account="", excluded=ruled_out)
+    assert words[2:] == ([f"--exclude={ruled_out}"] if ruled_out else [])
+    assert excluded(JobSpec(["true"]), nodes) == ""

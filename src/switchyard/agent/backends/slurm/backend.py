@@ -114,7 +114,8 @@ class SlurmBackend:
         if why := refusal(spec) or self._setting.site.allow.options_refusal(options):
             return Quote(can=False, reason=why)
         partition = self._cluster.partitions.default
-        words = command.test_only(spec, partition="", account=self._site.account)
+        excluded = self._cluster.excluded_for(spec)
+        words = command.test_only(spec, partition="", account=self._site.account, excluded=excluded)
         said = self._caller.call(words, stdin=b"#!/bin/sh\ntrue\n", timeout_s=min(QUOTE_S_MAX, self._site.timeout_s))
         text = said.err + said.text
         if said.code != 0 and PASSING.search(text):
@@ -277,7 +278,15 @@ class SlurmBackend:
         folder = self._files.folder(name)
         self._files.make(name, account, places_of(lease, base=handed.base))
         self._register.write(handed, is_durable=True)
-        words = command.sbatch(lease, name, folder, partition=partition, account=self._site.account, base=handed.base)
+        words = command.sbatch(
+            lease,
+            name,
+            folder,
+            partition=partition,
+            account=self._site.account,
+            base=handed.base,
+            excluded=self._cluster.excluded_for(spec_of(lease)),
+        )
         self._clear_since.pop(name, None)
         self._looked.pop(name, None)
         login = account.environment if account else None

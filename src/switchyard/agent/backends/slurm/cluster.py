@@ -14,7 +14,9 @@ from msgspec import Struct
 from switchyard.agent.backends import Setting
 from switchyard.agent.backends.slurm import command
 from switchyard.agent.backends.slurm.caller import Caller
+from switchyard.agent.backends.slurm.excluded import constraint_of, excluded
 from switchyard.agent.backends.slurm.nodes import (
+    Node,
     Partitions,
     count_jobs,
     graph_of,
@@ -27,6 +29,7 @@ from switchyard.agent.log import line
 from switchyard.errors import YardError
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
+from switchyard.model.job import JobSpec
 
 SAMPLE_S = 30  # Slurm's own default of how often it looks what memory a job uses
 ARRAY_SIZE = 1001  # Slurm's own default of MaxArraySize
@@ -64,6 +67,7 @@ class Cluster:
             self._kept = kept
         self._keep()
         self.load = Load(signature=self._kept.graph.signature)
+        self._nodes: list[Node] = []  # as they were when it was last asked what is free
 
     @property
     def graph(self) -> Graph:
@@ -85,6 +89,12 @@ class Cluster:
     def sample_s(self) -> int:
         return self._kept.sample_s
 
+    def excluded_for(self, spec: JobSpec) -> str:
+        """The nodes that the job's own constraint rules out; asked for only if it has one."""
+        if not constraint_of(spec):
+            return ""
+        return excluded(spec, self._nodes or read_nodes(self._caller.ask(command.show_nodes())))
+
     def look(self) -> bool:
         """Ask for all that changes seldom; true: the graph is another."""
         before, self._kept = self._kept, self._ask()
@@ -98,7 +108,7 @@ class Cluster:
         if begun < self._next_at:
             return False
         self._next_at = begun + self._setting.site.slurm.state_s  # also after a failure
-        nodes = read_nodes(self._caller.ask(command.show_nodes()))
+        nodes = self._nodes = read_nodes(self._caller.ask(command.show_nodes()))
         running, queued = count_jobs(self._caller.ask(command.squeue_depth()))
         before, self.load = self.load, load_of(nodes, self.graph, running=running, queued=queued)
         took_s = time.monotonic() - begun

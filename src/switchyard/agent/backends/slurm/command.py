@@ -15,7 +15,9 @@ MB = 2**20
 COMMENT_MAX = 200
 
 
-def sbatch(lease: Lease, name: str, folder: str, *, partition: str, account: str, base: int) -> list[str]:
+def sbatch(
+    lease: Lease, name: str, folder: str, *, partition: str, account: str, base: int, excluded: str = ""
+) -> list[str]:
     """Hand over one attempt, or a range of an array's tasks. The script comes by stdin."""
     suffix = "" if lease.lo is None else ".%a"
     words = [
@@ -32,11 +34,14 @@ def sbatch(lease: Lease, name: str, folder: str, *, partition: str, account: str
     ]
     if lease.lo is not None and lease.hi is not None:
         words.append(f"--array={lease.lo - base}-{lease.hi - base}")
-    return words + resource_words(spec_of(lease), partition=partition, account=account)
+    return words + resource_words(spec_of(lease), partition=partition, account=account, excluded=excluded)
 
 
-def resource_words(spec: JobSpec, *, partition: str, account: str) -> list[str]:
-    """What it needs and how it is to be treated. Cores, gpus, memory and storage are said per task."""
+def resource_words(spec: JobSpec, *, partition: str, account: str, excluded: str = "") -> list[str]:
+    """What it needs and how it is to be treated. Cores, gpus, memory and storage are said per task.
+
+    `excluded`: the nodes that it must not run on.
+    """
     need, ask, native = spec.resources, spec.resources.asked, spec.native or Native()
     cores = ceil(parse_amount(ask.cores))
     words = [f"--ntasks={need.tasks}", f"--cpus-per-task={cores}"]
@@ -57,6 +62,7 @@ def resource_words(spec: JobSpec, *, partition: str, account: str) -> list[str]:
         "qos": native.qos,
         "reservation": native.reservation,
         "constraint": native.constraint,
+        "exclude": excluded,
         "licenses": ",".join(native.licenses),
     }
     words += [f"--{option}={value}" for option, value in said.items() if value]
@@ -65,12 +71,12 @@ def resource_words(spec: JobSpec, *, partition: str, account: str) -> list[str]:
     return words + list(native.options)
 
 
-def test_only(spec: JobSpec, *, partition: str, account: str) -> list[str]:
+def test_only(spec: JobSpec, *, partition: str, account: str, excluded: str) -> list[str]:
     return [
         "sbatch",
         "--test-only",
         "--job-name=yard-quote",
-        *resource_words(spec, partition=partition, account=account),
+        *resource_words(spec, partition=partition, account=account, excluded=excluded),
     ]
 
 
