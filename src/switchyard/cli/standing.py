@@ -25,7 +25,11 @@ def print_standing(standing: Standing) -> None:
     if standing.project_limit is not None:
         print(f"  {standing.project_running or 0} of at most {standing.project_limit} of its project run there")
     for share in standing.shares[:SHARES_SHOWN]:
-        print(clean(f"  {share.project}: {share.cores} cores at weight {share.weight:g}, share {share.share:g}"))
+        print(
+            clean(
+                f"  {share.project}: {share.cores} core{'' if share.cores == 1 else 's'} at weight {share.weight:g}, share {share.share:g}"
+            )
+        )
     if len(standing.shares) > SHARES_SHOWN:
         print(f"  and {len(standing.shares) - SHARES_SHOWN} more projects")
     if standing.shares:

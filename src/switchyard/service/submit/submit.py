@@ -244,7 +244,7 @@ class Submit:
         key: str | None,
         body: bytes,
     ) -> JobInsert:
-        tokens = admitted.draft.tokens if self._context.tokens.pools.is_enforced else {}
+        tokens = needs_of_request(admitted) if self._context.tokens.pools.is_enforced else {}
         decided = held_back(decided, admitted.request, kept.ruling, tokens)
         lane, queues = lane_for(admitted, decided.seed), self._context.snapshots.laid.layout.queues
         is_queued = decided.outcome == "assign" and needs_place(queues, lane)
