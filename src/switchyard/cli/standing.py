@@ -25,11 +25,8 @@ def print_standing(standing: Standing) -> None:
     if standing.project_limit is not None:
         print(f"  {standing.project_running or 0} of at most {standing.project_limit} of its project run there")
     for share in standing.shares[:SHARES_SHOWN]:
-        print(
-            clean(
-                f"  {share.project}: {share.cores} core{'' if share.cores == 1 else 's'} at weight {share.weight:g}, share {share.share:g}"
-            )
-        )
+        cores = "1 core" if share.cores == 1 else f"{share.cores} cores"
+        print(clean(f"  {share.project}: {cores} at weight {share.weight:g}, share {share.share:g}"))
     if len(standing.shares) > SHARES_SHOWN:
         print(f"  and {len(standing.shares) - SHARES_SHOWN} more projects")
     if standing.shares:
