@@ -50,6 +50,24 @@ def test_the_graph_has_gpus_storage_features_and_partitions(backend: SlurmBacken
     assert fast[0].properties["gpu_type"] == "a100"
 
 
+def test_a_jobspec_runs_on_the_nodes_that_it_demands(backend: SlurmBackend, alpha: SlurmCluster) -> None:
+    core = {"type": "core", "count": 1}
+    two = {"version": 1, "resources": {"a": {"type": "node", "replicas": 2, "with": [core]}}}
+    spread = backend.submit(a_lease("sh", "-c", "echo $SLURM_JOB_NUM_NODES", resources={"tasks": 2}, demand=two))
+    fast = {"version": 1, "resources": [], "attributes": {"system": {"constraints": {"properties": ["fast"]}}}}
+    blocker = alpha.run("sbatch", "--parsable", "-C", "fast", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 2")
+    until(lambda: alpha.field(blocker.strip(), "JobState") == "RUNNING", END_S, "the fast node is busy")
+    chosen = backend.submit(a_lease("sh", "-c", "echo $SLURMD_NODENAME", demand=fast))
+    found = []
+    for handle in (spread, chosen):
+        assert end_of(backend, handle, timeout_s=END_S).seen is Seen.SUCCEEDED
+        found.append(backend.output(handle, "stdout", offset=0, size=100).data.decode().strip())
+    assert found == ["2", alpha.spec.node_names[0]]
+    by_name = {**fast, "attributes": {"system": {"constraints": {"hostlist": ["n1"]}}}}
+    with pytest.raises(PolicyRefused, match="cannot be said to Slurm"):
+        backend.submit(a_lease("true", demand=by_name))
+
+
 def test_a_change_of_the_cluster_is_seen(backend: SlurmBackend, alpha: SlurmCluster) -> None:
     assert backend.look() is False
     node = f"NodeName={alpha.spec.node_names[1]}"

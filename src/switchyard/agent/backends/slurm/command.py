@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from switchyard.agent.backends.slurm.demanded import constraint_of, shaped
 from switchyard.agent.backends.slurm.parse import ACCOUNT_FIELDS, QUEUE_FIELDS
 from switchyard.agent.need import spec_of
 from switchyard.model.job import JobSpec, Native
@@ -37,6 +38,7 @@ def sbatch(lease: Lease, name: str, folder: str, *, partition: str, account: str
 
 def resource_words(spec: JobSpec, *, partition: str, account: str) -> list[str]:
     """What it needs and how it is to be treated. Cores, gpus, memory and storage are said per task."""
+    constraint, spec = constraint_of(spec), shaped(spec)
     need, ask, native = spec.resources, spec.resources.asked, spec.native or Native()
     cores = ceil(parse_amount(ask.cores))
     words = [f"--ntasks={need.tasks}", f"--cpus-per-task={cores}"]
@@ -56,7 +58,7 @@ def resource_words(spec: JobSpec, *, partition: str, account: str) -> list[str]:
         "account": native.account or account,
         "qos": native.qos,
         "reservation": native.reservation,
-        "constraint": native.constraint,
+        "constraint": constraint,
         "licenses": ",".join(native.licenses),
     }
     words += [f"--{option}={value}" for option, value in said.items() if value]
