@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ from tests.slurm_faults import Fault, FaultyClients, save_state, saved_ns
 
 END_S = 40.0
 TRIES = 5
+# A node tells once more of an end that no controller heard of, after so long: Slurm's own words, and its own time.
+UNHEARD, RETELL_S = "Retrying job complete", 15.0
 pytestmark = pytest.mark.xdist_group("slurm-hand-over")
 
 
@@ -80,9 +82,13 @@ def agent(tmp_path: Path, slurm: SlurmBed) -> Iterator[Agent]:
     slurm["alpha"].cancel_all()
 
 
-def a_job(folder: Path, then: str = "") -> Lease:
+def a_job(folder: Path, then: str = "", **spec: Any) -> Lease:
     """Leaves a line in the ledger each time its command begins."""
-    return a_lease("sh", "-c", f"echo run >> {folder}/ledger; {then or ':'}")
+    return a_lease("sh", "-c", f"echo run >> {folder}/ledger; {then or ':'}", **spec)
+
+
+def count(logs: Sequence[Path], text: str) -> int:
+    return sum(log.read_text().count(text) for log in logs)
 
 
 def runs(folder: Path) -> int:
@@ -201,17 +207,23 @@ def healed(slurm: SlurmBed) -> Iterator[SlurmCluster]:
     slurm["beta"].heal()
 
 
-def forget_the_last(cluster: SlurmCluster) -> None:
-    """Kill the controller with a job running that its saved state does not know: it gives that number again."""
+def forget_the_last(
+    cluster: SlurmCluster, text: str = "sleep 600", *, then: Callable[[], float] = lambda: 0.0
+) -> float:
+    """Kill the controller with a job running that its saved state does not know: it gives that number again.
+
+    `then` is done while the controller is away; what it says comes back.
+    """
     for _ in range(TRIES):
         at_ns = save_state(cluster, END_S)
-        number = cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "sleep 600").strip()
+        number = cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", text).strip()
         until(lambda number=number: cluster.field(number, "JobState") == "RUNNING", END_S, "it runs")  # type: ignore[misc]
         cluster.kill("slurmctld")
         is_forgotten = saved_ns(cluster) == at_ns
+        said = then() if is_forgotten else 0.0
         cluster.heal_daemons()
         if is_forgotten:
-            return
+            return said
         cluster.cancel_all()  # the machine was slow, and the job is saved
     raise AssertionError("the controller was never too late")
 
@@ -224,6 +236,65 @@ def test_a_number_that_was_given_twice_is_never_anothers_end(tmp_path: Path, hea
     if found.seen is Seen.LOST:
         assert "was its number given twice?" in found.reason
     assert (found.seen, runs(tmp_path)) in ((Seen.LOST, 0), (Seen.SUCCEEDED, 1)), found
+
+
+def test_the_end_of_the_first_job_of_a_number_is_not_the_end_of_the_second(
+    tmp_path: Path, healed: SlurmCluster
+) -> None:
+    """The first ends while the controller is away, and its node tells of that later, by the number alone: then Slurm
+    calls the second COMPLETED, though its node has not begun it, and never would.
+    """
+    gate, backend = tmp_path / "gate", SlurmBackend(a_slurm_setting(tmp_path, healed))
+    node, *others = healed.spec.node_names
+    logs = [healed.folder / "log" / f"slurmd.{node}.log"]
+    healed.run("scontrol", "update", f"NodeName={','.join(others)}", "State=DRAIN", "Reason=test")
+
+    untold = count(logs, UNHEARD)
+
+    def end() -> float:
+        gate.touch()
+        until(lambda: count(logs, UNHEARD) > untold, END_S, "its node could tell nobody of its end")
+        return time.monotonic() + RETELL_S
+
+    retells_at = forget_the_last(healed, f"while [ ! -e {gate} ]; do sleep 0.05; done", then=end)
+    until(lambda: healed.run("sinfo", "-h", "-n", node, "-o", "%T").strip() == "idle", END_S, "the node is back")
+    # Slurm sends it elsewhere, or ends it, if the node does not launch it within some seconds.
+    until(lambda: time.monotonic() > retells_at - 3, END_S, "the node is about to tell of it once more")
+    healed.pause(f"slurmd/{node}")  # so that it does not refuse the second before
+    handle = backend.submit(a_job(tmp_path))
+    until(lambda: healed.field(handle.partition("/")[0], "JobState") == "COMPLETED", END_S, "Slurm calls it so")
+    found = end_of(backend, handle, timeout_s=END_S)
+    healed.heal()  # and its node reads the launch that was sent to it
+    assert (found.seen, runs(tmp_path)) == (Seen.LOST, 0), found
+    assert "completed, and it left no sign that it began: was its number given twice?" in found.reason
+
+
+@pytest.mark.parametrize(("name", "seen"), [("alpha", Seen.LOST), ("beta", Seen.SUCCEEDED)])
+def test_a_start_that_the_controller_forgot_and_made_again(
+    tmp_path: Path, slurm: SlurmBed, name: str, seen: Seen
+) -> None:
+    """The node has it already, and Slurm cancels it: nobody asked for that. Without accounts its script tells."""
+    cluster = slurm[name]
+    logs = list((cluster.folder / "log").glob("slurmd.*.log"))
+    for number in range(TRIES):
+        folder = tmp_path / str(number)
+        backend = SlurmBackend(a_slurm_setting(folder, cluster, allow=Allow(options=["--hold"])))
+        handle = backend.submit(a_job(folder, "sleep 1", native=Native(options=["--hold"])))
+        at_ns = save_state(cluster, END_S)
+        cluster.run("scontrol", "release", handle.partition("/")[0])
+        until(lambda folder=folder: runs(folder), END_S, "it runs")  # type: ignore[misc]
+        untold = count(logs, UNHEARD)
+        cluster.kill("slurmctld")
+        if saved_ns(cluster) == at_ns:
+            break
+        cluster.heal()  # the machine was slow, and its start is saved
+    until(lambda: count(logs, UNHEARD) > untold, END_S, "its node could tell nobody of its end")
+    cluster.heal_daemons()
+    cluster.run("scontrol", "release", handle.partition("/")[0])
+    found = end_of(backend, handle, timeout_s=END_S)
+    cluster.heal()
+    # As soon as its node is heard, Slurm knows better.
+    assert (found.seen, runs(folder)) in ((seen, 1), (Seen.SUCCEEDED, 1)), found
 
 
 def test_a_job_that_was_refused_a_second_start_is_told_as_such(tmp_path: Path, slurm: SlurmBed) -> None:

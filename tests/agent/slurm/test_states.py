@@ -78,6 +78,13 @@ def test_a_strange_state_is_unknown_with_its_text(word: str) -> None:
             "the cluster does not know it any more; it was killed by SIGKILL (signal 9)",
             Cause.CLUSTER,
         ),
+        (
+            ended("FAILED", exit_code=1, reason="cwd"),
+            None,
+            None,
+            "its node could not enter its working directory: the command did not run",
+            Cause.JOB,
+        ),
         (ended("FAILED", exit_code=RERUN_CODE), RERUN_CODE, None, f"exit code {RERUN_CODE}", Cause.JOB),
         (
             ended("FAILED", reason="AssocMaxJobsLimit"),

@@ -18,10 +18,11 @@ from switchyard.agent.backends.slurm.caller import Caller, NoAnswer
 from switchyard.agent.backends.slurm.excluded import excluded
 from switchyard.agent.backends.slurm.nodes import Node
 from switchyard.agent.backends.slurm.options import refusal
+from switchyard.agent.backends.slurm.output import SharedFiles
 from switchyard.agent.backends.slurm.quoting import cost_of, read_problem, read_start
 from switchyard.agent.backends.slurm.script import places_of, script_of
 from switchyard.agent.site import Rates, Site, SlurmSite, read_site
-from switchyard.errors import Malformed
+from switchyard.errors import Malformed, Unavailable
 from switchyard.model.job import JobSpec, Native, Resources
 from tests.agent.builders import a_lease
 
@@ -131,7 +132,7 @@ def test_the_script_tells_its_end(tmp_path: Path) -> None:
     lease = a_lease("sh", "-c", "exit 7")
     assert run_script(tmp_path, lease).returncode == 7
     assert (tmp_path / "it's here" / "exit").read_text() == "7\n"
-    assert (tmp_path / "it's here" / "started").read_text() == "77 0 \n"
+    assert (tmp_path / "it's here" / "started").read_text() == "77 0  noted\n"
 
 
 @pytest.mark.parametrize(("text", "code"), [("exit 7", 7), ("exit 137", 137), ("kill -9 $$", -9), ("kill -15 $$", -15)])
@@ -148,7 +149,7 @@ def test_the_script_never_runs_twice(tmp_path: Path) -> None:
         assert (again.returncode, (tmp_path / "ledger").read_text()) == (96, "ran\n")
         assert again.stderr == b"yard: this was started before; it does not run twice\n"
         assert (tmp_path / "it's here" / "again").read_text() == f"{number}\n"
-    assert (tmp_path / "it's here" / "started").read_text() == "77 0 \n"
+    assert (tmp_path / "it's here" / "started").read_text() == "77 0  noted\n"
 
 
 def test_of_many_starts_at_once_one_runs(tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_a_command_that_is_not_there_and_one_with_an_equals_sign(tmp_path: Path,
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     done = run_script(tmp_path, a_lease("true", cwd=str(tmp_path / "nowhere")))
     assert done.returncode == 1
-    assert (tmp_path / "it's here" / "exit").read_text() == "1\n"
+    assert (tmp_path / "it's here" / "exit").read_text() == "cwd\n"
 
 
 def test_a_task_knows_its_index_and_its_fence(tmp_path: Path) -> None:
@@ -246,6 +247,20 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     caller = Caller(SlurmSite(bin=str(tmp_path), timeout_s=0.3), {"PATH": os.environ["PATH"]})
     with pytest.raises(NoAnswer, match=r"within 0\.3 s"):
         caller.call(["squeue"])
+
+
+def test_what_cannot_work_is_said_at_once_and_in_words(tmp_path: Path) -> None:
+    nowhere = Caller(SlurmSite(conf=str(tmp_path / "slurm.conf")), {"PATH": os.environ["PATH"]})
+    with pytest.raises(Unavailable, match=r"slurm\.conf is not there") as missing:
+        nowhere.ask(["scontrol", "show", "config"])
+    assert missing.value.next_step == "Name this cluster's slurm.conf as `conf`."
+    with pytest.raises(Unavailable, match=r"scontrol failed \(1\) without a word") as silent:
+        Caller(SlurmSite(prefix="false"), {"PATH": os.environ["PATH"]}).ask(["scontrol", "ping"])
+    assert silent.value.next_step.startswith("Try `false env ")
+    (tmp_path / "file").touch()
+    with pytest.raises(Unavailable) as folder:
+        SharedFiles(tmp_path / "file" / "folder")
+    assert "`folder`" in folder.value.next_step
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,9 @@ from switchyard.agent.backends import Piece, Quote, Setting, Status
 from switchyard.agent.backends.slurm import command
 from switchyard.agent.backends.slurm.caller import Caller, Said
 from switchyard.agent.backends.slurm.cluster import Cluster
-from switchyard.agent.backends.slurm.following import PREFIX, Following, View, ask_queue, file_of
+from switchyard.agent.backends.slurm.following import PREFIX, Following, View, ask_queue
 from switchyard.agent.backends.slurm.handed import Handed, Register, range_of
+from switchyard.agent.backends.slurm.notes import file_of
 from switchyard.agent.backends.slurm.options import refusal
 from switchyard.agent.backends.slurm.output import Files, RemoteFiles, SharedFiles
 from switchyard.agent.backends.slurm.parse import handle_of, read_accounts, read_submitted, split_handle
@@ -353,11 +354,11 @@ class SlurmBackend:
 
     def _status(self, handle: str, view: View, now_s: float) -> Status:
         is_ours = handle in self._cancelled
-        if handle in view.unbegun and not is_ours:
-            return view.unbegun[handle]
-        if handle in view.facts:
+        facts = view.facts.get(handle)
+        if handle in view.doubted and not (is_ours and facts and facts.state == "CANCELLED"):
+            return view.doubted[handle]
+        if facts is not None:
             is_shells_word = not self._cluster.has_accounts  # see script.py
-            facts = view.facts[handle]
             return status_of(facts, now_s=now_s, is_cancel_asked=is_ours, is_shells_word=is_shells_word)
         if handle in view.lost:
             return Status(seen=Seen.LOST, reason=view.lost[handle])

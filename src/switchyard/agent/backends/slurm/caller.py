@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from switchyard.agent.site import SlurmSite, is_ssh
 from switchyard.errors import Unavailable
@@ -89,6 +90,9 @@ class Caller:
     def call(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float | None = None) -> Said:
         """Run it to its end. Raises NoAnswer when it takes too long; what it started is ended too."""
         bound_s = timeout_s or self._site.timeout_s
+        if self._site.conf and not self._prefix and not Path(self._site.conf).exists():
+            # Slurm's own commands would look for it until they are ended.
+            raise Unavailable(f"{self._site.conf} is not there.", next_step="Name this cluster's slurm.conf as `conf`.")
         begun = time.monotonic()
         try:
             process = subprocess.Popen(
@@ -120,8 +124,13 @@ class Caller:
     def ask(self, argv: Sequence[str], *, timeout_s: float | None = None) -> str:
         """What a question's command prints. Raises Unavailable when it fails."""
         said = self.call(argv, timeout_s=timeout_s)
+        if said.code != 0 and not (problem := said.err.strip() or said.text.strip()[:400]):
+            tried = shlex.join(self.words(argv))
+            raise Unavailable(
+                f"{argv[0]} failed ({said.code}) without a word.", next_step=f"Try `{tried[:200]}` by hand."
+            )
         if said.code != 0:
-            raise Unavailable(f"{argv[0]} failed ({said.code}): {said.err.strip() or said.text.strip()[:400]}")
+            raise Unavailable(f"{argv[0]} failed ({said.code}): {problem}")
         return said.text
 
 

@@ -1,7 +1,8 @@
 """How all jobs of ours stand: one squeue for all of them, then the accounts and the scripts' notes for those it lacks.
 
 A job is LOST only when the controller has answered without it for the settle time, no account knows its end, and its
-script left no word of one. Whatever answers nothing proves nothing: then all stays as it was last seen.
+script left no word of one; or when the end that Slurm tells is not its own (evidence.py). Whatever answers nothing
+proves nothing: then all stays as it was last seen.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import resource
 import secrets
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from switchyard.agent.backends import STREAMS, Status
+from switchyard.agent.backends import Status
 from switchyard.agent.backends.slurm import command
 from switchyard.agent.backends.slurm.caller import Caller
-from switchyard.agent.backends.slurm.output import Files, Note
+from switchyard.agent.backends.slurm.evidence import Signs, Verdict, judge, judge_another, needs_signs, noted
+from switchyard.agent.backends.slurm.notes import read_signs, withdraw
+from switchyard.agent.backends.slurm.output import Files
 from switchyard.agent.backends.slurm.parse import Found, handle_of, job_of, read_accounts, read_queue, split_handle
-from switchyard.agent.backends.slurm.states import FORGOTTEN, RERUN, Facts, read_shells_word
+from switchyard.agent.backends.slurm.states import FORGOTTEN, RERUN, Facts
 from switchyard.agent.site import SlurmSite
 from switchyard.errors import YardError
 from switchyard.model.lifecycle import Seen
@@ -75,22 +78,10 @@ class View:
     asked_at: float = float("-inf")  # when the question was sent: what was submitted later cannot be in the answer
     facts: Mapping[str, Facts] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
-    unbegun: Mapping[str, Status] = field(default_factory=dict)  # ended by the cluster, it says, and never begun
+    doubted: Mapping[str, Status] = field(
+        default_factory=dict
+    )  # of ends that the cluster tells, and that are not theirs
     silence: str = ""  # why there is no newer answer
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What a script says of its start: under which number, after how many starts by Slurm, and where."""
-
-    native: str
-    restarts: int = 0
-    node: str = field(default="", compare=False)
-
-    @staticmethod
-    def read(text: str) -> Start:
-        native, restarts, node, *_ = [*text.split(" "), "", "", ""]
-        return Start(native, int(restarts) if restarts.isdigit() else 0, node)
 
 
 @dataclass(slots=True)
@@ -122,7 +113,7 @@ class Following:
         self._followed: dict[str, float] = {}  # handle → since when
         self._missing: dict[str, _Missing] = {}
         self._ends: dict[str, Facts] = {}  # of jobs that the controller has forgotten
-        self._unbegun: dict[str, float] = {}  # ended ones without a sign that they began → since when
+        self._doubted: dict[str, float] = {}  # ended ones whose end is perhaps not theirs → since when
         self._used: dict[str, float] = {}  # ended ones whose usage is still asked for → since when
         self._others: dict[str, str] = {}  # handle → the number under which it ran
         self._took_s = 0.0  # the last look
@@ -152,12 +143,11 @@ class Following:
             raise
         every = {each.handle: each.facts for each in found}
         rows = {handle: every[handle] for handle in followed if handle in every}
-        rows |= self._ran_as_another(rows, every)
         rows |= self._completed(rows)
         lost = self._vanished(followed, rows, begun)
-        unbegun = self._never_began(rows, begun)
-        self.view = View(begun, rows, lost, unbegun)
-        is_new = (rows, lost, unbegun) != (before.facts, before.lost, before.unbegun)
+        doubted = self._judge(rows, every, begun)
+        self.view = View(begun, rows, lost, doubted)
+        is_new = (rows, lost, doubted) != (before.facts, before.lost, before.doubted)
         # One slow answer is a controller that hung; a queue that is slow to list is so each time.
         cost = Cost.until_now() - spent
         slow_s, self._took_s = min(cost.took_s, self._took_s), cost.took_s
@@ -168,61 +158,49 @@ class Following:
         """What Slurm calls it: as it was handed over, unless another job of its name was first to begin."""
         return self._others.get(handle) or split_handle(handle)[0]
 
-    def _ran_as_another(self, rows: Mapping[str, Facts], every: Mapping[str, Facts]) -> dict[str, Facts]:
-        """Scripts that refused to run, since the attempt had begun before: what became of that first start.
-
-        Under another number: a submit that was given up arrived after all. Under its own: Slurm started it twice; then
-        it may fail without its script, too.
-        """
-        again = [handle for handle, facts in rows.items() if facts.state == "FAILED" and facts.is_second_start]
-        if not again:
-            self._others = {}
-            return {}
-        notes, ended = self._notes(again, ("started", "again")), self._noted(again)
-        first = {handle: Start.read(note.text) for (handle, file), note in notes.items() if file == "started"}
-        self._others = {handle: start.native for handle, start in first.items()}
-        others = {handle: handle_of(start.native, split_handle(handle)[1]) for handle, start in first.items()}
-        found: dict[str, Facts] = {}
-        known = {**(self._accounts([each for each in others.values() if each not in every]) or {}), **every}
-        for handle in again:
-            native, other = split_handle(handle)[0], others.get(handle, handle)
-            refused = notes.get((handle, "again"))
-            if other != handle and other in known:
-                found[handle] = known[other]
-            elif other != handle and handle in ended:
-                found[handle] = ended[handle]
-            elif (
-                handle in first
-                and first[handle] == Start(native, rows[handle].restarts)
-                and (refused is None or refused.text != native)
-            ):
-                continue  # its own end, after a start that came to nothing
-            else:  # whatever became of the first start, Slurm may have ended it, to start it again
-                found[handle] = replace(rows[handle], reason=RERUN)
-        return found
-
-    def _never_began(self, rows: Mapping[str, Facts], now: float) -> dict[str, Status]:
-        """Ends that the cluster tells and that are not the jobs' own: neither a script nor its output was begun.
-
-        A controller that lost its state gives a number again. A node that still has the first job under it refuses the
-        second, and Slurm calls that one FAILED, or CANCELLED by root.
-        """
-        suspects = [handle for handle, facts in rows.items() if facts.is_perhaps_unbegun]
-        begun = self._begun(suspects)
-        suspects = [handle for handle in suspects if handle not in begun]
-        try:
-            written = {handle for handle, _ in self._read_notes(suspects, STREAMS)}
-        except YardError:
-            return {}
-        unbegun = [handle for handle in suspects if handle not in written]
-        self._unbegun = {handle: self._unbegun.get(handle, now) for handle in unbegun}
-        return {
-            handle: Status(seen=Seen.LOST, text=rows[handle].state, reason=_why_unbegun(handle, rows[handle]))
-            # What a node has written may be seen here later than what the controller says.
-            if now - since >= self._site.settle_s
-            else Status(seen=Seen.SUBMITTED, text=rows[handle].state)
-            for handle, since in self._unbegun.items()
+    def _judge(self, rows: dict[str, Facts], every: Mapping[str, Facts], now: float) -> dict[str, Status]:
+        """Ends become what they are to be taken for; those that are not believed come back."""
+        over = [handle for handle, facts in rows.items() if needs_signs(facts)]
+        signs = self._signs(over, again=[handle for handle in over if rows[handle].is_second_start])
+        if signs is None:
+            self._doubted = {}
+            return {handle: Status(seen=Seen.SUBMITTED, text=rows[handle].state) for handle in over}
+        settled = {handle for handle in over if now - self._doubted.get(handle, now) >= self._site.settle_s}
+        verdicts = {
+            handle: judge(split_handle(handle)[0], rows[handle], signs[handle], is_settled=handle in settled)
+            for handle in over
         }
+        elsewhere = [handle for handle, verdict in verdicts.items() if verdict is Verdict.ANOTHER]
+        self._others = {handle: start.native for handle in elsewhere if (start := signs[handle].start)}
+        for handle, other in self._find_others(every).items():
+            verdicts[handle] = judge_another(rows[handle], other, signs[handle], is_settled=handle in settled)
+            rows[handle] = other or rows[handle]
+        unbegun = {handle for handle, verdict in verdicts.items() if verdict is Verdict.UNBEGUN}
+        verdicts |= dict.fromkeys(unbegun - self._withdrawn(unbegun, signs), Verdict.WAIT)
+        for handle, verdict in verdicts.items():
+            rows[handle] = _taken_for(verdict, rows[handle], signs[handle])
+        doubts = {Verdict.WAIT, Verdict.UNBEGUN, Verdict.UNENDED}
+        doubted = {handle: verdict for handle, verdict in verdicts.items() if verdict in doubts}
+        self._doubted = {handle: self._doubted.get(handle, now) for handle in doubted}
+        return {handle: _doubt(handle, rows[handle], verdict) for handle, verdict in doubted.items()}
+
+    def _find_others(self, every: Mapping[str, Facts]) -> dict[str, Facts | None]:
+        """What became of the starts under other numbers: a submit that was given up, and arrived after all."""
+        others = {handle: handle_of(native, split_handle(handle)[1]) for handle, native in self._others.items()}
+        known = {**(self._accounts([each for each in others.values() if each not in every]) or {}), **every}
+        return {handle: known.get(other) for handle, other in others.items()}
+
+    def _withdrawn(self, handles: Collection[str], signs: Mapping[str, Signs]) -> set[str]:
+        """Those that will not begin any more: a node may still come to launch what its controller has given up."""
+        before = {handle for handle in handles if signs[handle].is_withdrawn}
+        return before | withdraw(self._files, [handle for handle in handles if handle not in before])
+
+    def _signs(self, handles: Collection[str], *, again: Collection[str] = ()) -> dict[str, Signs] | None:
+        """None: they cannot be read now."""
+        try:
+            return read_signs(self._files, handles, again=again)
+        except YardError:
+            return None
 
     def _completed(self, rows: Mapping[str, Facts]) -> dict[str, Facts]:
         """Ends with what was used, where the accounts keep that; the others as they are."""
@@ -251,18 +229,20 @@ class Following:
         self._missing = {handle: self._missing.get(handle, _Missing(begun)) for handle in gone}
         self._ends = {handle: facts for handle, facts in self._ends.items() if handle in followed}
         asked = [handle for handle in gone if handle not in self._ends]
-        noted = self._noted(asked)
+        signs = self._signs(asked)
+        own = {handle: facts for handle in asked if signs and (facts := noted(Facts(state=""), signs[handle]))}
         # Who was ended by force does not know by whom, or why: the accounts may.
-        self._ends |= {handle: facts for handle, facts in noted.items() if not facts.is_by_force}
+        self._ends |= {handle: facts for handle, facts in own.items() if not facts.is_by_force}
         asked = [handle for handle in asked if handle not in self._ends]
         self._ends |= {handle: facts for handle, facts in self._accounts_of_missing(asked).items() if facts.is_over}
         nowhere = [handle for handle in asked if handle not in self._ends]
-        settled = [handle for handle in nowhere if self._is_settled(self._missing[handle], begun)]
-        self._ends |= {handle: replace(noted[handle], reason=FORGOTTEN) for handle in settled if handle in noted}
+        settled = [handle for handle in nowhere if signs and self._is_settled(self._missing[handle], begun)]
+        self._ends |= {handle: replace(own[handle], reason=FORGOTTEN) for handle in settled if handle in own}
         rows |= {handle: self._ends[handle] for handle in gone if handle in self._ends}
-        lost = [handle for handle in settled if handle not in self._ends]
-        begun_ones = self._begun(lost)
-        return {handle: _why_lost(handle, begun_ones.get(handle)) for handle in lost}
+        lost = {handle for handle in settled if handle not in self._ends}
+        unbegun = {handle for handle in lost if signs and not signs[handle].is_any}
+        lost -= unbegun - self._withdrawn(unbegun, signs or {})
+        return {handle: _why_lost(handle, signs[handle]) for handle in lost if signs}
 
     def _is_settled(self, missing: _Missing, now: float) -> bool:
         if self._has_accounts() and not missing.is_answered:
@@ -304,40 +284,6 @@ class Following:
         wanted = set(handles)
         return {handle: facts for handle, facts in found.items() if handle in wanted}
 
-    def _noted(self, handles: Sequence[str]) -> dict[str, Facts]:
-        """The ends that scripts wrote down themselves."""
-        notes = self._notes(handles, ("started", "exit"))
-        found: dict[str, Facts] = {}
-        for handle in handles:
-            began, ended = notes.get((handle, "started")), notes.get((handle, "exit"))
-            if ended is None or not ended.text.isdigit():
-                continue
-            code, signal = read_shells_word(int(ended.text))
-            start = Start.read(began.text if began else "")
-            found[handle] = Facts(
-                state="FAILED" if code or signal else "COMPLETED",
-                exit_code=code,
-                signal=signal,
-                started_s=began.at_s if began else None,
-                ended_s=ended.at_s,
-                nodes=start.node or "unknown",
-                reason="" if start.native == split_handle(handle)[0] else f"ran as {start.native}",
-            )
-        return found
-
-    def _begun(self, handles: Sequence[str]) -> dict[str, Note]:
-        return {handle: note for (handle, _), note in self._notes(handles, ("started",)).items()}
-
-    def _notes(self, handles: Sequence[str], files: Sequence[str]) -> dict[tuple[str, str], Note]:
-        try:
-            return self._read_notes(handles, files)
-        except YardError:
-            return {}
-
-    def _read_notes(self, handles: Sequence[str], files: Sequence[str]) -> dict[tuple[str, str], Note]:
-        places = {(split_handle(h)[1], file_of(h, file)): (h, file) for h in handles for file in files}
-        return {places[place]: note for place, note in self._files.notes(places).items()}
-
 
 def ask_queue(
     caller: Caller, users: Sequence[str], *, names: Sequence[str] = (), wanted: Container[str] | None = None
@@ -351,19 +297,23 @@ def ask_queue(
     return list(read_queue(said, prefix=PREFIX, mark=mark, names=wanted))
 
 
-def file_of(handle: str, file: str) -> str:
-    """The file of a task has its index after it."""
-    _, underline, task = split_handle(handle)[0].partition("_")
-    return f"{file}.{task}" if underline else file
+def _taken_for(verdict: Verdict, facts: Facts, signs: Signs) -> Facts:
+    if verdict is Verdict.NOTED:
+        return noted(facts, signs) or facts
+    return replace(facts, reason=RERUN) if verdict is Verdict.RERUN else facts
 
 
-def _why_lost(handle: str, began: Note | None) -> str:
+def _doubt(handle: str, facts: Facts, verdict: Verdict) -> Status:
+    if verdict is Verdict.WAIT:
+        return Status(seen=Seen.SUBMITTED, text=facts.state)
+    native, word = split_handle(handle)[0], facts.state.lower()
+    sign = "no sign that it began" if verdict is Verdict.UNBEGUN else "a sign that it began and none of such an end"
+    reason = f"the cluster says that job {native} {word}, and it left {sign}: was its number given twice?"
+    return Status(seen=Seen.LOST, text=facts.state, reason=reason)
+
+
+def _why_lost(handle: str, signs: Signs) -> str:
     native = split_handle(handle)[0]
-    if began is None:
+    if signs.start is None:
         return f"the cluster does not know job {native} any more, and it left no sign that it began"
     return f"the cluster does not know job {native} any more; it began, and left no word of its end"
-
-
-def _why_unbegun(handle: str, facts: Facts) -> str:
-    native, word = split_handle(handle)[0], facts.state.lower()
-    return f"the cluster says that job {native} {word}, and it left no sign that it began: was its number given twice?"

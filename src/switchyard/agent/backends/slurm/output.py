@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -22,6 +23,8 @@ NOTE_BYTES_MAX = 4096
 AGAIN_S = 5.0  # over ssh, a stream that had nothing new is not asked for again before that
 SEEN_MAX = 10_000
 PLACES_MAX = 100  # made over ssh at once: more words than that may be too long for a line
+NOTES_MAX = 500  # read over ssh at once, likewise
+ABSENT = (FileNotFoundError, NotADirectoryError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,10 @@ class Files(Protocol):
     def read(self, name: str, file: str, *, offset: int, size: int) -> Piece: ...
 
     def notes(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Note]:
-        """Of these (name, file), the ones that are there."""
+        """Of these (name, file), the ones that are there; empty, if we may not read it. Raises: nobody can tell now."""
+
+    def claim(self, wanted: Iterable[tuple[str, str]], text: str) -> set[tuple[str, str]]:
+        """Write `text` into these (name, file), each only where it is not there; all but those that are there."""
 
     def remove(self, name: str) -> None: ...
 
@@ -54,7 +60,10 @@ class SharedFiles:
         try:
             root.mkdir(mode=0o711 if is_for_others else 0o700, parents=True, exist_ok=True)
         except OSError as exc:
-            raise Unavailable(f"The folder {root} cannot be made: {exc.strerror}.") from exc
+            raise Unavailable(
+                f"The folder {root} cannot be made: {exc.strerror}.",
+                next_step="Name one as `folder` that the agent may write in, and that the nodes see.",
+            ) from exc
 
     def folder(self, name: str) -> str:
         return str(self._root / name)
@@ -91,9 +100,28 @@ class SharedFiles:
                 with open_theirs(path) as stream:
                     text = stream.read(NOTE_BYTES_MAX).decode(errors="replace").strip()
                     found[name, file] = Note(text, int(os.fstat(stream.fileno()).st_mtime))
-            except OSError:
-                continue  # not there, or not to be read now: then it is asked for again
+            except ABSENT:
+                continue
+            except PermissionError:  # we made the folder for us to read: the job has been there
+                found[name, file] = Note("", int(time.time()))
+            except OSError as exc:
+                if exc.errno != errno.ELOOP:  # a link, put into its place by the job
+                    raise Unavailable(f"{path} cannot be read: {exc.strerror}.") from exc
+                found[name, file] = Note("", int(time.time()))
         return found
+
+    def claim(self, wanted: Iterable[tuple[str, str]], text: str) -> set[tuple[str, str]]:
+        claimed = set()
+        for name, file in wanted:
+            try:
+                with (self._root / name / file).open("x") as stream:
+                    stream.write(f"{text}\n")
+            except FileExistsError:
+                continue
+            except OSError:
+                pass  # no folder, or no room in it: there is nothing that we could do
+            claimed.add((name, file))
+        return claimed
 
     def remove(self, name: str) -> None:
         shutil.rmtree(self._root / name, ignore_errors=True)
@@ -138,8 +166,12 @@ class RemoteFiles:
 
     def notes(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Note]:
         asked = list(wanted)
-        if not asked:
-            return {}
+        found: dict[tuple[str, str], Note] = {}
+        for first in range(0, len(asked), NOTES_MAX):
+            found |= self._notes(asked[first : first + NOTES_MAX])
+        return found
+
+    def _notes(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Note]:
         words = " ".join(quote(f"{name}/{file}") for name, file in asked)
         show = 'printf "%s %s %s\\n" "$f" "$(stat -c %Y "$f")" "$(head -n 1 "$f")"'
         text = f'cd {quote(self._root)} && for f in {words}; do [ -f "$f" ] && {show}; done; true'
@@ -151,6 +183,17 @@ class RemoteFiles:
             if at.isdigit() and (name, file) in asked:
                 found[name, file] = Note(note.strip(), int(at))
         return found
+
+    def claim(self, wanted: Iterable[tuple[str, str]], text: str) -> set[tuple[str, str]]:
+        asked = list(wanted)
+        claimed: set[tuple[str, str]] = set()
+        for first in range(0, len(asked), NOTES_MAX):
+            some = {f"{name}/{file}": (name, file) for name, file in asked[first : first + NOTES_MAX]}
+            write = f'{{ printf "%s\\n" {quote(text)} >"$f"; }} 2>/dev/null || [ ! -e "$f" ] && echo "$f"'
+            each = f"set -C; for f in {' '.join(map(quote, some))}; do {write}; done; true"
+            said = self._caller.ask(["sh", "-c", f"cd {quote(self._root)} && {{ {each}; }}"])
+            claimed |= {some[path] for path in said.splitlines() if path in some}
+        return claimed
 
     def remove(self, name: str) -> None:
         self._caller.call(["rm", "-rf", "--", self.folder(name)])

@@ -2,12 +2,14 @@
 
 `started` is made before the command, and only where there is none. A second start of the same attempt (Slurm requeued
 it, or a submit that was given up arrived late) finds it, leaves its native id in `again` and ends with RERUN_CODE: what
-ran once does not run again. `started` holds the native id, how often Slurm had started it before, and the node. All
-have the task's index after them. The shell does all but the command itself: a thousand tasks feel each program more.
+ran once does not run again. `started` holds the native id, how often Slurm had started it before, the node, and whether
+an `exit` is to follow. All have the task's index after them. The shell does all but the command itself: a thousand
+tasks feel each program more.
 
 In the end the shell becomes the command, so that Slurm sees itself how that ends: by a code or by a signal. Not where
 nobody keeps accounts: there the shell waits for it and writes down in `exit` what it knows, a code above 128 for a
-signal, for an agent that comes back after the controller has forgotten the job.
+signal, for an agent that comes back after the controller has forgotten the job. Every script writes there that it could
+not enter the command's working directory.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from shlex import quote
 
-from switchyard.agent.backends.slurm.states import RERUN_CODE
+from switchyard.agent.backends.slurm.evidence import NOTES_END
+from switchyard.agent.backends.slurm.states import RERUN_CODE, UNPLACED, UNPLACED_CODE
 from switchyard.agent.environment import variables
 from switchyard.agent.need import spec_of
 from switchyard.model.poll import Lease
@@ -37,7 +40,7 @@ if ! {{ true >"$folder/started$task"; }} 2>/dev/null && [ -e "$folder/started$ta
     exit {rerun}
 fi
 set +C
-note started "$native ${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME"
+note started "$native ${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME{noted}"
 {place}
 {run}
 """
@@ -80,6 +83,7 @@ def script_of(
         name=name,
         folder=quote(folder),
         rerun=RERUN_CODE,
+        noted=f" {NOTES_END}" if is_noted else "",
         place=place,
         run=(NOTED if is_noted else ALONE).format(
             environment=" ".join(environment),
@@ -102,4 +106,4 @@ def places_of(lease: Lease, *, base: int) -> list[str]:
 def _enter(place: str) -> str:
     """Our own places are there, made by the agent; if not, they are made now."""
     make = f" 2>/dev/null || {{ mkdir -p {place} && cd {place}; }}" if place.startswith('"$folder') else ""
-    return f"cd {place}{make} || {{ note exit 1; exit 1; }}"
+    return f"cd {place}{make} || {{ note exit {UNPLACED}; exit {UNPLACED_CODE}; }}"

@@ -57,8 +57,9 @@ FAULTS: dict[str, tuple[str, Cause]] = {
     "TIMEOUT": ("time limit reached", Cause.JOB),
 }
 RERUN_CODE = 96  # of our script, when Slurm starts it a second time (see script.py)
-# Reasons that we give ourselves: that start was refused; and only its script's note tells that it was ended.
-RERUN, FORGOTTEN = "rerun", "forgotten"
+UNPLACED_CODE = 1  # of our script, when it cannot enter the command's working directory
+# Reasons that we give ourselves: that start was refused; only its script's note tells that it was ended; no directory.
+RERUN, FORGOTTEN, UNPLACED = "rerun", "forgotten", "cwd"
 FORCE = frozenset({signal.SIGKILL, signal.SIGTERM})  # how Slurm and the kernel end what does not end itself
 LAUNCH_SIGNAL = 53  # no signal: slurmd says so of a job whose output it could not open, or whose account is unknown
 LAUNCH_S = 1  # a node that refuses to launch a job does so at once
@@ -88,12 +89,9 @@ class Facts:
         return self.exit_code == RERUN_CODE or self.restarts > 0
 
     @property
-    def is_perhaps_unbegun(self) -> bool:
-        """Did it have a node, and an end that need not be its own?"""
-        if self.state == "CANCELLED":
-            return bool(self.nodes) and (self.elapsed_s or 0) <= LAUNCH_S
-        is_explained = self.signal == LAUNCH_SIGNAL or self.reason == RERUN
-        return self.state == "FAILED" and bool(self.nodes) and not is_explained
+    def is_at_once(self) -> bool:
+        """Did it end as soon as it had a node?"""
+        return (self.elapsed_s or 0) <= LAUNCH_S
 
     @property
     def is_by_force(self) -> bool:
@@ -137,6 +135,8 @@ def _fault(facts: Facts) -> tuple[str, Cause]:
         return "its node could not launch it; often its output folder cannot be written there", Cause.CLUSTER
     if facts.reason == RERUN:
         return "the cluster started it a second time, which was refused: it may have run in part", Cause.CLUSTER
+    if facts.reason == UNPLACED:
+        return "its node could not enter its working directory: the command did not run", Cause.JOB
     code, number = _ending(facts)
     if facts.reason == FORGOTTEN and number:
         return f"the cluster does not know it any more; it was killed by {signal_name(number)}", Cause.CLUSTER
@@ -144,7 +144,7 @@ def _fault(facts: Facts) -> tuple[str, Cause]:
 
 
 def _failed(facts: Facts, now_s: float, reason: str, cause: Cause) -> Status:
-    is_own_word = facts.reason != RERUN and facts.signal != LAUNCH_SIGNAL
+    is_own_word = facts.reason not in (RERUN, UNPLACED) and facts.signal != LAUNCH_SIGNAL
     has_own_end = facts.state == "FAILED" and facts.nodes and is_own_word
     code, number = _ending(facts) if has_own_end else (None, None)
     return _end(facts, now_s, Seen.FAILED, reason, cause, exit_code=code, number=number)

@@ -1,0 +1,197 @@
+"""Whether an end that Slurm tells is this attempt's own: one table of what it says and what the script left. Pure.
+
+A controller that lost its state gives numbers again, and takes a node's word about a number for whoever has it now. So
+an end that speaks of the command is believed only with a sign, in the attempt's own folder, that it began.
+
+| Slurm says | the script left | it is |
+|---|---|---|
+| no end, or one without a node | anything | as Slurm says |
+| a fault of the cluster's (node failure, preempted, not launched, …) | anything | as Slurm says |
+| an end of the command | nothing at all | UNBEGUN |
+| COMPLETED, FAILED | a start under another number | ANOTHER: what became of that one |
+| FAILED, by a second start that Slurm knows to be one | a first start | RERUN, unless that began no script |
+| FAILED, by a second start that Slurm takes for the first | a first start | NOTED, if it ended by itself, else RERUN |
+| COMPLETED, FAILED | the same end | as Slurm says |
+| COMPLETED, FAILED | another end, or why there was no command | NOTED: the script's own word |
+| COMPLETED, FAILED by a code | a start that was to note its end, and none | UNENDED |
+| CANCELLED as soon as it had a node | nothing at all | UNBEGUN |
+| CANCELLED as soon as it had a node | a start before that, and its end | NOTED |
+| CANCELLED as soon as it had a node | a start before that, and no end | UNENDED |
+
+What a node has written may be seen here later than what the controller says: UNBEGUN and UNENDED are WAIT at first.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from switchyard.agent.backends.slurm.states import (
+    FORCE,
+    FORGOTTEN,
+    LAUNCH_SIGNAL,
+    RERUN,
+    UNPLACED,
+    UNPLACED_CODE,
+    Facts,
+    read_shells_word,
+)
+
+SMALL = re.compile("[0-9]{1,3}")  # jobs can write into these files, too
+WITHDRAWN = "withdrawn"  # in the place of a start, by the agent: what is told as lost must not begin after all
+NOTES_END = "noted"  # the last word of a start whose script writes down its end, too
+CLOCKS_S = 1  # by which the clocks of controller and file system may differ
+# Words about the command. The others are the cluster's about itself, and true of what never began.
+OF_THE_COMMAND = frozenset({"COMPLETED", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIMEOUT"})
+BY_EXIT = frozenset({"COMPLETED", "FAILED"})  # words that a script's end makes: an older one's of the same number, too
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a script says of its start: under which number, after how many starts by Slurm, and where."""
+
+    native: str
+    restarts: int = 0
+    node: str = field(default="", compare=False)
+    is_noted: bool = field(default=False, compare=False)  # it writes down its end, too
+    at_s: int | None = field(default=None, compare=False)
+
+    @staticmethod
+    def read(text: str, at_s: int | None = None) -> Start:
+        native, restarts, node, last, *_ = [*text.split(" "), "", "", "", ""]
+        return Start(native, int(restarts) if SMALL.fullmatch(restarts) else 0, node, last == NOTES_END, at_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What an attempt left in its folder."""
+
+    start: Start | None = None
+    ended: str | None = None  # the shell's word for how the command ended; empty: it could not be written
+    ended_s: int | None = None
+    refused: str = ""  # the number under which it was started once more, and did not run
+    has_output: bool = False  # its node opened the files for it
+    is_withdrawn: bool = False  # it never began, and never will
+
+    @property
+    def is_any(self) -> bool:
+        return self.start is not None or self.ended is not None or bool(self.refused) or self.has_output
+
+    @property
+    def ending(self) -> tuple[int, int] | None:
+        """Exit code and signal, where it wrote them down."""
+        if self.ended == UNPLACED:
+            return UNPLACED_CODE, 0
+        return read_shells_word(int(self.ended)) if self.ended and SMALL.fullmatch(self.ended) else None
+
+    @property
+    def has_own_end(self) -> bool:
+        """Did it write down an end that nobody made by force?"""
+        return self.ending is not None and self.ending[1] not in FORCE
+
+
+class Verdict(StrEnum):
+    SLURM = "as Slurm says"
+    NOTED = "as its script says"
+    ANOTHER = "it ran under another number"
+    RERUN = "a second start was refused"
+    WAIT = "its signs may still come"
+    UNBEGUN = "not its own end: it never began"
+    UNENDED = "not its own end: it began"
+
+
+def judge(native: str, facts: Facts, signs: Signs, *, is_settled: bool) -> Verdict:
+    """`native`: what Slurm calls it; `is_settled`: its folder has looked like this for long enough."""
+    found = _judge(native, facts, signs)
+    return Verdict.WAIT if found in (Verdict.UNBEGUN, Verdict.UNENDED) and not is_settled else found
+
+
+def judge_another(facts: Facts, other: Facts | None, signs: Signs, *, is_settled: bool) -> Verdict:
+    """Of one that ran under another number: what Slurm says of that, if it knows it."""
+    if other is not None:
+        return judge(signs.start.native if signs.start else "", other, signs, is_settled=is_settled)
+    if signs.ending is not None:
+        return Verdict.NOTED
+    if not is_settled:
+        return Verdict.WAIT
+    return Verdict.RERUN if facts.state == "FAILED" and facts.is_second_start else Verdict.UNENDED
+
+
+def needs_signs(facts: Facts) -> bool:
+    """Is this an end that may be another's?"""
+    if facts.state == "CANCELLED":
+        return bool(facts.nodes) and facts.is_at_once
+    if facts.state == "FAILED":
+        return bool(facts.nodes) and facts.signal != LAUNCH_SIGNAL and facts.reason != RERUN
+    return facts.state == "COMPLETED" or (facts.state in OF_THE_COMMAND and bool(facts.nodes))
+
+
+def _judge(native: str, facts: Facts, signs: Signs) -> Verdict:
+    if not needs_signs(facts):
+        return Verdict.SLURM
+    if not signs.is_any:
+        return Verdict.UNBEGUN
+    if facts.state == "CANCELLED":
+        return _judge_cancelled(facts, signs)
+    if facts.state not in BY_EXIT:
+        return Verdict.SLURM
+    start = signs.start
+    if facts.state == "FAILED" and facts.is_second_start and start is None:
+        return Verdict.RERUN
+    if start is not None and start.native not in ("", native):
+        return Verdict.ANOTHER
+    if facts.state == "FAILED" and facts.is_second_start:
+        is_own = start == Start(native, facts.restarts) and signs.refused != native
+        if not is_own and facts.restarts == 0 and signs.has_own_end:
+            return Verdict.NOTED  # Slurm knows of one start: it did not end the first in order to make the second
+        if not is_own:
+            return Verdict.RERUN
+    return _judge_exit(facts, signs)
+
+
+def _judge_exit(facts: Facts, signs: Signs) -> Verdict:
+    """Slurm says COMPLETED or FAILED, of a script that began under this number."""
+    if signs.ended == UNPLACED:
+        return Verdict.NOTED
+    if facts.state == "FAILED" and (facts.exit_code, facts.signal) == (0, 0):
+        return Verdict.SLURM  # a fault of the cluster's without a name: no script ends so
+    if signs.ending is not None:
+        return Verdict.SLURM if _ending(facts) == signs.ending else Verdict.NOTED
+    is_missing = signs.ended is None and signs.start is not None and signs.start.is_noted
+    return Verdict.UNENDED if is_missing and not facts.signal else Verdict.SLURM  # who was killed writes nothing
+
+
+def _judge_cancelled(facts: Facts, signs: Signs) -> Verdict:
+    """As soon as it had a node: a controller that forgot a start makes another, and ends what it then finds there."""
+    began_s = signs.start.at_s if signs.start else None
+    is_known = facts.restarts > 0  # to Slurm, which ended the first itself
+    if is_known or began_s is None or facts.started_s is None or began_s + CLOCKS_S >= facts.started_s:
+        return Verdict.SLURM
+    if signs.ended is None:
+        return Verdict.UNENDED
+    return Verdict.NOTED if signs.has_own_end else Verdict.SLURM
+
+
+def noted(facts: Facts, signs: Signs) -> Facts | None:
+    """The end that a script wrote down itself; what else Slurm said of it stays."""
+    if (ending := signs.ending) is None:
+        return None
+    code, number = ending
+    start = signs.start or Start("")
+    reason = UNPLACED if signs.ended == UNPLACED else facts.reason if facts.reason == FORGOTTEN else ""
+    return replace(
+        facts,
+        state="FAILED" if code or number else "COMPLETED",
+        exit_code=code,
+        signal=number,
+        started_s=start.at_s,
+        ended_s=signs.ended_s,
+        nodes=start.node or facts.nodes or "unknown",
+        reason=reason,
+    )
+
+
+def _ending(facts: Facts) -> tuple[int, int]:
+    """A script that notes its end is a shell that waits: it tells of a signal by its code."""
+    return (0, facts.signal) if facts.signal else read_shells_word(facts.exit_code)
