@@ -163,6 +163,7 @@ CYCLE = {
         "edges": [{"source": a, "target": b, "relation": "contains"} for a, b in ("01", "12", "21")],
     }
 }
+FAR = '{"graph":{"nodes":{"0":{"metadata":{"type":"cluster","size":1e400}}}}}'
 ODD = {"graph": {"nodes": {"0": {"metadata": {"type": 7, "size": "x"}}}, "edges": []}}
 BIG = {"graph": {"nodes": {str(n): {"metadata": {"type": "core", "x": "y" * 600}} for n in range(9000)}, "edges": []}}
 DENIED = ("PERMISSION_DENIED",)
@@ -176,7 +177,7 @@ def test_a_name_that_is_none_is_not_registered(opened: tuple[Server, Door], name
 
 
 @pytest.mark.parametrize(
-    "nodes", ["", "{}", "[]", "null", "nope", '{"graph": 3}', CYCLE, ODD, BIG, '{"graph":' * 3000], ids=repr
+    "nodes", ["", "{}", "[]", "null", "nope", '{"graph": 3}', CYCLE, ODD, FAR, BIG, '{"graph":' * 3000], ids=repr
 )
 def test_a_bad_graph_is_refused_and_burns_no_name(opened: tuple[Server, Door], nodes: Any, request: Any) -> None:
     name = f"graph{abs(hash(request.node.name)) % 10**9}"
@@ -208,6 +209,7 @@ def test_nobody_passes_for_another(opened: tuple[Server, Door]) -> None:
         ({"jobspec": "garbage"}, INVALID),
         ({"jobspec": ""}, INVALID),
         ({"jobspec": "a: [1"}, INVALID),
+        ({"jobspec": JOB + "x: !!timestamp foo\n"}, INVALID),
         ({"jobspec": LAUGHS}, INVALID),
         ({"jobspec": "version: 1\n" + "[" * 5000}, INVALID),
         ({"jobspec": JOB.replace("version: 1", "version: 9")}, INVALID),
@@ -300,7 +302,7 @@ def test_strangers_are_not_answered_unless_they_may_be(tmp_path: Path) -> None:
 
 def test_the_section_needs_a_secret_and_without_it_there_is_no_door(tmp_path: Path) -> None:
     config = tmp_path / "bad.yaml"
-    config.write_text("rainbow: {anonymous_match: true}\n", encoding="utf-8")
+    config.write_text("rainbow:\n", encoding="utf-8")
     argv = ["server", "--data", str(tmp_path / "d"), "--http", f"127.0.0.1:{free_port()}", "--config", str(config)]
     done = yard(*argv, env=isolated_env(tmp_path))
     assert done.returncode == 2

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from tests.server.rainbow_door import SECRET, Door, rainbow
 
 CLIENT = Path(__file__).with_name("rainbow_client.py")
 CLIENT_S = 60
+LOOP = Path(__file__).parents[2] / "docs" / "how-to" / "use-rainbow-clients.md"
 GRAPH, SUBSYSTEMS = forms_of({"graph": "keebler-3x12", "subsystems": {"io": "io-shm-all"}})
 
 
@@ -175,3 +179,55 @@ def test_the_go_clients_requests(tmp_path: Path) -> None:
         assert accepted.status == "RESULT_TYPE_SUCCESS"
         assert door("Delete", name="g", secret=made.secret).status == "DELETE_SUCCESS"
         assert call("GET", f"{server.url}/v1/clusters").json["items"] == []
+
+
+@contextmanager
+def documented_loop(client: Client) -> Iterator[Path]:
+    """The loop as our documentation has it, faster, with a Flux of ours; yields that Flux's folder."""
+    text = LOOP.read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    folder = client.folder / "flux"
+    folder.mkdir()
+    program = folder / "flux"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{CLIENT.with_name("a_flux.py")}" "$@"\n')
+    program.chmod(0o755)
+    env = isolated_env(client.folder)
+    env |= {"PATH": f"{folder}:{env['PATH']}", "FLUX_FOLDER": str(folder)}
+    (client.folder / "loop.py").write_text(code.replace("time.sleep(5)", "time.sleep(0.1)"), encoding="utf-8")
+    with (client.folder / "loop.log").open("w") as log:
+        loop = subprocess.Popen([sys.executable, "loop.py"], cwd=client.folder, env=env, stdout=log, stderr=log)
+    try:
+        yield folder
+    finally:
+        loop.kill()
+        loop.wait()
+
+
+def test_the_documented_loop_runs_jobs_tells_their_ends_and_acts_on_cancels(tmp_path: Path) -> None:
+    with rainbow(tmp_path) as (server, door):
+        client = Client(tmp_path / "inst", door)
+        client.register("inst")
+        ids = {}
+        for name, command in (
+            ("good", ["true"]),
+            ("bad", ["false"]),
+            ("none", ["unsatisfiable"]),
+            ("long", ["sleep", "600"]),
+        ):
+            client("submit", command=command, nodes=2, tasks=3)
+            ids[name] = job(server, "inst")["id"]
+        with documented_loop(client) as flux:
+
+            def seen(name: str) -> tuple[str, str]:
+                found = call("GET", f"{server.url}/v1/jobs/{ids[name]}").json
+                return found["state"], found.get("reason", "")
+
+            until(lambda: seen("long")[0] == "RUNNING", 60, "the loop tells that it runs")
+            until(lambda: seen("good")[0] == "SUCCEEDED" and seen("bad")[0] == "FAILED", 60, "the ends are told")
+            assert call("GET", f"{server.url}/v1/jobs/{ids['bad']}").json["exit_code"] == 1
+            assert seen("none") == ("FAILED", "unsatisfiable request ")
+            options = (flux / "f0.options").read_text().split()
+            assert options[-4:] == ["--nodes=2", "--ntasks=2", "--cores-per-task=3", "true"]
+            assert call("POST", f"{server.url}/v1/jobs/{ids['long']}/cancel", {}).status == 200
+            until(lambda: seen("long")[0] == "CANCELLED", 60, "the loop hears of the cancel, and ends it")
+            assert seen("long")[1].startswith("cancelled by ")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.acceptance.test_rainbow import newest, own, registered, submitted
 from tests.processes import until
-from tests.programs import Server, call, start_agent, start_server
+from tests.programs import Server, call, isolated_env, start_agent, start_server, yard
 from tests.server.rainbow_door import JOB, Door, rainbow
 
 LEASE_S = 1
@@ -59,6 +59,46 @@ def test_a_cancel_reaches_what_waits_what_was_received_and_what_was_accepted(ope
     until(lambda: call("GET", gone).json["state"] == "CANCELLED", 30, "its lease is over")
     assert door("AcceptJobs", **own(mine), jobids=[number]).status == "RESULT_TYPE_PARTIAL"
     assert door("ReceiveJobs", **own(mine)).status == "REQUEST_JOBS_NORESULTS"
+
+
+def test_an_end_by_a_signal_or_without_a_code_is_told_as_it_is(opened: tuple[Server, Door]) -> None:
+    server, door = opened
+    mine = registered(door, "codes")
+    said = []
+    for code in (0, -9, 3):
+        submitted(door, mine)
+        (number,) = door("ReceiveJobs", **own(mine)).jobs
+        door("AcceptJobs", **own(mine), jobids=[number])
+        for _ in range(2):
+            report = {"jobid": number, "seen": "SEEN_FAILED", "exit_code": code}
+            assert list(door("ReportJobs", **own(mine), reports=[report]).taken) == [number]
+        found = newest(server, "codes")
+        said.append((found["state"], found.get("exit_code"), found.get("signal")))
+    assert said == [("FAILED", None, None), ("FAILED", None, 9), ("FAILED", 3, None)]
+
+
+def test_a_cancel_of_what_was_handed_over_is_no_end_until_it_is_told(opened: tuple[Server, Door]) -> None:
+    server, door = opened
+    mine = registered(door, "silent")
+    submitted(door, mine)
+    (number,) = door("ReceiveJobs", **own(mine)).jobs
+    door("AcceptJobs", **own(mine), jobids=[number])
+    job = newest(server, "silent")["id"]
+    user = isolated_env(server.folder, url=server.url)
+    assert "only polls and sends no output" in yard("logs", job, env=user).stderr
+    assert call("POST", f"{server.url}/v1/jobs/{job}/cancel", {}).status == 200
+    waiting = [{"jobid": number, "seen": "SEEN_WAITING"}]
+    for _ in range(2):
+        said = door("ReportJobs", **own(mine), reports=waiting)
+        assert (list(said.taken), list(said.cancelled)) == ([number], [number])
+        found = newest(server, "silent")
+        asked = "handed over, end not reported; cancel asked for by "
+        assert (found["state"], found["reason"].startswith(asked)) == ("SUBMITTED", True)
+    assert door("Delete", name="silent", secret=mine["secret"]).status == "DELETE_SUCCESS"
+    ended = until(
+        lambda: (found := call("GET", f"{server.url}/v1/jobs/{job}").json).get("ended_us") and found, 30, "over"
+    )
+    assert (ended["state"], ended["reason"]) == ("FAILED", "lost while being cancelled: its agent was removed")
 
 
 def test_a_cluster_that_is_deleted_while_it_holds_jobs_accepts_nothing_more(opened: tuple[Server, Door]) -> None:

@@ -82,6 +82,29 @@ def test_a_token_of_somebody_who_is_gone_submits_nothing(opened: tuple[Server, D
     assert submitted(door, {**mine, "token": token}).code == "PERMISSION_DENIED"
 
 
+def test_who_is_not_let_in_hears_what_would_help_and_of_no_grant(opened: tuple[Server, Door]) -> None:
+    _, door = opened
+    mine = registered(door, "helped")
+    refused = {
+        "yard cluster invite": door("Register", name="fresh", secret="wrong", nodes="{}"),
+        "the secret that Register answered": door("ReceiveJobs", cluster="helped", secret="wrong"),
+        "yard cluster token": submitted(door, {**mine, "token": "wrong"}),
+    }
+    for help_, said in refused.items():
+        assert (said.code, help_ in said.words, "grant" in said.words) == ("PERMISSION_DENIED", True, False), said
+    both = [{"name": "helped", "token": token} for token in (mine["token"], "wrong")]
+    said = submitted(door, mine, clusters=both)
+    assert (said.code, "grant" in said.words) == ("PERMISSION_DENIED", False), said
+
+
+def test_the_account_of_a_token_is_no_part_of_a_body(opened: tuple[Server, Door]) -> None:
+    server, door = opened
+    registered(door, "bodied")
+    url = f"{server.url}/v1/clusters/bodied/submit-token"
+    assert call("POST", url, {"account": "alice"}).status == 400
+    assert call("POST", url, {}).status == 201
+
+
 def test_no_secret_and_no_token_stands_in_the_log(opened: tuple[Server, Door]) -> None:
     server, door = opened
     mine = registered(door, "quiet")

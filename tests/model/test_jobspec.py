@@ -195,6 +195,10 @@ def deep(levels: int) -> dict[str, Any]:
         ({**RAINBOW, "tasks": [{"command": 7}]}, "tasks[0].command: expected a list"),
         ({**RAINBOW, "tasks": [{"command": ["a"]}] * 2}, "tasks: a job runs one command"),
         ({**RAINBOW, "other": 1}, "other: not known here"),
+        (
+            {**RAINBOW, "attributes": {"system": {"constraints": {"properties": ["a"]}}}},
+            "attributes.system.constraints: ",
+        ),
         (changed("resources", to=[deep(1000)]), "resources[0]"),
     ],
 )

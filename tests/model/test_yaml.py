@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -41,12 +42,29 @@ def test_plain_values_are_read() -> None:
         ("!!python/object/apply:os.system ['true']\n", "line 1, column 1: could not determine a constructor"),
         ("a: !secret b\n", "line 1, column 4"),
         ("a: \x07\n", "special characters are not allowed"),
-        ("when: 2024-99-99\n", "month"),
+        ("when: 2024-99-99\n", "line 1, column 7: '2024-99-99' is not a date"),
+        ("a:\n  x: !!timestamp foo\n", "line 2, column 6: 'foo' is not a date"),
+        ("x: !!timestamp {=: 3}\n", "line 1, column 4"),
+        ("x: !!bool foo\n", "'foo' is not true or false"),
+        ("x: !!int ''\n", "'' is not a whole number"),
+        ("x: !!float ''\n", "'' is not a number"),
+        (f"x: {'9' * 5000}\n", "is not a whole number"),
+        ('x: "\\ud800"\n', "is not a text in Unicode"),
         ("{[1]: 2}\n", "line 1"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(text: str, says: str) -> None:
     assert says in refusal(text)
+
+
+@pytest.mark.parametrize("tag", ["int", "float", "bool", "null", "timestamp", "binary", "str", "set", "omap", "pairs"])
+@pytest.mark.parametrize(
+    "value", ["foo", "''", "_", "+", "1:x", "9999-12-31T23:59:59-23:00", "[1]", "{=: 3}", '"\\uD83D"']
+)
+def test_no_tag_on_any_value_is_more_than_a_mistake(tag: str, value: str) -> None:
+    for nodes_max in (0, 100):
+        with suppress(Malformed):
+            load_yaml(f"x: !!{tag} {value}\n", where="yard.yaml", nodes_max=nodes_max)
 
 
 def test_a_billion_laughs_are_refused_at_once() -> None:

@@ -112,6 +112,12 @@ def test_an_unknown_key_is_told_the_known_ones() -> None:
     assert found == "match.engin: unknown key; known here: engine, allowed (line 1, column 9)"
 
 
+@pytest.mark.parametrize("text", ["rainbow:\n", "rainbow: {registration_secret: '  '}\n", "rainbow: ~\nmatch: {}\n"])
+def test_a_section_without_what_it_needs_is_a_mistake(text: str) -> None:
+    (found,) = mistakes(text)
+    assert "registration_secret" in found
+
+
 @pytest.mark.parametrize("text", ["[]", "7", "just words", "clusters: []", "queues: {}", "domains: 7", "rainbow: yes"])
 def test_a_section_of_the_wrong_shape_is_one_mistake(text: str) -> None:
     assert len(mistakes(text)) == 1

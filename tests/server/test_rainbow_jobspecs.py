@@ -14,6 +14,11 @@ from switchyard.service.run.pollers import ANSWER_BYTES, Handed
 from tests.server.rainbow_door import JOB
 
 LONG = "x" * 60_000
+FLUX = """\
+version: 1
+resources: [{type: slot, count: 1, label: one, with: [{type: core, count: 1}]}]
+tasks: [{command: [app], slot: one, count: {per_slot: 1}}]
+"""
 
 
 def read(text: str) -> object:
@@ -46,8 +51,11 @@ def test_what_is_odd_and_means_something(text: str) -> None:
         JOB.replace("[app]", f"[{'x' * 5_000_000}]"),
         JOB.replace("[app]", json.dumps(["'" * 700_000])),
         JOB + "# " + "é" * 2_200_000,
+        JOB + "x: !!timestamp foo\n",
+        FLUX.replace("type: core", "type: [core]"),
+        FLUX.replace("type: core", "type: {core: 1}"),
     ],
-    ids=range(9),
+    ids=range(12),
 )
 def test_what_nobody_could_store_or_receive_is_refused(text: str) -> None:
     with pytest.raises(Malformed):

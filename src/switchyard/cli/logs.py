@@ -10,7 +10,8 @@ from switchyard.cli.connect import connect
 from switchyard.cli.log_view import LogWriter
 from switchyard.cli.output import note
 from switchyard.cli.parser import Parser, add_shared, count
-from switchyard.errors import YardError
+from switchyard.errors import NotFound, YardError
+from switchyard.model.cluster import POLLS
 from switchyard.model.job import Job
 from switchyard.model.lifecycle import FINAL
 from switchyard.sdk.client import Client
@@ -38,7 +39,8 @@ def main(argv: list[str]) -> int:
             for reader in readers:
                 reader.run()
         if not any(reader.writer.count for reader in readers):
-            _say_why_empty(yard.job(args.job), args)
+            job = yard.job(args.job)
+            _say_why_empty(job, args, only_polls=_only_polls(yard, job))
     return 0
 
 
@@ -98,7 +100,21 @@ def _follow(readers: list[_Reader]) -> None:
             raise other.error
 
 
-def _say_why_empty(job: Job, args: Namespace) -> None:
+def _only_polls(yard: Client, job: Job) -> bool:
+    """Whether nobody stands beside its cluster who could send what it writes."""
+    try:
+        return job.cluster is not None and yard.cluster(job.cluster).backend == POLLS
+    except NotFound:  # it is gone, or not ours to see
+        return False
+
+
+def _say_why_empty(job: Job, args: Namespace, *, only_polls: bool) -> None:
+    if only_polls:
+        note(
+            f"Job {job.id} is {job.state.value}. Its cluster {job.cluster} only polls and sends no output: "
+            "what it wrote is there."
+        )
+        return
     what = "nothing" if args.stream == "both" else f"nothing to {args.stream}"
     if args.offset:
         what += f" beyond offset {args.offset}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,6 +20,15 @@ _STRING = re.compile(rb'"([^"]*+)"(\s*+:)?+')
 YAML_DEPTH_MAX = 64
 YAML_BYTES_MAX = 16 * 2**20
 TEXT_PER_NODE = 100  # a long text counts as several values: an alias repeats all of it
+YAML_TAG = "tag:yaml.org,2002:"
+# Values that may not be what their tag says, on which the constructors of the YAML library fail in ways of their own.
+YAML_CHECKED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "timestamp": "a date",
+    "str": "a text in Unicode",
+}
 
 
 class JsonReader:
@@ -92,7 +102,7 @@ def load_yaml(text: str | bytes, *, where: str, nodes_max: int = 0) -> Any:
     if len(text) > YAML_BYTES_MAX:
         raise Malformed(f"{where}: over {YAML_BYTES_MAX} bytes.")
     try:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text) if nodes_max else yaml.SafeLoader(text)
+        loader = _loader(is_fast=nodes_max > 0)(text)
         try:
             node = loader.get_single_node()
             if node is None:
@@ -109,6 +119,35 @@ def load_yaml(text: str | bytes, *, where: str, nodes_max: int = 0) -> Any:
         raise Malformed(f"{where}: {exc}") from exc
     except RecursionError as exc:
         raise Malformed(f"{where}: nested too deeply.") from exc
+
+
+@cache
+def _loader(*, is_fast: bool) -> Any:
+    """The library's safe loader, which tells every value it cannot make with its place."""
+    import yaml
+
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if is_fast else yaml.SafeLoader
+    found: Any = type("Loader", (base,), {})
+    for kind, words in YAML_CHECKED.items():
+        tag = YAML_TAG + kind
+        found.add_constructor(tag, partial(_checked, base.yaml_constructors[tag], words))
+    return found
+
+
+def _checked(construct: Any, words: str, loader: Any, node: Any) -> Any:
+    from yaml import YAMLError
+    from yaml.constructor import ConstructorError
+
+    try:
+        value = construct(loader, node)
+        if isinstance(value, str):
+            value.encode()
+    except YAMLError:
+        raise
+    except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError) as exc:
+        problem = f"{str(node.value)[:80]!r} is not {words}"
+        raise ConstructorError(None, None, problem, node.start_mark) from exc
+    return value
 
 
 class _Traps:

@@ -124,7 +124,7 @@ def _slot(slot: Mapping[str, Any], place: str, *, nodes: int | None) -> _Shape:
         inner = as_mapping(entry, at)
         only(inner, ("type", "count"), at)
         kind = inner.get("type")
-        if kind not in held or held[kind]:
+        if not isinstance(kind, str) or kind not in held or held[kind]:
             raise refused(f"{at}.type", f"a slot holds one count of core and one of gpu, not {shown(kind)}")
         held[kind] = _count(inner, at)
     if not held["core"]:

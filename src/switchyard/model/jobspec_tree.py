@@ -55,6 +55,9 @@ def from_dictionary(form: Mapping[str, Any]) -> Plain:
     for name, group in (chosen or groups).items():
         totals.add_group(group, f"resources.{name}", 1, 0)
     task = _the_task(form.get("tasks", form.get("task")), "tasks")
+    system = as_mapping(as_mapping(form.get("attributes") or {}, "attributes").get("system") or {}, "attributes.system")
+    if system.get("constraints"):
+        raise refused("attributes.system.constraints", "where resources have names, `requires` of each says that")
     kept = {name: form[name] for name in ("version", "resources", "requires") if name in form}
     plain = {"command": command_of(task.get("command")), **totals.plain()}
     if "name" in form:

@@ -120,14 +120,14 @@ def cancel(life: Life) -> Step | None:
     return Step(replace(life, cancel_requested=True), "cancel-requested")
 
 
-def lose(life: Life, reason: str, *, definite: bool, again: bool = False) -> Step | None:
+def lose(life: Life, reason: str, *, definite: bool, again: bool = False, is_removed: bool = False) -> Step | None:
     """The attempt is lost. Definitely (the cluster denies it): it ends. By silence: only if `on_lost` says so.
 
-    `again`: the job's retry policy grants another try.
+    `again`: the job's retry policy grants another try. `is_removed`: its agent is no more, and will never say.
     """
     if life.state in FINAL or not life.is_leased:
         return None
-    if life.on_lost is OnLost.WAIT and not definite:
+    if life.on_lost is OnLost.WAIT and not (definite or is_removed):
         return None
     if life.cancel_requested:
         # CANCELLED only where the cluster said that it is gone; silence is no such word.

@@ -15,7 +15,7 @@ from switchyard.model.job import Priority
 from switchyard.model.names import Name
 from switchyard.model.quantity import DURATION_S_MAX, parse_duration_s
 
-UNCOUNTED = "-"  # no queue has this name: where a job is that counts nowhere any more
+UNCOUNTED = "-"  # before the lane of a job that counts nowhere any more; no queue's name begins so
 DEFAULT_QUEUE = "default"  # built in: it takes what no tag sends elsewhere
 PLACES_MAX = 2**31 - 1  # what the column holds
 NATIVE_PATTERN = r"^[!-~]+(?!\n)$"  # one printable word: it goes into a batch system's options
@@ -115,8 +115,21 @@ def lane_of(queue: str, project: str, backends: Sequence[str] = ()) -> str:
     return f"{lane} {','.join(backends)}" if backends else lane
 
 
+def uncounted(lane: str) -> str:
+    """The same lane, in which a job takes up no place."""
+    return UNCOUNTED + counted(lane)
+
+
+def counted(lane: str) -> str:
+    return lane.removeprefix(UNCOUNTED)
+
+
+def is_counted(lane: str) -> bool:
+    return not lane.startswith(UNCOUNTED)
+
+
 def queue_of(lane: str) -> str:
-    return lane.partition("/")[0]
+    return counted(lane).partition("/")[0]
 
 
 def project_of(lane: str) -> str:

@@ -13,13 +13,14 @@ class Ask:
     """What a job asks of the router. `granted`: ids of the clusters its owner may submit to.
 
     `named`: the clusters the request was bounded to, by pin or by submit tokens; none: no bound. `hidden`: clusters
-    the owner may not even see; they get no verdict.
+    the owner may not even see; they get no verdict. `settled`: the one cluster that its submitter was told.
     """
 
     demand: Demand
     granted: frozenset[str]
     hidden: frozenset[str] = frozenset()
     named: frozenset[str] | None = None
+    settled: str | None = None
     last: tuple[tuple[str, str], ...] = ()  # clusters that come last for this job, each with the reason
     engine: str = DEFAULT  # who answers whether it fits
     pool: str | None = None  # bounds

@@ -15,6 +15,7 @@ from switchyard.route.verdicts import Told
 from switchyard.route.world import Member, World
 
 NOT_NAMED = Told(Say.NO, "pin", "the request names other clusters")
+SETTLED = Told(Say.NO, "pin", "its submitter was told another cluster")
 NOT_GRANTED = Told(Say.NO, "grant", "you have no grant to submit here")
 
 
@@ -47,6 +48,8 @@ class Bound:
             return self.not_labelled
         if self.ask.named is not None and member.id not in self.ask.named:
             return NOT_NAMED
+        if self.ask.settled is not None and member.id != self.ask.settled:
+            return SETTLED
         return None if member.id in self.ask.granted else NOT_GRANTED
 
     def weight(self, member: Member) -> float:
@@ -93,4 +96,6 @@ def _missing(ask: Ask, world: World) -> str:
             return f"the {word} {name} has no cluster" if not sets[name] else f"no cluster of {word} {name} is there"
     if ask.named and not any(cluster_id in world.by_id for cluster_id in ask.named):
         return "the cluster it names is gone"
+    if ask.settled is not None and ask.settled not in world.by_id:
+        return "the cluster that its submitter was told is gone"
     return ""

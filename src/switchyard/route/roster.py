@@ -58,7 +58,7 @@ class Rosters:
     def of(self, bound: Bound) -> Roster:
         ask = bound.ask
         is_by_name = ask.demand.is_by_name  # then clusters of one kind may answer differently
-        key = (ask.pool, ask.spilled, ask.label, ask.named, ask.granted, ask.hidden, is_by_name)
+        key = (ask.pool, ask.spilled, ask.label, ask.named, ask.settled, ask.granted, ask.hidden, is_by_name)
         found = self._kept.get(key)
         if found is None:
             if len(self._kept) >= KEPT_MAX:

@@ -152,6 +152,8 @@ class Rainbow(Section, frozen=True):
     handover_ttl: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "24h"
 
     def __post_init__(self) -> None:
+        if not self.registration_secret.strip():
+            raise ValueError("the registration_secret is blank")
         parse_duration_s(self.receive_lease)
         parse_duration_s(self.handover_ttl)
 
@@ -336,9 +338,11 @@ def find_mistakes(value: Any, kind: Any, path: str) -> list[str]:
     if origin is Annotated and isinstance(value, (list, dict)):
         return find_mistakes(value, arguments[0], path) or _leaf(value, kind, path)
     if origin is types.UnionType and type(None) in arguments:
+        rest = [argument for argument in arguments if argument is not type(None)]
+        if value is None and isinstance(rest[0], type) and issubclass(rest[0], Section):
+            return find_mistakes({}, rest[0], path)  # it is there, with nothing in it
         if value is None:
             return []
-        rest = [argument for argument in arguments if argument is not type(None)]
         return find_mistakes(value, rest[0], path) if len(rest) == 1 else _leaf(value, kind, path)
     if origin is list and isinstance(value, list):
         return [

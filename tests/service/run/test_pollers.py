@@ -15,6 +15,7 @@ from switchyard.errors import PolicyRefused
 from switchyard.model.job import State
 from switchyard.model.lifecycle import Seen
 from switchyard.model.poll import Report
+from switchyard.model.retry import Retry
 from switchyard.service.cluster import graphs
 from switchyard.service.cluster.poller_access import poller, poller_register
 from switchyard.service.committer import Call
@@ -25,6 +26,7 @@ from switchyard.store import handovers, restored
 from tests.builders import a_request
 from tests.match.test_cases import forms_of
 from tests.processes import until
+from tests.service.queued import a_job, promote, queued_rig
 from tests.service.rig import ADMIN, Rig, running
 from tests.service.run.test_restored import turned_back
 
@@ -124,6 +126,71 @@ def test_a_cancel_in_the_moment_of_taking_back_ends_the_job(rig: Rig) -> None:
         start(lambda: jobs.job_cancel(rig.context, ADMIN, job, ""))
         start(lambda: pollers.take_back(rig.context, lease_us=LEASE_US))
     assert rig.job(job).state is State.CANCELLED
+
+
+def accepted(rig: Rig, entry: AgentEntry) -> tuple[str, int]:
+    """A job that the cluster has, and its number."""
+    job = rig.submit(a_request(cluster="polls")).id
+    (number,) = received(rig, entry)
+    assert pollers.accept(rig.context, entry, [number]) == 1
+    return job, number
+
+
+def test_what_was_reported_may_be_reported_again(rig: Rig) -> None:
+    entry = joined(rig)
+    job, number = accepted(rig, entry)
+    for seen in (Seen.RUNNING, Seen.RUNNING, Seen.SUCCEEDED, Seen.SUCCEEDED):
+        said = pollers.report_ends(rig.context, entry, [(number, Report("", 0, seen))])
+        assert said == ([number], [], [])
+    for seen in (Seen.RUNNING, Seen.FAILED):
+        assert pollers.report_ends(rig.context, entry, [(number, Report("", 0, seen))]) == ([], [number], [])
+    assert rig.job(job).state is State.SUCCEEDED
+    assert rig.kinds(job).count("running") == 1
+    _, other = accepted(rig, entry)
+    twice = [(other, Report("", 0, Seen.RUNNING))] * 2
+    assert pollers.report_ends(rig.context, entry, twice) == ([other, other], [], [])
+
+
+def test_a_job_that_nobody_reports_on_is_not_said_to_be_cancelled(rig: Rig) -> None:
+    entry = joined(rig)
+    job, number = accepted(rig, entry)
+    assert rig.job(job).reason == "handed over, end not reported"
+    jobs.job_cancel(rig.context, ADMIN, job, "too late")
+    asked = "handed over, end not reported; cancel asked for by local-admin: too late"
+    assert (rig.job(job).state, rig.job(job).reason) == (State.SUBMITTED, asked)
+    said = pollers.report_ends(rig.context, entry, [(number, Report("", 0, Seen.RUNNING))])
+    assert said == ([number], [], [number])
+    assert (rig.job(job).state, rig.job(job).reason) == (State.RUNNING, asked)
+    pollers.report_ends(rig.context, entry, [(number, Report("", 0, Seen.CANCELLED))])
+    assert (rig.job(job).state, rig.job(job).reason) == (State.CANCELLED, "cancelled by local-admin: too late")
+
+
+def test_a_cancel_between_receiving_and_accepting_is_no_end_either(rig: Rig) -> None:
+    entry = joined(rig)
+    job = rig.submit(a_request(cluster="polls")).id
+    (number,) = received(rig, entry)
+    jobs.job_cancel(rig.context, ADMIN, job, "")
+    assert pollers.accept(rig.context, entry, [number]) == 1
+    assert rig.job(job).reason == "handed over, end not reported; cancel asked for by local-admin"
+
+
+def test_a_job_that_takes_up_no_place_any_more_keeps_its_queue(store_url: str, tmp_path: Path) -> None:
+    with queued_rig(store_url, tmp_path) as rig:
+        entry = joined(rig)
+        ids = [rig.submit(a_job("two", cluster="polls", retry=Retry(limit=1))).id for _ in range(4)]
+        promote(rig)
+        numbers = received(rig, entry)
+        assert pollers.accept(rig.context, entry, numbers) == 2
+        assert (promote(rig), received(rig, entry)) == (0, [])
+        rig.clock.wait(100)
+        assert pollers.let_go(rig.context, ttl_us=90_000_000) == 2
+        assert promote(rig) == 2
+        assert {rig.job(job).queue for job in ids} == {"two"}
+        pollers.report_ends(rig.context, entry, [(numbers[0], Report("", 0, Seen.SUCCEEDED, exit_code=0))])
+        assert (rig.job(ids[0]).state, rig.job(ids[0]).queue) == (State.SUCCEEDED, "two")
+        # One that is to run once more takes up a place like any other.
+        pollers.report_ends(rig.context, entry, [(numbers[1], Report("", 0, Seen.FAILED, exit_code=1))])
+        assert (rig.job(ids[1]).state, rig.row(ids[1]).lane) == (State.PENDING, "two/default")
 
 
 @pytest.mark.parametrize("size", [10, 400_000, 699_000, 1_900_000, 3_900_000, 5_000_000])

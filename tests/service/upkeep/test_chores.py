@@ -282,6 +282,16 @@ def test_a_removed_agent_is_silent_for_ever(rig: Rig) -> None:
     assert (job.state, job.reason) == (State.FAILED, "its agent was removed")
 
 
+def test_a_job_to_be_cancelled_whose_agent_was_removed_did_not_end_by_that(lite: Rig) -> None:
+    agent = lite.cluster("alpha")
+    held = leased(lite, agent, "wait")
+    jobs.job_cancel(lite.context, ADMIN, held.job, "")
+    agents.agent_remove(lite.context, ADMIN, agent.id, abandon=True)
+    assert judge_silent(lite.context, lite.leader) == 1
+    job = lite.job(held.job)
+    assert (job.state, job.reason) == (State.FAILED, "lost while being cancelled: its agent was removed")
+
+
 def test_an_attempt_that_ended_meanwhile_is_not_judged_in_the_next_ones_place(lite: Rig, monkeypatch) -> None:
     agent = lite.cluster("alpha")
     held = leased(lite, agent, "requeue", "5m")

@@ -120,14 +120,18 @@ def _decoded(value: bytes | Mapping[str, Any], where: str) -> _Outer:
     except UnicodeDecodeError as exc:
         raise Malformed(f"{where}: not valid UTF-8.") from exc
     except msgspec.ValidationError as exc:
-        loose = msgspec.json.decode(value) if isinstance(value, bytes) else value
-        raise Malformed(f"{where}: {_place_of_fault(loose) or exc}.") from exc
+        raise Malformed(f"{where}: {_place_of_fault(value) or _words(exc)}.") from exc
     except msgspec.DecodeError as exc:
         raise Malformed(f"{where}: not valid JSON: {exc}.") from exc
 
 
 def _place_of_fault(value: Any) -> str:
     """The first vertex or edge that is not what it should be, in words; empty: it is something else."""
+    if isinstance(value, bytes):
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # there is a second fault, further down
+            return ""
     graph = value.get("graph") if isinstance(value, Mapping) else None
     if not isinstance(graph, Mapping):
         return "`graph` holds nodes and edges"

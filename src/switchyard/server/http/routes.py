@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.routing import Route, Router
 
-from switchyard.errors import MethodNotAllowed, NotFound
+from switchyard.errors import Malformed, MethodNotAllowed, NotFound
 from switchyard.model.api import Output
 from switchyard.model.attributes import AttributeRow
 from switchyard.model.decode import JsonReader
@@ -181,7 +181,11 @@ class _Handler:
         raw = await read_body(
             scope, receive, bounds.job_bytes if self._endpoint.path == "/v1/plan" else bounds.other_bytes
         )
-        return self._reader.read(raw or b"{}") if self._reader else None
+        if self._reader is not None:
+            return self._reader.read(raw or b"{}")
+        if raw.strip() not in (b"", b"{}"):
+            raise Malformed("This call takes no body.", next_step="What it can be told goes into the query.")
+        return None
 
     async def _wait(self, call: Call, receive: Receive) -> Any:
         """Park until there is what was asked for, woken by whoever brings it; look again now and then all the same."""

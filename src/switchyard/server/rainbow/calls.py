@@ -32,6 +32,7 @@ from switchyard.server.yard import Yard
 from switchyard.service.cluster import clusters, graphs, poller_access
 from switchyard.service.rights import Actor, rights_of
 from switchyard.service.run import pollers
+from switchyard.service.run.report import HANDED_OVER
 from switchyard.service.submit import rainbow
 from switchyard.service.submit.submit import TakesLong
 
@@ -41,6 +42,7 @@ GRAPH_BYTES_MAX = 60 * 2**20  # what the port takes in one message, less its oth
 CLUSTERS_MAX = 10_000
 QUICK_BYTES_MAX = 4096  # of a jobspec and the options beside it: read in less than a millisecond
 QUICK_CLUSTERS_MAX = 100  # with a token each
+SIGNAL_MAX = 64
 _payload = JsonReader(dict[str, Any])
 _jobspec = JsonReader(dict[str, Any])
 
@@ -156,7 +158,7 @@ def submit_decide(yard: Yard, request: Any, *, is_quick: bool = False) -> Any:
     if len(given) > CLUSTERS_MAX:
         raise Malformed(f"{len(given)} clusters; at most {CLUSTERS_MAX} are taken.")
     if any(not is_name(each.name) for each in given):
-        raise Denied("request denied: there is no such cluster.")
+        raise Denied("request denied: there is no such cluster.", next_step=rainbow.TO_BE_LET_IN)
     tokens = [ClusterToken(each.name, each.token) for each in given]
     actor = rainbow.actor_of(yard.context, tokens)
     wanted = jobspecs.read_request(
@@ -206,7 +208,7 @@ def accept_jobs(yard: Yard, request: Any) -> Any:
     return AcceptJobsResponse(status="RESULT_TYPE_SUCCESS" if is_all else "RESULT_TYPE_PARTIAL")
 
 
-_SEEN = {1: Seen.RUNNING, 2: Seen.SUCCEEDED, 3: Seen.FAILED, 4: Seen.CANCELLED}
+_SEEN = {1: Seen.RUNNING, 2: Seen.SUCCEEDED, 3: Seen.FAILED, 4: Seen.CANCELLED, 5: Seen.SUBMITTED}
 
 
 def report_jobs(yard: Yard, request: Any) -> Any:
@@ -217,11 +219,22 @@ def report_jobs(yard: Yard, request: Any) -> Any:
     reports = []
     for each in request.reports:
         if (seen := _SEEN.get(each.seen)) is None:
-            raise Malformed(f"Job {each.jobid}: `seen` is RUNNING, SUCCEEDED, FAILED or CANCELLED.")
-        exit_code = {Seen.SUCCEEDED: 0, Seen.FAILED: each.exit_code}.get(seen)
-        reports.append((each.jobid, Report("0" * 26, 0, seen, exit_code=exit_code, reason=each.reason[:4096])))
+            raise Malformed(f"Job {each.jobid}: `seen` is WAITING, RUNNING, SUCCEEDED, FAILED or CANCELLED.")
+        exit_code, signal = _end(seen, each.exit_code)
+        reason = HANDED_OVER if seen is Seen.SUBMITTED else each.reason[:4096]
+        report = Report("0" * 26, 0, seen, exit_code=exit_code, signal=signal, reason=reason)
+        reports.append((each.jobid, report))
     taken, refused, cancelled = pollers.report_ends(yard.context, entry, reports)
     return ReportJobsResponse(taken=taken, refused=refused, cancelled=cancelled)
+
+
+def _end(seen: Seen, code: int) -> tuple[int | None, int | None]:
+    """Exit code and signal. Python's `returncode` of a process that a signal ended is its number, below zero."""
+    if seen is Seen.SUCCEEDED:
+        return 0, None
+    if seen is not Seen.FAILED or not code:  # a failure with code 0 is one whose code was not told
+        return None, None
+    return (None, -code) if -SIGNAL_MAX <= code < 0 else (code, None)
 
 
 def fitting(yard: Yard, payload: str, matcher: str) -> FitAnswer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from switchyard.errors import UnknownName
 from switchyard.model.access import On, Role
 from switchyard.model.cluster import SubmitToken
@@ -25,8 +27,22 @@ def token_of(snapshots: Snapshots, member: Member | None, token: str) -> SubmitE
     is_its = holds(parts[1] if parts else token, entry.hash if entry else _NOBODYS)
     if entry is None or member is None or not is_its:
         return None
-    reaches = entry.object == member.id if entry.on is On.CLUSTER else entry.object in member.groups
-    return entry if reaches else None
+    return entry if _reaches(entry, member) else None
+
+
+def _reaches(entry: SubmitEntry, member: Member) -> bool:
+    return entry.object == member.id if entry.on is On.CLUSTER else entry.object in member.groups
+
+
+def still_open(snapshots: Snapshots, clusters: Iterable[str], job_id: str) -> tuple[str, ...]:
+    """Of the clusters that a job showed tokens for, those with a token as old as the job: no other can have opened it.
+
+    Tokens themselves are kept nowhere; ids are in the order of their making.
+    """
+    world = snapshots.world
+    older = [entry for token_id, entry in snapshots.fleet.submit_tokens.items() if token_id < job_id]
+    members = [world.by_id[each] for each in clusters if each in world.by_id]
+    return tuple(member.id for member in members if any(_reaches(entry, member) for entry in older))
 
 
 def cluster_token(context: Context, actor: Actor, name: str, account: str = "") -> SubmitToken:

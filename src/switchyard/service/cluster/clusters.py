@@ -374,7 +374,10 @@ def admitted_by(batch: Batch, parts: tuple[str, str], request: Join) -> str:
     if cluster is None:
         raise Gone("The cluster this join token was for is gone.")
     if cluster.name != request.cluster:
-        raise Denied(f"The join token is for another cluster than {request.cluster}.")
+        raise Denied(
+            f"The join token is for another cluster than {request.cluster}.",
+            next_step="Ask an administrator for one of this cluster (`yard cluster invite NAME`).",
+        )
     if row.revoked_us is not None or row.expires_us <= batch.now_us or (row.uses and not row.is_reusable):
         why = "was revoked" if row.revoked_us else "has expired" if row.expires_us <= batch.now_us else "was used"
         raise Unauthenticated(f"The join token {why}.", next_step=f"Run `yard cluster invite {request.cluster}` again.")

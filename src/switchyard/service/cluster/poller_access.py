@@ -76,7 +76,10 @@ def invited(context: Context, name: str, join_token: str) -> tuple[str, str]:
         row = clusters.cluster_by_id(tx, invite.cluster_id) if invite else None
     is_its = parts is not None and invite is not None and holds(parts[1], invite.token_hash)
     if parts is None or not is_its or row is None or row.name != name:
-        raise Denied("request denied: this is neither the registration secret nor a join token of this cluster.")
+        raise Denied(
+            "request denied: this is neither the registration secret nor a join token of this cluster.",
+            next_step="Ask an administrator for a join token (`yard cluster invite NAME`).",
+        )
     return parts
 
 
@@ -121,7 +124,11 @@ def poller(context: Context, name: str, secret: str) -> AgentEntry:
         context.snapshots.refresh()  # it may have been registered at another server a moment ago
         found = _held(context, name, parts)
     if found is None:
-        raise Denied("request denied: there is no such cluster, or this is not its secret.")
+        raise Denied(
+            "request denied: there is no such cluster, or this is not its secret.",
+            next_step="Show the secret that Register answered; one that is lost is replaced by registering once more "
+            "with a new join token (`yard cluster invite NAME`).",
+        )
     return found
 
 

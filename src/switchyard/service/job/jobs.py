@@ -22,7 +22,7 @@ from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.rights import Actor
 from switchyard.service.run.arrays import Arrays, cancel_tasks
-from switchyard.service.run.report import change_of, life_of, read_avoid, record
+from switchyard.service.run.report import change_of, life_of, read_avoid, record, why_cancelling
 from switchyard.service.submit.bounds import decode_bounds
 from switchyard.service.token.needs import needs_of_row
 from switchyard.store import events, jobs
@@ -89,7 +89,8 @@ def cancel_rows(batch: Batch, rows: Sequence[jobs.Row], said: str) -> list[str]:
         elif step is not None:
             change: dict[str, Any] = change_of(batch, row, step) if step.life.state in FINAL else {}
             change |= {"blocked": None, "wake_us": None, "expires_us": None}
-            changes[row.id] = change | {"cancel_us": batch.now_us, "reason": said}
+            reason = said if step.life.state in FINAL else why_cancelling(row.reason, said)
+            changes[row.id] = change | {"cancel_us": batch.now_us, "reason": reason}
             record(batch, row, step)
             if row.cluster_id:
                 batch.clusters.add(row.cluster_id)

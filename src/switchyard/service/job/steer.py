@@ -15,13 +15,14 @@ from switchyard.model.lifecycle import FINAL, unassign
 from switchyard.model.selection import Select
 from switchyard.model.tasks import read_task
 from switchyard.policy.asked import as_asked
+from switchyard.service.access.submit_tokens import still_open
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.job.jobs import job_view, may_act, policy_of, visible_job
 from switchyard.service.rights import Actor
 from switchyard.service.run.arrays import Arrays, cancel_tasks
 from switchyard.service.run.report import Avoid, blocked, change_of, life_of, record
-from switchyard.service.submit.bounds import decode_bounds
+from switchyard.service.submit.bounds import again, decode_bounds
 from switchyard.service.submit.limits import QUEUE
 from switchyard.service.submit.submit import Accepted, Submit
 from switchyard.service.upkeep.patience import is_held_back, set_off
@@ -151,8 +152,8 @@ def tasks_cancel(context: Context, actor: Actor, ref: str, indexes: IdSet) -> Jo
     return job_view(context.committer.call(apply, locks=[found.id]))
 
 
-def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest) -> tuple[JobRequest, str, str | None]:
-    """The request that submits an ended job once more, the job it stands for, and the cluster it should avoid."""
+def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest) -> tuple[JobRequest, jobs.Row]:
+    """The request that submits an ended job once more, and that job."""
     with context.database.read() as tx:
         row = visible_job(tx, actor, ref)
         rows = ranges.range_of_job(tx, row.id) if row.array is not None else []
@@ -179,15 +180,19 @@ def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest
         parameters=msgspec.json.decode(bounds.parameters) if bounds.parameters else {},
     )
     asked = request if policy is None else as_asked(request, policy, context.snapshots.policy.kinds)
-    return asked, row.id, row.cluster_id if wanted.elsewhere else None
+    return asked, row
 
 
 def retry(context: Context, submit: Submit, actor: Actor, ref: str, wanted: RetryRequest) -> Created:
     """An ended job once more, as a new job that names the old one."""
-    request, of, avoid = retry_request(context, actor, ref, wanted)
-    why = f"job {of} ran here, and is to run elsewhere"
-    write = submit.decide(actor, request, key=None, body=b"", last=((avoid, why),) if avoid else ())
-    write.row["retry_of"] = of
+    request, row = retry_request(context, actor, ref, wanted)
+    avoid = row.cluster_id if wanted.elsewhere else None
+    why = f"job {row.id} ran here, and is to run elsewhere"
+    before = decode_bounds(row.bounds)
+    by_token = still_open(context.snapshots, before.by_token, row.id) if row.owner == actor.name else ()
+    bounds = again(before, by_token=by_token, is_elsewhere=wanted.elsewhere)
+    write = submit.decide(actor, request, key=None, body=b"", last=((avoid, why),) if avoid else (), again=bounds)
+    write.row["retry_of"] = row.id
     if avoid:
         write.row["avoid"] = msgspec.json.encode({avoid: Avoid(1, why)}).decode()
     accepted: Accepted = context.committer.do(write)

@@ -17,16 +17,24 @@ from switchyard.errors import Denied, PolicyRefused
 from switchyard.model.cluster import POLLS
 from switchyard.model.lifecycle import FINAL, Answer, Seen, assign, give_back
 from switchyard.model.poll import BATCH_MAX, Lease, Report
-from switchyard.model.queue import UNCOUNTED, lane_of
+from switchyard.model.queue import uncounted
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.fleet import AgentEntry
 from switchyard.service.run.lease import Given, LeaseAsk, Leasing
-from switchyard.service.run.report import ReportWrite, Settled, apply_reports, archive, change_of, life_of, record
+from switchyard.service.run.report import (
+    HANDED_OVER,
+    ReportWrite,
+    Settled,
+    apply_reports,
+    archive,
+    change_of,
+    life_of,
+    record,
+)
 from switchyard.service.submit.limits import FREED
 from switchyard.store import handovers, jobs
 
-HANDED_OVER = "handed over, end not reported"
 ANSWER_BYTES = 4 * 2**20 - 64 * 1024  # its clients take 4 MiB, of which the wire needs a little
 WIRE_BYTES = 32  # of one job in the answer, besides its text
 STEP = 64  # jobs leased at once while an answer fills
@@ -54,7 +62,7 @@ def receive(
     want = most if 0 < most < BATCH_MAX else BATCH_MAX
     member = context.snapshots.world.by_id.get(entry.cluster_id)
     if member is None:
-        raise Denied("request denied: this cluster was deleted.")
+        raise Denied("request denied: this cluster was deleted.", next_step="Register it again.")
 
     def apply(batch: Batch) -> dict[int, str]:
         ask = LeaseAsk(
@@ -175,7 +183,13 @@ def report_ends(
             msgspec.structs.replace(item, job=rows[number].job_id, fence=rows[number].fence) for number, item in known
         ]
         answers = _reported(batch, entry, told)
-        taken = [number for (number, _), answer in zip(known, answers, strict=True) if answer is Answer.TAKEN]
+        states = {number: job.state for number, _ in known if (job := batch.rows.get(rows[number].job_id)) is not None}
+        taken = []
+        for (number, item), answer in zip(known, answers, strict=True):
+            # The same once more is no mistake: an answer may have been lost.
+            if answer is Answer.TAKEN or (answer is Answer.STALE and states.get(number) == item.seen.value):
+                states[number] = item.seen.value
+                taken.append(number)
         asked = [number for number, _ in known if _is_cancelling(batch, rows[number])]
         return taken, sorted({number for number, _ in reports} - set(taken)), asked
 
@@ -270,7 +284,7 @@ def let_go(context: Context, *, ttl_us: int) -> int:
                 batch.free(job)
                 batch.versions.add(FREED)
                 changes[job.id] = {
-                    "lane": lane_of(UNCOUNTED, job.project),
+                    "lane": uncounted(job.lane),
                     "crowd": None,
                     "crowd_max": None,
                     "tokens": None,

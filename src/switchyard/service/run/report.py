@@ -12,6 +12,7 @@ from switchyard.model.job import JobSpec, OnLost, State
 from switchyard.model.lifecycle import FINAL, Answer, Life, Seen, Step, adopt, report
 from switchyard.model.names import readable
 from switchyard.model.poll import OutputChunk, Report
+from switchyard.model.queue import counted
 from switchyard.model.retry import Cause, wait_before
 from switchyard.service.committer import Batch
 from switchyard.service.run.arrays import Arrays
@@ -23,6 +24,9 @@ from switchyard.store.output import DatabaseLogs
 _LOGS = DatabaseLogs()
 ATTEMPTS_MAX = 1000  # one that was preempted so often is left to its retries
 RETURN_WAIT_S_MAX = 600  # between two tries at a cluster that keeps returning a job
+HANDED_OVER = "handed over, end not reported"
+_CANCELLED = "cancelled "
+_ASKED = f"{HANDED_OVER}; cancel asked for "
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,15 @@ def _apply(current: _Current, agent_id: str, item: Report) -> Answer:
     return answer
 
 
+def why_cancelling(reason: str, said: str) -> str:
+    """What is said of a job whose end was asked for. One that nobody reports on is not cancelled by that."""
+    return _ASKED + said.removeprefix(_CANCELLED) if reason == HANDED_OVER and said else said
+
+
+def _why_cancelled(reason: str) -> str:
+    return _CANCELLED + reason.removeprefix(_ASKED) if reason.startswith(_ASKED) else reason
+
+
 def _waits_on(life: Life, item: Report) -> bool:
     """Whether it waits at its cluster as before, perhaps for another reason. One to be cancelled says who asked."""
     is_waiting = life.state is State.SUBMITTED and item.seen is Seen.SUBMITTED
@@ -131,8 +144,7 @@ def _adopt(current: _Current, agent_id: str, row: jobs.Row, item: Report) -> Non
 def adoption(batch: Batch, row: jobs.Row, agent_id: str, step: Step) -> dict[str, Any] | None:
     """The columns of a job that an agent turns out to have; none if it names other clusters than that agent's."""
     cluster_id = clusters.agent_cluster(batch.tx, agent_id)
-    named = decode_bounds(row.bounds).named
-    if cluster_id is None or (named is not None and cluster_id not in named):
+    if cluster_id is None or not decode_bounds(row.bounds).allows(cluster_id):
         return None
     if row.agent_id is not None:
         archive(batch, row, step)
@@ -189,7 +201,10 @@ def change_of(
         "is_ready": False,
     }
     if row.cancel_us is not None and state in {State.SUBMITTED, State.RUNNING, State.CANCELLED}:
-        change["reason"] = row.reason or step.reason  # who asked for its end, whatever it does until then
+        # Who asked for its end, whatever it does until then.
+        is_over = state is State.CANCELLED
+        said = _why_cancelled(row.reason) if is_over else why_cancelling(step.reason, row.reason)
+        change["reason"] = said or step.reason
     if item is not None and item.native_id is not None:
         change["native_id"] = readable(item.native_id)
     if state is State.RUNNING:
@@ -206,7 +221,7 @@ def change_of(
         archive(batch, row, step)
         batch.free(row)
         change |= dict.fromkeys(("cluster_id", "agent_id", "native_id", "assigned_us", "leased_us", "started_us"))
-        change |= _go_back(batch, row, step, item, again_us)
+        change |= _go_back(batch, row, step, item, again_us) | {"lane": counted(row.lane)}
         batch.versions.add("pending")
     return change
 

@@ -21,7 +21,10 @@ from switchyard.service.submit.selections import Named
 
 
 class Bounds(Struct, frozen=True, omit_defaults=True):
-    """`named`: clusters the request was bounded to; none: no bound. `by_token`: those it holds a submit token for."""
+    """`named`: clusters the request was bounded to; none: no bound. `by_token`: those it holds a submit token for.
+
+    `settled`: the cluster that was chosen and told to its submitter, where that is a promise.
+    """
 
     named: tuple[str, ...] | None = None
     by_token: tuple[str, ...] = ()
@@ -39,6 +42,11 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
     spill: tuple[str, ...] = ()  # what becomes of it when it waits for long (model/spill.py)
     spill_from: str = ""  # who gave these rules
     within_s: int | None = None  # by its own word too late to begin, where such a rule may end the waiting sooner
+    settled: str | None = None
+
+    def allows(self, cluster_id: str) -> bool:
+        """Whether the request, or what was promised, leaves this cluster in."""
+        return self.settled in (None, cluster_id) and (self.named is None or cluster_id in self.named)
 
     def ask(
         self,
@@ -58,6 +66,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
             granted=_with(owner.granted_clusters(world), by_token),
             hidden=owner.hidden_clusters(world) - by_token if hidden is None else hidden,
             named=None if self.named is None else frozenset(self.named),
+            settled=self.settled,
             last=last,
             pool=self.pool,
             spilled=opened(self.spill, waited_s) if self.spill else (),
@@ -102,6 +111,25 @@ def bounds_of(
         draft.spill_from,
         parse_duration_s(request.expires_after) if draft.spill and request.expires_after is not None else None,
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Again:
+    """What bounds a retry: the clusters of the job before, and those of them that its token still opens."""
+
+    named: tuple[str, ...] | None
+    by_token: tuple[str, ...]
+    settled: str | None
+
+    def narrow(self, bounds: Bounds) -> Bounds:
+        return msgspec.structs.replace(bounds, named=self.named, by_token=self.by_token, settled=self.settled)
+
+
+def again(before: Bounds, *, by_token: tuple[str, ...], is_elsewhere: bool) -> Again:
+    """Elsewhere it leaves the cluster it was pinned to or promised, and never those that its tokens bound it to."""
+    if is_elsewhere:
+        return Again(before.by_token or None, by_token, None)
+    return Again(before.named, by_token, before.settled)
 
 
 def rule_within(bounds: Bounds, ask: Ask, world: World) -> Ruling:

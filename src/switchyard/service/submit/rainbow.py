@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from switchyard.errors import Denied, PolicyRefused
 from switchyard.model.job import ClusterToken, JobRequest
@@ -18,10 +18,13 @@ from switchyard.service.context import Context
 from switchyard.service.rights import TOKENS_OWNER, Actor
 from switchyard.service.run.pollers import handover_row, refuse_full
 from switchyard.service.snapshots import owner_of
+from switchyard.service.submit.bounds import decode_bounds, encode_bounds
 from switchyard.service.submit.limits import QUEUE
 from switchyard.service.submit.newjob import JobInsert
 from switchyard.service.submit.submit import Accepted, Submit
 from switchyard.store import handovers
+
+TO_BE_LET_IN = "Show a submit token of that cluster: its administrator makes one (`yard cluster token NAME`)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ def actor_of(context: Context, clusters: list[ClusterToken]) -> Actor:
     first = clusters[0]
     entry = token_of(snapshots, snapshots.world.by_name.get(first.name), first.token)
     if entry is None:
-        raise Denied(f"request denied: the token for cluster {first.name} does not hold.")
+        raise Denied(f"request denied: the token for cluster {first.name} does not hold.", next_step=TO_BE_LET_IN)
     return owner_of(snapshots.access, entry.account or TOKENS_OWNER)
 
 
@@ -64,7 +67,7 @@ def remaining(submit: Submit, actor: Actor, request: JobRequest) -> list[str]:
 def decide(
     context: Context, submit: Submit, actor: Actor, request: JobRequest, jobspec: str, *, is_quick: bool = False
 ) -> NumberedInsert:
-    """Choose among the clusters it has tokens for, and pin the job to the one that was chosen: its name is the answer.
+    """Choose among the clusters it has tokens for. There the job stays: the cluster's name is the answer.
 
     What no cluster can take is an error, and nothing is stored: there would be no name to answer with.
     """
@@ -73,16 +76,13 @@ def decide(
     chosen = found.created.cluster
     is_waiting_only = found.row.get("blocked") == QUEUE or ("blocked" not in found.row and found.row.get("tokens"))
     if chosen is None and is_waiting_only:  # for a place or for tokens: where it will run is decided now
-        _, ruling = submit.able(actor, request)
-        chosen = plan(ruling, seed=found.created.id).chosen
+        chosen = plan(found.kept.ruling, seed=found.created.id).chosen
     if chosen is None or chosen not in world.by_name:
         why = found.created.reason or "no clusters passed selection"
         raise PolicyRefused(why, next_step="Ask for less, or show the tokens of further clusters.")
-    if len(request.clusters) > 1:
-        mine = [each for each in request.clusters if each.name == chosen]
-        pinned = msgspec.structs.replace(request, clusters=mine, select=None)
-        found = submit.decide(actor, pinned, key=None, body=b"", job_id=found.created.id, is_quick=is_quick)
-    return NumberedInsert(found, jobspec, chosen, world.by_name[chosen].id)
+    cluster_id = world.by_name[chosen].id
+    found.row["bounds"] = encode_bounds(replace(decode_bounds(found.row["bounds"]), settled=cluster_id))
+    return NumberedInsert(found, jobspec, chosen, cluster_id)
 
 
 def apply_numbered(submit: Submit, batch: Batch, writes: list[NumberedInsert]) -> list[Any]:

@@ -39,7 +39,7 @@ class Selecting:
     def among(self, kept: Kept, key: tuple[object, ...], bounds: Bounds, spec: JobSpec) -> Kept:
         """The ruling with only those in it that the job's algorithm leaves. `key`: what the ruling is kept by."""
         context = self._context
-        if context.selections.is_drawn(bounds.select):
+        if bounds.settled is not None or context.selections.is_drawn(bounds.select):
             return kept
         if reads_quotes(context.selections.choose(bounds.select)[1]):
             return self._among_quoted(kept, (key, shape_of(spec)[0]), bounds, spec)
@@ -77,7 +77,7 @@ def select(
 ) -> Ruling | Failed:
     """The same without memory. `round_`: the clusters were asked for quotes, and the time to answer is over."""
     selections, snapshots = context.selections, context.snapshots
-    if selections.is_drawn(bounds.select):
+    if bounds.settled is not None or selections.is_drawn(bounds.select):
         return ruling
     name, algorithm = selections.choose(bounds.select)
     states = {}

@@ -28,7 +28,7 @@ from switchyard.service.context import Context
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import Snapshots
 from switchyard.service.submit.advice import advice
-from switchyard.service.submit.bounds import Bounds, bounds_of, encode_bounds, refuse_empty_names, rule_within
+from switchyard.service.submit.bounds import Again, Bounds, bounds_of, encode_bounds, refuse_empty_names, rule_within
 from switchyard.service.submit.counting import count_new
 from switchyard.service.submit.demands import demand_of_spec, largest_task
 from switchyard.service.submit.limits import kept_waiting, needs_place, why_full, why_queued
@@ -95,9 +95,11 @@ class Submit:
         body: bytes,
         job_id: str | None = None,
         last: tuple[tuple[str, str], ...] = (),
+        again: Again | None = None,
         is_quick: bool = False,
     ) -> JobInsert:
-        """Admit and route, from memory alone. `last`: clusters that come last, each with the reason.
+        """Admit and route, from memory alone. `last`: clusters that come last, each with the reason. `again`: what
+        bounds it as the job that it repeats.
 
         `is_quick`: raise TakesLong rather than ask many clusters what nobody has asked before, or reckon with each.
         """
@@ -105,6 +107,7 @@ class Submit:
             raise TakesLong
         began = perf_counter()
         admitted, bounds = self._admit(actor, request)
+        bounds = again.narrow(bounds) if again is not None else bounds
         world = self._context.snapshots.world  # one for all of it: the next may not have the chosen cluster any more
         kept = self._rule(world, actor, admitted.request.spec, bounds, last, is_quick=is_quick)
         job_id = job_id or self._context.new_id()

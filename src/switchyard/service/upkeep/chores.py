@@ -287,7 +287,7 @@ def judge_silent(context: Context, leadership: Leadership) -> int:
             is_removed = judged.deleted_us is not None
             silent_s = (now_us - judged.since_us) // 1_000_000
             why = "its agent was removed" if is_removed else f"its cluster was silent for {silent_s} s"
-            step = lose(life_of(row), why, definite=is_removed)
+            step = lose(life_of(row), why, definite=False, is_removed=is_removed)
             if step is not None:
                 changes[job_id] = change_of(batch, row, step)
                 record(batch, row, step)

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from switchyard.model.job import State
 from switchyard.model.queue import (
     AHEAD_MAX,
-    UNCOUNTED,
     Queue,
     Queues,
     Share,
     Standing,
+    is_counted,
     project_of,
     queue_named,
     queue_of,
@@ -53,7 +53,7 @@ class Usage:
 def cores_by_project(tx: Tx) -> dict[str, float]:
     found: dict[str, float] = {}
     for lane, cores in store.cores_held(tx).items():
-        if queue_of(lane) == UNCOUNTED:
+        if not is_counted(lane):
             continue
         found[project_of(lane)] = found.get(project_of(lane), 0.0) + cores
     return found

@@ -1,0 +1,146 @@
+"""Submit with the tokens of clusters alone: who was chosen and why stays to be seen, and there the job stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from switchyard.model.access import On, Role
+from switchyard.model.api import RetryRequest
+from switchyard.model.cluster import ClusterChange
+from switchyard.model.job import ClusterToken, JobRequest, State
+from switchyard.model.lifecycle import Seen
+from switchyard.model.poll import Report
+from switchyard.model.selection import Select
+from switchyard.model.verdict import Say
+from switchyard.service.access.submit_tokens import cluster_token
+from switchyard.service.cluster import clusters, graphs
+from switchyard.service.cluster.poller_access import poller, poller_register
+from switchyard.service.fleet import AgentEntry
+from switchyard.service.job import explaining, steer
+from switchyard.service.rights import Actor
+from switchyard.service.run import pollers
+from switchyard.service.submit import rainbow
+from tests.builders import a_request
+from tests.match.test_cases import forms_of
+from tests.service.queued import promote, queued_rig
+from tests.service.rig import ADMIN, Rig
+
+GRAPH = json.dumps(forms_of({"graph": "keebler-3x12"})[0]).encode()
+SMALL = b'{"nodes": 1, "each": {"core": 2}}'
+PRICEY = Select("constraint", {"priorities": "- priority: 1\n  steps:\n  - filter: cost > 7\n  - select: first"})
+
+
+class Town:
+    """Clusters that only poll, each with its token."""
+
+    def __init__(self, rig: Rig, **graph_of: bytes) -> None:
+        self.rig, self.tokens = rig, {}
+        self.entries: dict[str, AgentEntry] = {}
+        for name, graph in graph_of.items():
+            made = poller_register(rig.context, name, graphs.source_of(graph), invite=None)
+            assert made is not None
+            self.tokens[name] = made.token
+            self.entries[name] = poller(rig.context, name, made.secret)
+
+    def request(self, *names: str, **fields: Any) -> JobRequest:
+        return a_request(clusters=[ClusterToken(each, self.tokens[each]) for each in names], **fields)
+
+    def submit(self, *names: str, **fields: Any) -> tuple[str, str]:
+        """The job, and the cluster that the answer names."""
+        request = self.request(*names, **fields)
+        actor = rainbow.actor_of(self.rig.context, request.clusters)
+        write = rainbow.decide(self.rig.context, self.rig.submits, actor, request, "the jobspec")
+        assert self.rig.committer.do(write).cluster == write.cluster
+        return write.insert.row["id"], write.cluster
+
+    def said(self, job: str) -> dict[str, tuple[Say, str, str]]:
+        plan = explaining.job_explain(self.rig.context, ADMIN, job).plan
+        assert plan is not None
+        return {each.cluster: (each.say, each.step, each.reason) for each in plan.verdicts}
+
+    def fail(self, job: str, cluster: str) -> None:
+        entry, context = self.entries[cluster], self.rig.context
+        given = pollers.receive(context, self.rig.yard.leasing, entry, most=0, lease_us=10**9, write=lambda _: "")
+        assert pollers.accept(context, entry, list(given))
+        pollers.report_ends(context, entry, [(number, Report("", 0, Seen.FAILED, exit_code=1)) for number in given])
+        assert self.rig.job(job).state is State.FAILED
+
+
+def cost(rig: Rig, **costs: int) -> None:
+    for name, value in costs.items():
+        clusters.cluster_change(rig.context, ADMIN, name, ClusterChange(state={"cost": value}))
+
+
+def test_explain_has_the_verdicts_and_the_algorithm_by_which_it_was_chosen(lite: Rig) -> None:
+    town = Town(lite, a=GRAPH, b=GRAPH, small=SMALL, other=GRAPH)
+    cost(lite, a=5, b=9, small=9)
+    job, chosen = town.submit("a", "b", "small", select=PRICEY, cores=6)
+    found = explaining.job_explain(lite.context, ADMIN, job)
+    assert found.plan is not None
+    assert (chosen, found.plan.chosen, found.plan.algorithm) == ("b", "b", "constraint")
+    said = town.said(job)
+    assert said["a"][:2] == (Say.WAIT, "select")
+    assert said["b"][0] is Say.YES
+    assert said["small"][1] not in ("pin", "select")  # it does not fit, whatever it costs
+    assert said["other"] == (Say.NO, "pin", "the request names other clusters")
+    now = {each.cluster: each.reason for each in found.now}
+    assert now["a"] == "its submitter was told another cluster"
+
+
+def test_it_stays_where_its_submitter_was_told_whatever_the_selection_would_say_now(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    with queued_rig(sqlite_url, tmp_path) as rig:
+        town = Town(rig, c=GRAPH, d=GRAPH)
+        cost(rig, c=5, d=9)
+        job, chosen = town.submit("c", "d", select=PRICEY, tags=["two"])
+        assert (chosen, rig.job(job).state) == ("d", State.PENDING)
+        cost(rig, c=9, d=5)
+        promote(rig)
+        assert (rig.job(job).state, rig.job(job).cluster) == (State.ASSIGNED, "d")
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_retry_goes_to_no_other_cluster_than_the_tokens_named(lite: Rig, elsewhere: bool) -> None:
+    town = Town(lite, a=GRAPH, b=GRAPH, c=GRAPH, d=GRAPH)
+    job, _ = town.submit("a")
+    town.fail(job, "a")
+    again = [steer.retry(lite.context, lite.submits, ADMIN, job, RetryRequest(elsewhere=elsewhere)) for _ in range(6)]
+    assert {each.cluster for each in again} == {"a"}
+
+
+def test_a_retry_stays_where_its_submitter_was_told_unless_it_is_to_go_elsewhere(lite: Rig) -> None:
+    town = Town(lite, a=GRAPH, b=GRAPH, c=GRAPH)
+    job, chosen = town.submit("a", "b")
+    town.fail(job, chosen)
+    again = [steer.retry(lite.context, lite.submits, ADMIN, job, RetryRequest()).cluster for _ in range(6)]
+    assert set(again) == {chosen}
+    (other,) = {"a", "b"} - {chosen}
+    assert steer.retry(lite.context, lite.submits, ADMIN, job, RetryRequest(elsewhere=True)).cluster == other
+
+
+def test_a_retry_keeps_a_pin(lite: Rig) -> None:
+    agents = {name: lite.cluster(name) for name in ("a", "b", "c", "d")}
+    job = lite.submit(a_request(cluster="c")).id
+    lease = agents["c"].lease_one()
+    agents["c"].report(lease, Seen.FAILED, exit_code=1)
+    again = [steer.retry(lite.context, lite.submits, ADMIN, job, RetryRequest()).cluster for _ in range(6)]
+    assert set(again) == {"c"}
+    assert steer.retry(lite.context, lite.submits, ADMIN, job, RetryRequest(elsewhere=True)).cluster != "c"
+
+
+def test_a_token_that_was_taken_away_opens_no_retry(lite: Rig) -> None:
+    agent = lite.cluster("closed", is_private=True)
+    alice: Actor = lite.user("alice", (Role.SUBMIT, On.PROJECT, "default"))
+    token = cluster_token(lite.context, ADMIN, "closed").token
+    job = lite.submit(a_request(clusters=[ClusterToken("closed", token)]), actor=alice).id
+    lease = agent.lease_one()
+    agent.report(lease, Seen.FAILED, exit_code=1)
+    assert steer.retry(lite.context, lite.submits, alice, job, RetryRequest()).cluster == "closed"
+    cluster_token(lite.context, ADMIN, "closed")
+    refused = steer.retry(lite.context, lite.submits, alice, job, RetryRequest())
+    assert (refused.state, refused.cluster) == ("REJECTED", None)
