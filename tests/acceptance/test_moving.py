@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,6 +116,45 @@ def test_an_idle_cluster_takes_over_but_not_from_a_sticky_pool(stage: Stage, bus
     for job in (sticky, pinned):
         assert stage.ended(job)["cluster"] == "full"
     assert "moved" not in kinds(stage, sticky)
+
+
+def test_room_that_the_one_in_line_cannot_use_is_taken_over(stage: Stage, busy: Busy, tmp_path: Path) -> None:
+    gate = tmp_path / "half"
+    half = stage.submit("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done", cluster="idle")
+    stage.until_state(half, State.RUNNING)
+    large = stage.submitted("true", cluster="idle", spec={"resources": {"cores": 2}})["id"]
+    set_pool(stage, "mostly", full=1e9, idle=1)
+    small = in_line(stage, pool="mostly")
+    assert stage.ended(small)["cluster"] == "idle"
+    assert [stage.job(job)["state"] for job in (large, half)] == ["ASSIGNED", "RUNNING"]
+    gate.touch()
+    assert stage.ended(large)["state"] == "SUCCEEDED"
+
+
+def running(client: Client, array: str) -> Counter[str | None]:
+    """How many of its tasks run on which cluster."""
+    return Counter(task.cluster for task in client.tasks(array, state=State.RUNNING))
+
+
+def test_an_array_goes_on_to_every_cluster_that_stands_idle(tmp_path: Path) -> None:
+    ledger, gate, cluster = Ledger(tmp_path), tmp_path / "gate", {"nodes": 1, "each": {"core": 2}}
+    extra = ["--config", write(tmp_path, "moving: {idle_takes_after: 5s}")]
+    with (
+        start_server(tmp_path, extra=extra) as server,
+        start_agent(tmp_path, server.url, "alpha", graph=cluster),
+        start_agent(tmp_path, server.url, "beta", graph=cluster),
+        start_agent(tmp_path, server.url, "gamma", graph=cluster),
+        Client(server.url) as client,
+    ):
+        line = f'until [ -e {gate} ]; do sleep 0.05; done; echo "$SWITCHYARD_ARRAY_INDEX" >> "$LEDGER"'
+        job = client.submit(["sh", "-c", line], env=ledger.env, array="0-19")
+        until(lambda: running(client, job.id) == dict.fromkeys(("alpha", "beta", "gamma"), 2), 30, "all run two")
+        first, second = [event for event in client.events(job.id) if event.kind == "moved"]
+        assert first.at_us - job.refresh().created_us >= 5_000_000
+        assert second.at_us - first.at_us < 5_000_000, "it does not wait for as long again"
+        gate.touch()
+        assert job.wait(timeout_s=60).state is State.SUCCEEDED
+    assert sorted(map(int, ledger.runs().elements())) == list(range(20))
 
 
 def test_a_pool_is_made_sticky_and_loose_again_at_run_time(stage: Stage) -> None:

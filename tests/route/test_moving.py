@@ -8,7 +8,7 @@ import pytest
 
 from switchyard.model.cluster import Load
 from switchyard.model.quote import Quote, Said
-from switchyard.route.moving import MovingTerms, Spare, better, is_clearly_better, rest_us, taker
+from switchyard.route.moving import InLine, MovingTerms, Spare, better, is_clearly_better, rest_us, taker
 from switchyard.route.route import Ruling
 from switchyard.route.select.weighted import Field
 
@@ -42,6 +42,32 @@ def test_what_was_given_is_no_longer_spare() -> None:
     assert not spare.holds(cores=4, gpus=1, memory_bytes=101)
     assert spare.less(cores=3, gpus=1, memory_bytes=40) == Spare(1, 0, 60)
     assert Spare(4, 0, None).holds(cores=1, gpus=0, memory_bytes=2**60)
+
+
+A_GPU: dict[str, Any] = {"cores": 4, "gpus": 1, "memory_bytes": 10, "is_array": False, "is_aged": False}
+
+
+@pytest.mark.parametrize(
+    ("line", "left"),
+    [
+        ([], Spare(20, 2, 100)),
+        ([InLine(1, **A_GPU)], Spare(16, 1, 90)),
+        ([InLine(50, **A_GPU)], Spare(12, 0, 80)),
+        ([InLine(1, **A_GPU | {"is_array": True})], Spare(12, 0, 80)),
+        ([InLine(50, **A_GPU | {"cores": 30})], Spare(20, 2, 100)),
+        ([InLine(1, **A_GPU | {"cores": 30, "is_aged": True})], Spare(0, 2, 100)),
+        ([InLine(1, **A_GPU | {"is_aged": True})], Spare(16, 1, 90)),
+        ([InLine(2, **A_GPU), InLine(1, **A_GPU | {"cores": 20})], Spare(0, 0, 70)),
+    ],
+    ids=["nobody", "one", "more than fit", "an array", "too large", "too large for long", "it fits", "either fits"],
+)
+def test_what_a_line_leaves_to_others(line: list[InLine], left: Spare) -> None:
+    assert Spare(20, 2, 100).beside(line, is_busy=True) == left
+
+
+def test_nothing_is_kept_where_nothing_runs_whose_end_makes_room() -> None:
+    line = [InLine(1, **A_GPU | {"cores": 30, "is_aged": True})]
+    assert Spare(20, 2, None).beside(line, is_busy=False) == Spare(20, 2, None)
 
 
 def test_the_rest_grows_with_the_hand_overs_up_to_a_bound() -> None:

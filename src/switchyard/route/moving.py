@@ -1,7 +1,8 @@
 """When a job that nobody has leased goes to another cluster, although its own is well. Pure.
 
 Two rules keep jobs from wandering: one that was just handed over rests first, the longer the more often it was; and
-another cluster must be better by an amount and by a share.
+another cluster must be better by an amount and by a share. An array does not wander while its tasks are begun wherever
+it goes: it rests only where it was first drawn to, and where nobody has begun any of them.
 """
 
 from __future__ import annotations
@@ -33,8 +34,20 @@ class MovingTerms:
 
 
 @dataclass(frozen=True, slots=True)
+class InLine:
+    """Some that wait for their lease at a cluster: what each of them asks for, or of an array each of its tasks."""
+
+    count: int
+    cores: int
+    gpus: int
+    memory_bytes: int
+    is_array: bool
+    is_aged: bool  # one has waited for as long as it lets others pass
+
+
+@dataclass(frozen=True, slots=True)
 class Spare:
-    """What an idle cluster could start now."""
+    """What a cluster could start now beside what is in line there."""
 
     cores: int
     gpus: int
@@ -51,9 +64,27 @@ class Spare:
         has_memory = self.memory_bytes is None or memory_bytes <= self.memory_bytes
         return cores <= self.cores and gpus <= self.gpus and has_memory
 
-    def less(self, *, cores: int, gpus: int, memory_bytes: int) -> Spare:
-        left = None if self.memory_bytes is None else self.memory_bytes - memory_bytes
-        return replace(self, cores=self.cores - cores, gpus=self.gpus - gpus, memory_bytes=left)
+    def fitting(self, *, cores: int, gpus: int, memory_bytes: int) -> int:
+        """For how many of these there is room."""
+        pairs = ((cores, self.cores), (gpus, self.gpus), (memory_bytes, self.memory_bytes))
+        return min((has // asks for asks, has in pairs if asks and has is not None), default=1)
+
+    def less(self, *, cores: int, gpus: int, memory_bytes: int, count: int = 1) -> Spare:
+        memory = None if self.memory_bytes is None else max(0, self.memory_bytes - count * memory_bytes)
+        return Spare(max(0, self.cores - count * cores), max(0, self.gpus - count * gpus), memory)
+
+    def beside(self, line: Iterable[InLine], *, is_busy: bool) -> Spare:
+        """What is left when those in line have begun that fit. As leases are given: who does not fit lets others pass
+        until it is aged; from then on all room is kept for it, unless nothing runs there whose end would make some."""
+        left = self
+        for each in line:
+            needs = {"cores": each.cores, "gpus": each.gpus, "memory_bytes": each.memory_bytes}
+            # Whoever else is in line: in which order they begin is not decided here.
+            if count := self.fitting(**needs):
+                left = left.less(**needs, count=count if each.is_array else min(count, each.count))
+            elif each.is_aged and is_busy:
+                return replace(self, cores=0)
+        return left
 
 
 def rest_us(least_us: int, handovers: int) -> int:

@@ -28,6 +28,7 @@ log = structlog.get_logger()
 LOOK_S_MAX = 10.0
 POLLING = Rainbow("-")  # what was handed out comes back, also when the door has been closed since
 CLEAN_S_MAX = 600.0  # between two clean-ups; terms that are shorter than days are looked at sooner
+MOVED_S = 0.25  # after a look that moved something the next one: what it moved may have been begun, and the rest go on
 QUOTES_S = 0.01  # between two looks at what waits for quotes, however often it is kicked
 
 
@@ -48,6 +49,7 @@ class Loops:
         self._looked: tuple[int, int] | None = None  # the versions of world and access at the last look at what waits
         self._rest_until = self._look_at = self._enforce_at = 0.0
         self._mover = moving.Mover()
+        self._move_after_s = float("inf")  # at most so long after this look; said once, as another server may lead
         self._tokens = TokenCare()
 
     def start(self) -> None:
@@ -97,6 +99,7 @@ class Loops:
             return
         if self._yard.is_pending_new:  # it came while the last look was being rested from
             every_s = min(every_s, max(0.01, self._rest_until - time.monotonic()))
+        every_s, self._move_after_s = min(every_s, self._move_after_s), float("inf")
         try:
             await asyncio.wait_for(self._yard.pending_kick.wait(), every_s)
         except TimeoutError:
@@ -160,11 +163,19 @@ class Loops:
         self._tend_tokens()
         routed = self._route_now()
         promoted = self._enforce_now() + places.promote(context, leadership, self._tokens)
-        moved += self._mover.look(context, leadership)  # last: what waits comes before who waits somewhere already
+        moved += self._move_now()  # last: what waits comes before who waits somewhere already
         if moved or lost or routed or promoted:
             log.info("upkeep", moved=moved, lost=lost, routed=routed, promoted=promoted)
         if time.monotonic() >= self._clean_at:
             self._clean_now()
+
+    def _move_now(self) -> int:
+        """Where something moved, more may soon, as an array does from cluster to cluster: for a fifth of the time."""
+        began = time.monotonic()
+        moved = self._mover.look(self._yard.context, self._leadership)
+        if moved:
+            self._move_after_s = max(MOVED_S, 5 * (time.monotonic() - began))
+        return moved
 
     def _tend_tokens(self) -> None:
         """Token pools that are away must keep no other chore from being done."""

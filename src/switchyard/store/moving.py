@@ -42,6 +42,8 @@ def line_page(tx: Tx, cluster_id: str, lane: str, *, after: Place | None, limit:
         jobs.c.avoid,
         jobs.c.spec_hash,
         jobs.c.cluster_id,
+        jobs.c.state,
+        jobs.c.array.is_not(None).label("is_array"),
         jobs.c.attempt,
         jobs.c.fence,
         jobs.c.priority,
@@ -62,10 +64,43 @@ def line_page(tx: Tx, cluster_id: str, lane: str, *, after: Place | None, limit:
     return list(tx.execute(query.order_by(jobs.c.priority.desc(), jobs.c.id).limit(limit)))
 
 
+_SOME = (
+    sa.select(
+        jobs.c.lane,
+        jobs.c.cores,
+        jobs.c.gpus,
+        jobs.c.memory_bytes,
+        jobs.c.assigned_us,
+        jobs.c.array.is_not(None).label("is_array"),
+    )
+    .where(jobs.c.cluster_id == sa.bindparam("cluster"), sa.text(READY))
+    .limit(sa.bindparam("most"))
+    .subquery()
+)
+_ASKED = (_SOME.c.lane, _SOME.c.cores, _SOME.c.gpus, _SOME.c.memory_bytes, _SOME.c.is_array)
+_COUNTED = (sa.func.count().label("jobs"), sa.func.min(_SOME.c.assigned_us).label("since_us"))
+_NEEDS = sa.select(*_ASKED, *_COUNTED).group_by(*_ASKED)
+
+
+def line_needs(tx: Tx, cluster_id: str, *, limit: int) -> list[Row]:
+    """What those ask for that wait at a cluster, by kind; at most so many jobs. `since_us`: who came first."""
+    return list(tx.execute(_NEEDS, {"cluster": cluster_id, "most": limit}))
+
+
 def moves_count(tx: Tx, job_ids: Sequence[str]) -> dict[str, int]:
-    """How often each of these jobs went to another cluster before anybody had leased it."""
-    query = sa.select(attempts.c.job_id, sa.func.count()).where(attempts.c.job_id.in_(job_ids))
-    return {row[0]: row[1] for row in tx.execute(query.where(attempts.c.ended == MOVED).group_by(attempts.c.job_id))}
+    """How often each of these jobs went to another cluster before anybody had leased it; an array, since anybody had
+    leased any of its tasks. Fences tell: those of its ranges and of its own attempts are of one count."""
+    if not job_ids:
+        return {}
+    last = sa.select(sa.func.max(ranges.c.fence)).where(ranges.c.job_id == jobs.c.id).correlate(jobs).scalar_subquery()
+    moves = (
+        sa.select(sa.func.count())
+        .select_from(attempts)
+        .where(attempts.c.job_id == jobs.c.id, attempts.c.ended == MOVED, attempts.c.fence >= sa.func.coalesce(last, 0))
+        .correlate(jobs)
+        .scalar_subquery()
+    )
+    return {row[0]: row[1] for row in tx.execute(sa.select(jobs.c.id, moves).where(jobs.c.id.in_(job_ids)))}
 
 
 def held_count(tx: Tx, cluster_id: str) -> int:

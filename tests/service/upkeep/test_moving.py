@@ -59,6 +59,64 @@ def test_no_more_is_taken_than_there_is_room_for_and_the_first_in_line_go_first(
     assert mover.look(rig.context, rig.leader) == 1
 
 
+# What is in line at the cluster that has 3 cores free, how long it has been there, what else runs there, and how many
+# of two jobs of one core it takes over.
+LINES: list[tuple[str, dict[str, Any], int, int, int]] = [
+    ("does not fit now: others pass", {"cores": 4}, 31, 1, 2),
+    ("fits: its room is kept", {"cores": 3}, 31, 1, 0),
+    ("fits, and leaves a core", {"cores": 2}, 31, 1, 1),
+    ("tasks of an array take all", {"cores": 1, "array": "0-9"}, 31, 1, 0),
+    ("tasks of an array leave a core", {"cores": 2, "array": "0-9"}, 31, 1, 1),
+    ("does not fit, and was passed for long enough", {"cores": 4}, 300, 1, 0),
+    ("the same, but no room will come of waiting", {"cores": 4}, 300, 0, 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds", "running", "moved"), [row[1:] for row in LINES], ids=[row[0] for row in LINES]
+)
+def test_room_that_nobody_in_line_can_use_is_taken(
+    lite: Rig, line: dict[str, Any], seconds: int, running: int, moved: int
+) -> None:
+    full, idle = two(lite)
+    ids = in_line_at_full(lite, 2)
+    first = lite.submit(a_request(cluster="idle", **line)).id
+    wait(lite, seconds, full, idle)
+    say(full, free_cores=0)
+    say(idle, free_cores=3, running=running)
+    mover = Mover()
+    assert mover.look(lite.context, lite.leader) == moved
+    assert [lite.job(job).cluster for job in ids].count("idle") == moved
+    assert lite.job(first).attempt == 1
+    assert mover.look(lite.context, lite.leader) == 0, "not again by the same word"
+
+
+def test_nobody_goes_where_a_lease_would_not_see_it(rig: Rig, monkeypatch) -> None:
+    monkeypatch.setattr(moving, "LOOK_PAST", 2)
+    full, idle = two(rig)
+    in_line_at_full(rig)
+    ids = [rig.submit(a_request(cluster="idle", cores=4)).id for _ in range(3)]
+    wait(rig, 31, full, idle)
+    say(idle, free_cores=3, running=1)
+    assert Mover().look(rig.context, rig.leader) == 0
+    jobs.job_cancel(rig.context, ADMIN, ids[0], "")
+    assert Mover().look(rig.context, rig.leader) == 1
+
+
+def test_every_cluster_with_a_line_is_asked_in_its_turn(lite: Rig, monkeypatch) -> None:
+    monkeypatch.setattr(moving, "LINES_MAX", 1)
+    full, idle = two(lite)
+    in_line_at_full(lite)
+    others = [lite.cluster(name) for name in ("a", "b", "z")]
+    for agent in (*others, idle):
+        lite.submit(a_request(cluster=agent.cluster, cores=4 if agent is idle else 1))
+    wait(lite, 31, full, idle, *others)
+    for agent in (*others, idle):
+        say(agent, free_cores=1, running=1)
+    mover = Mover()
+    assert sum(mover.look(lite.context, lite.leader) for _ in range(4)) == 1
+
+
 IDLE_LOADS: list[tuple[str, dict[str, Any], dict[str, Any], int]] = [
     ("room for it", {"free_cores": 2, "free_memory_bytes": 0}, {}, 1),
     ("too few cores", {"free_cores": 1}, {"cores": 2}, 0),
@@ -145,10 +203,13 @@ def test_jobs_of_a_sticky_pool_stay_where_they_were_drawn_to(lite: Rig) -> None:
     assert mover.look(lite.context, lite.leader) == 1
 
 
-def test_a_job_that_nobody_begins_is_moved_ever_more_rarely(lite: Rig) -> None:
+@pytest.mark.parametrize("array", [None, "0-9"], ids=["a job", "an array"])
+def test_what_nobody_begins_is_moved_ever_more_rarely(lite: Rig, array: str | None) -> None:
     """Two clusters that say they are idle and lease nothing: it does not go to and fro for ever."""
     full, idle = two(lite)
-    (job,) = in_line_at_full(lite)
+    (job,) = in_line_at_full(lite, array=array)
+    if array:
+        assert len(full.lease(1)) == 1  # and no more
     mover, times = Mover(), []
     for second in range(0, 3600, 10):
         wait(lite, 10, full, idle)
@@ -201,22 +262,6 @@ def test_a_deposed_leader_moves_nothing(rig: Rig) -> None:
     wait(rig, 31, full, idle)
     say(idle, free_cores=8)
     assert Mover().look(rig.context, Leadership("another")) == 0
-
-
-def test_an_array_moves_with_all_its_tasks_that_nobody_has(rig: Rig) -> None:
-    full, idle = two(rig)
-    (job,) = in_line_at_full(rig, array="0-9")
-    (range_,) = full.lease(4)
-    wait(rig, 31, full, idle)
-    say(idle, free_cores=2)
-    assert Mover().look(rig.context, rig.leader) == 1
-    (rest,) = idle.lease(6)
-    assert (range_.lo, range_.hi, rest.lo, rest.hi) == (0, 3, 4, 9)
-    assert rest.fence > range_.fence + 3
-    full.sync(*((job, range_.fence + task) for task in range(4)))
-    tally = rig.job(job).tasks
-    assert tally is not None
-    assert (tally.live, tally.waiting) == (10, 0)
 
 
 # --- cordoned

@@ -102,7 +102,8 @@ class ArrayJob:
         if self.places is not None:
             change["places"] = min(self.places, self.left)  # what it cannot use any more is others'
         if self.row.state == State.ASSIGNED.value and self.state is State.RUNNING:
-            change |= {"leased_us": now_us, "started_us": now_us, "expires_us": None, "late_from_us": None}
+            change |= dict.fromkeys(("expires_us", "late_from_us"))
+            change |= {"leased_us": now_us, "started_us": self.row.started_us or now_us}  # some may run elsewhere
         if self.later:
             change["wake_us"] = min(due for due, _ in self.later)
         if self.state in FINAL:
@@ -310,15 +311,8 @@ class Arrays:
             if array.later:
                 batch.versions.add("pending")
         jobs.job_change(batch.tx, changes)
-        ranges.range_change(
-            batch.tx,
-            [
-                _range_columns(each, batch.now_us)
-                for array in changed
-                for each in array.ranges.values()
-                if each.is_changed
-            ],
-        )
+        touched = [each for array in changed for each in array.ranges.values() if each.is_changed]
+        ranges.range_change(batch.tx, [_range_columns(each, batch.now_us) for each in touched])
         self._jobs = {}
 
 

@@ -15,15 +15,17 @@ import msgspec
 from switchyard.model.cluster import Health
 from switchyard.model.job import JobSpec, State
 from switchyard.model.lifecycle import Life, Step, move, reassign, unassign
+from switchyard.model.queue import queue_named, queue_of
 from switchyard.model.spill import opened
-from switchyard.route.moving import HANDOVERS_FREE, Spare, better, rest_us, taker
+from switchyard.route.moving import HANDOVERS_FREE, InLine, Spare, better, rest_us, taker
 from switchyard.route.route import Ruling
 from switchyard.route.select.selector import reads_quotes
-from switchyard.route.world import World
+from switchyard.route.world import Member, World
 from switchyard.service.cluster.fit import fits_now
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.quote.quotes import Round, use_row
+from switchyard.service.run.lease import LOOK_PAST
 from switchyard.service.run.report import archive, change_of, life_of, record
 from switchyard.service.submit.bounds import Bounds, decode_bounds
 from switchyard.service.submit.counting import count_moved
@@ -36,6 +38,7 @@ from switchyard.store import clusters, jobs, leases, moving, quotes
 T = TypeVar("T")
 ROUNDS_MAX = 20  # of what is taken back in one look: ten thousand jobs; the rest follows in the next
 LANES_MAX = 200  # lines looked at in one look
+LINES_MAX = 100  # clusters with a line that are asked in one look what it leaves free, each by at most LOOK_PAST jobs
 LOOK_MAX = 1000  # jobs in them, together: some tens of milliseconds, however many wait
 RULINGS_MAX = 200  # kinds of jobs that the router is asked about in one look: some tens of milliseconds
 
@@ -110,31 +113,58 @@ class Mover:
 
     def look(self, context: Context, leadership: Leadership) -> int:
         """One bounded look; how many moved. Costs two small queries while nobody is idle or nothing waits."""
+        self._turn += 1
         world = context.snapshots.world
         with context.database.read() as tx:
             waiting = set(leases.lease_clusters_ready(tx))
             is_quoted = bool(waiting) and quotes.quote_any(tx, now_us=context.now_us())
-        spares = self._spares(context, world, waiting)
+        spares, with_lines = self._spares(context, world, waiting)
+        if self._idle != spares.keys():
+            self._places, self._idle = {}, frozenset(spares)  # the first in line may have somewhere to go now
+        spares |= self._left_by_lines(context, with_lines)
         busy = sorted(waiting & world.by_id.keys())
         if not busy or not (spares or is_quoted):
             return 0
-        if self._idle != spares.keys():
-            self._places, self._idle = {}, frozenset(spares)  # the first in line may have somewhere to go now
         moves = self._moves(context, busy, _Finding(context, world, spares, is_quoted=is_quoted))
         moved = _apply(context, leadership, world, moves) if moves else 0
         if moved:
             self._given_us |= {world.by_name[found.to].id: context.now_us() for found in moves}
         return moved
 
-    def _spares(self, context: Context, world: World, waiting: set[str]) -> dict[str, Spare]:
-        """The clusters that could begin something, by what they said since they were last given something."""
+    def _spares(
+        self, context: Context, world: World, waiting: set[str]
+    ) -> tuple[dict[str, Spare], list[tuple[Member, Spare]]]:
+        """The clusters that could begin something, by what they said since they were last given something: those that
+        stand idle, and those where something is in line."""
         found: dict[str, Spare] = {}
+        with_lines: list[tuple[Member, Spare]] = []
         for member in world.members if waiting else ():
-            if member.id in waiting:
-                continue
             spare = Spare.of(context.snapshots.load_of(member.id)) if member.health is Health.UP else None
-            if spare is not None and self._given_us.get(member.id, -1) < context.snapshots.told_of(member.id):
+            if spare is None or self._given_us.get(member.id, -1) >= context.snapshots.told_of(member.id):
+                continue
+            if member.id in waiting:
+                with_lines.append((member, spare))
+            else:
                 found[member.name] = spare
+        return found, with_lines
+
+    def _left_by_lines(self, context: Context, some: list[tuple[Member, Spare]]) -> dict[str, Spare]:
+        """What clusters have that nobody in line there can use now."""
+        found: dict[str, Spare] = {}
+        queues, now_us = context.snapshots.laid.layout.queues, context.now_us()
+        for member, spare in _from(some, self._turn * LINES_MAX)[:LINES_MAX]:
+            with context.database.read() as tx:
+                rows = moving.line_needs(tx, member.id, limit=LOOK_PAST + 1)
+            if sum(row.jobs for row in rows) > LOOK_PAST:
+                continue  # who came here might stand behind more than a lease looks past
+            line = []
+            for row in rows:
+                is_aged = now_us - row.since_us >= queue_named(queues, queue_of(row.lane)).ageing_us
+                line.append(InLine(row.jobs, row.cores, row.gpus, row.memory_bytes, row.is_array, is_aged))
+            load = context.snapshots.load_of(member.id)
+            left = spare.beside(line, is_busy=load is not None and load.running > 0)
+            if left.cores > 0:
+                found[member.name] = left
         return found
 
     def _moves(self, context: Context, busy: list[str], finding: _Finding) -> list[Move]:
@@ -144,7 +174,8 @@ class Mover:
             with context.database.read() as tx:
                 rows = moving.line_page(tx, cluster_id, lane, after=self._places.get((cluster_id, lane)), limit=page)
                 specs = jobs.spec_many(tx, (row.spec_hash for row in rows))
-                # One that was begun and tried again, or whose cluster flaps, has not wandered by that.
+                # One that was begun and tried again, or whose cluster flaps, has not wandered by that. Nor has an
+                # array whose tasks were begun.
                 moves = moving.moves_count(tx, [row.id for row in rows if row.attempt > HANDOVERS_FREE])
             finding.handovers |= {job_id: 1 + count for job_id, count in moves.items()}
             before, looked_at = len(finding.moves), 0
@@ -162,7 +193,6 @@ class Mover:
 
     def _lines(self, context: Context, busy: list[str]) -> list[tuple[str, str]]:
         found: list[tuple[str, str]] = []
-        self._turn += 1
         for cluster_id in _from(busy, self._turn):
             if len(found) >= LANES_MAX:
                 break
@@ -190,6 +220,7 @@ class _Finding:
         self._sooner: set[str] = set()  # who was found to be sooner; with one more in line it may not be
         self._rulings: dict[tuple[object, ...], Ruling] = {}
         self._fitting: dict[tuple[str, str, str | None], bool] = {}
+        self._rooms: dict[tuple[int, int, int], frozenset[str]] = {}  # until something moves
         self.handovers: dict[str, int] = {}  # of jobs that had many attempts: how often one was moved, and the last one
         self.spares = dict(spares)
         self.moves: list[Move] = []
@@ -202,26 +233,41 @@ class _Finding:
         """Look at one job in line."""
         bounds = decode_bounds(row.bounds)
         spilled = opened(bounds.spill, waited_s(row, self._now_us)) if bounds.spill else ()
+        here = self._world.by_id[row.cluster_id].name
         needs = {"cores": row.cores, "gpus": row.gpus, "memory_bytes": row.memory_bytes}
-        open_to = [name for name in self._open_to(row, bounds, spilled) if self.spares[name].holds(**needs)]
+        idle = self._having(**needs)
+        open_to = [name for name in self._open_to(row, bounds, spilled, idle) if name != here]
         goes_by_quotes = self._is_quoted and self._goes_by_quotes(row, bounds)
         if not open_to and not goes_by_quotes:
             return
         ruling = self._rule(row, spec, spilled)
-        here = self._world.by_id[row.cluster_id].name
         open_to = [name for name in open_to if self._fits_now(row, spec, name, by=bounds.engine)]
         if (to := taker(ruling, open_to, seed=row.id)) is not None:
             in_line_s = (self._now_us - row.assigned_us) // 1_000_000
             said = f"{to} stood idle while it waited {in_line_s} s at {here}"
             self.moves.append(Move(row.id, row.fence, ruling, to, said))
-            self.spares[to] = self.spares[to].less(**needs)
+            spare = self.spares[to]
+            self.spares[to] = spare.less(**needs, count=spare.fitting(**needs) if row.is_array else 1)
             if self.spares[to].cores <= 0:
                 del self.spares[to]
+            self._rooms = {}
             return
         found = better(ruling, here, self._context.moving, seed=row.id) if goes_by_quotes else None
         if found is not None and found.to not in self._sooner:
             self._sooner.add(found.to)
             self.moves.append(Move(row.id, row.fence, ruling, found.to, found.reason))
+
+    def _having(self, *, cores: int, gpus: int, memory_bytes: int) -> frozenset[str]:
+        """Who has room for so much: asked once for many that ask for the same."""
+        key = (cores, gpus, memory_bytes)
+        if key not in self._rooms:
+            held = (
+                name
+                for name, spare in self.spares.items()
+                if spare.holds(cores=cores, gpus=gpus, memory_bytes=memory_bytes)
+            )
+            self._rooms[key] = frozenset(held)
+        return self._rooms[key]
 
     def _rule(self, row: moving.Row, spec: str, spilled: tuple[str, ...]) -> Ruling:
         """By the quotes that are held to now: what is in line already waits for no more of them."""
@@ -252,17 +298,23 @@ class _Finding:
             self._context.moving.rest_us, self.handovers.get(row.id, 1)
         )
 
-    def _open_to(self, row: moving.Row, bounds: Bounds, spilled: tuple[str, ...]) -> Iterable[str]:
+    def _open_to(
+        self, row: moving.Row, bounds: Bounds, spilled: tuple[str, ...], idle: frozenset[str]
+    ) -> Iterable[str]:
         """The idle clusters that its waiting lets it go to: all after a time, at once those its rules have opened."""
         after_us = self._context.moving.idle_after_us
-        is_long = after_us is not None and self._now_us - row.assigned_us >= rest_us(
-            after_us, self.handovers.get(row.id, 1)
-        )
-        if is_long and bounds.pool not in self._sticky:
-            return self.spares
+        if after_us is not None and bounds.pool not in self._sticky and self._is_long(row, after_us):
+            return idle
         own = self._world.pools.get(bounds.pool or "", {})
         wider = {name for pool in spilled for name in self._world.pools.get(pool, {}) if name not in own}
-        return (name for name in self.spares if name in wider)
+        return idle & wider
+
+    def _is_long(self, row: moving.Row, after_us: int) -> bool:
+        """Whether it has waited for so long where it is. An array that was handed over before, and of which tasks were
+        begun where it is now, does not rest again: its other tasks have waited since it came."""
+        if row.is_array and row.attempt > 1 and row.state == State.RUNNING.value:
+            return waited_s(row, self._now_us) * 1_000_000 >= after_us
+        return bool(self._now_us - row.assigned_us >= rest_us(after_us, self.handovers.get(row.id, 1)))
 
 
 def _apply(context: Context, leadership: Leadership, world: World, moves: list[Move]) -> int:
@@ -292,7 +344,7 @@ def _apply_some(context: Context, leadership: Leadership, world: World, moves: d
             changes[job_id] = _change(batch, row, step, cluster_id) | {"plan_hash": kept.verdicts_hash}
             here = world.by_id.get(row.cluster_id)
             went.append((row, here.name if here else "", wanted.to))
-            if wanted.ruling.quoted:
+            if wanted.ruling.quoted and row.started_us is None:  # an array that runs tells nothing about its quote
                 used.append(use_row(job_id, wanted.ruling, wanted.to, cluster_id, now_us=batch.now_us))
         jobs.verdicts_put(batch.tx, bodies, at_us=batch.now_us)
         jobs.job_change(batch.tx, changes)
@@ -304,7 +356,8 @@ def _apply_some(context: Context, leadership: Leadership, world: World, moves: d
 
 
 def _change(batch: Batch, row: jobs.Row, step: Step, cluster_id: str) -> dict[str, Any]:
-    archive(batch, row, step)
+    if row.state == State.ASSIGNED.value or row.attempt == 1:
+        archive(batch, row, step)  # of an array that goes from cluster to cluster, its ranges tell who had what
     batch.event(
         row.id,
         step.event,
