@@ -110,7 +110,7 @@ def test_an_idle_cluster_takes_over_but_not_from_a_sticky_pool(stage: Stage, bus
     assert stage.ended(array)["cluster"] == "idle"
     assert kinds(stage, moving[0])[:3] == ["accepted", "moved", "leased"]
     explained = stage.yard("explain", moving[0], check=True).stdout
-    assert "idle stood idle while it waited" in " ".join(explained.split())
+    assert "idle has room, and it waited" in " ".join(explained.split())
     assert {stage.job(job)["cluster"] for job in (sticky, pinned)} == {"full"}
     busy.end()
     for job in (sticky, pinned):

@@ -27,21 +27,10 @@ def _allowed_bits(graph: Graph, constraint: Constraint) -> int:
     """One bit per node, in canonical order."""
     names, ranks = graph.host_names, graph.rank_numbers
     found = bytearray((len(names) + 7) // 8)
-    for at, shape in enumerate(node_shapes(graph)):
+    for at, shape in enumerate(graph.node_shapes()):
         if constraint.allows(Node(graph.shapes[shape].properties, names[at], ranks[at])):
             found[at >> 3] |= 1 << (at & 7)
     return int.from_bytes(found, "little")
-
-
-def node_shapes(graph: Graph) -> list[int]:
-    """The shape of each node, in canonical order."""
-    lists: list[list[int]] = []
-    for index, shape in enumerate(graph.shapes):
-        if shape.type == "node":
-            lists.append([index])
-        else:
-            lists.append([number for child, count in shape.children for number in lists[child] * count])
-    return lists[-1] or [graph.root]
 
 
 @dataclass

@@ -49,6 +49,7 @@ class Loops:
         self._looked: tuple[int, int] | None = None  # the versions of world and access at the last look at what waits
         self._rest_until = self._look_at = self._enforce_at = 0.0
         self._mover = moving.Mover()
+        self._moving_from = 0.0
         self._move_after_s = float("inf")  # at most so long after this look; said once, as another server may lead
         self._tokens = TokenCare()
 
@@ -147,6 +148,7 @@ class Loops:
         await self._yard.in_thread(self._upkeep_now)
 
     def _upkeep_now(self) -> None:
+        began = time.monotonic()
         context, leadership = self._yard.context, self._leadership
         if not leadership.take(context):
             return
@@ -163,18 +165,23 @@ class Loops:
         self._tend_tokens()
         routed = self._route_now()
         promoted = self._enforce_now() + places.promote(context, leadership, self._tokens)
-        moved += self._move_now()  # last: what waits comes before who waits somewhere already
+        moved += self._move_now(began)  # last: what waits comes before who waits somewhere already
         if moved or lost or routed or promoted:
             log.info("upkeep", moved=moved, lost=lost, routed=routed, promoted=promoted)
         if time.monotonic() >= self._clean_at:
             self._clean_now()
 
-    def _move_now(self) -> int:
-        """Where something moved, more may soon, as an array does from cluster to cluster: for a fifth of the time."""
+    def _move_now(self, round_began: float) -> int:
+        """For at most a fifth of the time. Where something moved, more may soon, as an array does from cluster to
+        cluster: then the next round comes early, as far as rounds take no more than a fifth of the time."""
         began = time.monotonic()
+        if began < self._moving_from:
+            return 0
         moved = self._mover.look(self._yard.context, self._leadership)
+        over = time.monotonic()
+        self._moving_from = over + 4 * (over - began)
         if moved:
-            self._move_after_s = max(MOVED_S, 5 * (time.monotonic() - began))
+            self._move_after_s = max(MOVED_S, 4 * (over - round_began))
         return moved
 
     def _tend_tokens(self) -> None:

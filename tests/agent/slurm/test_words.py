@@ -16,7 +16,7 @@ from switchyard.agent.backends import Setting, marker
 from switchyard.agent.backends.slurm import command
 from switchyard.agent.backends.slurm.caller import Caller, NoAnswer
 from switchyard.agent.backends.slurm.excluded import excluded
-from switchyard.agent.backends.slurm.nodes import Node
+from switchyard.agent.backends.slurm.nodes import Node, graph_of
 from switchyard.agent.backends.slurm.options import refusal
 from switchyard.agent.backends.slurm.output import SharedFiles
 from switchyard.agent.backends.slurm.quoting import cost_of, read_problem, read_start
@@ -304,18 +304,18 @@ def test_a_site_without_a_file_and_with_one(tmp_path: Path) -> None:
         ({"properties": ["^fast"]}, "n1"),
         ({"or": [{"properties": ["fast"]}, {"hostlist": ["n[3-4]"]}]}, "n2"),
         ({"not": [{"ranks": ["0-1"]}]}, "n[1-2]"),
-        ({"properties": ["partition/debug"]}, "n[1,3-4]"),
+        ({"properties": ["slow"]}, "n[1-2,4]"),
         ({"properties": ["nowhere"]}, "n[1-4]"),
     ],
 )
 def test_nodes_that_a_constraint_rules_out_are_named(constraints: dict[str, Any] | None, ruled_out: str) -> None:
-    nodes = [
-        Node(name=f"n{i}", cores=4, features=("fast",) if i == 1 else (), partitions=("debug",) if i == 2 else ())
-        for i in range(1, 5)
-    ]
+    kinds = {1: ("fast",), 2: (), 3: ("slow",), 4: ()}  # in the graph n2 and n4 come together: they are alike
+    nodes = [Node(name=f"n{i}", cores=4, features=kinds[i]) for i in kinds]
+    graph, names = graph_of(nodes, where="here"), {node.name for node in nodes}
     demand = {"version": 1, "resources": [], "attributes": {"system": {"constraints": constraints}}}
     spec = JobSpec(["true"], demand=demand)
-    assert excluded(spec, nodes) == ruled_out
+    assert excluded(spec, graph, names) == ruled_out
     words = command.resource_words(spec, partition="", account="", excluded=ruled_out)
     assert words[2:] == ([f"--exclude={ruled_out}"] if ruled_out else [])
-    assert excluded(JobSpec(["true"]), nodes) == ""
+    assert excluded(JobSpec(["true"]), graph, names) == ""
+    assert excluded(spec, graph, {"other"}) == ""

@@ -119,3 +119,15 @@ def test_a_refusal_names_who_asked_for_the_pool(yard: Yard) -> None:
         yard.ask(project="a", array="0-1")
     with pytest.raises(UnknownName, match="which the request asks for"):
         yard.ask(tokens={"missing": 1})
+
+
+def test_what_rules_let_run_at_once_bounds_what_an_array_needs(yard: Yard) -> None:
+    yard.pool("matlab", 3)
+    value = {"max_parallelism": 2}
+    attributes.put(yard.context, ADMIN, "workflow-execution-config", Scope(project="a"), value, condition=FIRST)
+    array = a_request(tokens={"matlab": 1}, array="0-149", project="a")
+    assert yard.submits.plan(ADMIN, array).outcome == "assign"
+    job = yard.submit(array).id
+    assert yard.row(job).reason == "waits for tokens: matlab 2"
+    yard.round()
+    assert (yard.states([job]), yard.held("matlab")) == (["ASSIGNED"], 2)

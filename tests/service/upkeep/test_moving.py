@@ -38,7 +38,7 @@ def test_an_idle_cluster_takes_over_what_waits_elsewhere_for_long(rig: Rig) -> N
     assert [lease.fence for lease in idle.lease()] == [2]
     assert rig.kinds(job) == ["accepted", "moved", "leased"]
     said = jobs.job_events(rig.context, ADMIN, job, after=0, limit=9).items[1]
-    assert (said.cluster, said.reason) == ("idle", "idle stood idle while it waited 30 s at full")
+    assert (said.cluster, said.reason) == ("idle", "idle has room, and it waited 30 s at full")
 
 
 def test_no_more_is_taken_than_there_is_room_for_and_the_first_in_line_go_first(rig: Rig) -> None:

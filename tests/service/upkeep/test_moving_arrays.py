@@ -101,9 +101,13 @@ def test_an_array_that_is_begun_rests_no_longer_for_what_was_before(rig: Rig) ->
         say(full, free_cores=8)
         say(idle, free_cores=8)
         moved += mover.look(rig.context, rig.leader)
-    assert len((idle if rig.job(job).cluster == "idle" else full).lease(1)) == 1
-    for expected in (1, 0, 0, 1):  # at once; there nobody begins a task, so it waits as any other
+    here, other = (idle, full) if rig.job(job).cluster == "idle" else (full, idle)
+    assert len(here.lease(1)) == 1
+    attempt = rig.row(job).attempt
+    # It stays while there is room for more; then it goes at once; there nobody begins a task: it waits as any other.
+    for free, expected in ((8, 0), (0, 1), (8, 0), (8, 0), (8, 1)):
         wait(rig, 10, full, idle)
-        say(full, free_cores=8)
-        say(idle, free_cores=8)
+        say(here, free_cores=free)
+        say(other, free_cores=8)
         assert mover.look(rig.context, rig.leader) == expected
+    assert rig.row(job).attempt == attempt + 1, "the last one alone makes a new attempt: nobody had begun it there"

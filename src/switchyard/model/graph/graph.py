@@ -183,6 +183,16 @@ class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
             return [f"node{number}" for number in range(self.nodes)]
         return names_of(parse_hosts(self.hosts))
 
+    def node_shapes(self) -> list[int]:
+        """The shape of each node, in canonical order."""
+        lists: list[list[int]] = []
+        for index, shape in enumerate(self.shapes):
+            if shape.type == "node":
+                lists.append([index])
+            else:
+                lists.append([number for child, count in shape.children for number in lists[child] * count])
+        return lists[-1] or [self.root]
+
     @cached_property
     def rank_numbers(self) -> list[int]:
         """The nodes by rank, in canonical order."""

@@ -152,7 +152,7 @@ class Submit:
             self._or_waiting(decided, lane_for(admitted, decided.seed), needs),
             engine=engine,
             hints=advice(ask, world, ruling.ruling, chosen, policy)
-            or token_hints(self._context, needs, at_once=tasks_at_once(admitted.request)),
+            or token_hints(self._context, needs, at_once=tasks_at_once(admitted)),
             quotes=list(chosen.quoted),
             policy=policy,
         )

@@ -10,7 +10,6 @@ import msgspec
 from switchyard.errors import BadRequest, UnknownName
 from switchyard.model.attributes import JobPolicy
 from switchyard.model.idset import IdSet, parse_array
-from switchyard.model.job import JobRequest
 from switchyard.policy.admit import Admitted
 from switchyard.service.context import Context
 
@@ -48,14 +47,16 @@ def _who_says(admitted: Admitted, namespace: str) -> str:
 
 
 def needs_of_request(admitted: Admitted) -> dict[str, int]:
-    return {namespace: units * tasks_at_once(admitted.request) for namespace, units in admitted.draft.tokens.items()}
+    return {namespace: units * tasks_at_once(admitted) for namespace, units in admitted.draft.tokens.items()}
 
 
-def tasks_at_once(request: JobRequest) -> int:
-    if request.array is None:
+def tasks_at_once(admitted: Admitted) -> int:
+    """As many as the job and its rules let run."""
+    if admitted.request.array is None:
         return 1
-    indexes, most = parse_array(request.array)
-    return len(indexes) if most is None else min(len(indexes), most)
+    indexes, most = parse_array(admitted.request.array)
+    bounds = [len(indexes), *(each for each in (most, admitted.draft.parallel_max) if each is not None)]
+    return min(bounds)
 
 
 def needs_of(tokens: str | None, array: str | None, array_max: int | None) -> dict[str, int]:

@@ -112,7 +112,7 @@ class Mover:
         self._turn = 0
 
     def look(self, context: Context, leadership: Leadership) -> int:
-        """One bounded look; how many moved. Costs two small queries while nobody is idle or nothing waits."""
+        """One bounded look; how many moved. Costs two small queries while nobody has room or nothing waits."""
         self._turn += 1
         world = context.snapshots.world
         with context.database.read() as tx:
@@ -244,7 +244,8 @@ class _Finding:
         open_to = [name for name in open_to if self._fits_now(row, spec, name, by=bounds.engine)]
         if (to := taker(ruling, open_to, seed=row.id)) is not None:
             in_line_s = (self._now_us - row.assigned_us) // 1_000_000
-            said = f"{to} stood idle while it waited {in_line_s} s at {here}"
+            waited = "its tasks wait" if row.is_array else f"it waited {in_line_s} s"
+            said = f"{to} has room, and {waited} at {here}"
             self.moves.append(Move(row.id, row.fence, ruling, to, said))
             spare = self.spares[to]
             self.spares[to] = spare.less(**needs, count=spare.fitting(**needs) if row.is_array else 1)
@@ -256,6 +257,14 @@ class _Finding:
         if found is not None and found.to not in self._sooner:
             self._sooner.add(found.to)
             self.moves.append(Move(row.id, row.fence, ruling, found.to, found.reason))
+
+    def _has_room_here(self, row: moving.Row) -> bool:
+        """By what its cluster said since it came."""
+        snapshots = self._context.snapshots
+        spare = Spare.of(snapshots.load_of(row.cluster_id))
+        has_told = snapshots.told_of(row.cluster_id) > row.assigned_us
+        needs = {"cores": row.cores, "gpus": row.gpus, "memory_bytes": row.memory_bytes}
+        return spare is not None and has_told and spare.holds(**needs)
 
     def _having(self, *, cores: int, gpus: int, memory_bytes: int) -> frozenset[str]:
         """Who has room for so much: asked once for many that ask for the same."""
@@ -311,8 +320,10 @@ class _Finding:
 
     def _is_long(self, row: moving.Row, after_us: int) -> bool:
         """Whether it has waited for so long where it is. An array that was handed over before, and of which tasks were
-        begun where it is now, does not rest again: its other tasks have waited since it came."""
-        if row.is_array and row.attempt > 1 and row.state == State.RUNNING.value:
+        begun where it is now, does not rest again once there is no room for more: its other tasks have waited since it
+        came."""
+        is_begun = row.is_array and row.attempt > 1 and row.state == State.RUNNING.value
+        if is_begun and not self._has_room_here(row):
             return waited_s(row, self._now_us) * 1_000_000 >= after_us
         return bool(self._now_us - row.assigned_us >= rest_us(after_us, self.handovers.get(row.id, 1)))
 
@@ -356,13 +367,17 @@ def _apply_some(context: Context, leadership: Leadership, world: World, moves: d
 
 
 def _change(batch: Batch, row: jobs.Row, step: Step, cluster_id: str) -> dict[str, Any]:
-    if row.state == State.ASSIGNED.value or row.attempt == 1:
-        archive(batch, row, step)  # of an array that goes from cluster to cluster, its ranges tell who had what
+    # An array that goes from cluster to cluster while its tasks are begun makes no new attempt each time: its ranges
+    # tell who had what, and a job may make only so many.
+    is_new = row.state == State.ASSIGNED.value or row.attempt == 1
+    attempt = step.life.attempt if is_new else row.attempt
+    if is_new:
+        archive(batch, row, step)
     batch.event(
         row.id,
         step.event,
         state=step.life.state.value,
-        attempt=step.life.attempt,
+        attempt=attempt,
         fence=step.life.fence,
         cluster_id=cluster_id,
         reason=step.reason,
@@ -372,7 +387,7 @@ def _change(batch: Batch, row: jobs.Row, step: Step, cluster_id: str) -> dict[st
         "state": step.life.state.value,
         "reason": "",
         "cluster_id": cluster_id,
-        "attempt": step.life.attempt,
+        "attempt": attempt,
         "fence": step.life.fence,
         "assigned_us": batch.now_us,
     }

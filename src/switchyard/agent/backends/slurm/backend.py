@@ -274,6 +274,7 @@ class SlurmBackend:
             self._drop(handed)
             raise PolicyRefused(f"It was not submitted: {problem}")
         account = self._account_of(lease)
+        excluded = self._cluster.excluded_for(spec_of(lease))  # before anything is written down: it may be refused
         handed = replace(handed, account=account.name if account else "")
         partition = lease.native_queue or self._setting.site.queues.get(lease.queue, "")
         folder = self._files.folder(name)
@@ -286,7 +287,7 @@ class SlurmBackend:
             partition=partition,
             account=self._site.account,
             base=handed.base,
-            excluded=self._cluster.excluded_for(spec_of(lease)),
+            excluded=excluded,
         )
         self._clear_since.pop(name, None)
         self._looked.pop(name, None)

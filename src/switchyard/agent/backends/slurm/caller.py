@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from switchyard.agent.site import SlurmSite, is_ssh
 from switchyard.errors import Unavailable
@@ -90,7 +89,8 @@ class Caller:
     def call(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float | None = None) -> Said:
         """Run it to its end. Raises NoAnswer when it takes too long; what it started is ended too."""
         bound_s = timeout_s or self._site.timeout_s
-        if self._site.conf and not self._prefix and not Path(self._site.conf).exists():
+        # Not a Path's `exists`, which raises where it may not look.
+        if self._site.conf and not self._prefix and not os.path.exists(self._site.conf):  # noqa: PTH110
             # Slurm's own commands would look for it until they are ended.
             raise Unavailable(f"{self._site.conf} is not there.", next_step="Name this cluster's slurm.conf as `conf`.")
         begun = time.monotonic()

@@ -93,7 +93,8 @@ class Cluster:
         """The nodes that the job's own constraint rules out; asked for only if it has one."""
         if not constraint_of(spec):
             return ""
-        return excluded(spec, self._nodes or read_nodes(self._caller.ask(command.show_nodes())))
+        nodes = self._nodes or read_nodes(self._caller.ask(command.show_nodes()))
+        return excluded(spec, self.graph, {node.name for node in nodes})
 
     def look(self) -> bool:
         """Ask for all that changes seldom; true: the graph is another."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
-from switchyard.agent.backends.slurm.nodes import Node
 from switchyard.errors import PolicyRefused
-from switchyard.model.constraint import Node as Seen
-from switchyard.model.constraint import read_constraint
+from switchyard.model.constraint import Node, read_constraint
+from switchyard.model.graph import Graph
 from switchyard.model.hostlist import compress
 from switchyard.model.job import JobSpec
 
@@ -21,13 +20,16 @@ def constraint_of(spec: JobSpec) -> Any:
     return (attributes.get("system") or {}).get("constraints")
 
 
-def excluded(spec: JobSpec, nodes: Iterable[Node]) -> str:
-    """As Slurm writes lists of hosts."""
+def excluded(spec: JobSpec, graph: Graph, names: Collection[str]) -> str:
+    """As Slurm writes lists of hosts; by the graph that the server matched. `names`: the nodes that Slurm has, for a
+    graph that a person wrote may have others."""
     constraint = read_constraint(constraint_of(spec), where="attributes.system.constraints")
     if constraint is None:
         return ""
-    seen = ((node.name, Seen(node.properties, node.name, rank)) for rank, node in enumerate(nodes))
-    found = compress(name for name, node in seen if not constraint.allows(node))
+    nodes = zip(graph.host_names, graph.rank_numbers, graph.node_shapes(), strict=True)
+    seen = (Node(graph.shapes[shape].properties, host, rank) for host, rank, shape in nodes)
+    ruled_out = {node.host for node in seen if node.host in names and not constraint.allows(node)}
+    found = compress(sorted(ruled_out, key=lambda name: (len(name), name)))
     if len(found) > CHARS_MAX:
         raise PolicyRefused(f"Its constraint ({constraint}) rules out more nodes than Slurm can be told by name.")
     return found

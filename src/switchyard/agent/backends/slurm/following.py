@@ -172,6 +172,7 @@ class Following:
         }
         elsewhere = [handle for handle, verdict in verdicts.items() if verdict is Verdict.ANOTHER]
         self._others = {handle: start.native for handle in elsewhere if (start := signs[handle].start)}
+        verdicts |= dict.fromkeys(elsewhere, Verdict.WAIT)
         for handle, other in self._find_others(every).items():
             verdicts[handle] = judge_another(rows[handle], other, signs[handle], is_settled=handle in settled)
             rows[handle] = other or rows[handle]
@@ -187,8 +188,11 @@ class Following:
     def _find_others(self, every: Mapping[str, Facts]) -> dict[str, Facts | None]:
         """What became of the starts under other numbers: a submit that was given up, and arrived after all."""
         others = {handle: handle_of(native, split_handle(handle)[1]) for handle, native in self._others.items()}
-        known = {**(self._accounts([each for each in others.values() if each not in every]) or {}), **every}
-        return {handle: known.get(other) for handle, other in others.items()}
+        asked = [each for each in others.values() if each not in every]
+        told = self._accounts(asked) if self._has_accounts() else {}
+        known = {**(told or {}), **every}
+        # Accounts that give no answer may know them: those wait.
+        return {handle: known.get(other) for handle, other in others.items() if told is not None or other in known}
 
     def _withdrawn(self, handles: Collection[str], signs: Mapping[str, Signs]) -> set[str]:
         """Those that will not begin any more: a node may still come to launch what its controller has given up."""

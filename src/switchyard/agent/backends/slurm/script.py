@@ -40,15 +40,20 @@ if ! {{ true >"$folder/started$task"; }} 2>/dev/null && [ -e "$folder/started$ta
     exit {rerun}
 fi
 set +C
-note started "$native ${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME{noted}"
+noted=
+{reserve}note started "$native ${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME$noted"
 {place}
 {run}
 """
 ALONE = "exec env -- {environment} {command}"
+# Made before the command runs: a disk that is full at its end has no place for a new file, and an empty one says that.
+RESERVE = """\
+{{ true >"$folder/ending$task"; }} 2>/dev/null && noted=' {word}'
+"""
 NOTED = """\
 env -- {environment} {command}
 code=$?
-note exit "$code"
+note exit "$code" || mv "$folder/ending$task" "$folder/exit$task"
 exit "$code\""""
 
 
@@ -83,7 +88,7 @@ def script_of(
         name=name,
         folder=quote(folder),
         rerun=RERUN_CODE,
-        noted=f" {NOTES_END}" if is_noted else "",
+        reserve=RESERVE.format(word=NOTES_END) if is_noted else "",
         place=place,
         run=(NOTED if is_noted else ALONE).format(
             environment=" ".join(environment),
