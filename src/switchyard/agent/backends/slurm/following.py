@@ -145,13 +145,14 @@ class Following:
         rows = {handle: every[handle] for handle in followed if handle in every}
         rows |= self._completed(rows)
         lost = self._vanished(followed, rows, begun)
+        looking = Cost.until_now() - spent  # without what each end costs once, however often is looked
         doubted = self._judge(rows, every, begun)
         self.view = View(begun, rows, lost, doubted)
         is_new = (rows, lost, doubted) != (before.facts, before.lost, before.doubted)
         # One slow answer is a controller that hung; a queue that is slow to list is so each time.
         cost = Cost.until_now() - spent
         slow_s, self._took_s = min(cost.took_s, self._took_s), cost.took_s
-        pause_s = self._budget.spend(cost.cpu_s, time.monotonic())
+        pause_s = self._budget.spend(looking.cpu_s, time.monotonic())
         return is_new, max(self._site.poll_s, slow_s * SLOW_SHARE, pause_s)
 
     def native_of(self, handle: str) -> str:
