@@ -8,7 +8,6 @@ import msgspec
 
 from switchyard.model.access import Role
 from switchyard.model.cluster import Health
-from switchyard.model.idset import IdSet
 from switchyard.model.job import JobSpec, State
 from switchyard.model.lifecycle import FINAL
 from switchyard.model.queue import Standing
@@ -29,7 +28,7 @@ from switchyard.service.submit.bounds import Bounds, decode_bounds, rule_within
 from switchyard.service.submit.demands import demand_of_spec
 from switchyard.service.submit.limits import QUEUE
 from switchyard.service.submit.selecting import select_or_hold
-from switchyard.service.token.needs import needs_of_row
+from switchyard.service.token.needs import needs_of_row, tasks_at_once_of_row
 from switchyard.service.token.standing import in_line, token_hints, token_notes
 from switchyard.service.upkeep.patience import is_held_back, waited_s
 from switchyard.service.upkeep.queues import standing
@@ -66,7 +65,11 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
             advice(ask, world, ruling, chosen, policy) if is_stuck else [],
             besides=[
                 *_of_queue(row, place),
-                *(token_hints(context, needs_of_row(row), line=line, at_once=_at_once(row)) if line else []),
+                *(
+                    token_hints(context, needs_of_row(row), line=line, at_once=tasks_at_once_of_row(row))
+                    if line
+                    else []
+                ),
             ],
         ),
         notes=[
@@ -104,12 +107,6 @@ def _hints(ways: list[str], *, besides: list[str]) -> list[str]:
     if not needed:
         return ways
     return [f"{way} and {needed}" for way in ways] or [needed]
-
-
-def _at_once(row: jobs.Row) -> int:
-    """How many tasks of an array may run at once."""
-    total = 1 if row.array is None else len(IdSet.parse(row.array))
-    return total if row.array_max is None else min(total, row.array_max)
 
 
 def _of_queue(row: jobs.Row, place: Standing | None) -> list[str]:

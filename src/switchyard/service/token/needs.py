@@ -47,7 +47,10 @@ def _who_says(admitted: Admitted, namespace: str) -> str:
 
 
 def needs_of_request(admitted: Admitted) -> dict[str, int]:
-    return {namespace: units * tasks_at_once(admitted) for namespace, units in admitted.draft.tokens.items()}
+    if not admitted.draft.tokens:
+        return {}
+    at_once = tasks_at_once(admitted)
+    return {namespace: units * at_once for namespace, units in admitted.draft.tokens.items()}
 
 
 def tasks_at_once(admitted: Admitted) -> int:
@@ -55,22 +58,25 @@ def tasks_at_once(admitted: Admitted) -> int:
     if admitted.request.array is None:
         return 1
     indexes, most = parse_array(admitted.request.array)
-    bounds = [len(indexes), *(each for each in (most, admitted.draft.parallel_max) if each is not None)]
-    return min(bounds)
+    return _at_once(indexes, most, admitted.draft.parallel_max)
 
 
-def needs_of(tokens: str | None, array: str | None, array_max: int | None) -> dict[str, int]:
-    """What a job holds while it lives: of an array as much as its tasks can use at once."""
-    if not tokens:
-        return {}
-    at_once = 1 if array is None else len(IdSet.parse(array))
-    at_once = at_once if array is None or array_max is None else min(at_once, array_max)
-    needs = msgspec.json.decode(tokens, type=dict[str, int])
-    return {namespace: units * at_once for namespace, units in needs.items()}
+def tasks_at_once_of_row(row: Any) -> int:
+    """The same of a stored job, whose `array_max` has its rules in it."""
+    return 1 if row.array is None else _at_once(IdSet.parse(row.array), row.array_max)
+
+
+def _at_once(indexes: IdSet, *bounds: int | None) -> int:
+    return min([len(indexes), *(bound for bound in bounds if bound is not None)])
 
 
 def needs_of_row(row: Any) -> dict[str, int]:
-    return needs_of(row.tokens, row.array, row.array_max)
+    """What a job holds while it lives: of an array as much as its tasks can use at once."""
+    if not row.tokens:
+        return {}
+    at_once = tasks_at_once_of_row(row)
+    needs = msgspec.json.decode(row.tokens, type=dict[str, int])
+    return {namespace: units * at_once for namespace, units in needs.items()}
 
 
 def why_tokens(needs: Mapping[str, int]) -> str:

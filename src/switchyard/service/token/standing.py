@@ -36,7 +36,7 @@ class InLine:
 def in_line(context: Context, tx: Tx, row: Any) -> InLine | None:
     """As the leader would take them now, but for whose turn it is among projects that have had equally many; none: the
     job waits for no token."""
-    if not _lacks(row):
+    if not context.tokens.pools.is_enforced or not _lacks(row):
         return None
     rows = job_tokened(tx, after="", limit=LINE_MAX + 1)
     pools = needs_of_row(row).keys()
