@@ -246,15 +246,16 @@ def test_a_cluster_shows_what_is_known_with_age_and_source(stage: Stage) -> None
 
 def test_the_site_s_file_is_read_again_and_a_broken_one_changes_nothing(stage: Stage) -> None:
     site = stage.folder / "site.yaml"
-    before = site.read_text()
+    before, log = site.read_text(), stage.folder / "agent-a-agent.log"
+    syncs = log.read_text().count("event=synced")
     site.write_text("cost_per_node_hour: 6\nsite: north\nhas_tape: true\n")
     until(lambda: state_of(stage, "a")["cost_per_node_hour"] == 6, SOON_S, "the agent says the new cost")
     site.write_text("cost_per_node_hour: [")
-    log = stage.folder / "agent-a-agent.log"
     until(lambda: "event=state-file" in log.read_text(), SOON_S, "the agent says that it cannot read the file")
     assert state_of(stage, "a")["cost_per_node_hour"] == 6
     site.write_text(before)
     until(lambda: state_of(stage, "a")["cost_per_node_hour"] == 5, SOON_S, "and the old one again")
+    assert log.read_text().count("event=synced") == syncs, "it is a word, and not all that the agent holds"
 
 
 def test_by_hand_wins_over_the_agent_until_taken_away(stage: Stage) -> None:

@@ -111,6 +111,7 @@ class Poller:
         self._short = threading.Lock()
         self._parked: Offer | None = None  # what the parked poll that is under way offers
         self._is_given_up = False  # the parked poll was aborted by us
+        self._told: dict[str, Scalar] | None = None  # the values that the server heard last
         self._session = 0
         self._is_session_good = False
         self._needs_sync = True
@@ -145,12 +146,13 @@ class Poller:
     def talk(self) -> bool:
         """Send what there is to say, asking for work if the park does not. False: there was nothing to say."""
         with self._short:
-            if self._quoting is not None and self._is_session_good and (quotes := self._quoting.take()):
-                self._quote(quotes)
-                return True
-            letter = self._outbox.next() if self._is_session_good else None
-            if letter is None:
+            if not self._is_session_good:
                 return False
+            if self._quoting is not None and (quotes := self._quoting.take()):
+                return self._say(quotes)  # by themselves, and first: somebody waits for them
+            letter = self._outbox.next()
+            if letter is None:
+                return self._offer().load.values != self._told and self._say()
             parked = self._parked
             may_ask = not self._needs_sync and (parked is None or parked.want == 0) and bool(letter.reports)
             offer = self._offer()
@@ -171,17 +173,18 @@ class Poller:
                 raise
         return True
 
-    def _quote(self, quotes: list[QuoteGiven]) -> None:
-        """By themselves, and first: somebody waits for them. What gets lost on the way is asked for again."""
+    def _say(self, quotes: Sequence[QuoteGiven] = ()) -> bool:
+        """How the cluster stands, and these: what gets lost on the way is asked for, or said, again."""
         sent, offer = self._session, self._offer()
         poll = self._poll(Offer(0, offer.room, offer.load), quotes=quotes)
         try:
             self._take(self._post(self._talk, poll))
         except BadRequest as exc:
-            log.error(line("quotes-refused", quotes=len(quotes), error=exc.detail))
+            log.error(line("not-taken", quotes=len(quotes), values=len(offer.load.values), error=exc.detail))
         except YardError as exc:
             self._lost(exc, sent, asked=False)
             raise
+        return True
 
     @property
     def look_s(self) -> float | None:
@@ -189,13 +192,16 @@ class Poller:
         return self._outbox.look_s
 
     def refresh(self) -> None:
-        """Give the parked poll up if it offers less than there is now, or work may have been lost elsewhere."""
+        """Give the parked poll up if it offers less than there is now, or work may have been lost elsewhere.
+
+        Not for less: the sync that follows says all that is held.
+        """
         with self._short:
             parked = self._parked
             if parked is None or self._is_given_up:
                 return
             offer = self._offer()
-            is_new = bool(offer.load.trouble) != bool(parked.load.trouble) or offer.load.values != parked.load.values
+            is_new = bool(offer.load.trouble) != bool(parked.load.trouble)
             if offer.exceeds(parked) or is_new or (self._needs_sync and not offer.load.trouble):
                 self._is_given_up = True
                 self._park.abort()
@@ -258,6 +264,7 @@ class Poller:
         inventory: list[Held] | None = None,
         quotes: Sequence[QuoteGiven] = (),
     ) -> Poll:
+        self._told = offer.load.values
         return Poll(
             incarnation=self._incarnation,
             session=self._session,
@@ -320,6 +327,7 @@ class Poller:
 
     def _lost(self, exc: YardError, sent: int, *, asked: bool, is_ours: bool = False) -> None:
         """No whole answer: what it might have held must be asked for again."""
+        self._told = None
         if isinstance(exc, Resync):
             if sent == self._session:
                 self._is_session_good, self._needs_sync = False, True
