@@ -1,10 +1,11 @@
 """The script that Slurm runs for an attempt: begins once, runs the command, writes down how it ended. Pure text.
 
-`started` is made before the command, and only where there is none. A second start of the same attempt (Slurm requeued
-it, or a submit that was given up arrived late) finds it, leaves its native id in `again` and ends with RERUN_CODE: what
-ran once does not run again. `started` holds the native id, how often Slurm had started it before, the node, and whether
-an `exit` is to follow. All have the task's index after them. The shell does all but the command itself: a thousand
-tasks feel each program more.
+`started` is made before the command, and only where there is none; if there is no room to write into it, the command
+runs all the same. A second start of the same attempt (Slurm requeued it, or a submit that was given up arrived late)
+finds it, leaves its native id in `again` and ends with RERUN_CODE: what ran once does not run again. `started` holds
+the native id, how often Slurm had started it before, the node, and whether an `exit` is to follow. All have the task's
+index after them. The shell does all but the command itself, and opens each file once: a thousand tasks feel each
+program more, and ext4 takes a file that is opened anew, to be written over, to the disk at once.
 
 In the end the shell becomes the command, so that Slurm sees itself how that ends: by a code or by a signal. Not where
 nobody keeps accounts: there the shell waits for it and writes down in `exit` what it knows, a code above 128 for a
@@ -32,16 +33,17 @@ folder={folder}
 task=${{SLURM_ARRAY_TASK_ID:+.$SLURM_ARRAY_TASK_ID}}
 native=${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
 note() {{ printf '%s\\n' "$2" >"$folder/$1$task"; }}
+noted=
 set -C
-if ! {{ true >"$folder/started$task"; }} 2>/dev/null && [ -e "$folder/started$task" ]; then
+{reserve}start="$native ${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME$noted"
+if ! {{ {{ printf '%s\\n' "$start" || true; }} >"$folder/started$task"; }} 2>/dev/null && [ -e "$folder/started$task" ]
+then
     set +C
     note again "$native"
     echo "yard: this was started before; it does not run twice" >&2
     exit {rerun}
 fi
 set +C
-noted=
-{reserve}note started "$native ${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME$noted"
 {place}
 {run}
 """
