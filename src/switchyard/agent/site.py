@@ -35,7 +35,7 @@ class SlurmSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     # the agent's own data folder. Over ssh: a folder there.
     folder: FolderName | None = None
     timeout_s: Seconds = 30.0  # of one command; a paused controller keeps each for its MessageTimeout, usually 10 s
-    poll_s: Seconds = 1.0  # between two looks at the queue while something of ours is in it
+    poll_s: Seconds = 1.0  # between two looks at the queue, at least; right after news a quarter of it
     state_s: Seconds = 10.0  # between two looks at the nodes
     # After a submit that may or may not have arrived, and before a job that is nowhere counts as lost: how long the
     # controller must have answered without knowing of it.

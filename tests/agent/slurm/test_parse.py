@@ -86,6 +86,7 @@ def test_sizes(text: str, size: int | None) -> None:
 
 QUEUE = """\
 3_2|m4rk|COMPLETED|0|yard-arr|1794732424|1794732425|n1|0|root|None|
+4|m4rk|COMPLETED|0|yard-old|1794732123|1794732124|n1|0|root|None|
 1|m4rk|FAILED|1792|yard-one|1794732423|1794732424|n[1-2]|0|root|NonZeroExitCode|
 2|m4rk|RUNNING|0:0|yard-two|1794732423|NONE|n1|3|root|None|
 9|m4rk|PENDING|0:0|yard-big|N/A|N/A||0|root|(ReqNodeNotAvail, UnavailableNodes:n[1-2])|
@@ -99,8 +100,9 @@ a banner of the site
 
 
 def test_the_queue_in_one_answer() -> None:
-    """And no row of it is one that eve wrote into her job's name."""
-    found = {each.handle: each.facts for each in read_queue(QUEUE, prefix="yard-", mark="m4rk")}
+    """And no row of it is one that eve wrote into her job's name, or that nobody asks for any more."""
+    names = {"yard-arr", "yard-one", "yard-two", "yard-big", "yard-of-eve"}
+    found = {each.handle: each.facts for each in read_queue(QUEUE, names, mark="m4rk")}
     assert found == {
         "3_2/yard-arr": Facts(state="COMPLETED", started_s=1794732424, ended_s=1794732425, nodes="n1", reason="None"),
         "1/yard-one": Facts(

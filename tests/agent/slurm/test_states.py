@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.backends.slurm.following import BUSY_SHARE, SPARED_S_MAX, Budget
 from switchyard.agent.backends.slurm.states import RERUN_CODE, TABLE, Facts, status_of
 from switchyard.model.job import Usage
 from switchyard.model.lifecycle import Seen
@@ -143,13 +142,3 @@ def test_what_waits_says_why() -> None:
 def test_a_clock_that_is_ahead_makes_no_negative_ages() -> None:
     assert status_of(ended("COMPLETED", started_s=2000, ended_s=2001), now_s=NOW_S).ago_us == 0
     assert status_of(Facts(state="RUNNING", started_s=2000), now_s=NOW_S).ago_us == 0
-
-
-def test_looking_costs_a_twentieth_of_a_core_in_the_long_run_and_a_short_array_is_followed_closely() -> None:
-    budget, now_s, pauses = Budget(at_s=0.0), 0.0, []
-    for _ in range(100):
-        pauses.append(budget.spend(0.5, now_s))
-        now_s += 1 + pauses[-1]
-    assert not any(pauses[: int(SPARED_S_MAX / 0.5)])
-    assert pauses[-1] == pytest.approx(0.5 * BUSY_SHARE - 1)
-    assert budget.spend(0.5, now_s + 3600) == 0

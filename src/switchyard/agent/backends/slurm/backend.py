@@ -183,7 +183,7 @@ class SlurmBackend:
         self._cancelled.add(native_id)
         handed = self._register.get(name)
         account = find_account(handed.account) if handed and handed.account else None
-        if "_" in native and not ask_queue(self._caller, self._users(), names=[name]):
+        if "_" in native and not ask_queue(self._caller, self._users(), [name]):
             return  # nothing under our name: it is over, and the number may be another's
         said = self._caller.call(self._as(account, command.scancel(native, name)))
         if said.code != 0 and not OVER.search(said.err):
@@ -339,7 +339,7 @@ class SlurmBackend:
             return native
         # Only of the account that it was submitted for: others may call their jobs so, too.
         users = [handed.account] if handed.account else []
-        found = [each.native for each in ask_queue(self._caller, users, names=[name]) if each.name == name]
+        found = [each.native for each in ask_queue(self._caller, users, [name])]
         if not found and self._cluster.has_accounts:
             said = self._caller.ask(command.sacct_by_name([name], user=handed.account, days=FIND_DAYS))
             found = [each.native for each in read_accounts(said, prefix=PREFIX) if each.name == name]

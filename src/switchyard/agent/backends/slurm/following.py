@@ -7,10 +7,9 @@ proves nothing: then all stays as it was last seen.
 
 from __future__ import annotations
 
-import resource
 import secrets
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from switchyard.agent.backends import Status
@@ -19,6 +18,7 @@ from switchyard.agent.backends.slurm.caller import Caller
 from switchyard.agent.backends.slurm.evidence import Signs, Verdict, judge, judge_another, needs_signs, noted
 from switchyard.agent.backends.slurm.notes import read_signs, withdraw
 from switchyard.agent.backends.slurm.output import Files
+from switchyard.agent.backends.slurm.pace import Cost, Pace
 from switchyard.agent.backends.slurm.parse import Found, handle_of, job_of, read_accounts, read_queue, split_handle
 from switchyard.agent.backends.slurm.states import FORGOTTEN, RERUN, Facts
 from switchyard.agent.site import SlurmSite
@@ -26,49 +26,13 @@ from switchyard.errors import YardError
 from switchyard.model.lifecycle import Seen
 
 PREFIX = "yard-"
+NAMES_MAX = 50  # in one question to squeue: they are words of a command
 ACCOUNTS_MAX = 200  # jobs in one question to sacct
 ACCOUNTS_AGAIN_S = 1.0
 ACCOUNTS_LAG_S = 5.0  # sacct is up to three seconds behind the controller
 ACCOUNTS_SHARE = 10  # accounts that gave no answer are left alone for ten times as long as they took for it
 ACCOUNTS_SILENT_S = 60.0  # how long at most they are left alone after they gave no answer
 USAGE_S_MAX = 5.0  # how long an end waits for what the accounts say it used
-# Of a core at most a twentieth goes into asking, in the long run: a queue that takes 1 s to read is read every 20 s.
-# What was not used is spared, so that a short array is followed closely to its end. What a machine that is busy with
-# other things takes longer for costs nobody more, and is no reason to look less often.
-BUSY_SHARE = 20
-SPARED_S_MAX = 2.0  # seconds of a core
-SLOW_SHARE = 1  # and a question is under way for at most half of the time, however little of that is work of ours
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Of a look at the queue: how long it took, and how long a core was busy with it, here and in Slurm's commands."""
-
-    took_s: float = 0.0
-    cpu_s: float = 0.0
-
-    @staticmethod
-    def until_now() -> Cost:
-        """Commands of other threads are counted in: then it seems more than it was, which does no harm."""
-        commands = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return Cost(time.monotonic(), time.thread_time() + commands.ru_utime + commands.ru_stime)
-
-    def __sub__(self, other: Cost) -> Cost:
-        return Cost(self.took_s - other.took_s, self.cpu_s - other.cpu_s)
-
-
-@dataclass(slots=True)
-class Budget:
-    """How long a core may be busy with looking: so much is left, as of a moment."""
-
-    left_s: float = SPARED_S_MAX
-    at_s: float = field(default_factory=time.monotonic)
-
-    def spend(self, cpu_s: float, now_s: float) -> float:
-        """The look is paid for; how long to pause before the next can be."""
-        earned_s = (now_s - self.at_s) / BUSY_SHARE
-        self.left_s, self.at_s = min(SPARED_S_MAX, self.left_s + earned_s) - cpu_s, now_s
-        return max(0.0, -self.left_s * BUSY_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +80,7 @@ class Following:
         self._doubted: dict[str, float] = {}  # ended ones whose end is perhaps not theirs → since when
         self._used: dict[str, float] = {}  # ended ones whose usage is still asked for → since when
         self._others: dict[str, str] = {}  # handle → the number under which it ran
-        self._took_s = 0.0  # the last look
-        self._budget = Budget()
+        self._pace = Pace(site.poll_s)
         self._accounts_at = float("-inf")  # not asked before: a database that hangs must not hold up the queue's news
         self.view = View()
 
@@ -133,10 +96,10 @@ class Following:
             self._missing.clear()
             self._ends.clear()
             self._used.clear()
-            return False, self._site.poll_s
+            return False, self._pace.idle_s
         before, begun, spent = self.view, time.monotonic(), Cost.until_now()
         try:
-            found = ask_queue(self._caller, self._users(), wanted={split_handle(handle)[1] for handle in followed})
+            found = ask_queue(self._caller, self._users(), {split_handle(handle)[1] for handle in followed} - {""})
         except YardError as exc:
             self.view = replace(before, silence=exc.detail)
             self._missing.clear()  # who is missing now was perhaps not missed meanwhile
@@ -149,11 +112,14 @@ class Following:
         doubted = self._judge(rows, every, begun)
         self.view = View(begun, rows, lost, doubted)
         is_new = (rows, lost, doubted) != (before.facts, before.lost, before.doubted)
-        # One slow answer is a controller that hung; a queue that is slow to list is so each time.
-        cost = Cost.until_now() - spent
-        slow_s, self._took_s = min(cost.took_s, self._took_s), cost.took_s
-        pause_s = self._budget.spend(looking.cpu_s, time.monotonic())
-        return is_new, max(self._site.poll_s, slow_s * SLOW_SHARE, pause_s)
+        again_s = self._pace.after(
+            Cost.until_now() - spent,
+            cpu_s=looking.cpu_s,
+            now_s=time.monotonic(),
+            is_new=is_new,
+            is_waiting=any(facts.state == "PENDING" for facts in rows.values()),
+        )
+        return is_new, again_s
 
     def native_of(self, handle: str) -> str:
         """What Slurm calls it: as it was handed over, unless another job of its name was first to begin."""
@@ -290,16 +256,12 @@ class Following:
         return {handle: facts for handle, facts in found.items() if handle in wanted}
 
 
-def ask_queue(
-    caller: Caller, users: Sequence[str], *, names: Sequence[str] = (), wanted: Container[str] | None = None
-) -> list[Found]:
-    """What of ours is in the queue, in rows that nobody else can have written.
-
-    `names`: Slurm is asked for these alone; `wanted`: for all, and these are read.
-    """
+def ask_queue(caller: Caller, users: Sequence[str], names: Collection[str]) -> list[Found]:
+    """What of these names is in the queue, in rows that nobody else can have written."""
     mark = secrets.token_hex(8)
-    said = caller.ask(command.squeue(users, mark=mark, names=names))
-    return list(read_queue(said, prefix=PREFIX, mark=mark, names=wanted))
+    # A controller remembers thousands that have ended; few names are chosen from them there, and not here.
+    said = caller.ask(command.squeue(users, mark=mark, names=names if len(names) <= NAMES_MAX else ()))
+    return list(read_queue(said, names, mark=mark))
 
 
 def _taken_for(verdict: Verdict, facts: Facts, signs: Signs) -> Facts:

@@ -58,17 +58,12 @@ def read_submitted(text: str) -> str | None:
     return numbers[-1] if numbers else None
 
 
-def read_queue(text: str, *, prefix: str, mark: str, names: Container[str] | None = None) -> Iterator[Found]:
-    """Rows of squeue with our mark in them, whose name begins so; of an array's waiting tasks one each.
-
-    `names`: only these. A controller remembers thousands that ended minutes ago, and nobody asks for them any more.
-    """
+def read_queue(text: str, names: Container[str], *, mark: str) -> Iterator[Found]:
+    """Rows of squeue with our mark in them and one of these names; of an array's waiting tasks one each."""
     for line in text.split("\n"):
         number, _, rest = line.partition(f"|{mark}|")
         parts = [number, *rest.split("|")]
-        if len(parts) < len(QUEUE_FIELDS) or not parts[3].startswith(prefix):
-            continue
-        if names is not None and parts[3] not in names:
+        if len(parts) < len(QUEUE_FIELDS) or parts[3] not in names:
             continue
         number, state, ending, name, started, ended, nodes, restarts, _user = parts[:9]
         code, signal = read_wait_status(ending)
