@@ -25,6 +25,9 @@ class Stage(StrEnum):
     SETTLED = "SETTLED"  # the server knows, or wants to hear no more
 
 
+LIVE = (Stage.INTENT, Stage.SUBMITTED, Stage.RUNNING)
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     lease: Lease
@@ -53,7 +56,7 @@ class Attempt:
     @property
     def is_live(self) -> bool:
         """It runs, or is to run."""
-        return self.stage in (Stage.INTENT, Stage.SUBMITTED, Stage.RUNNING)
+        return self.stage in LIVE
 
 
 def task_of(lease: Lease) -> int:

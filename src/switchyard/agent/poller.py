@@ -152,7 +152,7 @@ class Poller:
                 return self._say(quotes)  # by themselves, and first: somebody waits for them
             letter = self._outbox.next()
             if letter is None:
-                return self._offer().load.values != self._told and self._say()
+                return self._state().values != self._told and self._say()
             parked = self._parked
             may_ask = not self._needs_sync and (parked is None or parked.want == 0) and bool(letter.reports)
             offer = self._offer()
@@ -246,14 +246,18 @@ class Poller:
                     Said(Report(*each.key, Seen.RUNNING, native_id=native_name(each.native_id or "")), stamp()),
                 )
 
+    def _state(self) -> Load:
+        """How the cluster stands, with what the site adds."""
+        load = self._runner.load()
+        return msgspec.structs.replace(load, values={**load.values, **self._values()})
+
     def _offer(self) -> Offer:
-        load, room = self._runner.load(), self._runner.room()
+        load, room = self._state(), self._runner.room()
         trouble = self._trouble()[:TROUBLE_MAX]
         live = sum(1 for each in self._journal.attempts() if each.is_live)
         is_full = room is not None and room.cores == 0
         want = 0 if trouble or is_full else max(0, min(self._jobs_max - live, BATCH_MAX))
-        values = {**load.values, **self._values()}
-        return Offer(want, room, msgspec.structs.replace(load, trouble=trouble, values=values))
+        return Offer(want, room, msgspec.structs.replace(load, trouble=trouble))
 
     def _poll(
         self,
