@@ -305,7 +305,12 @@ def test_a_start_that_the_controller_forgot_and_made_again(
         cluster.heal()  # the machine was slow, and its start is saved
     until(lambda: count(logs, UNHEARD) > untold, END_S, "its node could tell nobody of its end")
     cluster.heal_daemons()
-    cluster.run("scontrol", "release", handle.partition("/")[0])
+
+    def is_released() -> bool:
+        cluster.run("scontrol", "release", handle.partition("/")[0], check=False)  # a controller just back may refuse
+        return cluster.field(handle.partition("/")[0], "Priority") != "0"
+
+    until(is_released, END_S, "it may start")
     found = end_of(backend, handle, timeout_s=END_S)
     cluster.heal()
     # As soon as its node is heard, Slurm knows better.

@@ -26,6 +26,7 @@ from switchyard.errors import YardError
 from switchyard.model.lifecycle import Seen
 
 PREFIX = "yard-"
+UNKNOWN_JOB = "Invalid job id specified"  # squeue, of a number that its controller does not know
 NAMES_MAX = 50  # in one question to squeue: they are words of a command
 ACCOUNTS_MAX = 200  # jobs in one question to sacct
 ACCOUNTS_AGAIN_S = 1.0
@@ -99,7 +100,7 @@ class Following:
             return False, self._pace.idle_s
         before, begun, spent = self.view, time.monotonic(), Cost.until_now()
         try:
-            found = ask_queue(self._caller, self._users(), {split_handle(handle)[1] for handle in followed} - {""})
+            found = self._ask_queue(followed)
         except YardError as exc:
             self.view = replace(before, silence=exc.detail)
             self._missing.clear()  # who is missing now was perhaps not missed meanwhile
@@ -120,6 +121,13 @@ class Following:
             is_waiting=any(facts.state == "PENDING" for facts in rows.values()),
         )
         return is_new, again_s
+
+    def _ask_queue(self, followed: Iterable[str]) -> list[Found]:
+        names = {split_handle(handle)[1] for handle in followed} - {""}
+        jobs = {job_of(split_handle(handle)[0]) for handle in followed}
+        # By number alone nobody finds a start under another one.
+        job = jobs.pop() if len(jobs) == 1 and not self._others else ""
+        return ask_queue(self._caller, self._users(), names, job=job)
 
     def native_of(self, handle: str) -> str:
         """What Slurm calls it: as it was handed over, unless another job of its name was first to begin."""
@@ -256,12 +264,15 @@ class Following:
         return {handle: facts for handle, facts in found.items() if handle in wanted}
 
 
-def ask_queue(caller: Caller, users: Sequence[str], names: Collection[str]) -> list[Found]:
-    """What of these names is in the queue, in rows that nobody else can have written."""
+def ask_queue(caller: Caller, users: Sequence[str], names: Collection[str], *, job: str = "") -> list[Found]:
+    """What of these names, and of this number, is in the queue, in rows that nobody else can have written."""
     mark = secrets.token_hex(8)
     # A controller remembers thousands that have ended; few names are chosen from them there, and not here.
-    said = caller.ask(command.squeue(users, mark=mark, names=names if len(names) <= NAMES_MAX else ()))
-    return list(read_queue(said, names, mark=mark))
+    words = command.squeue(users, mark=mark, names=names if len(names) <= NAMES_MAX else (), job=job)
+    said = caller.call(words)
+    if job and said.code != 0 and UNKNOWN_JOB in said.err:
+        return []
+    return list(read_queue(caller.read(words, said), names, mark=mark))
 
 
 def _taken_for(verdict: Verdict, facts: Facts, signs: Signs) -> Facts:
