@@ -51,6 +51,10 @@ ROWS: list[tuple[Facts, Signs, Verdict]] = [
     (said("OUT_OF_MEMORY", 0, 125), NOTHING, UNBEGUN),
     (said("DEADLINE"), NOTHING, UNBEGUN),
     (AT_ONCE, NOTHING, UNBEGUN),
+    # Its controller died while it launched it, and says so only later.
+    (said("NODE_FAIL"), NOTHING, UNBEGUN),
+    (said("NODE_FAIL"), ALONE, S),
+    (said("NODE_FAIL"), OUTPUT, S),
     # What is true of a job that never began.
     (said("FAILED", 1, nodes=""), NOTHING, S),
     (said("FAILED", 0, LAUNCH_SIGNAL), NOTHING, S),
@@ -58,7 +62,8 @@ ROWS: list[tuple[Facts, Signs, Verdict]] = [
     (said("DEADLINE", nodes=""), NOTHING, S),
     (said("CANCELLED", nodes=""), NOTHING, S),
     (said("CANCELLED"), NOTHING, S),
-    *((said(word), NOTHING, S) for word in ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED")),
+    (said("NODE_FAIL", nodes=""), NOTHING, S),
+    *((said(word), NOTHING, S) for word in ("PREEMPTED", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED")),
     *((said(word), NOTHING, S) for word in ("PENDING", "RUNNING", "COMPLETING", "GONE_FISHING")),
     # With accounts: it began, and Slurm alone can tell how it ended.
     (DONE, ALONE, S),

@@ -6,7 +6,9 @@ an end that speaks of the command is believed only with a sign, in the attempt's
 | Slurm says | the script left | it is |
 |---|---|---|
 | no end, or one without a node | anything | as Slurm says |
-| a fault of the cluster's (node failure, preempted, not launched, …) | anything | as Slurm says |
+| a fault of the cluster's (preempted, not launched, …) | anything | as Slurm says |
+| node failure | nothing at all | UNBEGUN: a controller that died while it launched it says so later, too |
+| node failure | anything | as Slurm says |
 | an end of the command | nothing at all | UNBEGUN |
 | COMPLETED, FAILED | a start under another number | ANOTHER: what became of that one |
 | FAILED, by a second start that Slurm knows to be one | a first start | RERUN, unless that began no script |
@@ -44,6 +46,7 @@ NOTES_END = "noted"  # the last word of a start whose script writes down its end
 CLOCKS_S = 1  # by which the clocks of controller and file system may differ
 # Words about the command. The others are the cluster's about itself, and true of what never began.
 OF_THE_COMMAND = frozenset({"COMPLETED", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIMEOUT"})
+NODE_FAIL = "NODE_FAIL"
 BY_EXIT = frozenset({"COMPLETED", "FAILED"})  # words that a script's end makes: an older one's of the same number, too
 
 
@@ -124,7 +127,7 @@ def needs_signs(facts: Facts) -> bool:
         return bool(facts.nodes) and facts.is_at_once
     if facts.state == "FAILED":
         return bool(facts.nodes) and facts.signal != LAUNCH_SIGNAL and facts.reason != RERUN
-    return facts.state == "COMPLETED" or (facts.state in OF_THE_COMMAND and bool(facts.nodes))
+    return facts.state == "COMPLETED" or (facts.state in (*OF_THE_COMMAND, NODE_FAIL) and bool(facts.nodes))
 
 
 def _judge(native: str, facts: Facts, signs: Signs) -> Verdict:

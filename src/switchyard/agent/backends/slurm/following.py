@@ -15,7 +15,15 @@ from dataclasses import dataclass, field, replace
 from switchyard.agent.backends import Status
 from switchyard.agent.backends.slurm import command
 from switchyard.agent.backends.slurm.caller import Caller
-from switchyard.agent.backends.slurm.evidence import Signs, Verdict, judge, judge_another, needs_signs, noted
+from switchyard.agent.backends.slurm.evidence import (
+    NODE_FAIL,
+    Signs,
+    Verdict,
+    judge,
+    judge_another,
+    needs_signs,
+    noted,
+)
 from switchyard.agent.backends.slurm.notes import read_signs, withdraw
 from switchyard.agent.backends.slurm.output import Files
 from switchyard.agent.backends.slurm.pace import Cost, Pace
@@ -285,6 +293,9 @@ def _doubt(handle: str, facts: Facts, verdict: Verdict) -> Status:
     if verdict is Verdict.WAIT:
         return Status(seen=Seen.SUBMITTED, text=facts.state)
     native, word = split_handle(handle)[0], facts.state.lower()
+    if facts.state == NODE_FAIL:
+        reason = f"the cluster says that the node of job {native} failed, and it left no sign that it began"
+        return Status(seen=Seen.LOST, text=facts.state, reason=reason)
     sign = "no sign that it began" if verdict is Verdict.UNBEGUN else "a sign that it began and none of such an end"
     reason = f"the cluster says that job {native} {word}, and it left {sign}: was its number given twice?"
     return Status(seen=Seen.LOST, text=facts.state, reason=reason)
