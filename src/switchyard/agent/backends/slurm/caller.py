@@ -123,10 +123,7 @@ class Caller:
 
     def ask(self, argv: Sequence[str], *, timeout_s: float | None = None) -> str:
         """What a question's command prints. Raises Unavailable when it fails."""
-        return self.read(argv, self.call(argv, timeout_s=timeout_s))
-
-    def read(self, argv: Sequence[str], said: Said) -> str:
-        """What it printed. Raises Unavailable if it failed."""
+        said = self.call(argv, timeout_s=timeout_s)
         if said.code != 0 and not (problem := said.err.strip() or said.text.strip()[:400]):
             tried = shlex.join(self.words(argv))
             raise Unavailable(

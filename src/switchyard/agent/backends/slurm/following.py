@@ -34,7 +34,6 @@ from switchyard.errors import YardError
 from switchyard.model.lifecycle import Seen
 
 PREFIX = "yard-"
-UNKNOWN_JOB = "Invalid job id specified"  # squeue, of a number that its controller does not know
 NAMES_MAX = 50  # in one question to squeue: they are words of a command
 ACCOUNTS_MAX = 200  # jobs in one question to sacct
 ACCOUNTS_AGAIN_S = 1.0
@@ -273,14 +272,14 @@ class Following:
 
 
 def ask_queue(caller: Caller, users: Sequence[str], names: Collection[str], *, job: str = "") -> list[Found]:
-    """What of these names, and of this number, is in the queue, in rows that nobody else can have written."""
+    """What of these names is in the queue, in rows that nobody else can have written. `job`: the number of all."""
     mark = secrets.token_hex(8)
-    # A controller remembers thousands that have ended; few names are chosen from them there, and not here.
-    words = command.squeue(users, mark=mark, names=names if len(names) <= NAMES_MAX else (), job=job)
-    said = caller.call(words)
-    if job and said.code != 0 and UNKNOWN_JOB in said.err:
-        return []
-    return list(read_queue(caller.read(words, said), names, mark=mark))
+    if job and (said := caller.call(command.squeue(users, mark=mark, names=names, job=job))).code == 0:
+        return list(read_queue(said.text, names, mark=mark))
+    # A number that the controller does not know is a failure, in which words ever: the list of all tells it.
+    # It remembers thousands that have ended; few names are chosen from them there, and not here.
+    words = command.squeue(users, mark=mark, names=names if len(names) <= NAMES_MAX else ())
+    return list(read_queue(caller.ask(words), names, mark=mark))
 
 
 def _taken_for(verdict: Verdict, facts: Facts, signs: Signs) -> Facts:
