@@ -44,9 +44,9 @@ SMALL = re.compile("[0-9]{1,3}")  # jobs can write into these files, too
 WITHDRAWN = "withdrawn"  # in the place of a start, by the agent: what is told as lost must not begin after all
 NOTES_END = "noted"  # the last word of a start whose script writes down its end, too
 CLOCKS_S = 1  # by which the clocks of controller and file system may differ
-# Words about the command. The others are the cluster's about itself, and true of what never began.
-OF_THE_COMMAND = frozenset({"COMPLETED", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIMEOUT"})
 NODE_FAIL = "NODE_FAIL"
+# Words about what had begun. The others are the cluster's about itself, and true of what never did.
+OF_THE_BEGUN = frozenset({"COMPLETED", "DEADLINE", "FAILED", NODE_FAIL, "OUT_OF_MEMORY", "TIMEOUT"})
 BY_EXIT = frozenset({"COMPLETED", "FAILED"})  # words that a script's end makes: an older one's of the same number, too
 
 
@@ -127,7 +127,7 @@ def needs_signs(facts: Facts) -> bool:
         return bool(facts.nodes) and facts.is_at_once
     if facts.state == "FAILED":
         return bool(facts.nodes) and facts.signal != LAUNCH_SIGNAL and facts.reason != RERUN
-    return facts.state == "COMPLETED" or (facts.state in (*OF_THE_COMMAND, NODE_FAIL) and bool(facts.nodes))
+    return facts.state == "COMPLETED" or (facts.state in OF_THE_BEGUN and bool(facts.nodes))
 
 
 def _judge(native: str, facts: Facts, signs: Signs) -> Verdict:

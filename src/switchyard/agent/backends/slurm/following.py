@@ -292,11 +292,10 @@ def _doubt(handle: str, facts: Facts, verdict: Verdict) -> Status:
     if verdict is Verdict.WAIT:
         return Status(seen=Seen.SUBMITTED, text=facts.state)
     native, word = split_handle(handle)[0], facts.state.lower()
-    if facts.state == NODE_FAIL:
-        reason = f"the cluster says that the node of job {native} failed, and it left no sign that it began"
-        return Status(seen=Seen.LOST, text=facts.state, reason=reason)
     sign = "no sign that it began" if verdict is Verdict.UNBEGUN else "a sign that it began and none of such an end"
     reason = f"the cluster says that job {native} {word}, and it left {sign}: was its number given twice?"
+    if facts.state == NODE_FAIL:
+        reason = f"the cluster says that the node of job {native} failed, and it left {sign}"
     return Status(seen=Seen.LOST, text=facts.state, reason=reason)
 
 
