@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import threading
@@ -58,13 +59,18 @@ class Peer:
         self.asked: list[Asked] = []
         self._scripts: list[tuple[str, re.Pattern[str], list[Action]]] = []
         self._lock = threading.Lock()
+        self._connections = itertools.count()
         peer = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
+            def setup(self) -> None:
+                super().setup()
+                self.number = next(peer._connections)
+
             def _serve(self) -> None:
-                peer._serve(self)
+                peer._serve(self, self.number)
 
             do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815 — http.server's names
 
@@ -99,7 +105,7 @@ class Peer:
     def asked_for(self, method: str, path: str) -> list[Asked]:
         return [each for each in self.asked if (each.method, each.path) == (method, path)]
 
-    def _serve(self, handler: BaseHTTPRequestHandler) -> None:
+    def _serve(self, handler: BaseHTTPRequestHandler, connection: int) -> None:
         parts = urlsplit(handler.path)
         raw = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         asked = Asked(
@@ -108,7 +114,7 @@ class Peer:
             parse_qs(parts.query),
             {key.lower(): value for key, value in handler.headers.items()},
             json.loads(raw) if raw else None,
-            id(handler),
+            connection,
         )
         with self._lock:
             self.asked.append(asked)
