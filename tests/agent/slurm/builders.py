@@ -1,4 +1,4 @@
-"""Settings of the Slurm backend for tests: short waits, everything else as it comes."""
+"""For tests of the Slurm backend: settings with short waits, and jobs that leave a trace of each start."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 from switchyard.agent.backends import Setting
 from switchyard.agent.site import Site, SlurmSite
+from switchyard.model.poll import Lease
+from tests.agent.builders import a_lease
 from tests.slurm_bed import SlurmCluster
 
 
@@ -21,3 +23,14 @@ def a_slurm_setting(directory: Path, cluster: SlurmCluster, *, clients: Path | N
         site=Site(slurm=SlurmSite(bin=str(clients or cluster.bin), **waits), **more),
         environment={"PATH": os.environ["PATH"], "HOME": str(directory)},
     )
+
+
+def a_job(folder: Path, then: str = "", **spec: Any) -> Lease:
+    """Leaves a line in the folder's ledger each time its command begins."""
+    return a_lease("sh", "-c", f"echo run >> {folder}/ledger; {then or ':'}", **spec)
+
+
+def runs(folder: Path) -> int:
+    """How often commands of `a_job` began."""
+    ledger = folder / "ledger"
+    return len(ledger.read_text().split()) if ledger.exists() else 0

@@ -1,0 +1,168 @@
+"""A controller that lost what it had not saved: numbers given twice, starts forgotten, launches that never went out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from switchyard.agent.accounts import Allow
+from switchyard.agent.backends.slurm.backend import SlurmBackend
+from switchyard.model.job import Native
+from switchyard.model.lifecycle import Seen
+from tests.agent.builders import end_of
+from tests.agent.slurm.builders import a_job, a_slurm_setting, runs
+from tests.processes import until
+from tests.slurm_bed import SlurmBed, SlurmCluster, slurm_version
+from tests.slurm_faults import save_state, saved_ns
+
+END_S = 40.0
+TRIES = 5
+# A node tells once more of an end that no controller heard of, after so long: Slurm's own words, and its own time.
+UNHEARD, RETELL_S = "Retrying job complete", 15.0
+# Up to this version a node tells of an end by the job's number alone; 26.05 adds a name that is given once (SLUID).
+BY_NUMBER_ALONE, NAMED_ANOTHER = (24, 11), "by SLUID but could by job_id"
+# For so long after its start, by the times in the cluster's conf, a job is not missed on its node.
+MISSED_S = 16.0
+pytestmark = pytest.mark.xdist_group("slurm-hand-over")
+
+
+def count(logs: Sequence[Path], text: str) -> int:
+    return sum(log.read_text().count(text) for log in logs)
+
+
+@pytest.fixture
+def healed(slurm: SlurmBed) -> Iterator[SlurmCluster]:
+    yield slurm["beta"]
+    slurm["beta"].heal()
+
+
+def forget_the_last(
+    cluster: SlurmCluster, text: str = "sleep 600", *, then: Callable[[], float] = lambda: 0.0
+) -> float:
+    """Kill the controller with a job running that its saved state does not know: it gives that number again.
+
+    `then` is done while the controller is away; what it says comes back.
+    """
+    for _ in range(TRIES):
+        at_ns = save_state(cluster, END_S)
+        number = cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", text).strip()
+        until(lambda number=number: cluster.field(number, "JobState") == "RUNNING", END_S, "it runs")  # type: ignore[misc]
+        cluster.kill("slurmctld")
+        is_forgotten = saved_ns(cluster) == at_ns
+        said = then() if is_forgotten else 0.0
+        cluster.heal_daemons()
+        if is_forgotten:
+            return said
+        cluster.cancel_all()  # the machine was slow, and the job is saved
+    raise AssertionError("the controller was never too late")
+
+
+def test_a_number_that_was_given_twice_is_never_anothers_end(tmp_path: Path, healed: SlurmCluster) -> None:
+    """Its node still has the first job of that number and may refuse the second, which Slurm calls FAILED, or worse."""
+    backend = SlurmBackend(a_slurm_setting(tmp_path, healed))
+    forget_the_last(healed)
+    found = end_of(backend, backend.submit(a_job(tmp_path)), timeout_s=END_S)
+    if found.seen is Seen.LOST:
+        assert "was its number given twice?" in found.reason
+    assert (found.seen, runs(tmp_path)) in ((Seen.LOST, 0), (Seen.SUCCEEDED, 1)), found
+
+
+def test_the_end_of_the_first_job_of_a_number_is_not_the_end_of_the_second(
+    tmp_path: Path, healed: SlurmCluster
+) -> None:
+    """The first ends while the controller is away, and its node tells of that later, by the number alone: then Slurm
+    calls the second COMPLETED, though its node has not begun it, and never would. A Slurm that sees by a name of the
+    first that it is another's end goes on with the second, which then runs.
+    """
+    gate, backend = tmp_path / "gate", SlurmBackend(a_slurm_setting(tmp_path, healed))
+    node, *others = healed.spec.node_names
+    logs, controllers = [healed.folder / "log" / f"slurmd.{node}.log"], [healed.folder / "log" / "slurmctld.log"]
+    healed.run("scontrol", "update", f"NodeName={','.join(others)}", "State=DRAIN", "Reason=test")
+
+    untold, refused = count(logs, UNHEARD), count(controllers, NAMED_ANOTHER)
+
+    def end() -> float:
+        gate.touch()
+        until(lambda: count(logs, UNHEARD) > untold, END_S, "its node could tell nobody of its end")
+        return time.monotonic() + RETELL_S
+
+    retells_at = forget_the_last(healed, f"while [ ! -e {gate} ]; do sleep 0.05; done", then=end)
+    until(lambda: healed.run("sinfo", "-h", "-n", node, "-o", "%T").strip() == "idle", END_S, "the node is back")
+    # Slurm sends it elsewhere, or ends it, if the node does not launch it within some seconds.
+    until(lambda: time.monotonic() > retells_at - 3, END_S, "the node is about to tell of it once more")
+    healed.pause(f"slurmd/{node}")  # so that it does not refuse the second before
+    handle = backend.submit(a_job(tmp_path))
+
+    def is_taken() -> bool:
+        return healed.field(handle.partition("/")[0], "JobState") == "COMPLETED"
+
+    if slurm_version(healed.spec.root) <= BY_NUMBER_ALONE:
+        until(is_taken, END_S, "Slurm calls it so")
+    else:
+        until(lambda: is_taken() or count(controllers, NAMED_ANOTHER) > refused, END_S, "Slurm takes it or refuses it")
+    if not is_taken():
+        healed.resume(f"slurmd/{node}")
+        found = end_of(backend, handle, timeout_s=END_S)
+        assert (found.seen, runs(tmp_path)) == (Seen.SUCCEEDED, 1), found
+        return
+    found = end_of(backend, handle, timeout_s=END_S)
+    healed.heal()  # and its node reads the launch that was sent to it
+    assert (found.seen, runs(tmp_path)) == (Seen.LOST, 0), found
+    assert "completed, and it left no sign that it began: was its number given twice?" in found.reason
+
+
+@pytest.mark.parametrize(("name", "seen"), [("alpha", Seen.LOST), ("beta", Seen.SUCCEEDED)])
+def test_a_start_that_the_controller_forgot_and_made_again(
+    tmp_path: Path, slurm: SlurmBed, name: str, seen: Seen
+) -> None:
+    """The node has it already, and Slurm cancels it: nobody asked for that. Without accounts its script tells."""
+    cluster = slurm[name]
+    logs = list((cluster.folder / "log").glob("slurmd.*.log"))
+    for number in range(TRIES):
+        folder = tmp_path / str(number)
+        backend = SlurmBackend(a_slurm_setting(folder, cluster, allow=Allow(options=["--hold"])))
+        handle = backend.submit(a_job(folder, "sleep 1", native=Native(options=["--hold"])))
+        at_ns = save_state(cluster, END_S)
+        cluster.run("scontrol", "release", handle.partition("/")[0])
+        until(lambda folder=folder: runs(folder), END_S, "it runs")  # type: ignore[misc]
+        untold = count(logs, UNHEARD)
+        cluster.kill("slurmctld")
+        if saved_ns(cluster) == at_ns:
+            break
+        cluster.heal()  # the machine was slow, and its start is saved
+    until(lambda: count(logs, UNHEARD) > untold, END_S, "its node could tell nobody of its end")
+    cluster.heal_daemons()
+
+    def is_released() -> bool:
+        cluster.run("scontrol", "release", handle.partition("/")[0], check=False)  # a controller just back may refuse
+        return cluster.field(handle.partition("/")[0], "Priority") != "0"
+
+    until(is_released, END_S, "it may start")
+    found = end_of(backend, handle, timeout_s=END_S)
+    cluster.heal()
+    # As soon as its node is heard, Slurm knows better.
+    assert (found.seen, runs(folder)) in ((seen, 1), (Seen.SUCCEEDED, 1)), found
+
+
+def test_a_launch_that_died_with_its_controller_is_lost_and_not_failed(tmp_path: Path, healed: SlurmCluster) -> None:
+    """Slurm saved that it started, and nobody told its node, which comes back without it: a failed node, says Slurm."""
+    node, *others = healed.spec.node_names
+    healed.run("scontrol", "update", f"NodeName={','.join(others)}", "State=DRAIN", "Reason=test")
+    backend = SlurmBackend(a_slurm_setting(tmp_path, healed))
+    healed.kill(f"slurmd/{node}")
+    handle = backend.submit(a_job(tmp_path))
+    number = handle.partition("/")[0]
+    until(lambda: healed.field(number, "JobState") == "RUNNING", END_S, "Slurm has started it")
+    begun_ns = time.time_ns()
+    until(lambda: saved_ns(healed) > begun_ns, END_S, "and saved that")
+    healed.kill("slurmctld")
+    healed.heal_daemons()
+    time.sleep(MISSED_S)
+    healed.kill(f"slurmd/{node}")
+    healed.restart(f"slurmd/{node}")  # a node says what it runs when it comes
+    found = end_of(backend, handle, timeout_s=END_S)
+    assert (found.seen, runs(tmp_path)) == (Seen.LOST, 0), found
+    assert found.reason == f"the cluster says that the node of job {number} failed, and it left no sign that it began"
