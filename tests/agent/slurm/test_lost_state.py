@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from switchyard.agent.accounts import Allow
 from switchyard.agent.backends.slurm.backend import SlurmBackend
 from switchyard.model.job import Native
 from switchyard.model.lifecycle import Seen
-from tests.agent.builders import end_of
+from tests.agent.builders import end_of, status_when
 from tests.agent.slurm.builders import a_job, a_slurm_setting, runs
 from tests.processes import until
 from tests.slurm_bed import SlurmBed, SlurmCluster, slurm_version
@@ -166,3 +167,20 @@ def test_a_launch_that_died_with_its_controller_is_lost_and_not_failed(tmp_path:
     found = end_of(backend, handle, timeout_s=END_S)
     assert (found.seen, runs(tmp_path)) == (Seen.LOST, 0), found
     assert found.reason == f"the cluster says that the node of job {number} failed, and it left no sign that it began"
+
+
+def test_a_task_that_the_site_cancels_as_it_waits_leaves_no_trace_in_slurm(tmp_path: Path, slurm: SlurmBed) -> None:
+    cluster = slurm["alpha"]
+    backend = SlurmBackend(a_slurm_setting(tmp_path, cluster, allow=Allow(options=["--hold"])))
+    lease = replace(a_job(tmp_path, native=Native(options=["--hold"])), lo=0, hi=1)
+    first, second = backend.submit_range([replace(lease, hi=0), replace(lease, lo=1, fence=lease.fence + 1)])
+    native = second.partition("/")[0]
+    cluster.run("scancel", native)
+    status_when(backend, first, lambda status: status.seen is Seen.SUBMITTED and status.text == "PENDING")
+    found = end_of(backend, second, timeout_s=END_S)
+    assert (found.seen, runs(tmp_path)) == (Seen.LOST, 0)
+    assert found.reason == (
+        f"the cluster does not know job {native} any more, and it left no sign that it began; "
+        "it knows others of its array: was it cancelled there?"
+    )
+    cluster.cancel_all()

@@ -115,7 +115,7 @@ class Following:
         every = {each.handle: each.facts for each in found}
         rows = {handle: every[handle] for handle in followed if handle in every}
         rows |= self._completed(rows)
-        lost = self._vanished(followed, rows, begun)
+        lost = self._vanished(followed, rows, begun, arrays={each.name for each in found})
         looking = Cost.until_now() - spent  # without what each end costs once, however often is looked
         doubted = self._judge(rows, every, begun)
         self.view = View(begun, rows, lost, doubted)
@@ -209,8 +209,13 @@ class Following:
         """Did it run long enough for anybody to look at what memory it uses?"""
         return self._has_accounts() and (facts.elapsed_s or 0) > self._sample_s()
 
-    def _vanished(self, followed: Mapping[str, float], rows: dict[str, Facts], begun: float) -> dict[str, str]:
-        """Those that the controller does not know any more: their ends go into `rows`, what is nowhere comes back."""
+    def _vanished(
+        self, followed: Mapping[str, float], rows: dict[str, Facts], begun: float, *, arrays: Collection[str]
+    ) -> dict[str, str]:
+        """Those that the controller does not know any more: their ends go into `rows`, what is nowhere comes back.
+
+        `arrays`: names of which it knows some task.
+        """
         gone = [handle for handle, since in followed.items() if handle not in rows and since < begun]
         self._missing = {handle: self._missing.get(handle, _Missing(begun)) for handle in gone}
         self._ends = {handle: facts for handle, facts in self._ends.items() if handle in followed}
@@ -228,7 +233,11 @@ class Following:
         lost = {handle for handle in settled if handle not in self._ends}
         unbegun = {handle for handle in lost if signs and not signs[handle].is_any}
         lost -= unbegun - self._withdrawn(unbegun, signs or {})
-        return {handle: _why_lost(handle, signs[handle]) for handle in lost if signs}
+        return {
+            handle: _why_lost(handle, signs[handle], is_alone=split_handle(handle)[1] in arrays)
+            for handle in lost
+            if signs
+        }
 
     def _is_settled(self, missing: _Missing, now: float) -> bool:
         if self._has_accounts() and not missing.is_answered:
@@ -299,8 +308,10 @@ def _doubt(handle: str, facts: Facts, verdict: Verdict) -> Status:
     return Status(seen=Seen.LOST, text=facts.state, reason=reason)
 
 
-def _why_lost(handle: str, signs: Signs) -> str:
+def _why_lost(handle: str, signs: Signs, *, is_alone: bool) -> str:
+    """`is_alone`: others of its array are known. Of a task that is cancelled as it waits, Slurm keeps nothing."""
     native = split_handle(handle)[0]
     if signs.start is None:
-        return f"the cluster does not know job {native} any more, and it left no sign that it began"
+        perhaps = "; it knows others of its array: was it cancelled there?" if is_alone else ""
+        return f"the cluster does not know job {native} any more, and it left no sign that it began{perhaps}"
     return f"the cluster does not know job {native} any more; it began, and left no word of its end"
