@@ -48,10 +48,12 @@ def test_an_array_is_waited_for_shown_and_retried(stage: Stage) -> None:
     assert "10 tasks: 8 ok, 2 failed" in stage.yard("show", job, check=True).stdout
     assert "10/10" in stage.yard("ls", "--limit", "3", check=True).stdout
     failed = stage.read("tasks", job, "--state", "failed")
-    assert [(task["index"], task["exit_code"], task["cluster"]) for task in failed] == [
-        (3, 1, "alpha"),
-        (7, 1, "alpha"),
+    assert [(task["index"], task["exit_code"], task["cluster"], task["reason"]) for task in failed] == [
+        (3, 1, "alpha", "exit code 1"),
+        (7, 1, "alpha", "exit code 1"),
     ]
+    rows = stage.yard("tasks", job, check=True).stdout.splitlines()
+    assert (rows[0].split()[-1], rows[4].split()[-3:]) == ("REASON", ["exit", "code", "1"])
     assert stage.yard("tasks", job, "-o", "name", check=True).stdout.split() == [str(n) for n in range(10)]
     again = stage.job(stage.yard("retry", job, "-o", "name", check=True).stdout.strip())
     assert (again["array"], again["retry_of"]) == ("3,7%4", job)

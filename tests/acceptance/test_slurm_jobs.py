@@ -114,6 +114,7 @@ def test_an_array_is_one_native_job_and_each_task_has_its_end(yard: Yard, cluste
     assert yard.stage.ended(job, timeout_s=END_S)["state"] == State.FAILED
     tasks = yard.stage.walk(f"/v1/jobs/{job}/tasks", limit=100)
     assert [(task["index"], task.get("exit_code")) for task in tasks] == [(index, index % 3) for index in range(10, 40)]
+    assert [task.get("reason", "") for task in tasks[:6]] == ["exit code 1", "exit code 2", ""] * 2
     said = yard.slurm[cluster].run("squeue", "-h", "-t", "all", "-o", "%F %j")
     natives = {line.split()[0] for line in said.splitlines() if job in line}
     assert len(natives) == 1, said
@@ -129,6 +130,24 @@ def test_one_task_of_an_array_is_cancelled_alone(yard: Yard) -> None:
     yard.stage.ended(job, timeout_s=END_S)
     tasks = yard.stage.walk(f"/v1/jobs/{job}/tasks", limit=10)
     assert [task["state"] for task in tasks] == ["SUCCEEDED", "CANCELLED"], tasks
+
+
+def test_a_task_that_the_site_ended_alone_says_so(yard: Yard) -> None:
+    alpha, text = yard.slurm["alpha"], "[ $SWITCHYARD_ARRAY_INDEX = 0 ] || sleep 600"
+    job = submit(yard, "--cluster", "alpha", "--array", "0-1", "--", "sh", "-c", text)
+
+    def running() -> str:
+        said = alpha.run("squeue", "-h", "-r", "-t", "RUNNING", "-o", "%F_%K %j").splitlines()
+        return next((row.split()[0] for row in said if job in row and row.split()[0].endswith("_1")), "")
+
+    until(running, END_S, "it has begun")
+    alpha.run("scancel", running())
+    yard.stage.ended(job, timeout_s=END_S)
+    tasks = yard.stage.walk(f"/v1/jobs/{job}/tasks", limit=10)
+    assert [(task["state"], task.get("reason", "")[:24]) for task in tasks] == [
+        ("SUCCEEDED", ""),
+        ("CANCELLED", "cancelled at the cluster"),
+    ]
 
 
 def test_one_task_of_an_array_is_tried_again_alone(yard: Yard) -> None:

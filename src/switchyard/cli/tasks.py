@@ -13,7 +13,13 @@ from switchyard.errors import BadRequest
 from switchyard.model.job import State, Task
 
 LIMIT = 100
-COLUMNS = (Column("TASK", right=True), Column("STATE"), Column("EXIT", right=True), Column("CLUSTER"), Column("NOTE"))
+COLUMNS = (
+    Column("TASK", right=True),
+    Column("STATE"),
+    Column("EXIT", right=True),
+    Column("CLUSTER"),
+    Column("REASON", flexible=True),
+)
 EXAMPLES = """\
   yard tasks 01JCQ0V7                      the first 100
   yard tasks 01JCQ0V7 --all --state failed
@@ -36,7 +42,7 @@ def main(argv: list[str]) -> int:
 
 
 def _row(task: Task) -> list[str]:
-    ending = "cancel requested" if task.cancel_requested and task.state is not State.CANCELLED else ""
+    ending = "cancel requested" if task.cancel_requested and task.state is not State.CANCELLED else task.reason
     return [str(task.index), task.state.value, exit_text(task), task.cluster or "", ending]
 
 

@@ -245,6 +245,7 @@ class Task(Struct, frozen=True, omit_defaults=True):
     fence: int = 0
     cluster: str | None = None
     cancel_requested: bool = False
+    reason: str = ""  # of an end that was no success, or of the last one before it is tried again
 
 
 class Usage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -74,6 +74,14 @@ def _time_from(tx: Tx, seq: int) -> int | None:
     return min(found)[1] if found else None
 
 
+def event_of_tasks(tx: Tx, job_id: str, fences: list[int]) -> list[Row]:
+    """What was said last of the tasks of an array under these fences: fence and reason, the newest last."""
+    query = sa.select(events.c.fence, events.c.reason).where(
+        events.c.job_id == job_id, events.c.kind.like("task-%"), events.c.fence.in_(fences)
+    )
+    return list(tx.execute(query.order_by(events.c.seq)))
+
+
 def event_list(
     tx: Tx, *, job_id: str | None, projects: list[str] | None, reader: str | None = None, after: int, limit: int
 ) -> list[Row]:

@@ -13,7 +13,7 @@ from switchyard.model.access import On, Role
 from switchyard.model.api import CancelMany, JobSelector
 from switchyard.model.job import State
 from switchyard.service.clock import Ids
-from switchyard.service.job import jobs, selected, steer
+from switchyard.service.job import jobs, selected, steer, tasks
 from switchyard.service.rights import Actor
 from switchyard.store.jobs import JobFilter
 from tests.builders import a_request
@@ -156,15 +156,15 @@ def test_jobs_by_ids(rig: Rig) -> None:
 def test_tasks_by_state_in_pages(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     job = submit(rig, array="0-99", hold=True)
     steer.tasks_cancel(rig.context, ADMIN, job, steer.IdSet.parse("3,50-52,98"))
-    monkeypatch.setattr(steer, "TASKS_SCAN_MAX", 40)  # a page ends when it has looked at so many
+    monkeypatch.setattr(tasks, "SCAN_MAX", 40)  # a page ends when it has looked at so many
 
     def walk(*states: State, limit: int) -> list[int]:
         found: list[int] = []
         after: int | None = -1
         while after is not None:
-            tasks, after = steer.task_list(rig.context, ADMIN, job, states=frozenset(states), after=after, limit=limit)
-            assert len(tasks) <= limit
-            found += [task.index for task in tasks]
+            page, after = tasks.task_list(rig.context, ADMIN, job, states=frozenset(states), after=after, limit=limit)
+            assert len(page) <= limit
+            found += [task.index for task in page]
         return found
 
     assert walk(limit=7) == list(range(100))

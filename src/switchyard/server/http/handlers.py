@@ -21,7 +21,7 @@ from switchyard.model.verdict import Explanation, Plan
 from switchyard.server.http.call import Call
 from switchyard.service.access import submit_tokens, users
 from switchyard.service.cluster import agents, cluster_show, clusters
-from switchyard.service.job import explaining, jobs, selected, steer
+from switchyard.service.job import explaining, jobs, selected, steer, tasks
 from switchyard.service.run import logs
 from switchyard.store.jobs import JobFilter
 
@@ -89,10 +89,10 @@ def job_retry(call: Call) -> Created:
 def task_list(call: Call) -> Page[Task]:
     after = call.number("cursor", -1, most=INDEX_MAX) if call.text("cursor") else -1
     states = frozenset(State(_state(text)) for text in call.texts("state"))
-    tasks, more = steer.task_list(
+    found, more = tasks.task_list(
         call.yard.context, call.actor, call.path["job"], states=states, after=after, limit=call.limit
     )
-    return Page(tasks, None if more is None else str(more))
+    return Page(found, None if more is None else str(more))
 
 
 def job_events(call: Call) -> Page[Event]:

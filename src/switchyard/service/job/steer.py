@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from switchyard.errors import BadRequest, Conflict
 from switchyard.model.api import Created, JobChange, RetryRequest
 from switchyard.model.idset import IdSet
-from switchyard.model.job import Job, JobRequest, JobSpec, State, Task
+from switchyard.model.job import Job, JobRequest, JobSpec, State
 from switchyard.model.lifecycle import FINAL, unassign
 from switchyard.model.selection import Select
 from switchyard.model.tasks import read_task
@@ -27,8 +26,6 @@ from switchyard.service.submit.limits import QUEUE
 from switchyard.service.submit.submit import Accepted, Submit
 from switchyard.service.upkeep.patience import is_held_back, set_off
 from switchyard.store import jobs, ranges
-
-TASKS_SCAN_MAX = 10_000  # tasks looked at for one page: some milliseconds
 
 
 def job_change(context: Context, actor: Actor, ref: str, wanted: JobChange) -> Job:
@@ -86,44 +83,6 @@ def _note(batch: Batch, row: jobs.Row, kind: str, reason: str) -> None:
         cluster_id=row.cluster_id,
         reason=reason,
     )
-
-
-def task_list(
-    context: Context, actor: Actor, ref: str, *, states: frozenset[State], after: int, limit: int
-) -> tuple[list[Task], int | None]:
-    """The tasks of an array, by index; the last index looked at if there may be more."""
-    with context.database.read() as tx:
-        row = visible_job(tx, actor, ref)
-        if row.array is None:
-            raise BadRequest(f"Job {row.id} is not an array.", next_step="`yard show` has all there is.")
-        rows = ranges.range_of_job(tx, row.id)
-    every = (index for index in IdSet.parse(row.array) if index > after)
-    looked_at = list(islice(every, TASKS_SCAN_MAX))
-    tasks = {index: _waiting(row, index) for index in looked_at}
-    for each in rows:
-        for index in range(max(each.lo, after + 1), min(each.hi, looked_at[-1] if looked_at else -1) + 1):
-            if index in tasks:
-                tasks[index] = _task(row, each, index)
-    found = [task for task in tasks.values() if not states or task.state in states]
-    if len(found) > limit:
-        return found[:limit], found[limit - 1].index
-    return found, None if next(every, None) is None else looked_at[-1]
-
-
-def _waiting(row: jobs.Row, index: int) -> Task:
-    state = State(row.state)
-    if state in FINAL or row.cancel_us is not None:
-        return Task(index, State.CANCELLED)
-    return Task(index, State.PENDING if state is State.PENDING else State.ASSIGNED, cluster=row.cluster)
-
-
-def _task(row: jobs.Row, each: ranges.Row, index: int) -> Task:
-    found = read_task(each.tasks, index - each.lo)
-    fence = each.fence + index - each.lo
-    if found.state is None:
-        state = State.CANCELLED if State(row.state) in FINAL else State.PENDING
-        return Task(index, state, found.exit_code, found.signal, fence, each.cluster)
-    return Task(index, found.state, found.exit_code, found.signal, fence, each.cluster, found.is_cancelling)
 
 
 def tasks_cancel(context: Context, actor: Actor, ref: str, indexes: IdSet) -> Job:

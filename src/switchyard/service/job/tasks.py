@@ -1,0 +1,70 @@
+"""The tasks of an array as they stand, a page at a time, each with the reason if it went wrong."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from msgspec.structs import replace
+
+from switchyard.errors import BadRequest
+from switchyard.model.idset import IdSet
+from switchyard.model.job import State, Task
+from switchyard.model.lifecycle import FINAL
+from switchyard.model.tasks import read_task
+from switchyard.service.context import Context
+from switchyard.service.job.jobs import visible_job
+from switchyard.service.rights import Actor
+from switchyard.store import events, jobs, ranges
+
+SCAN_MAX = 10_000  # tasks looked at for one page: some milliseconds
+
+
+def task_list(
+    context: Context, actor: Actor, ref: str, *, states: frozenset[State], after: int, limit: int
+) -> tuple[list[Task], int | None]:
+    """The tasks of an array, by index; the last index looked at if there may be more."""
+    with context.database.read() as tx:
+        row = visible_job(tx, actor, ref)
+        if row.array is None:
+            raise BadRequest(f"Job {row.id} is not an array.", next_step="`yard show` has all there is.")
+        rows = ranges.range_of_job(tx, row.id)
+    every = (index for index in IdSet.parse(row.array) if index > after)
+    looked_at = list(islice(every, SCAN_MAX))
+    tasks = {index: _waiting(row, index) for index in looked_at}
+    for each in rows:
+        for index in range(max(each.lo, after + 1), min(each.hi, looked_at[-1] if looked_at else -1) + 1):
+            if index in tasks:
+                tasks[index] = _task(row, each, index)
+    found = [task for task in tasks.values() if not states or task.state in states]
+    if len(found) > limit:
+        return _with_reasons(context, row.id, found[:limit]), found[limit - 1].index
+    return _with_reasons(context, row.id, found), None if next(every, None) is None else looked_at[-1]
+
+
+def _with_reasons(context: Context, job_id: str, tasks: list[Task]) -> list[Task]:
+    """Why those that went wrong did: it stands in the array's events."""
+    wrong = [task.fence for task in tasks if task.fence and task.state is not State.SUCCEEDED]
+    if not wrong:
+        return tasks
+    with context.database.read() as tx:
+        said = {row.fence: row.reason for row in events.event_of_tasks(tx, job_id, wrong)}
+    return [
+        replace(task, reason=said[task.fence].removeprefix(f"task {task.index}: ")) if task.fence in said else task
+        for task in tasks
+    ]
+
+
+def _waiting(row: jobs.Row, index: int) -> Task:
+    state = State(row.state)
+    if state in FINAL or row.cancel_us is not None:
+        return Task(index, State.CANCELLED)
+    return Task(index, State.PENDING if state is State.PENDING else State.ASSIGNED, cluster=row.cluster)
+
+
+def _task(row: jobs.Row, each: ranges.Row, index: int) -> Task:
+    found = read_task(each.tasks, index - each.lo)
+    fence = each.fence + index - each.lo
+    if found.state is None:
+        state = State.CANCELLED if State(row.state) in FINAL else State.PENDING
+        return Task(index, state, found.exit_code, found.signal, fence, each.cluster)
+    return Task(index, found.state, found.exit_code, found.signal, fence, each.cluster, found.is_cancelling)
