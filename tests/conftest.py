@@ -25,6 +25,7 @@ LONG = (
     "agent/slurm/test_cluster",
     "agent/slurm/test_doubt",
     "agent/slurm/test_hand_over",
+    "agent/slurm/test_lost_state",
     "contracts/test_backends",
     "match/test_engines",
     "service/token/test_token_queues",

@@ -24,7 +24,7 @@ from switchyard.service.upkeep.retention import Retention, Terms
 from switchyard.store import access, clusters, leases
 
 log = structlog.get_logger()
-# A job that another replica let wait, by a world it saw a moment late, is looked at after this at the latest.
+# What waits is looked at after this at the latest, should all words about what it waits for have been lost.
 LOOK_S_MAX = 10.0
 POLLING = Rainbow("-")  # what was handed out comes back, also when the door has been closed since
 CLEAN_S_MAX = 600.0  # between two clean-ups; terms that are shorter than days are looked at sooner
@@ -151,6 +151,7 @@ class Loops:
         began = time.monotonic()
         context, leadership = self._yard.context, self._leadership
         if not leadership.take(context):
+            self._yard.submit.let_wait.tell_leader()
             return
         moved = moving.move_unleased(context, leadership)
         lost = chores.judge_silent(context, leadership) + chores.judge_silent_ranges(context, leadership)
@@ -203,8 +204,7 @@ class Loops:
     def _route_now(self) -> int:
         """Look at what waits when something may have changed for it, for at most a fifth of the time."""
         yard, began = self._yard, time.monotonic()
-        snapshots = yard.context.snapshots
-        versions = (snapshots.world.version, snapshots.access.version)
+        versions = yard.context.snapshots.versions
         is_due = began >= self._look_at or (
             began >= self._rest_until
             # Leases of callers end by themselves, and nobody says so.

@@ -146,6 +146,11 @@ class Snapshots:
                 self._load_loads(tx, elsewhere)
             return self.reckon()
 
+    @property
+    def versions(self) -> tuple[int, int]:
+        """Of what decides about jobs: the router's world, and access."""
+        return self.world.version, self.access.version
+
     def _take_laid(self, laid: Laid) -> None:
         if laid.base != self.laid.base:
             log.warning("the clusters section of another server's file holds from here on")

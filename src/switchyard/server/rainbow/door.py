@@ -124,18 +124,14 @@ class Satisfy:
 
     def kept(self, request: Any) -> bytes | None:
         """The answer that was given before, if the world is still the same."""
-        versions = self._versions()
+        versions = self._yard.context.snapshots.versions
         with self._lock:
             if self._kept_of != versions:
                 self._kept, self._kept_of, self._kept_bytes = OrderedDict(), versions, 0
             return self._kept.get((request.payload, request.matcher))
 
-    def _versions(self) -> tuple[int, int]:
-        snapshots = self._yard.context.snapshots
-        return snapshots.world.version, snapshots.access.version
-
     def answer(self, request: Any) -> bytes:
-        versions = self._versions()
+        versions = self._yard.context.snapshots.versions
         fit = calls.fitting(self._yard, request.payload, request.matcher)
         names = [each.cluster for each in fit.items]
         answer: bytes = SatisfyResponse(

@@ -42,7 +42,7 @@ class Fitting:
         """The answer as JSON, if it was given before and still holds. Quick enough for the event loop."""
         if request.now:
             return None
-        versions = (self._context.snapshots.world.version, self._context.snapshots.access.version)
+        versions = self._context.snapshots.versions
         with self._lock:
             if self._kept_of != versions:
                 self._kept, self._kept_of, self._kept_bytes = OrderedDict(), versions, 0
@@ -52,7 +52,7 @@ class Fitting:
         """The answer as JSON, worked out if need be."""
         if (found := self.kept(actor, request)) is not None:
             return found
-        versions = (self._context.snapshots.world.version, self._context.snapshots.access.version)
+        versions = self._context.snapshots.versions
         demand, name = _demand(request), self._engine(request)
         body = _encoder.encode(self._asked(actor, demand, name, request))
         if not request.now:

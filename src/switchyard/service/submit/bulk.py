@@ -127,7 +127,7 @@ class Bulk:
                 continue
             insert(batch, write)
             made[write.row["id"]] = write.created
-        self._submit.count(batch, [write for write in bulk.writes if write.row["id"] in made])
+        self._submit.settle(batch, [write for write in bulk.writes if write.row["id"] in made])
         return BulkAccepted(_answer(bulk, made, refused), is_new=True)
 
     def _held(self, batch: Batch, bulk: BulkInsert) -> Any:

@@ -72,6 +72,7 @@ class JobInsert:
     after: tuple[tuple[str, str], ...] = ()  # jobs to wait for, each with the condition
     asking: Asking | None = None  # it waits for quotes
     quoted: dict[str, Any] | None = None  # what was quoted, where its cluster was chosen by that
+    waits_by: tuple[int, int] | None = None  # the versions of world and access by which it waits for a cluster
 
     def job_ids(self) -> Iterable[str]:
         return ()
@@ -84,6 +85,7 @@ def new_job(
     kept: Kept,
     decided: Plan,
     cluster_id: str | None,
+    versions: tuple[int, int],
     bounds: str,
     lane: str,
     needs_place: bool = False,
@@ -91,7 +93,10 @@ def new_job(
     body: bytes,
     now_us: int,
 ) -> JobInsert:
-    """The write of a job that was decided. `needs_place`: it could be assigned, and waits for that alone."""
+    """The write of a job that was decided, by these versions of world and access.
+
+    `needs_place`: it could be assigned, and waits for that alone.
+    """
     request = admitted.request
     spec_body = _SORTED.encode(request.spec).decode()
     life = life_after(decided.outcome)
@@ -134,7 +139,10 @@ def new_job(
     created = Created(decided.seed, life.state.value, decided.chosen, decided.reason)
     after = tuple(parse_after(text) for text in request.after) if request.after else ()
     body_hash = sha256(body).hexdigest() if key else ""
-    return JobInsert(row, spec_body, kept, admitted.record, created, key, body_hash, actor, after)
+    waits_by = versions if life.state is State.PENDING and "blocked" not in row else None
+    return JobInsert(
+        row, spec_body, kept, admitted.record, created, key, body_hash, actor, after=after, waits_by=waits_by
+    )
 
 
 def lane_for(admitted: Admitted, job_id: str) -> str:
@@ -204,7 +212,7 @@ def with_quotes(write: JobInsert, spec: JobSpec, decided: Plan, world: World, *,
     ruling, row = write.kept.ruling, write.row
     if ruling.asks and "blocked" not in row:
         inquiry = inquiry_of(spec, ruling.asks, world)
-        return replace(write, row=row | {"blocked": QUOTES}, asking=Asking(inquiry, wait_us))
+        return replace(write, row=row | {"blocked": QUOTES}, asking=Asking(inquiry, wait_us), waits_by=None)
     if ruling.quoted and decided.chosen is not None:
         used = use_row(row["id"], ruling, decided.chosen, row["cluster_id"], now_us=row["created_us"])
         return replace(write, quoted=used)

@@ -44,7 +44,7 @@ class Selecting:
         if reads_quotes(context.selections.choose(bounds.select)[1]):
             return self._among_quoted(kept, (key, shape_of(spec)[0]), bounds, spec)
         snapshots = context.snapshots
-        versions = snapshots.world.version, snapshots.access.version, snapshots.fleet.version
+        versions = *snapshots.versions, snapshots.fleet.version
         state_of = *versions, snapshots.loads_number, context.now_us() // KEPT_US
         if self._kept_of != state_of or len(self._kept) > KEPT_MAX:
             self._kept, self._kept_of = {}, state_of

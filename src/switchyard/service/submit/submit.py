@@ -31,6 +31,7 @@ from switchyard.service.submit.advice import advice
 from switchyard.service.submit.bounds import Again, Bounds, bounds_of, encode_bounds, refuse_empty_names, rule_within
 from switchyard.service.submit.counting import count_new
 from switchyard.service.submit.demands import demand_of_spec, largest_task
+from switchyard.service.submit.let_wait import LetWait
 from switchyard.service.submit.limits import kept_waiting, needs_place, why_full, why_queued
 from switchyard.service.submit.newjob import (
     JobInsert,
@@ -85,6 +86,7 @@ class Submit:
         self._rulings = _Rulings((-1, -1))
         self._known: set[str] = set()
         self._known_since_us = 0
+        self.let_wait = LetWait(context)
 
     def decide(
         self,
@@ -109,12 +111,14 @@ class Submit:
         admitted, bounds = self._admit(actor, request)
         bounds = again.narrow(bounds) if again is not None else bounds
         world = self._context.snapshots.world  # one for all of it: the next may not have the chosen cluster any more
+        versions = (world.version, self._context.snapshots.access.version)
         kept = self._rule(world, actor, admitted.request.spec, bounds, last, is_quick=is_quick)
         job_id = job_id or self._context.new_id()
         write = self._insert(
             actor,
             admitted,
             world=world,
+            versions=versions,
             kept=kept,
             decided=plan(kept.ruling, seed=job_id, is_shown=False),
             bounds=encode_bounds(bounds),
@@ -241,6 +245,7 @@ class Submit:
         admitted: Admitted,
         *,
         world: World,
+        versions: tuple[int, int],
         kept: Kept,
         decided: Plan,
         bounds: str,
@@ -260,6 +265,7 @@ class Submit:
             kept=kept,
             decided=decided,
             cluster_id=cluster.id if cluster else None,
+            versions=versions,
             bounds=bounds,
             lane=lane,
             needs_place=is_queued,
@@ -290,11 +296,13 @@ class Submit:
                 insert(batch, write)
                 new.append(write)
                 results.append(Accepted(write.created, is_new=True))
-        self.count(batch, new)
+        self.settle(batch, new)
         return results
 
-    def count(self, batch: Batch, writes: list[JobInsert]) -> None:
+    def settle(self, batch: Batch, writes: list[JobInsert]) -> None:
+        """What is to be done besides about jobs that were put into the batch."""
         count_new(self._context.tally, batch, writes)
+        self.let_wait.note(batch, writes)
 
     def count_refused(self, errors: Iterable[YardError]) -> None:
         for error in errors:

@@ -1,0 +1,85 @@
+"""A job that waits is looked at after it came, whatever came while it was being taken in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from switchyard.service.committer import Woken
+from switchyard.service.submit.bulk import BulkInsert
+from tests.builders import a_request
+from tests.service.rig import ADMIN, Rig, RigAgent, running
+from tests.services import Postgres
+
+
+def listened(rig: Rig) -> list[str]:
+    """What is said to all servers from here on."""
+    said: list[str] = []
+    before = rig.committer.after_commit
+
+    def note(woken: Woken) -> None:
+        said.extend(woken.versions)
+        before(woken)
+
+    rig.committer.after_commit = note
+    return said
+
+
+@pytest.fixture
+def away(rig: Rig) -> RigAgent:
+    """The agent of the only cluster, silent."""
+    agent = rig.cluster("alpha")
+    rig.clock.wait(3600)
+    rig.context.snapshots.reckon()
+    return agent
+
+
+def test_what_came_between_decision_and_commit_is_not_missed(rig: Rig, away: RigAgent) -> None:
+    write, said = rig.decided(), listened(rig)
+    assert write.created.state == "PENDING"
+    away.seen()
+    rig.committer.do(write)
+    assert "pending" in said
+
+
+def test_in_a_bulk_too(rig: Rig, away: RigAgent) -> None:
+    write = rig.decided()
+    bulk = BulkInsert((write,), {}, write.row["id"], True, None, "", ADMIN.name)
+    said = listened(rig)
+    away.seen()
+    rig.committer.do(bulk)
+    assert "pending" in said
+
+
+def test_where_nothing_came_nobody_is_told(rig: Rig, away: RigAgent) -> None:
+    said = listened(rig)
+    assert [rig.submit().state, rig.submit(a_request(hold=True)).state] == ["PENDING", "PENDING"]
+    rig.submits.let_wait.tell_leader()
+    assert "pending" not in said
+
+
+@pytest.fixture
+def two(postgres: Postgres, tmp_path: Path) -> Iterator[tuple[Rig, Rig]]:
+    """The leader, and another server of its database."""
+    url = postgres.create_database()
+    with running(url, tmp_path / "one") as one, running(url, tmp_path / "two", clock=one.clock) as two:
+        yield one, two
+
+
+def test_a_server_that_learned_late_tells_the_leader(two: tuple[Rig, Rig]) -> None:
+    one, other = two
+    agent = one.cluster("alpha")
+    one.clock.wait(3600)
+    assert other.context.snapshots.refresh()
+    assert other.submit().state == "PENDING", "it is away, as far as this server knows"
+    said = listened(other)
+    other.submits.let_wait.tell_leader()
+    assert said == [], "it has learned nothing since"
+    agent.sync()
+    assert other.context.snapshots.refresh()
+    other.submits.let_wait.tell_leader()
+    assert said == ["pending"]
+    other.submits.let_wait.tell_leader()
+    assert said == ["pending"], "once is enough"
