@@ -78,11 +78,11 @@ def test_wait_answers_at_the_end_or_when_its_time_is_over(stage: Stage) -> None:
     waited = stage.get(f"/v1/jobs/{job}/wait?timeout_s=30")
     assert waited["state"] == "SUCCEEDED"
     # Told by the end itself, not found at the next look (five seconds apart).
-    assert time.time() - waited["ended_us"] / 1e6 < 2
+    assert time.time() - waited["ended_us"] / 1e6 < 4
     late = stage.submit("sleep", "60", cluster="wide")
     begun = time.monotonic()
     assert stage.yard("wait", late, "--timeout", "1").returncode == EXIT_TIMED_OUT
-    assert 1 <= time.monotonic() - begun < 4
+    assert 1 <= time.monotonic() - begun < 1 + SOON_S
     stage.post(f"/v1/jobs/{late}/cancel", {})
 
 
@@ -278,7 +278,10 @@ def test_output_follows_until_the_end(stage: Stage) -> None:
 
 
 def test_a_command_that_ends_at_once_is_no_slower_than_a_moment(stage: Stage) -> None:
-    job = stage.submit("true", cluster="wide")
-    begun = time.monotonic()
-    until(lambda: stage.job(job)["state"] == "SUCCEEDED", SOON_S, "the job ends")
-    assert time.monotonic() - begun < 3, "no step of its way waits for a timer"
+    took_s = []
+    for _ in range(3):  # the quickest of some: the machine may be busy
+        job = stage.submit("true", cluster="wide")
+        begun = time.monotonic()
+        until(lambda job=job: stage.job(job)["state"] == "SUCCEEDED", SOON_S, "the job ends")  # type: ignore[misc]
+        took_s.append(time.monotonic() - begun)
+    assert min(took_s) < 3, "no step of its way waits for a timer"

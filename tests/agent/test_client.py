@@ -110,7 +110,7 @@ def test_silence_has_an_end() -> None:
         begun = time.monotonic()
         with pytest.raises(Unreached, match="no answer in time"):
             line.post("/x", b"{}", timeout_s=0.3)
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 10
         line.close()
 
 
