@@ -115,7 +115,7 @@ def test_cancelled_before_it_is_claimed_never_starts(tmp_path: Path) -> None:
     lease = a_lease("sh", "-c", "echo ran > ran")
     job = JobDir(tmp_path / "jobs" / marker(lease))
     job.write_start(lease, start_words(lease, job.path, a_setting(tmp_path)))
-    backend.cancel(marker(lease))
+    backend.cancel([marker(lease)])
     assert end_of(backend, marker(lease)).seen is Seen.CANCELLED
     backend.submit(lease)
     assert end_of(backend, marker(lease)).seen is Seen.CANCELLED

@@ -107,26 +107,34 @@ def test_death_by_signal_is_told(backend: Backend) -> None:
 def test_running_then_cancelled(backend: Backend) -> None:
     native_id = backend.submit(runs())
     status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
-    backend.cancel(native_id)
-    backend.cancel(native_id)
+    backend.cancel([native_id])
+    backend.cancel([native_id])
     assert end_of(backend, native_id).seen is Seen.CANCELLED
 
 
 def test_cancel_at_once_never_hangs(backend: Backend) -> None:
     native_id = backend.submit(runs())
-    backend.cancel(native_id)
+    backend.cancel([native_id])
     assert end_of(backend, native_id).seen is Seen.CANCELLED
 
 
 def test_cancel_after_the_end_changes_nothing(backend: Backend) -> None:
     native_id = backend.submit(exits(0))
     end_of(backend, native_id)
-    backend.cancel(native_id)
+    backend.cancel([native_id])
     assert end_of(backend, native_id).seen is Seen.SUCCEEDED
 
 
+def test_many_are_cancelled_at_once(backend: Backend) -> None:
+    over, first, second = backend.submit(exits(0)), backend.submit(runs()), backend.submit(runs())
+    end_of(backend, over)
+    backend.cancel([first, marker(runs()), over, second])
+    ends = [end_of(backend, native_id).seen for native_id in (over, first, second)]
+    assert ends == [Seen.SUCCEEDED, Seen.CANCELLED, Seen.CANCELLED]
+
+
 def test_cancel_of_the_unknown_is_harmless(backend: Backend) -> None:
-    backend.cancel(marker(runs()))
+    backend.cancel([marker(runs())])
 
 
 def test_unknown_id_is_lost_never_done(backend: Backend) -> None:
@@ -177,7 +185,7 @@ def test_state_counts_what_was_submitted_as_taken(backend: Backend, world: str, 
     status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
     state = load_when(backend, lambda load: (load.free_cores, load.running) == (cores - 2, 1))
     assert state.free_memory_bytes == MEMORY_BYTES[world] - 2 * 2**30
-    backend.cancel(native_id)
+    backend.cancel([native_id])
     end_of(backend, native_id)
     load_when(backend, lambda load: load.free_cores == cores)
 
@@ -205,7 +213,7 @@ def test_quote_says_when_there_will_be_room(start: Start) -> None:
         assert 0 < quote.eta_s <= 60
         assert 0 < quote.confidence < 1
         assert quote.valid_s > 0
-    backend.cancel(marker(lease))
+    backend.cancel([marker(lease)])
     end_of(backend, marker(lease))
 
 

@@ -106,7 +106,7 @@ def _until_end(backend: Backend, native_id: str, wait_s: float) -> tuple[Status,
 def _not_ended(backend: Backend, native_id: str, status: Status, silence: str, wait_s: float) -> Song:
     name = native_name(native_id)
     try:
-        backend.cancel(native_id)
+        backend.cancel([native_id])
         _until_end(backend, native_id, END_S)
     except YardError as exc:
         return Song(False, f"job {name} was submitted, and then: {exc.detail}", f"Cancel it by hand: scancel {name}")

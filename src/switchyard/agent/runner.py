@@ -22,7 +22,8 @@ from switchyard.model.poll import Report, Room
 from switchyard.model.retry import Cause
 
 SUBMIT_AGAIN_S = 1.0  # after a submit that failed for a reason that passes
-START_S_MAX = 1.0  # of one turn that may go into submits, or into cancels: what runs is looked at in between
+START_S_MAX = 1.0  # of one turn that may go into submits: what runs is looked at in between
+CANCELS_MAX = 1000  # asked for in one turn, likewise
 CANCEL_AGAIN_S = 5.0  # an end that was asked for and has not come is asked for again
 QUEUED_S = 0.5  # what waits longer than this at the backend is reported as SUBMITTED; sooner it is noise
 REASON_AGAIN_S = 10.0  # between two reasons for waiting that are told of one attempt
@@ -221,21 +222,26 @@ class Runner:
         return [ended(each, Status(seen=Seen.FAILED, reason=exc.detail, cause=Cause.CLUSTER)) for each in left]
 
     def _cancel(self) -> None:
+        """All that are due in one question: a thousand tasks of an array are one job of the cluster's."""
         now = time.monotonic()
+        due: dict[str, Attempt] = {}
         for attempt in self._journal.attempts():
             native_id = self._id(attempt)
             if not attempt.is_live or native_id is None or not (attempt.is_cancel_asked or attempt.is_stopped):
                 continue
             if now - self._cancelled_at.get(attempt.key, -CANCEL_AGAIN_S) < CANCEL_AGAIN_S:
                 continue
-            if time.monotonic() - now > START_S_MAX:
+            if len(due) == CANCELS_MAX:
                 self._backend.wake()  # as with submits: the rest in the next turn
                 break
             self._cancelled_at[attempt.key] = now
-            try:
-                self._backend.cancel(native_id)
-            except YardError as exc:
-                log.warning(line("cancel-failed", job=attempt.lease.job, fence=attempt.lease.fence, error=exc.detail))
+            due[native_id] = attempt
+        try:
+            if due:
+                self._backend.cancel(due)
+        except YardError as exc:
+            first = next(iter(due.values())).lease
+            log.warning(line("cancel-failed", job=first.job, fence=first.fence, others=len(due) - 1, error=exc.detail))
 
     def _look(self) -> list[Change]:
         asked = {native_id: each for each in self._journal.attempts() if each.is_live and (native_id := self._id(each))}

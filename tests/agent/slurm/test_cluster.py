@@ -102,7 +102,7 @@ def test_all_that_a_job_asks_for_arrives(backend: SlurmBackend, alpha: SlurmClus
     # 22.05 writes gres:gpu, later ones gres/gpu.
     assert (found["TresPerNode"].replace("/", ":"), found["Requeue"]) == ("gres:gpu:a100:2", "0")
     assert found["JobName"] == native_id.partition("/")[2]
-    backend.cancel(native_id)
+    backend.cancel([native_id])
     assert end_of(backend, native_id, timeout_s=END_S).seen is Seen.CANCELLED
 
 
@@ -112,7 +112,7 @@ def test_a_queue_is_a_partition_and_exclusive_is_whole_nodes(backend: SlurmBacke
     status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
     found = show(alpha, native_id)
     assert (found["Partition"], found["NumCPUs"]) == ("short", "4")
-    backend.cancel(native_id)
+    backend.cancel([native_id])
     end_of(backend, native_id, timeout_s=END_S)
 
 
@@ -174,7 +174,7 @@ def test_output_while_it_runs(backend: SlurmBackend) -> None:
     native_id = backend.submit(a_lease("sh", "-c", "echo one; echo two >&2; sleep 60"))
     until(lambda: backend.output(native_id, "stdout", offset=0, size=9).data == b"one\n", END_S, "its output is there")
     until(lambda: backend.output(native_id, "stderr", offset=2, size=9).data == b"o\n", END_S, "its errors are there")
-    backend.cancel(native_id)
+    backend.cancel([native_id])
     end_of(backend, native_id, timeout_s=END_S)
 
 
@@ -221,5 +221,5 @@ def test_a_quote_of_a_full_cluster_is_sane(backend: SlurmBackend, alpha: SlurmCl
     found = backend.quote(JobSpec(command=["true"], resources=Resources(tasks=12, nodes=3)))
     assert found.can
     assert found.eta_s is None or found.eta_s > 0  # it has no time limit, so Slurm names a year that nobody will see
-    backend.cancel(native_id)
+    backend.cancel([native_id])
     end_of(backend, native_id, timeout_s=END_S)

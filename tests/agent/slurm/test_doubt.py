@@ -108,6 +108,28 @@ def test_a_wrapper_that_says_no_in_words_of_its_own(tmp_path: Path, beta: SlurmC
     assert list((tmp_path / "output").iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_an_array_is_cancelled_by_one_question_and_over_at_once(tmp_path: Path, slurm: SlurmBed, name: str) -> None:
+    """Some of it runs, most of it waits, and of that Slurm keeps nothing."""
+    cluster, count = slurm[name], 40
+    clients = Clients(tmp_path, cluster)
+    clients.be("scancel", '{real} "$@"\n')
+    backend = backend_of(tmp_path, cluster, clients, slurm={"settle_s": 300.0})
+    whole = a_lease("sh", "-c", f"echo run >>{tmp_path}/ledger; exec sleep 600")
+    leases = [replace(whole, fence=1 + index, lo=index, hi=index) for index in range(count)]
+    handles = backend.submit_range(leases)
+    status_when(backend, handles[0], lambda status: status.seen is Seen.RUNNING)
+    status_when(backend, handles[-1], lambda status: status.text == "PENDING")
+    kept = handles.pop(-2)
+    backend.cancel(handles)
+    ends = [end_of(backend, handle, timeout_s=END_S) for handle in handles]
+    assert {(end.seen, end.reason) for end in ends} == {(Seen.CANCELLED, "cancelled")}
+    assert clients.calls("scancel") == 1
+    assert status_when(backend, kept, lambda status: status.seen is Seen.RUNNING, END_S)
+    assert len((tmp_path / "ledger").read_text().split()) < count
+    cluster.cancel_all()
+
+
 def test_rows_in_the_name_of_anothers_job_are_not_believed(tmp_path: Path, beta: SlurmCluster) -> None:
     backend = backend_of(tmp_path, beta)
     native_id = backend.submit(a_lease("sleep", "600"))

@@ -175,7 +175,7 @@ def test_a_number_that_was_given_to_another_is_lost_and_left_alone(agent: Agent)
     agent.backend._register.write(Handed(lease, native=other))
     handle = agent.backend.find(marker(lease))
     assert handle == f"{other}/{marker(lease)}"
-    agent.backend.cancel(handle)
+    agent.backend.cancel([handle])
     found = end_of(agent.backend, handle, timeout_s=END_S)
     assert (found.seen, found.reason) == (
         Seen.LOST,

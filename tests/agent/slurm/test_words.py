@@ -319,3 +319,7 @@ def test_nodes_that_a_constraint_rules_out_are_named(constraints: dict[str, Any]
     assert words[2:] == ([f"--exclude={ruled_out}"] if ruled_out else [])
     assert excluded(JobSpec(["true"]), graph, names) == ""
     assert excluded(spec, graph, {"other"}) == ""
+
+
+def test_tasks_of_one_array_are_one_word_of_a_cancel() -> None:
+    assert command.scancel(["7_3", "9", "7_4", "7_9", "12"]) == ["scancel", "7_[3-4,9]", "9", "12"]

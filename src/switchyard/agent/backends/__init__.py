@@ -12,7 +12,7 @@ that the cluster denies is Seen.LOST, never an end that nobody saw.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -128,8 +128,8 @@ class Backend(Protocol):
     def status(self, native_ids: Iterable[str]) -> dict[str, Status]:
         """How each of these stands, in one question. Every id asked for is answered."""
 
-    def cancel(self, native_id: str) -> None:
-        """Ask for the end. May be repeated; `status` says when it is gone."""
+    def cancel(self, native_ids: Collection[str]) -> None:
+        """Ask for the end of each. May be repeated; `status` says when it is gone. Raises if not all could be asked."""
 
     def output(self, native_id: str, stream: str, *, offset: int, size: int) -> Piece:
         """At most `size` bytes of stdout or stderr. What nobody knows of has no bytes."""

@@ -12,7 +12,7 @@ FAKE_UNKNOWN=text   while it runs, its state is a word nobody has heard of
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -101,11 +101,12 @@ class FakeBackend:
         lost = Status(seen=Seen.LOST, reason="the cluster does not know this job")
         return {name: self._status(known[name]) if name in known else lost for name in native_ids}
 
-    def cancel(self, native_id: str) -> None:
-        record = self._records.get(native_id)
-        if record is not None and self._status(record).seen in _LIVE:
-            self._write(native_id, replace(record, cancelled_ns=self._now_ns()))
-            self._woken.set()
+    def cancel(self, native_ids: Collection[str]) -> None:
+        for native_id in native_ids:
+            record = self._records.get(native_id)
+            if record is not None and self._status(record).seen in _LIVE:
+                self._write(native_id, replace(record, cancelled_ns=self._now_ns()))
+                self._woken.set()
 
     def output(self, native_id: str, stream: str, *, offset: int, size: int) -> Piece:
         record = self._records.get(native_id)

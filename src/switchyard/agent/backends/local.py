@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -123,16 +123,22 @@ class LocalBackend:
     def status(self, native_ids: Iterable[str]) -> dict[str, Status]:
         return {name: self._status_or_unknown(name) for name in native_ids}
 
-    def cancel(self, native_id: str) -> None:
-        job = JobDir(self._jobs / native_id)
+    def cancel(self, native_ids: Collection[str]) -> None:
+        problem = ""
+        for native_id in native_ids:
+            try:
+                self._cancel(JobDir(self._jobs / native_id))
+            except OSError as exc:
+                problem = f"{self._jobs / native_id} cannot be written: {exc}."
+        if problem:
+            raise Unavailable(problem)
+
+    def _cancel(self, job: JobDir) -> None:
         if not job.path.is_dir():
             return
-        try:
-            if job.claim() is None and job.claim_never():
-                self.wake()
-                return
-        except OSError as exc:
-            raise Unavailable(f"{job.path} cannot be written: {exc}.") from exc
+        if job.claim() is None and job.claim_never():
+            self.wake()
+            return
         claim = job.claim()
         if claim is not None:
             claim.send(signal.SIGUSR1)

@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -83,6 +83,7 @@ class SlurmBackend:
         self._accounts = Accounts(Path(accounts.map)) if accounts else None
         self._register = Register(setting.directory / "slurm")
         self._cluster = Cluster(setting, self._caller)
+        self._cancelled: set[str] = set()  # whose end we asked for, to tell it from the site's own doing
         self._following = Following(
             self._caller,
             self._files,
@@ -90,9 +91,9 @@ class SlurmBackend:
             users=self._users,
             has_accounts=lambda: self._cluster.has_accounts,
             sample_s=lambda: self._cluster.sample_s,
+            cancelled=self._cancelled,
         )
         self._news = threading.Event()
-        self._cancelled: set[str] = set()  # whose end we asked for, to tell it from the site's own doing
         self._clear_since: dict[str, float] = {}  # names that may have been submitted, and since when nobody knows them
         self._refused: dict[str, str] = {}  # names whose sbatch failed, perhaps after the submit, and what it said
         self._looked: dict[str, tuple[float, str]] = {}  # a name → when it was looked for last, and the job's number
@@ -175,19 +176,24 @@ class SlurmBackend:
                 found[handle] = alike[id(facts)] = self._status(handle, view, now_s)
         return found
 
-    def cancel(self, native_id: str) -> None:
-        _, name = split_handle(native_id)
-        if not name:
+    def cancel(self, native_ids: Collection[str]) -> None:
+        asked = {handle: name for handle in native_ids if (name := split_handle(handle)[1])}
+        if not asked:
             return
-        native = self._following.native_of(native_id)
-        self._cancelled.add(native_id)
-        handed = self._register.get(name)
-        account = find_account(handed.account) if handed and handed.account else None
-        if "_" in native and not ask_queue(self._caller, self._users(), [name]):
-            return  # nothing under our name: it is over, and the number may be another's
-        said = self._caller.call(self._as(account, command.scancel(native, name)))
-        if said.code != 0 and not OVER.search(said.err):
-            raise Unavailable(f"scancel failed ({said.code}): {said.err.strip()[:300]}")
+        self._cancelled.update(asked)
+        # What is not there under our name is over, and its number may be another's.
+        found = {each.handle: each for each in ask_queue(self._caller, self._users(), set(asked.values()))}
+        natives: dict[str, list[str]] = {}
+        for handle, name in asked.items():
+            there = found.get(handle_of(self._following.native_of(handle), name))
+            if there is not None and not there.facts.is_over:
+                handed = self._register.get(name)
+                natives.setdefault(handed.account if handed else "", []).append(there.native)
+        for owner, theirs in natives.items():
+            said = self._caller.call(self._as(find_account(owner) if owner else None, command.scancel(theirs)))
+            problems = [text for text in said.err.splitlines() if "error" in text and not OVER.search(text)]
+            if said.code != 0 and (problems or not OVER.search(said.err)):
+                raise Unavailable(f"scancel failed ({said.code}): {said.err.strip()[:300]}")
 
     def output(self, native_id: str, stream: str, *, offset: int, size: int) -> Piece:
         _, name = split_handle(native_id)

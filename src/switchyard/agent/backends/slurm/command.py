@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from switchyard.agent.backends.slurm.parse import ACCOUNT_FIELDS, QUEUE_FIELDS
 from switchyard.agent.need import spec_of
+from switchyard.model.idset import IdSet
 from switchyard.model.job import JobSpec, Native
 from switchyard.model.poll import Lease
 from switchyard.model.quantity import ceil, parse_amount, parse_bytes, parse_duration_s
@@ -113,12 +114,13 @@ def sacct_by_name(names: Iterable[str], *, user: str, days: int) -> list[str]:
     return ["sacct", "-nP", whose, f"--name={','.join(names)}", since, "-o", ",".join(ACCOUNT_FIELDS)]
 
 
-def scancel(native: str, name: str) -> list[str]:
-    """By number and name: the number may be another's by now.
-
-    Not so for a task of an array: asked by name, too, Slurm ends all tasks that have not begun together with it.
-    """
-    return ["scancel", native] if "_" in native else ["scancel", f"--name={name}", native]
+def scancel(natives: Iterable[str]) -> list[str]:
+    """Tasks of one array are one word: `7_[0-99]`, for which Slurm is asked once."""
+    tasks: dict[str, list[int]] = {}
+    for native in natives:
+        job, _, task = native.partition("_")
+        tasks.setdefault(job, []).extend([int(task)] if task else [])
+    return ["scancel", *(f"{job}_[{IdSet.of(indexes)}]" if indexes else job for job, indexes in tasks.items())]
 
 
 def show_nodes() -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from switchyard.agent.backends import Status
@@ -75,13 +75,16 @@ class Following:
         users: Callable[[], Sequence[str]],
         has_accounts: Callable[[], bool],
         sample_s: Callable[[], int],
+        cancelled: Container[str] = (),
     ) -> None:
+        """`cancelled`: whose end was asked for."""
         self._caller = caller
         self._files = files
         self._site = site
         self._users = users
         self._has_accounts = has_accounts
         self._sample_s = sample_s
+        self._cancelled = cancelled
         self._followed: dict[str, float] = {}  # handle → since when
         self._missing: dict[str, _Missing] = {}
         self._ends: dict[str, Facts] = {}  # of jobs that the controller has forgotten
@@ -226,6 +229,8 @@ class Following:
         self._ends |= {handle: facts for handle, facts in own.items() if not facts.is_by_force}
         asked = [handle for handle in asked if handle not in self._ends]
         self._ends |= {handle: facts for handle, facts in self._accounts_of_missing(asked).items() if facts.is_over}
+        off = {handle for handle in asked if handle not in self._ends and self._is_off(handle, signs)}
+        self._ends |= dict.fromkeys(self._withdrawn(off, signs or {}), Facts(state="CANCELLED"))
         nowhere = [handle for handle in asked if handle not in self._ends]
         settled = [handle for handle in nowhere if signs and self._is_settled(self._missing[handle], begun)]
         self._ends |= {handle: replace(own[handle], reason=FORGOTTEN) for handle in settled if handle in own}
@@ -238,6 +243,11 @@ class Following:
             for handle in lost
             if signs
         }
+
+    def _is_off(self, handle: str, signs: Mapping[str, Signs] | None) -> bool:
+        """Is it a task that was cancelled as it waited? Of those Slurm keeps nothing; nothing more can be learned."""
+        is_task = "_" in split_handle(handle)[0]
+        return is_task and handle in self._cancelled and signs is not None and not signs[handle].is_any
 
     def _is_settled(self, missing: _Missing, now: float) -> bool:
         if self._has_accounts() and not missing.is_answered:
