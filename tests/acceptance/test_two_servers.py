@@ -75,6 +75,27 @@ def test_an_agent_with_both_urls_goes_over_when_its_server_dies(tmp_path: Path, 
         assert job.state is State.SUCCEEDED
 
 
+def test_no_server_denies_what_another_has_just_made_or_granted(tmp_path: Path, shared_url: str) -> None:
+    """Behind a balancer each of these may come to another server, a moment after the one before."""
+    with (
+        start_server(tmp_path, database=shared_url, name="one", auth=True) as one,
+        start_server(tmp_path, database=shared_url, name="two", auth=True) as two,
+        Client(one.url, token=one.admin_token) as here,
+        Client(two.url, token=one.admin_token) as there,
+    ):
+        here.create_user("ada")
+        with Client(two.url, token=here.create_token(user="ada").token) as adas:
+            for number in range(20):
+                name = f"c{number}"
+                here.create_cluster(name)
+                assert there.cluster(name).name == name
+                here.create_cluster(f"{name}-too")
+                there.set_graph(f"{name}-too", b"nodes: 2\neach: {core: 8}")
+                here.create_project(name)
+                here.create_grant("view", to="user", on="project", subject="ada", object=name)
+                assert adas.project(name).name == name
+
+
 def test_a_graph_set_at_one_server_is_known_at_the_other(tmp_path: Path, shared_url: str) -> None:
     with (
         start_server(tmp_path, database=shared_url, name="one") as one,

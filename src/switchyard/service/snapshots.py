@@ -146,6 +146,18 @@ class Snapshots:
                 self._load_loads(tx, elsewhere)
             return self.reckon()
 
+    def has_missed(self, known: tuple[int, ...]) -> bool:
+        """Whether there is more to know than this: another server changed something. One server misses nothing."""
+        if not self._database.is_sqlite:
+            self.refresh()
+        return self.known != known
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        """The versions of all of it."""
+        parts = (self.access, self.policy, self.fleet, self.laid, self.token_pools, self.world)
+        return tuple(part.version for part in parts)
+
     @property
     def versions(self) -> tuple[int, int]:
         """Of what decides about jobs: the router's world, and access."""

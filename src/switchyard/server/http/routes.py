@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import MutableMapping
+from dataclasses import replace
 from typing import Any
 
 from starlette.routing import Route, Router
 
-from switchyard.errors import Malformed, MethodNotAllowed, NotFound
+from switchyard.errors import Denied, Malformed, MethodNotAllowed, NoSuchJob, NotFound, UnknownName
 from switchyard.model.api import Output
 from switchyard.model.attributes import AttributeRow
 from switchyard.model.decode import JsonReader
@@ -142,6 +143,7 @@ class _Handler:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint, yard = self._endpoint, self._yard
+        known = yard.context.snapshots.known
         is_agent = endpoint.who == AGENT or (endpoint.who == EITHER and is_agents(scope))
         agent = await authenticate_agent(yard, scope) if is_agent else None
         is_user = endpoint.who == USER or (endpoint.who == EITHER and not is_agent)
@@ -165,16 +167,29 @@ class _Handler:
             if_match=_text(header(scope, b"if-match")),
             if_none_match=_text(header(scope, b"if-none-match")),
         )
-        assert endpoint.handler is not None
         if endpoint.is_waiting:
             result = await self._wait(call, receive)
         else:
-            result = await yard.in_thread(endpoint.handler, call)
+            result = await self._run(scope, call, known)
         if isinstance(result, Body):
             await send_body(send, endpoint.status, result.content, (b"content-type", result.media))
         else:
             extra = [(b"etag", f'"{result.etag}"'.encode())] if isinstance(result, TAGGED) else []
             await send_json(send, endpoint.status, result, *extra)
+
+    async def _run(self, scope: Scope, call: Call, known: tuple[int, ...]) -> Any:
+        """That something is not there, or not allowed, is never said by what another server may have outdated."""
+        endpoint, yard = self._endpoint, self._yard
+        assert endpoint.handler is not None
+        try:
+            return await yard.in_thread(endpoint.handler, call)
+        except (NotFound, UnknownName, Denied) as exc:
+            # Jobs are kept in the store alone.
+            if isinstance(exc, NoSuchJob) or not await yard.in_thread(yard.context.snapshots.has_missed, known):
+                raise
+        if call.actor is not NOBODY:
+            call = replace(call, actor=await authenticate_user(yard, scope))  # with the grants of now
+        return await yard.in_thread(endpoint.handler, call)
 
     async def _read(self, scope: Scope, receive: Receive) -> Any:
         bounds = self._yard.settings.bounds
