@@ -42,8 +42,9 @@ def measure(folder: Path) -> list[Table]:
         f"{JOBS:,} jobs of `{PROGRAM}` on one real Slurm of this machine, each with its output in a file, until the "
         "last has ended: by a loop of `sbatch`, or one bulk submit to Switchyard. Then an array of as many tasks both "
         f"ways, {2 * ROUNDS} times each in the order by hand, through, through, by hand, since a controller is the "
-        "slower the more ended jobs it remembers: the mean, the fastest and the slowest. All share the machine's "
-        "cores: server, agent, controller and nodes.",
+        "slower the more ended jobs it remembers: the mean, the fastest and the slowest. Last the cancel of an array "
+        f"of {QUEUED:,} tasks that wait, or one `scancel` of as many. All share the machine's cores: server, agent, "
+        "controller and nodes.",
         ["what", "by hand, s", "through Switchyard, s", "ratio"],
     )
     busy = Table(
@@ -60,7 +61,10 @@ def measure(folder: Path) -> list[Table]:
             by_hand, through = arrays(server, cluster, folder)
             ratio = sum(through) / sum(by_hand)
             both.add("array", _spread(by_hand), _spread(through), f"{ratio:.2f}")
-            busy.add(f"{QUEUED:,}", f"{share(server, cluster, agent):.1%}")
+            job = fill(server, cluster)
+            busy.add(f"{QUEUED:,}", f"{share(agent):.1%}")
+            ours, plain = cancel(server, job), cancel_by_hand(cluster)
+            both.add(f"cancel of {QUEUED:,} that wait", f"{plain:.1f}", f"{ours:.1f}", f"{ours / plain:.1f}")
     return [both, busy]
 
 
@@ -114,15 +118,35 @@ def array(server: Server, cluster: SlurmCluster) -> float:
     return _until_done(server, begun)
 
 
-def share(server: Server, cluster: SlurmCluster, agent: Agent) -> float:
-    """Of one core, with the queue full of jobs that never begin."""
+def fill(server: Server, cluster: SlurmCluster) -> str:
+    """An array in the queue whose tasks never begin."""
     cluster.run("scontrol", "update", "PartitionName=main", "State=DOWN")
     job = {"spec": {"command": [PROGRAM]}, "cluster": cluster.name, "array": f"0-{QUEUED - 1}"}
-    call("POST", f"{server.url}/v1/jobs", job)
+    made = call("POST", f"{server.url}/v1/jobs", job)
     until(lambda: _queued(cluster) >= QUEUED, END_S, f"{QUEUED} jobs are in the queue")
+    return str(made.json["id"])
+
+
+def share(agent: Agent) -> float:
+    """Of one core."""
     before, begun = _cpu_s(agent.pid), time.monotonic()
     time.sleep(WATCH_S)
     return (_cpu_s(agent.pid) - before) / (time.monotonic() - begun)
+
+
+def cancel(server: Server, job: str) -> float:
+    begun = time.monotonic()
+    call("POST", f"{server.url}/v1/jobs/{job}/cancel", {})
+    return _until_done(server, begun)
+
+
+def cancel_by_hand(cluster: SlurmCluster) -> float:
+    """As many tasks, in arrays of the size that Switchyard hands over."""
+    words = ["--parsable", f"--array=0-{JOBS - 1}", "-o", "/dev/null", "--wrap", PROGRAM]
+    numbers = [cluster.run("sbatch", *words).strip() for _ in range(QUEUED // JOBS)]
+    begun = time.monotonic()
+    cluster.run("scancel", *numbers)
+    return _until_empty(cluster, begun)
 
 
 def _until_empty(cluster: SlurmCluster, begun: float) -> float:

@@ -13,7 +13,7 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -156,17 +156,18 @@ class Journal:
         """Note how attempts have become and what is to be told of them."""
         with self._lock:
             ops: list[Op] = []
+            done: set[Key] = set()
             for change in changes:
                 attempt, said = self._merged(change)
                 final = said[-1].report if said and attempt.stage is Stage.ENDED else None
                 ops.append(_updated(attempt, final))
                 if attempt.is_stopped or attempt.stage is Stage.SETTLED:
-                    ops += self._drop_queued(attempt.key)
+                    done.add(attempt.key)
                 ops += [self._enqueue(attempt.key, each, is_final=each.report is final) for each in said]
                 self._attempts[attempt.key] = attempt
                 if attempt.stage is Stage.SETTLED:
                     del self._attempts[attempt.key]
-            self._write_when_possible(ops)
+            self._write_when_possible(ops + self._drop_queued(done))
 
     def say(self, key: Key, said: Said) -> None:
         """Tell something of an attempt that goes on."""
@@ -275,8 +276,9 @@ class Journal:
         self._queue[queued.seq] = queued
         return QUEUE, (queued.seq, *key, msgspec.json.encode(said.report), said.at.boot, said.at.ns, is_final)
 
-    def _drop_queued(self, key: Key) -> list[Op]:
-        gone = [seq for seq, queued in self._queue.items() if queued.key == key]
+    def _drop_queued(self, keys: Container[Key]) -> list[Op]:
+        """Of these nothing more is to be told. All in one go: thousands end at once, and as many are queued."""
+        gone = [seq for seq, queued in self._queue.items() if queued.key in keys]
         for seq in gone:
             del self._queue[seq]
         return [("DELETE FROM outbox WHERE seq = ?", (seq,)) for seq in gone]

@@ -23,7 +23,7 @@ from switchyard.model.retry import Cause
 
 SUBMIT_AGAIN_S = 1.0  # after a submit that failed for a reason that passes
 START_S_MAX = 1.0  # of one turn that may go into submits: what runs is looked at in between
-CANCELS_MAX = 1000  # asked for in one turn, likewise
+CANCELS_MAX = 5000  # asked for in one turn, likewise
 CANCEL_AGAIN_S = 5.0  # an end that was asked for and has not come is asked for again
 QUEUED_S = 0.5  # what waits longer than this at the backend is reported as SUBMITTED; sooner it is noise
 REASON_AGAIN_S = 10.0  # between two reasons for waiting that are told of one attempt
