@@ -25,9 +25,13 @@ def position(node: yaml.Node, path: str) -> str:
             continue
         path = path.removeprefix(".")
         inside = node.value if isinstance(node, yaml.MappingNode) else []
-        named = [(key, value) for key, value in inside if re.match(re.escape(str(key.value)) + r"(?=[.\[]|$)", path)]
+        named = [(key, value) for key, value in inside if _begins(path, str(key.value))]
         if not named:
             break
         key, node = max(named, key=lambda pair: len(str(pair[0].value)))  # a name may have a dot in it
         mark, path = key.start_mark, path[len(str(key.value)) :]
     return f"line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _begins(path: str, name: str) -> bool:
+    return path.startswith(name) and path[len(name) : len(name) + 1] in ("", ".", "[")
