@@ -48,8 +48,11 @@ lint: $(TEST_INSTALLED)
 check: lint ## Format, lint, types, imports, tidiness, documents: under a minute, before each push
 	@$(BIN)/python -m pytest tests/test_tidy.py tests/test_docs.py
 
-fast: test-install ## Run the tests that start no whole program and take no minute
-	@$(PYTEST) -m "not acceptance and not slow and not long"
+# What `make check` runs is left out, and what has no fast test is not even read.
+NOT_FAST := tests/acceptance tests/simulation tests/test_tidy.py tests/test_docs.py
+
+fast: test-install ## Run the tests that start no whole program and take no time, on SQLite
+	@$(PYTEST) -m "not acceptance and not slow and not long" $(addprefix --ignore=,$(NOT_FAST))
 
 test: test-install lint ## Install what is needed, check, and run every test but the slow ones
 	@$(PYTEST)

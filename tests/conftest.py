@@ -20,19 +20,38 @@ from tests.slurm_conf import Spec
 
 HERE = Path(__file__).resolve().parent
 DATABASES = ("sqlite", "postgresql")
-# Real batch systems, killed services, whole days: left out of `make fast`.
+# Real batch systems, killed services, whole days, every order of events: left out of `make fast`, and so is PostgreSQL
+# where the same is tested on SQLite.
 LONG = (
     "agent/slurm/test_cluster",
     "agent/slurm/test_doubt",
     "agent/slurm/test_hand_over",
     "agent/slurm/test_lost_state",
+    "agent/test_loop",
     "contracts/test_backends",
     "match/test_engines",
+    "match/test_index",
+    "route/test_draw",
+    "server/test_hang",
+    "server/test_open",
+    "server/test_stop",
+    "service/quote/test_quotes_silent",
+    "service/test_array_machine",
+    "service/test_machine",
+    "service/test_outage",
+    "service/test_snapshots",
     "service/token/test_token_queues",
+    "service/upkeep/test_moving",
+    "service/upkeep/test_places",
     "service/upkeep/test_queues",
+    "service/upkeep/test_retention",
     "simulation/",
+    "store/test_at_once",
     "store/test_indexes",
+    "test_services",
     "test_slurm_bed",
+    "tokens/test_many",
+    "tokens/test_sentinel",
     "tokens/test_stress",
 )
 SHARING = ('scope="module"', "xdist_group(")  # the second for files that use a module's fixture of a conftest.py
@@ -52,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE / "acceptance" in item.path.parents:
             item.add_marker(pytest.mark.acceptance)
-        if str(item.path.relative_to(HERE)).startswith(LONG):
+        if str(item.path.relative_to(HERE)).startswith(LONG) or "postgresql" in item.name.partition("[")[2]:
             item.add_marker(pytest.mark.long)
 
 

@@ -135,6 +135,7 @@ def test_a_cluster_without_a_graph_is_waited_for_and_one_that_is_not_enabled_say
     ]
 
 
+@pytest.mark.long
 def test_shares_follow_the_weights_of_the_pool_and_not_of_the_label() -> None:
     names = {"a": 1.0, "b": 2.0, "c": 6.0, "d": 99.0}
     flat = dict.fromkeys(names, 1.0)

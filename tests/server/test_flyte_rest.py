@@ -218,6 +218,7 @@ def test_a_bad_body_is_refused_and_nothing_stored(doors: Doors, body: Any) -> No
     assert "project" not in json.dumps([field["level"] for each in view["attributes"] for field in each["fields"]])
 
 
+@pytest.mark.long
 def test_a_huge_body_is_refused_at_either_door(doors: Doors) -> None:
     project = doors.fresh()
     huge = {"cluster_resource_attributes": {"attributes": {"a": "x" * (2 * MIB)}}}

@@ -225,6 +225,7 @@ def test_a_bad_question_is_refused_before_anything_is_sent(
         assert "application/problem+json" in text
 
 
+@pytest.mark.long
 def test_a_follower_that_never_reads_is_cut_off_and_costs_little(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

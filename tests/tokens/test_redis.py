@@ -56,6 +56,7 @@ def test_counters_that_somebody_spoilt_are_put_right(redis_server: RedisServer) 
     assert not pools.allocate_resource("a", "v", ResourceConstraintsSpec(project=1), project="p").is_granted
 
 
+@pytest.mark.long
 def test_one_that_hangs_is_waited_for_once_and_tried_by_one_at_a_time(redis_server: RedisServer) -> None:
     redis_server.client().flushall()
     pools = RedisPools(Lines([redis_server.address]), quota_max=10)

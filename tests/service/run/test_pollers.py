@@ -193,6 +193,7 @@ def test_a_job_that_takes_up_no_place_any_more_keeps_its_queue(store_url: str, t
         assert (rig.job(ids[1]).state, rig.row(ids[1]).lane) == (State.PENDING, "two/default")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [10, 400_000, 699_000, 1_900_000, 3_900_000, 5_000_000])
 def test_an_answer_holds_no_more_than_a_client_takes_and_nothing_is_left_out(lite: Rig, size: int) -> None:
     entry = joined(lite)
