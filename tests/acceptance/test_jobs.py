@@ -279,9 +279,9 @@ def test_output_follows_until_the_end(stage: Stage) -> None:
 
 def test_a_command_that_ends_at_once_is_no_slower_than_a_moment(stage: Stage) -> None:
     took_s = []
-    for _ in range(3):  # the quickest of some: the machine may be busy
+    for _ in range(3):  # the middle one of them: the machine may be busy
         job = stage.submit("true", cluster="wide")
         begun = time.monotonic()
         until(lambda job=job: stage.job(job)["state"] == "SUCCEEDED", SOON_S, "the job ends")  # type: ignore[misc]
         took_s.append(time.monotonic() - begun)
-    assert min(took_s) < 3, "no step of its way waits for a timer"
+    assert sorted(took_s)[1] < 3, "no step of its way waits for a timer"

@@ -37,7 +37,7 @@ def test_a_job_submitted_at_one_server_runs_through_the_other(tmp_path: Path, sh
             assert job.state is State.SUCCEEDED
             assert client.handle(job.id).output() == b"hello\n"
         # Well under the five seconds of the sweep: the wake-up crossed from one server to the other.
-        assert min(took_s) < 4
+        assert sorted(took_s)[1] < 4
 
 
 @pytest.mark.parametrize("victim", ["one", "two"])
@@ -94,6 +94,8 @@ def test_no_server_denies_what_another_has_just_made_or_granted(tmp_path: Path, 
                 here.create_project(name)
                 here.create_grant("view", to="user", on="project", subject="ada", object=name)
                 assert adas.project(name).name == name
+                job = here.submit(["true"], project=name, hold=True)
+                assert adas.job(job.id).project == name
 
 
 def test_a_graph_set_at_one_server_is_known_at_the_other(tmp_path: Path, shared_url: str) -> None:

@@ -61,6 +61,7 @@ HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
     ),
     "how much a cluster has": (lambda tx: moving.held_count(tx, "c1"), "ix_jobs_held"),
     "how many wait there": (lambda tx: moving.line_count(tx, "c1", most=9), "ix_jobs_ready"),
+    "what was said of tasks": (lambda tx: events.event_of_tasks(tx, an_id(1), [1, 2]), "ix_events_task"),
     "old keys": (lambda tx: jobs.key_clean(tx, before_us=NOW_US, limit=9), "ix_idempotency_created"),
 }
 

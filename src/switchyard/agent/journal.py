@@ -167,7 +167,7 @@ class Journal:
                 self._attempts[attempt.key] = attempt
                 if attempt.stage is Stage.SETTLED:
                     del self._attempts[attempt.key]
-            self._write_when_possible(ops + self._drop_queued(done))
+            self._write_when_possible(ops + (self._drop_queued(done) if done else []))
 
     def say(self, key: Key, said: Said) -> None:
         """Tell something of an attempt that goes on."""

@@ -153,6 +153,7 @@ class Loops:
         if not leadership.take(context):
             self._yard.submit.let_wait.tell_leader()
             return
+        self._yard.is_pending_new |= self._yard.submit.let_wait.take()
         moved = moving.move_unleased(context, leadership)
         lost = chores.judge_silent(context, leadership) + chores.judge_silent_ranges(context, leadership)
         polling = self._yard.settings.config.rainbow or POLLING

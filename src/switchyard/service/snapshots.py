@@ -146,12 +146,6 @@ class Snapshots:
                 self._load_loads(tx, elsewhere)
             return self.reckon()
 
-    def has_missed(self, known: tuple[int, ...]) -> bool:
-        """Whether there is more to know than this: another server changed something. One server misses nothing."""
-        if not self._database.is_sqlite:
-            self.refresh()
-        return self.known != known
-
     @property
     def known(self) -> tuple[int, ...]:
         """The versions of all of it."""

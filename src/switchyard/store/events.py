@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from switchyard.store import dialect
 from switchyard.store.database import Tx
-from switchyard.store.schema import attempts, clusters, counters, events, jobs
+from switchyard.store.schema import OF_TASKS, attempts, clusters, counters, events, jobs
 
 Row = sa.Row[*tuple[Any, ...]]
 
@@ -76,10 +76,11 @@ def _time_from(tx: Tx, seq: int) -> int | None:
 
 def event_of_tasks(tx: Tx, job_id: str, fences: list[int]) -> list[Row]:
     """What was said last of the tasks of an array under these fences: fence and reason, the newest last."""
-    query = sa.select(events.c.fence, events.c.reason).where(
-        events.c.job_id == job_id, events.c.kind.like("task-%"), events.c.fence.in_(fences)
+    query = sa.select(events.c.fence, events.c.reason, events.c.seq).where(
+        events.c.job_id == job_id, events.c.fence.in_(fences), sa.text(OF_TASKS)
     )
-    return list(tx.execute(query.order_by(events.c.seq)))
+    # Put in order here: SQLite would rather walk all events of the job than sort these.
+    return sorted(tx.execute(query), key=lambda row: int(row.seq))
 
 
 def event_list(

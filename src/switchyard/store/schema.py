@@ -63,6 +63,7 @@ LATE = "late_from_us IS NOT NULL"
 CROWDED = "crowd IS NOT NULL AND ended_us IS NULL"
 PARKED = "crowd IS NOT NULL AND NOT is_ready AND agent_id IS NULL AND state IN ('ASSIGNED', 'RUNNING')"
 LIVE = "is_live"
+OF_TASKS = "substr(kind, 1, 5) = 'task-'"  # events about one task of an array
 # Assigned, and not in line for a lease: with an agent, parked, or an array that may lease no more for now. In other
 # words than PARKED, or PostgreSQL would take the one index for the other.
 BUSY = "NOT is_ready AND ended_us IS NULL AND state <> 'PENDING'"
@@ -286,6 +287,13 @@ events = Table(
     Column("reason", Text, nullable=False),
 )
 Index("ix_events_job", events.c.job_id, events.c.seq)
+Index(
+    "ix_events_task",
+    events.c.job_id,
+    events.c.fence,
+    sqlite_where=text(OF_TASKS),
+    postgresql_where=text(OF_TASKS),
+)
 
 output = Table(
     "output",

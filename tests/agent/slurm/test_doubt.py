@@ -21,7 +21,7 @@ from switchyard.agent.backends.slurm.handed import Handed
 from switchyard.agent.journal import Journal
 from switchyard.agent.runner import Runner
 from switchyard.agent.site import SlurmSite
-from switchyard.errors import PolicyRefused, Unavailable
+from switchyard.errors import PolicyRefused, Unavailable, YardError
 from switchyard.model.job import JobSpec, Native
 from switchyard.model.lifecycle import Seen
 from switchyard.model.poll import Lease, Report
@@ -262,3 +262,16 @@ def test_a_command_that_is_not_ours_to_end_is_given_up_all_the_same() -> None:
     _, status = os.waitpid(child, 0)
     shutil.rmtree(folder)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_an_account_that_is_gone_keeps_nobody_elses_cancel_from_being_asked_for(
+    tmp_path: Path, beta: SlurmCluster
+) -> None:
+    backend = backend_of(tmp_path, beta)
+    gone, own = backend.submit(a_lease("sleep", "600")), backend.submit(a_lease("sleep", "600"))
+    handed = backend._register.get(gone.partition("/")[2])
+    assert handed is not None
+    backend._register.write(replace(handed, account="nobody-of-this-name"))
+    with pytest.raises(YardError, match="nobody-of-this-name"):
+        backend.cancel([gone, own])
+    assert end_of(backend, own, timeout_s=END_S).seen is Seen.CANCELLED

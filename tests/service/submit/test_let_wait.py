@@ -68,6 +68,7 @@ def two(postgres: Postgres, tmp_path: Path) -> Iterator[tuple[Rig, Rig]]:
         yield one, two
 
 
+@pytest.mark.long
 def test_a_server_that_learned_late_tells_the_leader(two: tuple[Rig, Rig]) -> None:
     one, other = two
     agent = one.cluster("alpha")
@@ -83,3 +84,13 @@ def test_a_server_that_learned_late_tells_the_leader(two: tuple[Rig, Rig]) -> No
     assert said == ["pending"]
     other.submits.let_wait.tell_leader()
     assert said == ["pending"], "once is enough"
+
+
+def test_one_that_came_later_does_not_hide_it(rig: Rig, away: RigAgent) -> None:
+    rig.submit()
+    rig.cluster("beta")
+    rig.clock.wait(3600)
+    rig.context.snapshots.reckon()  # something was learned, and nobody told yet
+    assert rig.submit().state == "PENDING"
+    assert rig.submits.let_wait.take()
+    assert not rig.submits.let_wait.take(), "once"

@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.routing import Route, Router
 
-from switchyard.errors import Denied, Malformed, MethodNotAllowed, NoSuchJob, NotFound, UnknownName
+from switchyard.errors import Denied, Malformed, MethodNotAllowed, NotFound, UnknownName
 from switchyard.model.api import Output
 from switchyard.model.attributes import AttributeRow
 from switchyard.model.decode import JsonReader
@@ -36,6 +36,7 @@ from switchyard.server.http.authenticate import (
     authenticate_user,
     bearer,
     is_agents,
+    look_again,
     refuse_strangers,
 )
 from switchyard.server.http.call import Call, read_query
@@ -168,7 +169,7 @@ class _Handler:
             if_none_match=_text(header(scope, b"if-none-match")),
         )
         if endpoint.is_waiting:
-            result = await self._wait(call, receive)
+            result = await self._wait(scope, call, known, receive)
         else:
             result = await self._run(scope, call, known)
         if isinstance(result, Body):
@@ -183,9 +184,11 @@ class _Handler:
         assert endpoint.handler is not None
         try:
             return await yard.in_thread(endpoint.handler, call)
-        except (NotFound, UnknownName, Denied) as exc:
-            # Jobs are kept in the store alone.
-            if isinstance(exc, NoSuchJob) or not await yard.in_thread(yard.context.snapshots.has_missed, known):
+        except (NotFound, UnknownName, Denied):
+            if yard.context.database.is_sqlite:  # it has one server
+                raise
+            await look_again(yard)
+            if yard.context.snapshots.known == known:
                 raise
         if call.actor is not NOBODY:
             call = replace(call, actor=await authenticate_user(yard, scope))  # with the grants of now
@@ -202,7 +205,7 @@ class _Handler:
             raise Malformed("This call takes no body.", next_step="What it can be told goes into the query.")
         return None
 
-    async def _wait(self, call: Call, receive: Receive) -> Any:
+    async def _wait(self, scope: Scope, call: Call, known: tuple[int, ...], receive: Receive) -> Any:
         """Park until there is what was asked for, woken by whoever brings it; look again now and then all the same."""
         yard, bounds = self._yard, self._yard.settings.bounds
         is_log = self._endpoint.answer is Output
@@ -213,7 +216,7 @@ class _Handler:
         assert self._endpoint.handler is not None
         gone: asyncio.Task[object] = asyncio.ensure_future(hot.until_gone(receive))
         try:
-            found = await yard.in_thread(self._endpoint.handler, call)
+            found = await self._run(scope, call, known)
             while not _is_awaited(found) and not gone.done() and not yard.hub.is_closing:
                 with yard.hub.watching(found.job if isinstance(found, Output) else found.id) as waiter:
                     # Once more, now that we are registered: an end that came since would wake nobody.

@@ -17,6 +17,7 @@ from switchyard.service.rights import Actor
 from switchyard.store import events, jobs, ranges
 
 SCAN_MAX = 10_000  # tasks looked at for one page: some milliseconds
+WRONG = frozenset({State.FAILED, State.CANCELLED, State.PENDING})  # the last: to be tried again
 
 
 def task_list(
@@ -43,13 +44,15 @@ def task_list(
 
 def _with_reasons(context: Context, job_id: str, tasks: list[Task]) -> list[Task]:
     """Why those that went wrong did: it stands in the array's events."""
-    wrong = [task.fence for task in tasks if task.fence and task.state is not State.SUCCEEDED]
+    wrong = [task.fence for task in tasks if task.fence and task.state in WRONG]
     if not wrong:
         return tasks
     with context.database.read() as tx:
         said = {row.fence: row.reason for row in events.event_of_tasks(tx, job_id, wrong)}
     return [
-        replace(task, reason=said[task.fence].removeprefix(f"task {task.index}: ")) if task.fence in said else task
+        replace(task, reason=said[task.fence].removeprefix(f"task {task.index}").removeprefix(": "))
+        if task.fence in said
+        else task
         for task in tasks
     ]
 

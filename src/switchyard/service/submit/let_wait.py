@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from switchyard.errors import YardError
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.submit.newjob import JobInsert
@@ -16,7 +17,7 @@ from switchyard.service.submit.newjob import JobInsert
 class LetWait:
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._by: tuple[int, int] | None = None  # what this server knew when the last one came, if nobody was told
+        self._by: tuple[int, int] | None = None  # what this server knew when the first came of whom nobody was told
 
     def note(self, batch: Batch, writes: Iterable[JobInsert]) -> None:
         """Of what is inserted with this batch. What was decided by an outdated world is looked at at once."""
@@ -29,11 +30,22 @@ class LetWait:
         batch.settled.append(lambda: self._came(now))
 
     def _came(self, by: tuple[int, int]) -> None:
-        self._by = by
+        self._by = self._by or by
+
+    def take(self) -> bool:
+        """Whether some came before this server learned what it knows now; once."""
+        if self._by in (None, self._context.snapshots.versions):
+            return False
+        self._by = None
+        return True
 
     def tell_leader(self) -> None:
         """By a server that learned something since: the leader knew it sooner perhaps, and looked before they came."""
-        if self._by in (None, self._context.snapshots.versions):
+        by = self._by
+        if not self.take():
             return
-        self._by = None
-        self._context.committer.call(lambda batch: batch.versions.add("pending"))
+        try:
+            self._context.committer.call(lambda batch: batch.versions.add("pending"))
+        except YardError:
+            self._by = by
+            raise

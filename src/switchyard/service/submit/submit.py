@@ -108,11 +108,13 @@ class Submit:
         if is_quick and not self.is_quick(request):
             raise TakesLong
         began = perf_counter()
+        access = self._context.snapshots.access
+        actor = access.actor(actor.user_id or "") or actor  # with the grants by whose version it is remembered
         admitted, bounds = self._admit(actor, request)
         bounds = again.narrow(bounds) if again is not None else bounds
         world = self._context.snapshots.world  # one for all of it: the next may not have the chosen cluster any more
-        versions = (world.version, self._context.snapshots.access.version)
-        kept = self._rule(world, actor, admitted.request.spec, bounds, last, is_quick=is_quick)
+        versions = (world.version, access.version)
+        kept = self._rule(world, actor, admitted.request.spec, bounds, last, versions=versions, is_quick=is_quick)
         job_id = job_id or self._context.new_id()
         write = self._insert(
             actor,
@@ -206,9 +208,10 @@ class Submit:
         bounds: Bounds,
         last: tuple[tuple[str, str], ...] = (),
         *,
+        versions: tuple[int, int] | None = None,
         is_quick: bool = False,
     ) -> Kept:
-        kept, key = self._ruled(world, actor, spec, bounds, last, is_quick=is_quick)
+        kept, key = self._ruled(world, actor, spec, bounds, last, versions=versions, is_quick=is_quick)
         return self._selecting.among(kept, key, bounds, spec)
 
     def _ruled(
@@ -219,10 +222,12 @@ class Submit:
         bounds: Bounds,
         last: tuple[tuple[str, str], ...] = (),
         *,
+        versions: tuple[int, int] | None = None,
         is_quick: bool = False,
     ) -> tuple[Kept, tuple[object, ...]]:
-        """All but the selection, and what it is kept by."""
-        rulings, versions = self._rulings, (world.version, self._context.snapshots.access.version)
+        """All but the selection, and what it is kept by. `versions`: of the world and of the actor's rights."""
+        versions = versions or (world.version, self._context.snapshots.access.version)
+        rulings = self._rulings
         if rulings.versions != versions or len(rulings.kept) > RULINGS_MAX:
             # Threads decide, too: one that is still at an older world writes into the older memory, never into this.
             rulings = self._rulings = _Rulings(versions)

@@ -189,11 +189,20 @@ class SlurmBackend:
             if there is not None and not there.facts.is_over:
                 handed = self._register.get(name)
                 natives.setdefault(handed.account if handed else "", []).append(there.native)
+        problems: list[YardError] = []
         for owner, theirs in natives.items():
-            said = self._caller.call(self._as(find_account(owner) if owner else None, command.scancel(theirs)))
-            problems = [text for text in said.err.splitlines() if "error" in text and not OVER.search(text)]
-            if said.code != 0 and (problems or not OVER.search(said.err)):
-                raise Unavailable(f"scancel failed ({said.code}): {said.err.strip()[:300]}")
+            try:
+                self._ask_end(owner, theirs)
+            except YardError as exc:  # of this account; the others' are asked for all the same
+                problems.append(exc)
+        if problems:
+            raise problems[0]
+
+    def _ask_end(self, owner: str, natives: Sequence[str]) -> None:
+        said = self._caller.call(self._as(find_account(owner) if owner else None, command.scancel(natives)))
+        problems = [text for text in said.err.splitlines() if "error" in text and not OVER.search(text)]
+        if said.code != 0 and (problems or not OVER.search(said.err)):
+            raise Unavailable(f"scancel failed ({said.code}): {said.err.strip()[:300]}")
 
     def output(self, native_id: str, stream: str, *, offset: int, size: int) -> Piece:
         _, name = split_handle(native_id)

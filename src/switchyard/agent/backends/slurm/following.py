@@ -184,6 +184,12 @@ class Following:
         before = {handle for handle in handles if signs[handle].is_withdrawn}
         return before | withdraw(self._files, [handle for handle in handles if handle not in before])
 
+    def _surely_withdrawn(self, handles: Collection[str]) -> set[str]:
+        """As it can be read afterwards: on a disk that is full nobody keeps a task from beginning."""
+        withdraw(self._files, handles)
+        signs = self._signs(handles) if handles else None
+        return {handle for handle in handles if signs is not None and signs[handle].is_withdrawn}
+
     def _signs(self, handles: Collection[str], *, again: Collection[str] = ()) -> dict[str, Signs] | None:
         """None: they cannot be read now."""
         try:
@@ -230,7 +236,7 @@ class Following:
         asked = [handle for handle in asked if handle not in self._ends]
         self._ends |= {handle: facts for handle, facts in self._accounts_of_missing(asked).items() if facts.is_over}
         off = {handle for handle in asked if handle not in self._ends and self._is_off(handle, signs)}
-        self._ends |= dict.fromkeys(self._withdrawn(off, signs or {}), Facts(state="CANCELLED"))
+        self._ends |= dict.fromkeys(self._surely_withdrawn(off), Facts(state="CANCELLED"))
         nowhere = [handle for handle in asked if handle not in self._ends]
         settled = [handle for handle in nowhere if signs and self._is_settled(self._missing[handle], begun)]
         self._ends |= {handle: replace(own[handle], reason=FORGOTTEN) for handle in settled if handle in own}

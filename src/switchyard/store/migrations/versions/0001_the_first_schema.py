@@ -208,6 +208,13 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("events", schema=None) as batch_op:
         batch_op.create_index("ix_events_job", ["job_id", "seq"], unique=False)
+        batch_op.create_index(
+            "ix_events_task",
+            ["job_id", "fence"],
+            unique=False,
+            sqlite_where=sa.text("substr(kind, 1, 5) = 'task-'"),
+            postgresql_where=sa.text("substr(kind, 1, 5) = 'task-'"),
+        )
 
     op.create_table(
         "graph_sources",
@@ -710,6 +717,7 @@ def downgrade() -> None:
     op.drop_table("grants")
     op.drop_table("graph_sources")
     with op.batch_alter_table("events", schema=None) as batch_op:
+        batch_op.drop_index("ix_events_task")
         batch_op.drop_index("ix_events_job")
 
     op.drop_table("events")
