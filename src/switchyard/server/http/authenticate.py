@@ -58,7 +58,7 @@ async def authenticate_token(yard: Yard, token: str) -> Actor:
     """Whose token this is; of an open server that is enough to know where no browser can come in."""
     found = _user(yard, token)
     if found is None and split_credential(token, "yard"):
-        await look_again(yard)
+        await _look_again(yard)
         found = _user(yard, token)
     if found is not None:
         return found
@@ -79,7 +79,7 @@ async def authenticate_agent(yard: Yard, scope: Scope) -> AgentEntry:
         raise Unauthenticated("This needs an agent's credential.", next_step="Join with `yard agent --token`.")
     entry = yard.context.snapshots.fleet.agents.get(parts[0])
     if entry is None or not holds(parts[1], entry.hash):
-        await look_again(yard)
+        await _look_again(yard)
         entry = yard.context.snapshots.fleet.agents.get(parts[0])
     if entry is None:
         raise Gone("This agent is not registered here any more.")
@@ -104,7 +104,7 @@ def _user(yard: Yard, token: str) -> Actor | None:
     return access.actor(entry.user_id)
 
 
-async def look_again(yard: Yard) -> None:
+async def _look_again(yard: Yard) -> None:
     """Look at the store once for all who miss something now, and not too often: a no must not be outdated."""
     if yard.next_look is None:
         yard.next_look = asyncio.ensure_future(_look(yard))

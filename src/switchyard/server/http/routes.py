@@ -36,7 +36,6 @@ from switchyard.server.http.authenticate import (
     authenticate_user,
     bearer,
     is_agents,
-    look_again,
     refuse_strangers,
 )
 from switchyard.server.http.call import Call, read_query
@@ -187,7 +186,7 @@ class _Handler:
         except (NotFound, UnknownName, Denied):
             if yard.context.database.is_sqlite:  # it has one server
                 raise
-            await look_again(yard)
+            await yard.in_thread(yard.context.snapshots.refresh)
             if yard.context.snapshots.known == known:
                 raise
         if call.actor is not NOBODY:
