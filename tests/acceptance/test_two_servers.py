@@ -84,7 +84,8 @@ def test_no_server_denies_what_another_has_just_made_or_granted(tmp_path: Path, 
         Client(two.url, token=one.admin_token) as there,
     ):
         here.create_user("ada")
-        with Client(two.url, token=here.create_token(user="ada").token) as adas:
+        token = here.create_token(user="ada").token
+        with Client(two.url, token=token) as adas:
             for number in range(20):
                 name = f"c{number}"
                 here.create_cluster(name)
@@ -96,6 +97,11 @@ def test_no_server_denies_what_another_has_just_made_or_granted(tmp_path: Path, 
                 assert adas.project(name).name == name
                 job = here.submit(["true"], project=name, hold=True)
                 assert adas.job(job.id).project == name
+                here.create_project(f"{name}-too")
+                waiting = here.submit(["true"], project=f"{name}-too", hold=True).id
+                here.create_grant("view", to="user", on="project", subject="ada", object=f"{name}-too")
+                waited = call("GET", f"{two.url}/v1/jobs/{waiting}/wait?timeout_s=0.1", token=token)
+                assert waited.status == 200, waited.body
 
 
 def test_a_graph_set_at_one_server_is_known_at_the_other(tmp_path: Path, shared_url: str) -> None:

@@ -212,19 +212,18 @@ class _Handler:
         again_s = LOG_AGAIN_S if is_log else yard.settings.pace.sweep_s
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
-        assert self._endpoint.handler is not None
         gone: asyncio.Task[object] = asyncio.ensure_future(hot.until_gone(receive))
         try:
             found = await self._run(scope, call, known)
             while not _is_awaited(found) and not gone.done() and not yard.hub.is_closing:
                 with yard.hub.watching(found.job if isinstance(found, Output) else found.id) as waiter:
                     # Once more, now that we are registered: an end that came since would wake nobody.
-                    found = await yard.in_thread(self._endpoint.handler, call)
+                    found = await self._run(scope, call, known)
                     left_s = deadline - loop.time()
                     if _is_awaited(found) or left_s <= 0:
                         return found
                     await first_of(waiter, gone, min(left_s, again_s))
-                    found = await yard.in_thread(self._endpoint.handler, call)
+                    found = await self._run(scope, call, known)
             return found
         finally:
             gone.cancel()
