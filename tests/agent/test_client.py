@@ -104,6 +104,23 @@ def test_answer_that_is_not_whole_is_no_answer(text: bytes) -> None:
     line.close()
 
 
+@pytest.mark.parametrize(
+    "whole",
+    [
+        b"HTTP/1.1 204 No Content\r\nDate: today\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nDate: today\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n",
+        b'HTTP/1.1 401 Unauthorized\r\nContent-Length: 9\r\n\r\n{"code":1',
+    ],
+)
+def test_answer_that_is_cut_at_any_byte_is_no_answer(whole: bytes) -> None:
+    for cut in range(len(whole)):
+        line = connection(one_answer(whole[:cut]))
+        with pytest.raises(Unreached):
+            line.post("/x", b"{}")
+        line.close()
+
+
 def test_silence_has_an_end() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         line = connection(f"http://127.0.0.1:{silent.getsockname()[1]}")

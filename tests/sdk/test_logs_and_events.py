@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from switchyard import errors
 from switchyard.sdk import follow as follows
 from switchyard.sdk.client import Client
+from tests.cutter import Cutter
 from tests.sdk.peer import HangUp, Peer, Say, a_job, problem
 
 STREAM = "/v1/events/stream"
@@ -46,6 +49,44 @@ def test_it_comes_back_with_the_last_number_and_gives_nothing_twice(peer: Peer) 
     peer.on("GET", STREAM, said(5, 6, begin=4), HangUp(), said(6, 7, begin=6), said(8, begin=7))
     assert take(4)(peer) == [5, 6, 7, 8]
     assert [each.query.get("after") for each in peer.asked] == [None, ["6"], ["6"], ["7"]]
+
+
+def answer(text: str, *, chunks: int = 0) -> bytes:
+    """A stream as bytes, in so many chunks; none: it ends with the connection."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+    body = text.encode()
+    if not chunks:
+        return head + b"\r\n" + body
+    size = len(body) // chunks + 1
+    parts = [body[at : at + size] for at in range(0, len(body), size)]
+    framed = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
+    return head + b"Transfer-Encoding: chunked\r\n\r\n" + framed + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("chunks", [0, 1, 3])
+def test_a_stream_that_is_cut_at_any_byte_tells_each_event_once(chunks: int) -> None:
+    everything = [5, 6]
+
+    def serve(request: bytes) -> bytes:
+        found = re.search(rb"after=(\d+)", request)
+        after = int(found[1]) if found else 4
+        text = said(*(number for number in everything if number > after), begin=after).text
+        assert text is not None
+        return answer(text, chunks=chunks)
+
+    for cut in range(len(serve(b""))):
+        cuts: list[int | None] = [cut]
+        with Cutter(serve, lambda cuts=cuts: cuts.pop() if cuts else None) as relay:
+            followed = islice(Client(relay.url, retry_s=0).follow(after=4), 2)
+            assert [event.seq for event in followed] == everything, f"cut after {cut} bytes"
+
+
+def test_the_newest_number_is_never_nothing_because_the_stream_was_cut() -> None:
+    whole = answer(said(begin=41).text or "")
+    for cut in range(len(whole)):
+        cuts: list[int | None] = [cut]
+        with Cutter(lambda _: whole, lambda cuts=cuts: cuts.pop() if cuts else None) as relay:
+            assert Client(relay.url, retry_s=60).newest_event() == 41, f"cut after {cut} bytes"
 
 
 def test_a_number_without_an_event_moves_the_cursor(peer: Peer) -> None:

@@ -18,6 +18,7 @@ import msgspec
 from switchyard.agent.credential import Keys
 from switchyard.agent.log import line
 from switchyard.errors import BY_CODE, BadRequest, Malformed, Unauthenticated, Unavailable, YardError
+from switchyard.http_head import WholeHeadResponse
 from switchyard.model.api import Problem
 
 CONNECT_S = 5.0  # a server that does not take a connection in this time is down for us
@@ -162,6 +163,7 @@ class Connection:
                 if server.is_tls
                 else http.client.HTTPConnection(server.host, server.port, timeout=connect_s)
             )
+            new.response_class = WholeHeadResponse
             new.connect()
             assert new.sock is not None
             new.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec.structs import replace
 
-from switchyard.errors import NotFound, YardError
+from switchyard.errors import NotFound, Unavailable, YardError
 from switchyard.model.api import Event, Output
 from switchyard.sdk.calls import Calls, at
 from switchyard.sdk.transport import Request
@@ -66,7 +66,19 @@ class Following(Calls):
 
     def newest_event(self) -> int:
         """The number of the newest event: ask for it, look around, follow from it, and nothing is missed."""
-        return next((number for number, _ in self._stream(None, None, None)), 0)
+        end_s, pause_s = time.monotonic() + self._transport.retry_s, PAUSE_S_FIRST
+        while True:
+            try:
+                for number, _ in self._stream(None, None, None):
+                    return number
+                # Not 0: whoever follows from there is told everything that ever happened.
+                error: YardError = Unavailable("The stream of events ended before its first number.")
+            except YardError as exc:
+                error = exc
+            if not error.transient or time.monotonic() + pause_s > end_s:
+                raise error
+            time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 — spreads clients, guards no secret
+            pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
     def _stream(self, after: int | None, job: str | None, project: str | None) -> Iterator[tuple[int, Event | None]]:
         """One connection: numbers, and the events that come with them."""

@@ -1,7 +1,8 @@
 """HTTP with keep-alive, bounded retries and translated errors. It knows no route of the API.
 
 What is tried again: anything that was never sent (no connection), anything the server refused with 429, and what the
-caller declares repeatable when the connection broke or a 503 came. All tries end `retry_s` after the first failure.
+caller declares repeatable when the connection broke or a 503 came. An answer that is cut anywhere, be it in its status
+line, is a broken connection. All tries end `retry_s` after the first failure.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from switchyard.errors import Busy, TooLarge, Unavailable, YardError
+from switchyard.http_head import WholeHeadResponse
 from switchyard.sdk.problem import read_problem
 
 BODY_BYTES_MAX = 64 << 20  # the largest answer taken: a full page of large jobs, or the output of one
@@ -26,6 +28,7 @@ LINE_BYTES_MAX = 1 << 20  # of an answer without end: an event is some kilobytes
 BACKOFF_S_FIRST = 0.1
 BACKOFF_S_MAX = 5.0
 IDLE_CONNECTIONS_MAX = 8  # kept for threads that call at the same time
+_TLS_ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)  # the peer went away; nothing is wrong with its certificate
 CHECK_SERVER = "Check that the server runs and that its URL is right (--server, YARD_URL), then try again."
 
 OnRetry = Callable[[YardError, float], None]
@@ -180,6 +183,7 @@ class Transport:
             )
         else:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        connection.response_class = WholeHeadResponse
         try:
             connection.connect()
         except OSError as exc:
@@ -248,7 +252,7 @@ def _unreachable(url: str, exc: _NotSent | _Broken, request: Request) -> tuple[Y
     """The error to show, and whether trying again is safe and of any use."""
     cause = exc.__cause__
     is_sent = isinstance(exc, _Broken)
-    if isinstance(cause, ssl.SSLError):
+    if isinstance(cause, ssl.SSLError) and not isinstance(cause, _TLS_ENDS):
         return _untrusted(url, cause), False
     if isinstance(cause, socket.gaierror):
         is_passing = cause.errno == socket.EAI_AGAIN
