@@ -202,6 +202,29 @@ def test_what_becomes_of_a_job_whose_cluster_falls_silent(tmp_path: Path, on_los
             until(lambda: "event=stop" in agent.log, 30, "the old attempt is stopped")
 
 
+@pytest.mark.parametrize("array", [None, "3"])
+def test_fail_with_a_retry_after_lost_begins_again(tmp_path: Path, array: str | None) -> None:
+    """The first attempt lives on while its agent is away. Its fence is too low: when it is heard of, it is stopped."""
+    folder = tmp_path / "fences"
+    folder.mkdir()
+    # Each attempt leaves its fence; the first one never ends by itself.
+    command = ["sh", "-c", f"touch {folder}/$SWITCHYARD_FENCE; [ $(ls {folder} | wc -l) -gt 1 ] || exec sleep 600"]
+    spec = {"on_lost": "fail", "lost_after": 1, "retry": {"limit": 1, "causes": ["lost"], "backoff": 1}}
+    requeued = "task-requeued" if array else "requeued"
+    with start_server(tmp_path) as server, start_agent(tmp_path, server.url, "alpha", graph=NODES) as agent:
+        first = submit(server, command, spec=spec, **({"array": array} if array else {}))
+        until(lambda: len(list(folder.iterdir())) == 1, 60, "the first attempt runs")
+        agent.kill()
+        with start_agent(tmp_path, server.url, "beta", graph=NODES):
+            until(lambda: requeued in kinds(server, first), 300, "the first attempt is lost, and tried again")
+            agent.start()
+            until(lambda: "event=stop" in agent.log, 300, "the first attempt is stopped")
+            until(lambda: job(server, first)["state"] in FINAL, 300, "the second attempt ended")
+            assert job(server, first)["state"] == "SUCCEEDED"
+            assert kinds(server, first).count(requeued) == 1
+            assert len(list(folder.iterdir())) == 2
+
+
 def test_bulk_is_all_or_none_unless_each_is_asked_for(server: Server) -> None:
     jobs: list[dict[str, object]] = [{"spec": {"command": ["true"]}, "labels": {"bulk": "7"}} for _ in range(5000)]
     jobs[4321] = {"spec": {"command": []}}

@@ -118,6 +118,43 @@ def test_a_lost_attempt_follows_on_lost(on_lost, definite, state, fence) -> None
         assert (step.life.state, step.life.fence, step.life.is_leased) == (state, fence, False)
 
 
+@pytest.mark.parametrize(
+    ("on_lost", "definite", "is_removed", "state"),
+    [
+        (OnLost.WAIT, False, False, None),  # silence is no proof, whatever the retry policy says
+        (OnLost.WAIT, False, True, P),
+        (OnLost.WAIT, True, False, P),
+        (OnLost.FAIL, False, False, P),
+        (OnLost.FAIL, False, True, P),
+        (OnLost.FAIL, True, False, P),
+        (OnLost.REQUEUE, False, False, P),
+        (OnLost.REQUEUE, False, True, P),
+        (OnLost.REQUEUE, True, False, P),
+    ],
+)
+def test_a_lost_attempt_that_is_granted_a_retry_goes_back_under_a_higher_fence(
+    on_lost, definite, is_removed, state
+) -> None:
+    life = a_life(R, on_lost=on_lost)
+    step = lose(life, "silence", definite=definite, again=True, is_removed=is_removed)
+    if state is None:
+        assert step is None
+        return
+    assert step is not None
+    assert (step.life.state, step.life.fence, step.life.is_leased, step.event) == (state, 2, False, "requeued")
+    assert report(step.life, fence=life.fence, seen=Seen.SUCCEEDED) == (Answer.STOP, None)
+
+
+@pytest.mark.parametrize("on_lost", OnLost)
+def test_a_retry_is_never_granted_to_a_job_that_is_being_cancelled(on_lost) -> None:
+    life = a_life(R, on_lost=on_lost, cancel_requested=True)
+    told = lose(life, "denied", definite=True, again=True)
+    silent = lose(life, "silence", definite=False, again=True, is_removed=True)
+    assert told is not None
+    assert silent is not None
+    assert (told.life.state, silent.life.state) == (END, BAD)
+
+
 def test_a_job_that_nobody_holds_cannot_be_lost() -> None:
     for life in (a_life(P), a_life(A), *(a_life(state) for state in FINAL)):
         assert lose(life, "silence", definite=True) is None

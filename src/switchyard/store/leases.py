@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -140,22 +141,37 @@ def held_by_silent(tx: Tx, *, now_us: int, amnesty_us: int, bears_s: int, silent
     Judged here, row by row: a limit on all that is held would fill with the living, and the silent would never come up.
     `since_us`: when the silence began. No silence reaches back before the amnesty.
     """
-    # An agent that leased and went before it was ever written down as seen.
-    seen_us = sa.func.coalesce(agents.c.seen_us, jobs.c.leased_us)
-    since_us = sa.case((seen_us < amnesty_us, _big(amnesty_us)), else_=seen_us)
-    bears_us = sa.cast(sa.func.coalesce(jobs.c.lost_after_s, bears_s), sa.BigInteger) * 1_000_000
-    until_us = since_us + sa.case((bears_us < silent_us, _big(silent_us)), else_=bears_us)
+    silence = silent_since(jobs.c.leased_us, amnesty_us=amnesty_us, bears_s=bears_s, silent_us=silent_us)
     query = (
-        sa.select(jobs.c.id, jobs.c.fence, jobs.c.agent_id, agents.c.deleted_us, since_us.label("since_us"))
+        sa.select(jobs.c.id, jobs.c.fence, jobs.c.agent_id, agents.c.deleted_us, silence.since_us.label("since_us"))
         .join(agents, agents.c.id == jobs.c.agent_id)
-        .where(
-            sa.text(_prefixed(HELD)),
-            sa.or_(agents.c.backend != POLLS, agents.c.deleted_us.is_not(None)),  # who only polls is never silent
-            sa.or_(agents.c.deleted_us.is_not(None), sa.and_(jobs.c.on_lost != "wait", until_us < _big(now_us))),
-        )
+        .where(sa.text(_prefixed(HELD)), silence.is_lost(now_us))
         .limit(limit)
     )
     return list(tx.execute(query))
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """When the silence of an agent began, and until when the job bears it, as expressions over jobs and agents."""
+
+    since_us: sa.ColumnElement[int]
+    until_us: sa.ColumnElement[int]
+
+    def is_lost(self, now_us: int) -> sa.ColumnElement[bool]:
+        is_removed = agents.c.deleted_us.is_not(None)
+        return sa.and_(
+            sa.or_(agents.c.backend != POLLS, is_removed),  # who only polls is never silent
+            sa.or_(is_removed, sa.and_(jobs.c.on_lost != "wait", self.until_us < _big(now_us))),
+        )
+
+
+def silent_since(leased_us: sa.ColumnElement[int], *, amnesty_us: int, bears_s: int, silent_us: int) -> Silence:
+    # An agent that leased and went before it was ever written down as seen: silent since the lease.
+    seen_us = sa.func.coalesce(agents.c.seen_us, leased_us)
+    since_us = sa.case((seen_us < amnesty_us, _big(amnesty_us)), else_=seen_us)
+    bears_us = sa.cast(sa.func.coalesce(jobs.c.lost_after_s, bears_s), sa.BigInteger) * 1_000_000
+    return Silence(since_us, since_us + sa.case((bears_us < silent_us, _big(silent_us)), else_=bears_us))
 
 
 def _big(number: int) -> sa.ColumnElement[int]:

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from switchyard.model.tasks import read_task
 from switchyard.store.database import Tx
+from switchyard.store.leases import silent_since
 from switchyard.store.schema import LIVE, agents, clusters, jobs, ranges, specs
 
 Row = sa.Row[*tuple[Any, ...]]
@@ -94,14 +95,14 @@ def range_cancels(tx: Tx, agent_ids: list[str]) -> list[Row]:
     return list(tx.execute(_CANCELS, {"agents": sorted(agent_ids)}))
 
 
-def range_of_silent(tx: Tx, *, seen_before_us: int, limit: int) -> list[Row]:
-    """Live ranges whose agent is gone, or was last seen before a time and whose job does not wait for ever."""
-    impatient = sa.and_(agents.c.seen_us < seen_before_us, jobs.c.on_lost != "wait")
+def range_of_silent(tx: Tx, *, now_us: int, amnesty_us: int, bears_s: int, silent_us: int, limit: int) -> list[Row]:
+    """Live ranges whose agent is gone, or was silent for longer than the job bears. See `leases.held_by_silent`."""
+    silence = silent_since(ranges.c.leased_us, amnesty_us=amnesty_us, bears_s=bears_s, silent_us=silent_us)
     query = (
-        sa.select(ranges, jobs.c.on_lost, jobs.c.lost_after_s, agents.c.seen_us, agents.c.deleted_us)
+        sa.select(ranges, agents.c.deleted_us, silence.since_us.label("since_us"))
         .join(jobs, jobs.c.id == ranges.c.job_id)
         .join(agents, agents.c.id == ranges.c.agent_id)
-        .where(_LIVE, sa.or_(agents.c.deleted_us.is_not(None), impatient))
+        .where(_LIVE, silence.is_lost(now_us))
         .limit(limit)
     )
     return list(tx.execute(query))

@@ -13,7 +13,7 @@ import msgspec
 
 from switchyard.model.idset import IdSet
 from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import FINAL, Answer, Life, Step, report
+from switchyard.model.lifecycle import FINAL, Answer, Life, Step, lose, report
 from switchyard.model.names import readable
 from switchyard.model.poll import Report
 from switchyard.model.tasks import TaskState, cancelling_positions, fresh, live_positions, read_task, write_task
@@ -216,7 +216,10 @@ class Arrays:
     def report(
         self, agent_id: str | None, item: Report, again_at_us: int | None, *, is_preempted: bool = False
     ) -> Answer:
-        """What an agent (none: the server itself) says of one task. `again_at_us`: when a failure is tried again."""
+        """What an agent says of one task. `again_at_us`: when a failure is tried again.
+
+        No agent: the server itself, of a task whose agent was silent for longer than the job bears.
+        """
         if is_preempted:
             again_at_us = self._batch.now_us + PREEMPTED_WAIT_US
         array = self._jobs[item.job]
@@ -235,14 +238,13 @@ class Arrays:
             cancel_requested=before.is_cancelling or array.is_cancelling,
             on_lost=OnLost(array.row.on_lost),
         )
-        answer, step = report(
-            life,
-            fence=item.fence,
-            seen=item.seen,
-            reason=readable(item.reason),
-            again=again_at_us is not None,
-            is_preempted=is_preempted,
-        )
+        again, why = again_at_us is not None, readable(item.reason)
+        if agent_id is None:
+            answer, step = Answer.TAKEN, lose(life, why, definite=False, again=again, is_removed=True)
+        else:
+            answer, step = report(
+                life, fence=item.fence, seen=item.seen, reason=why, again=again, is_preempted=is_preempted
+            )
         if step is not None:
             self._take(array, found, position=position, item=item, step=step, again_at_us=again_at_us)
         return answer

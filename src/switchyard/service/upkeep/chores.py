@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from switchyard.model.idset import IdSet
-from switchyard.model.job import JobSpec
-from switchyard.model.lifecycle import Seen, assign, lose, reject
+from switchyard.model.job import JobSpec, OnLost
+from switchyard.model.lifecycle import Answer, Seen, assign, lose, reject
 from switchyard.model.poll import Report
 from switchyard.model.spill import opened
 from switchyard.model.tasks import live_positions
@@ -284,12 +284,14 @@ def judge_silent(context: Context, leadership: Leadership) -> int:
             judged = lost[job_id]
             if row.fence != judged.fence:
                 continue  # that attempt ended meanwhile; another one is not to blame
+            why = _why_lost(judged, now_us)
+            item = Report(job_id, row.fence, Seen.LOST, reason=why)
+            # `requeue` needs no policy: the job is routed anew at once, and no retry is counted.
+            again_us = None if row.on_lost == OnLost.REQUEUE.value else again_at(batch, row, item)
             is_removed = judged.deleted_us is not None
-            silent_s = (now_us - judged.since_us) // 1_000_000
-            why = "its agent was removed" if is_removed else f"its cluster was silent for {silent_s} s"
-            step = lose(life_of(row), why, definite=False, is_removed=is_removed)
+            step = lose(life_of(row), why, definite=False, again=again_us is not None, is_removed=is_removed)
             if step is not None:
-                changes[job_id] = change_of(batch, row, step)
+                changes[job_id] = change_of(batch, row, step, again_us=again_us)
                 record(batch, row, step)
                 silent.add(row.agent_id)
                 batch.clusters.add(row.cluster_id)
@@ -302,17 +304,14 @@ def judge_silent(context: Context, leadership: Leadership) -> int:
 
 
 def judge_silent_ranges(context: Context, leadership: Leadership) -> int:
-    """The same for the tasks of arrays: each lost task is reported as such, by the server itself."""
+    """The same for the tasks of arrays: the server itself says of each task that it is lost."""
+    now_us, silent_us = context.now_us(), context.snapshots.silent_after_us
     with context.database.read() as tx:
         amnesty_us = events.counters_read(tx).get("amnesty_us", 0)
-        rows = ranges.range_of_silent(tx, seen_before_us=context.now_us(), limit=ROUND_MAX)
-    now_us = context.now_us()
-    lost = [
-        row
-        for row in rows
-        if row.deleted_us is not None
-        or (now_us - max(row.seen_us or 0, amnesty_us)) / 1_000_000 > (row.lost_after_s or LOST_AFTER_S)
-    ]
+        rows = ranges.range_of_silent(
+            tx, now_us=now_us, amnesty_us=amnesty_us, bears_s=LOST_AFTER_S, silent_us=silent_us, limit=ROUND_MAX
+        )
+    lost = [row for row in rows if row.deleted_us is not None or not context.snapshots.is_live(row.agent_id)]
     if not lost:
         return 0
     ids = sorted({row.job_id for row in lost})
@@ -326,10 +325,17 @@ def judge_silent_ranges(context: Context, leadership: Leadership) -> int:
         count = 0
         for row in lost:
             for position in live_positions(row.tasks):
-                item = Report(row.job_id, row.fence + position, Seen.LOST, reason="its cluster fell silent")
-                arrays.report(None, item, again_at(batch, locked[row.job_id], item))
-                count += 1
+                item = Report(row.job_id, row.fence + position, Seen.LOST, reason=_why_lost(row, now_us))
+                count += arrays.report(None, item, again_at(batch, locked[row.job_id], item)) is Answer.TAKEN
         arrays.flush()
+        clusters.agent_end_sessions(batch.tx, {row.agent_id for row in lost})
+        batch.clusters.update(row.cluster_id for row in lost if row.cluster_id)
         return count
 
     return context.committer.call(apply, locks=ids)
+
+
+def _why_lost(judged: jobs.Row, now_us: int) -> str:
+    if judged.deleted_us is not None:
+        return "its agent was removed"
+    return f"its cluster was silent for {(now_us - judged.since_us) // 1_000_000} s"
