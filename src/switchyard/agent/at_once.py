@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from switchyard.errors import Internal
+from switchyard.model.warm import warm_loaded
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -21,6 +22,7 @@ def at_once(call: Callable[[A], R], arguments: Sequence[A]) -> list[R]:
     def run(number: int) -> None:
         results[number] = call(arguments[number])
 
+    warm_loaded()
     threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(arguments))]
     for thread in threads:
         thread.start()

@@ -15,6 +15,7 @@ from switchyard.cli.parser import Parser
 from switchyard.errors import BadRequest, NotFound, YardError
 from switchyard.model.attributes import AttributeRow, KindInfo
 from switchyard.model.scope import Level, Scope
+from switchyard.model.warm import warm
 from switchyard.sdk.client import Client
 
 KINDS = """\
@@ -59,6 +60,7 @@ def scope_of(args: Namespace, file: AttributeFile | None = None) -> Scope:
     if empty:
         raise BadRequest(f"The {empty[0]} is empty.", next_step="Give a name, or leave the word away.")
     try:
+        warm(Scope)
         return msgspec.convert(said, Scope)
     except msgspec.ValidationError as exc:
         raise BadRequest(

@@ -12,6 +12,7 @@ from switchyard.errors import UnknownName
 from switchyard.match.outcome import Engine, Match, Misfit
 from switchyard.match.shapes import Shapes
 from switchyard.match.walk import Walk
+from switchyard.model.warm import warm_loaded
 
 __all__ = ["Engine", "Match", "Misfit", "engine", "engine_names"]  # all that an engine of others needs
 
@@ -34,6 +35,7 @@ def _engine(name: str) -> Engine:
     for found in entry_points(group=GROUP):
         if found.name == name:
             made: Engine = found.load()()
+            warm_loaded()  # threads run already
             return made
     raise UnknownName(
         f"There is no match engine {name[:80]!r}.", next_step=f"Installed are {', '.join(engine_names())}."

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from switchyard.errors import Malformed
+from switchyard.model.warm import warm
 
 T = TypeVar("T")
 
@@ -37,6 +38,7 @@ class JsonReader:
     def __init__(self, kind: Any, *, is_checked_whole: bool = True) -> None:
         # Not for a body whose parts are read one by one later, each with its own check.
         self._is_checked_whole = is_checked_whole
+        warm(kind)
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
 
     def read(self, body: bytes) -> Any:
@@ -84,6 +86,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def convert(value: Any, kind: type[T], *, where: str) -> T:
     """Check a plain value, from YAML say, against a type."""
+    warm(kind)
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as exc:

@@ -10,6 +10,7 @@ import msgspec
 
 from switchyard.errors import BadRequest, YardError
 from switchyard.model.api import Page
+from switchyard.model.warm import warm
 from switchyard.sdk.transport import Request, Transport
 
 PAGE_SIZE = 200  # per request while walking a list: under the server's bound, and a page is still quick to come
@@ -101,6 +102,7 @@ class Calls:
             cursor = page.next
 
     def _answer(self, body: bytes, kind: type[T]) -> T:
+        warm(kind)
         try:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:

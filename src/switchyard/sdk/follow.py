@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from switchyard.errors import NotFound, Unavailable, YardError
 from switchyard.model.api import Event, Output
+from switchyard.model.warm import warm
 from switchyard.sdk.calls import Calls, at
 from switchyard.sdk.transport import Request
 
@@ -163,6 +164,7 @@ def _messages(lines: Iterable[bytes]) -> Iterator[tuple[int, Event | None]]:
 
 
 def _event(data: bytes) -> Event:
+    warm(Event)
     try:
         return msgspec.json.decode(data, type=Event)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:

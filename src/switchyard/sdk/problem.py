@@ -9,6 +9,7 @@ import msgspec
 from switchyard import errors
 from switchyard.errors import YardError
 from switchyard.model.api import Problem
+from switchyard.model.warm import warm
 
 EXCERPT_CHARS_MAX = 200  # of a foreign answer's body: enough to recognise who said it
 
@@ -31,6 +32,7 @@ BY_STATUS: dict[int, type[YardError]] = {
 
 def read_problem(status: int, body: bytes, *, url: str) -> YardError:
     """The exception that the answer stands for."""
+    warm(Problem)
     try:
         problem = msgspec.json.decode(body, type=Problem)
     except (msgspec.DecodeError, UnicodeDecodeError):

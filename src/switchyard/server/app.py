@@ -20,6 +20,7 @@ import uvicorn
 
 from switchyard.errors import EXIT_OK, Conflict, Unavailable
 from switchyard.model.log import Window
+from switchyard.model.warm import warm_loaded
 from switchyard.policy.resolve import empty_policy
 from switchyard.server.http.routes import Door
 from switchyard.server.listener import Listener
@@ -110,6 +111,7 @@ def build(settings: Settings) -> Yard:
     appliers[JobInsert] = submit.apply_inserts
     appliers[BulkInsert] = bulk.apply
     appliers[NumberedInsert] = partial(apply_numbered, submit)
+    warm_loaded(*(kind.value for kind in snapshots.policy.kinds))  # before anything starts a thread
     return Yard(settings, context, submit, bulk, leasing)
 
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from switchyard.errors import Malformed, UnknownName
+from switchyard.model.warm import warm_loaded
 from switchyard.route.operators import Value
 
 GROUP = "switchyard.selectors"
@@ -101,6 +102,7 @@ def _class_of(name: str) -> type[Selector]:
     for found in entry_points(group=GROUP):
         if found.name == name:
             loaded: type[Selector] = found.load()
+            warm_loaded()  # threads run already
             return loaded
     raise UnknownName(
         f"There is no selection algorithm {name[:80]!r}.", next_step=f"Installed are {', '.join(selector_names())}."
