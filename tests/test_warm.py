@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import switchyard
-from switchyard.model.warm import is_warm, warm_loaded
+from switchyard.warm import is_warm, warm_loaded
 
 ROOT = Path(switchyard.__file__).parent
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if "migrations" not in path.parts)
@@ -22,7 +22,7 @@ DECODERS = ("decode", "convert", "Decoder", "JsonReader", "decode_json")  # what
 # Where the type is handed in: built by `warm` before the call, or a Struct of a module that is loaded at the start.
 PASSED_ON = {
     "model/decode.py",
-    "model/warm.py",
+    "warm.py",
     "policy/kinds/kind.py",  # kind.value, which the server names at its start
     "sdk/calls.py",
     "sdk/oci.py",
@@ -34,7 +34,7 @@ PASSED_ON = {
 STORM = """
 import sys, threading
 import msgspec
-from switchyard.model import warm
+from switchyard import warm
 {prepare}
 sys.setswitchinterval(1e-6)
 kinds = [kind for kind in warm._structs(msgspec.Struct) if kind.__module__.startswith("switchyard")]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from switchyard.errors import Internal
-from switchyard.model.warm import warm_loaded
+from switchyard.warm import warm_loaded
 
 A = TypeVar("A")
 R = TypeVar("R")

@@ -38,7 +38,7 @@ from switchyard.agent.runner import Runner
 from switchyard.errors import Gone, Internal, Resync, Unauthenticated, YardError
 from switchyard.model.quantity import show_bytes
 from switchyard.model.selection import Scalar
-from switchyard.model.warm import warm_loaded
+from switchyard.warm import warm_loaded
 
 BACKOFF_S_MIN = 0.1
 BACKOFF_S_MAX = 10.0  # after an outage all agents are back within this, spread by chance

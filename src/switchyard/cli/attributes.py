@@ -15,8 +15,8 @@ from switchyard.cli.parser import Parser
 from switchyard.errors import BadRequest, NotFound, YardError
 from switchyard.model.attributes import AttributeRow, KindInfo
 from switchyard.model.scope import Level, Scope
-from switchyard.model.warm import warm
 from switchyard.sdk.client import Client
+from switchyard.warm import warm
 
 KINDS = """\
 Kinds: task-resource-attribute, cluster-resource-attribute, execution-queue-attribute, execution-cluster-label,

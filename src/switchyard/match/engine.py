@@ -12,7 +12,7 @@ from switchyard.errors import UnknownName
 from switchyard.match.outcome import Engine, Match, Misfit
 from switchyard.match.shapes import Shapes
 from switchyard.match.walk import Walk
-from switchyard.model.warm import warm_loaded
+from switchyard.warm import warm_loaded
 
 __all__ = ["Engine", "Match", "Misfit", "engine", "engine_names"]  # all that an engine of others needs
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from switchyard.errors import Malformed
-from switchyard.model.warm import warm
+from switchyard.warm import warm
 
 T = TypeVar("T")
 

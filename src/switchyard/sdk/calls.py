@@ -10,8 +10,8 @@ import msgspec
 
 from switchyard.errors import BadRequest, YardError
 from switchyard.model.api import Page
-from switchyard.model.warm import warm
 from switchyard.sdk.transport import Request, Transport
+from switchyard.warm import warm
 
 PAGE_SIZE = 200  # per request while walking a list: under the server's bound, and a page is still quick to come
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from switchyard.errors import NotFound, Unavailable, YardError
 from switchyard.model.api import Event, Output
-from switchyard.model.warm import warm
 from switchyard.sdk.calls import Calls, at
 from switchyard.sdk.transport import Request
+from switchyard.warm import warm
 
 OUTAGE_S = 300.0  # a follower outlasts a server that is away this long
 SILENCE_S = 45.0  # three beats of the server's: then nobody is there

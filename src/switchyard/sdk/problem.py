@@ -9,7 +9,7 @@ import msgspec
 from switchyard import errors
 from switchyard.errors import YardError
 from switchyard.model.api import Problem
-from switchyard.model.warm import warm
+from switchyard.warm import warm
 
 EXCERPT_CHARS_MAX = 200  # of a foreign answer's body: enough to recognise who said it
 

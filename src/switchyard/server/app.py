@@ -20,7 +20,6 @@ import uvicorn
 
 from switchyard.errors import EXIT_OK, Conflict, Unavailable
 from switchyard.model.log import Window
-from switchyard.model.warm import warm_loaded
 from switchyard.policy.resolve import empty_policy
 from switchyard.server.http.routes import Door
 from switchyard.server.listener import Listener
@@ -51,6 +50,7 @@ from switchyard.store import restored
 from switchyard.store.database import Database, create, revisions
 from switchyard.store.logfiles import DirectoryLogs
 from switchyard.store.output import DatabaseLogs
+from switchyard.warm import warm_loaded
 
 if TYPE_CHECKING:
     from switchyard.server.grpc_port import GrpcPort

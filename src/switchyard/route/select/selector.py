@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from switchyard.errors import Malformed, UnknownName
-from switchyard.model.warm import warm_loaded
 from switchyard.route.operators import Value
+from switchyard.warm import warm_loaded
 
 GROUP = "switchyard.selectors"
 WEIGHTED = "weighted"

@@ -12,23 +12,24 @@ threads: a thread that decodes meanwhile reads through a null pointer, and the p
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
 _building = threading.Lock()
-_built: set[Hashable] = set()
+_built: set[Any] = set()
 
 
-def warm(kind: Hashable) -> None:
+def warm(kind: Any) -> None:
     """Build this type and all that it holds, unless that was done. For any thread."""
     if kind not in _built:
         with _building:
             _build(kind)
 
 
-def warm_loaded(*kinds: Hashable) -> None:
+def warm_loaded(*kinds: Any) -> None:
     """Build every Struct class of the modules that are loaded, ours and other people's, and these types."""
     with _building:
         for kind in (*_structs(msgspec.Struct), *kinds):
@@ -36,14 +37,14 @@ def warm_loaded(*kinds: Hashable) -> None:
                 _build(kind)
 
 
-def is_warm(kind: Hashable) -> bool:
+def is_warm(kind: Any) -> bool:
     return kind in _built
 
 
-def _build(kind: Hashable) -> None:
+def _build(kind: Any) -> None:
     # A type that is only ever encoded, or a class whose names cannot be resolved: nobody can decode it.
     with suppress(TypeError, NameError):
-        msgspec.json.Decoder(kind)  # type: ignore[call-overload]
+        msgspec.json.Decoder(kind)
     _built.add(kind)
 
 
