@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from alembic import op
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -17,6 +20,12 @@ from switchyard.store.database import HEAD, MIGRATIONS, Database, create, revisi
 from switchyard.store.schema import metadata
 from tests.services import Postgres
 
+# Never change these: databases with this schema are in use. A change of the schema is a new migration.
+FIRST_FILE = "1018d1a9114045a5c9d5035deffe89df378e26fbdbc7b9bdac1dab04e74e7cc1"
+FIRST_SCHEMA = {
+    "sqlite": "a6f4aeecc9df1e694417f018390cec162ac5eeddec1cd1839e861b181d8bfc49",
+    "postgresql": "63c3b1be4f47c2f96f3ebb0fb28fbba9351106e797e188f1c2bb6af505657a5a",
+}
 CATALOGUE = {
     "sqlite": "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name <> 'alembic_version' "
     "AND tbl_name <> 'alembic_version' ORDER BY type, name",
@@ -27,7 +36,8 @@ CATALOGUE = {
             FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'alembic_version'
         UNION ALL SELECT 'constraint', conname, conrelid::regclass::text, pg_get_constraintdef(oid)
             FROM pg_constraint
-            WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text <> 'alembic_version'
+            WHERE contype <> 'n' AND connamespace = 'public'::regnamespace
+            AND conrelid::regclass::text <> 'alembic_version'
         ORDER BY 1, 2, 3""",
 }
 
@@ -80,6 +90,40 @@ def _plain(statement: str) -> str:
     head, brace, body = statement.replace('"', "").partition("(")
     parts = sorted(part.strip() for part in body.replace("\n", " ").replace("\t", " ").split(","))
     return " ".join(f"{head}{brace}{','.join(parts)}".replace(")", " ) ").replace("(", " ( ").split())
+
+
+def test_the_first_schema_is_frozen(database_url: str) -> None:
+    """Databases are at revision 0001 with exactly this schema: a change of it is a new migration."""
+    text = (MIGRATIONS / "versions" / "0001_the_first_schema.py").read_bytes()
+    assert sha256(text).hexdigest() == FIRST_FILE
+    with closing(Database(database_url)) as database:
+        upgrade(database, "0001")
+        made = sha256(repr(_catalogue(database)).encode()).hexdigest()
+    assert made == FIRST_SCHEMA["sqlite" if database.is_sqlite else "postgresql"]
+
+
+def test_a_migration_that_fails_leaves_no_half_made_schema(sqlite_empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, made = op.create_table, []
+
+    def fail_at_the_tenth(*words: Any, **named: Any) -> Any:
+        made.append(words[0])
+        if len(made) == 10:
+            raise RuntimeError("killed here")
+        return real(*words, **named)
+
+    with closing(Database(sqlite_empty)) as database:
+        with monkeypatch.context() as patch:
+            patch.setattr(op, "create_table", fail_at_the_tenth)
+            with pytest.raises(RuntimeError, match="killed here"):
+                upgrade(database)
+        assert _catalogue(database) == []
+        upgrade(database)
+        assert revisions(database) == (HEAD, HEAD)
+
+
+@pytest.fixture
+def sqlite_empty(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'empty.db'}"
 
 
 def test_a_second_upgrade_finds_nothing_to_do(database_url: str) -> None:

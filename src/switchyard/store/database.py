@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from switchyard.errors import BadRequest, Conflict, Unavailable
+from switchyard.store import schema_check
 from switchyard.store.schema import metadata
 
 Tx = Connection
@@ -25,6 +27,11 @@ MIGRATION_LOCK = 7_305_817_551  # any number of our own
 SQLITE_BUSY_MS = 10_000
 # Above this the writer itself restarts the WAL; below, a background passive checkpoint keeps it short.
 WAL_BYTES_MAX = 64 * 2**20
+PG_DISK_FULL = "53100"
+DISK_FULL = "Disk full: the database has no room for the change."
+MAKE_ROOM = (
+    "The operator makes room on the disk of the database; then send it again. Nothing that was accepted is lost."
+)
 MIGRATIONS = Path(__file__).parent / "migrations"
 HEAD = "0001"  # the newest migration
 # Alembic's own table, as it makes it: apart from ours, so that its comparisons do not see it.
@@ -46,18 +53,39 @@ class Database:
         self.writer = self._engine(is_writer=True)
         self.reader = self._engine(is_writer=False)
         self._wal = Path(f"{self.url.database}-wal") if self.is_sqlite else None
+        # The revision that somebody gave the database under this server, if it is not the one this version knows.
+        self.foreign_revision: str | None = None
 
     @contextmanager
     def read(self) -> Iterator[Tx]:
         """A snapshot to read from."""
+        self._refuse_foreign()
         with translated(), self.reader.connect() as tx:
             yield tx
 
     @contextmanager
     def write(self) -> Iterator[Tx]:
         """One transaction; committed when the block ends, rolled back when it raises."""
+        self._refuse_foreign()
         with translated(), self.writer.begin() as tx:
             yield tx
+
+    def watch_revision(self) -> None:
+        """Refuse all work from here on if the database was migrated under this server, and until it is turned back.
+
+        Called each second: an older server must not go on writing into a newer schema.
+        """
+        with translated(), self.reader.connect() as tx:
+            current = tx.scalar(sa.select(_VERSION.c.version_num))
+        self.foreign_revision = None if current == HEAD else str(current)
+        self._refuse_foreign()
+
+    def _refuse_foreign(self) -> None:
+        if self.foreign_revision is not None:
+            raise Unavailable(
+                f"The database is at revision {self.foreign_revision}, and this server knows {HEAD}.",
+                next_step="Upgrade this server to the version that migrated the database; another server may answer.",
+            )
 
     def checkpoint(self) -> None:
         """Keep SQLite's WAL short from the background, where no committer waits for it."""
@@ -75,11 +103,14 @@ class Database:
         self.reader.dispose()
 
     def _pragma(self, engine: Engine, pragma: str) -> None:
-        connection = engine.raw_connection()
-        try:
-            connection.cursor().execute(f"PRAGMA {pragma}")
-        finally:
-            connection.close()
+        with translated():
+            connection = engine.raw_connection()
+            try:
+                connection.cursor().execute(f"PRAGMA {pragma}")
+            except sqlite3.OperationalError as exc:  # the driver's own: SQLAlchemy did not run it
+                raise _away("The database does not answer.", exc) from exc
+            finally:
+                connection.close()
 
     def _engine(self, *, is_writer: bool) -> Engine:
         if self.is_sqlite:
@@ -146,11 +177,20 @@ def translated() -> Iterator[None]:
         raise Unavailable("All connections to the database are busy.") from exc
 
 
-def _away(said: str, exc: DBAPIError) -> Unavailable:
+def _away(said: str, exc: Exception) -> Unavailable:
     """Where the database is, and why it does not answer, is for the operator's log and terminal, not for callers."""
-    error = Unavailable(said)
+    error = Unavailable(DISK_FULL, next_step=MAKE_ROOM) if _is_disk_full(exc) else Unavailable(said)
     error.add_note(_first_line(exc))
     return error
+
+
+def _is_disk_full(exc: Exception) -> bool:
+    """SQLite also needs room in the memory map beside its file, and calls it an I/O error if there is none."""
+    origin = getattr(exc, "orig", None) or exc
+    code = getattr(origin, "sqlite_errorcode", None)
+    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE) or (
+        getattr(origin, "sqlstate", None) == PG_DISK_FULL
+    )
 
 
 def create(database: Database) -> None:
@@ -158,20 +198,41 @@ def create(database: Database) -> None:
     with database.write() as tx:
         _wait_for_others(tx)
         if _revision(tx) is None:
+            schema_check.refuse_taken_names(tx)
             metadata.create_all(tx)
             _VERSIONS.create_all(tx)
             tx.execute(_VERSION.insert().values(version_num=HEAD))
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
-    """Run the migrations up to `revision`."""
+    """Run the migrations up to `revision`: all of them or none."""
     from alembic import command  # here, as below: it takes longer to import than a server takes to start
 
-    engine = sa.create_engine(database.url, poolclass=NullPool)
+    with _migrating(database) as connection:
+        if _revision(connection) is None:
+            schema_check.refuse_taken_names(connection)
+        command.upgrade(_alembic(connection), revision)
+
+
+def repair(database: Database) -> list[str]:
+    """Put right how the schema differs from the newest revision, where that loses nothing; what was put right."""
+    with _migrating(database) as connection:
+        return schema_check.repair(connection)
+
+
+@contextmanager
+def _migrating(database: Database) -> Iterator[Connection]:
+    """One transaction that changes the schema. SQLite checks no foreign keys in it: tables are copied and dropped."""
+    engine = sa.create_engine(
+        database.url, poolclass=NullPool, connect_args={"isolation_level": None} if database.is_sqlite else {}
+    )
+    if database.is_sqlite:
+        # Python's driver would commit each CREATE TABLE by itself, and leave half a schema if it is killed.
+        sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     try:
         with translated(), engine.begin() as connection:
             _wait_for_others(connection)
-            command.upgrade(_alembic(connection), revision)
+            yield connection
     finally:
         engine.dispose()
 
