@@ -13,7 +13,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from functools import partial
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
@@ -46,7 +46,7 @@ from switchyard.service.submit.rainbow import NumberedInsert, apply_numbered
 from switchyard.service.submit.submit import Submit, unwritten
 from switchyard.service.token.one_type import refuse_other_type
 from switchyard.service.upkeep.chores import Leadership
-from switchyard.store import restored
+from switchyard.store import file_lock, restored, schema_check
 from switchyard.store.database import Database, create, revisions
 from switchyard.store.logfiles import DirectoryLogs
 from switchyard.store.output import DatabaseLogs
@@ -59,9 +59,9 @@ log = structlog.get_logger()
 COMMIT_S = 5.0  # for the changes still queued at the end: thousands are committed in one
 
 
-def build(settings: Settings) -> Yard:
+def build(settings: Settings, database: Database | None = None) -> Yard:
     """Wire a server that is not yet running."""
-    database = Database(settings.database)
+    database = database or Database(settings.database)
     _prepare(database)
     appliers: dict[type, Apply] = {}
     committer = Committer(
@@ -140,7 +140,13 @@ def _prepare(database: Database) -> None:
     current, head = revisions(database)
     if current is None:
         create(database)
-    elif current != head:
+    elif current == head:
+        with database.read() as tx:
+            differences = schema_check.compare(tx)
+        schema_check.refuse_harmful(differences)
+        for each in differences:
+            log.warning("the schema differs, which does no harm", what=each.what)
+    else:
         raise Conflict(
             f"The database is at revision {current}, this version needs {head}.",
             next_step="Back it up, then run `yard db upgrade` with the same --data or --database.",
@@ -205,11 +211,12 @@ def run(settings: Settings, *, announce: bool = True) -> int:
     import uvloop
 
     settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _only_one(settings):
+    database = Database(settings.database)
+    with _only_one(settings, database):
         _refuse_taken(settings.http, "--http")
         if settings.grpc:
             _refuse_taken(settings.grpc, "--grpc")
-        yard = build(settings)
+        yard = build(settings, database)
         yard.context.committer.start()
         refuse_other_type(yard.context)
         for name in settle_file(yard.context, layout_of(settings.config)):
@@ -240,19 +247,20 @@ def _refuse_taken(address: tuple[str, int], flag: str) -> None:
 
 
 @contextlib.contextmanager
-def _only_one(settings: Settings) -> Iterator[IO[str] | None]:
-    """SQLite has one server: a second one on the same folder would not know of the first one's commits."""
+def _only_one(settings: Settings, database: Database) -> Iterator[None]:
+    """SQLite has one server: a second one would not know of the first one's commits. Neither on the same folder, nor
+    on the same database file."""
+    next_step = "Stop it, or give --data another folder; several servers need --database postgresql://…"
     path = settings.data / "server.lock"
     with path.open("w") as lock:
-        if settings.database.startswith("sqlite"):
+        if database.is_sqlite:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as exc:
-                raise Conflict(
-                    f"Another server runs on {settings.data}.",
-                    next_step="Stop it, or give --data another folder; several servers need --database postgresql://…",
-                ) from exc
-        yield lock
+                holder = file_lock.holder_of(database)
+                raise Conflict(f"Another server runs on {settings.data}: {holder}.", next_step=next_step) from exc
+        with file_lock.locked(database, f"a server with --data {settings.data}", next_step=next_step):
+            yield
 
 
 class _Uvicorn(uvicorn.Server):

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from switchyard.errors import BadRequest, Conflict, Malformed, NotFound, Unavailable
 from switchyard.service.clock import now_us
-from switchyard.store import backup
+from switchyard.store import backup, file_lock
 from switchyard.store.database import Database, revisions
 
 PROGRAM_S = 6 * 3600  # a dump that takes longer hangs
 WAIT_S = 60  # how long a restored server listens to its agents before it hands out again what waited
+RESTORE_NEXT = "Stop every server on it, then restore."
 PG_DUMP_HEAD = b"PGDMP"
 
 
@@ -64,7 +65,10 @@ def restore(place: Place, file: Path, *, wait_s: int, force: bool) -> Path | Non
     """Put a backup in the database's place. What was there is kept beside it where that is a file; that file."""
     if not file.is_file():
         raise NotFound(f"There is no file {file}.", next_step="Name a file of `yard db backup`.")
-    with _no_server(place.data), closing(Database(place.url)) as database:
+    with (
+        _no_server(place.data),
+        _no_user(Database(place.url)) as database,
+    ):
         if database.is_sqlite:
             return _restore_sqlite(database, file, wait_s=wait_s, force=force)
         _restore_postgresql(database, file, place.environment, wait_s=wait_s, force=force)
@@ -95,7 +99,10 @@ def _restore_sqlite(database: Database, file: Path, *, wait_s: int, force: bool)
         aside = _free_name(f"{target}.before-{_stamp()}") if is_there else None
         if aside is not None:
             os.link(target, aside)
-        part.replace(target)
+        if target.exists():
+            part.replace(target)
+        else:
+            os.link(part, target)  # refuses if a server has just started there: nobody held a lock on what was not
         for suffix in ("-wal", "-shm"):
             target.with_name(target.name + suffix).unlink(missing_ok=True)
         _sync(target.parent)
@@ -142,6 +149,17 @@ def _no_server(data: Path | None) -> Iterator[None]:
         except OSError as exc:
             raise Conflict(f"A server runs on {data}.", next_step="Stop it, then restore.") from exc
         yield
+
+
+@contextmanager
+def _no_user(database: Database) -> Iterator[Database]:
+    """Hold the lock a server holds on its SQLite file, where there is one: none starts on a file that is replaced."""
+    if database.is_sqlite and not _file(database).exists():
+        with closing(database):
+            yield database
+        return
+    with file_lock.locked(database, "`yard db restore`", next_step=RESTORE_NEXT), closing(database):
+        yield database
 
 
 def _need_there(database: Database) -> None:

@@ -12,7 +12,8 @@ from typing import TypeAlias
 from switchyard.errors import EXIT_ERROR, EXIT_OK, YardError
 from switchyard.model.quantity import parse_duration_s
 from switchyard.server.backup import WAIT_S, Place, back_up, restore
-from switchyard.store.database import Database, revisions, upgrade
+from switchyard.store import file_lock, schema_check
+from switchyard.store.database import Database, repair, revisions, upgrade
 
 EXAMPLES = """\
 examples:
@@ -70,12 +71,34 @@ def _do(options: argparse.Namespace, place: Place) -> str:
         kept = f"; what was there is now {aside}" if aside else ""
         return f"restored {options.file}{kept}\nnext: start the server; agents that run need not be restarted"
     with closing(Database(place.url)) as database:
-        current, head = revisions(database)
-        if options.verb == "upgrade" and current != head:
+        return _upgrade(database) if options.verb == "upgrade" else _status(database)
+
+
+def _status(database: Database) -> str:
+    current, head = revisions(database)
+    if current != head:
+        return f"revision {current or 'none (empty)'}, behind: the newest is {head}; run `yard db upgrade`"
+    with database.read() as tx:
+        differences = schema_check.compare(tx)
+    schema_check.refuse_harmful(differences)
+    notes = "".join(f"\n  differs, which does no harm: {each.what}" for each in differences)
+    return f"revision {current}, up to date{notes}"
+
+
+def _upgrade(database: Database) -> str:
+    """Run the migrations, then repair what else differs; nothing is touched where there is nothing to do."""
+    current, head = revisions(database)
+    if current == head:
+        with database.read() as tx:
+            if not any(each.is_harmful for each in schema_check.compare(tx)):
+                return f"revision {current}, up to date"
+    database.close()
+    with file_lock.locked(database, "`yard db upgrade`", next_step="Stop it, then upgrade."), closing(database):
+        if current != head:
             upgrade(database)
-            return f"upgraded from {current or 'empty'} to {head}"
-    state = "up to date" if current == head else f"behind: the newest is {head}; run `yard db upgrade`"
-    return f"revision {current or 'none (empty)'}, {state}"
+        repaired = "".join(f"\n  repaired: {what}" for what in repair(database))
+    done = f"revision {head}, up to date" if current == head else f"upgraded from {current or 'empty'} to {head}"
+    return f"{done}{repaired}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,7 +109,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for name, about in (("status", "Show the revision"), ("upgrade", "Migrate to the newest revision")):
+    for name, about in (
+        ("status", "Show the revision, and how the schema differs from it"),
+        ("upgrade", "Migrate to the newest revision, and repair what differs from it"),
+    ):
         _verb(verbs, name, about, f"examples:\n  yard db {name} --data ./yard")
     making = _verb(verbs, "backup", "Write all of the database to one file, while the server runs", BACKUP)
     making.add_argument("to", metavar="FILE|DIR", help="the file to write, or a folder to write one into")
