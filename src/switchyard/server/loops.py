@@ -16,6 +16,7 @@ from switchyard.server.config import Rainbow
 from switchyard.server.yard import Yard
 from switchyard.service.committer import Batch
 from switchyard.service.quote.quoted import Quoting
+from switchyard.service.repeats import RepeatedFaults
 from switchyard.service.run import pollers
 from switchyard.service.token import held
 from switchyard.service.token.line import TokenCare
@@ -52,6 +53,7 @@ class Loops:
         self._moving_from = 0.0
         self._move_after_s = float("inf")  # at most so long after this look; said once, as another server may lead
         self._tokens = TokenCare()
+        self._faults = RepeatedFaults()
 
     def start(self) -> None:
         pace = self._yard.settings.pace
@@ -87,8 +89,11 @@ class Loops:
         while True:
             try:
                 await once()
+                if self._faults.is_over(name):
+                    log.info("loop works again", name=name)
             except YardError as exc:
-                log.warning("loop", name=name, error=exc.inner)
+                if self._faults.is_new(name, exc.inner):
+                    log.warning("loop", name=name, error=exc.inner, next=exc.next_step)
             except Exception as exc:
                 log.error("loop", name=name, exc_info=exc)
             await self._pause(name, every_s)
@@ -107,6 +112,11 @@ class Loops:
             return
 
     async def _refresh(self) -> None:
+        try:
+            await self._yard.in_thread(self._yard.context.database.watch_revision)
+        finally:
+            if self._yard.context.database.foreign_revision is not None:
+                self._yard.refreshed_at = float("-inf")  # not ready, from this moment on
         changed = await self._yard.in_thread(self._yard.context.snapshots.refresh)
         self._yard.refreshed_at = asyncio.get_running_loop().time()
         if changed:
@@ -192,7 +202,8 @@ class Loops:
         try:
             held.tend(self._yard.context, self._tokens, term=self._leadership.epoch)
         except YardError as exc:
-            log.warning("token pools", error=exc.inner)
+            if self._faults.is_new("token pools", exc.inner):
+                log.warning("token pools", error=exc.inner)
 
     def _enforce_now(self) -> int:
         """Limits change rarely, and whether they hold is counted: not at each kick."""

@@ -24,6 +24,7 @@ import msgspec
 import structlog
 
 from switchyard.errors import Busy, Internal, Unavailable, YardError
+from switchyard.service.repeats import RepeatedFaults
 from switchyard.store import crowds, dialect, events, jobs
 from switchyard.store.database import Database, Tx
 
@@ -165,6 +166,7 @@ class Committer:
         self._told = 0  # how many writes the batch before had, if several
         self._awaited = 1  # the thread is woken when so many wait
         self._is_closed = False
+        self._faults = RepeatedFaults()
         self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
         # Set by the server: told after each commit, before the waiters are; and who tells them.
         self.after_commit: Callable[[Woken], None] = lambda _woken: None
@@ -241,7 +243,10 @@ class Committer:
             try:
                 self._settle(items, results)
                 self._database.tend()
-            except Exception as exc:  # a full disk, a loop that is closing: the next batch may fare better
+            except YardError as exc:  # a full disk: the next batch may fare better
+                if self._faults.is_new("committer", exc.inner):
+                    log.warning("committer", error=exc.inner, next=exc.next_step)
+            except Exception as exc:  # a loop that is closing: the next batch may fare better
                 log.error("committer", exc_info=exc)
 
     def _linger(self) -> None:
