@@ -118,13 +118,20 @@ def test_a_full_disk_is_said_plainly_and_the_server_goes_on_when_there_is_room(s
 
 def test_a_backup_to_a_full_disk_says_so_and_leaves_nothing(small: tuple[Server, Path], tmp_path: Path) -> None:
     server, disk = small
-    words = [*YARD, "db", "backup", str(disk / "backup.db"), "--data", str(disk)]
+    place, env = ["--database", f"sqlite:///{tmp_path / 'source.db'}"], isolated_env(tmp_path)
+    yard("db", "upgrade", *place, env=env, check=True)
     fill(disk / "fill")
-    done = subprocess.run(
-        words, env=isolated_env(tmp_path), capture_output=True, text=True, timeout=RETRY_S, check=False
-    )
+    # Inside: SQLite resolves links, and /proc/PID/root would lead it to our own disk.
+    enter = [
+        "nsenter",
+        "-t",
+        str(server.pid),
+        *(["-m"] if os.getuid() == 0 else ["-U", "-m", "--preserve-credentials"]),
+    ]
+    words = [*enter, *YARD, "db", "backup", str(tmp_path / "server-data/backup.db"), *place]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=RETRY_S, check=False)
     assert done.returncode != 0
-    assert "full" in done.stderr
+    assert "Disk full: the copy has no room" in done.stderr
     assert "next: " in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(disk.glob("backup.db*"))

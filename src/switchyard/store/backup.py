@@ -84,6 +84,10 @@ def _readable(file: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as exc:
+        if exc.sqlite_errorcode == sqlite3.SQLITE_FULL:  # of the copy: nothing else is written here
+            raise Unavailable(
+                "Disk full: the copy has no room.", next_step="Make room on its disk, then repeat."
+            ) from exc
         if isinstance(exc, sqlite3.OperationalError):
             raise Unavailable(f"{file} cannot be read: {exc}.", next_step="Check the file and the disk.") from exc
         raise Malformed(
