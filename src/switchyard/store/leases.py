@@ -140,11 +140,7 @@ def held_by_silent(tx: Tx, *, now_us: int, amnesty_us: int, bears_s: int, silent
     Judged here, row by row: a limit on all that is held would fill with the living, and the silent would never come up.
     `since_us`: when the silence began. No silence reaches back before the amnesty.
     """
-    # An agent that leased and went before it was ever written down as seen.
-    seen_us = sa.func.coalesce(agents.c.seen_us, jobs.c.leased_us)
-    since_us = sa.case((seen_us < amnesty_us, _big(amnesty_us)), else_=seen_us)
-    bears_us = sa.cast(sa.func.coalesce(jobs.c.lost_after_s, bears_s), sa.BigInteger) * 1_000_000
-    until_us = since_us + sa.case((bears_us < silent_us, _big(silent_us)), else_=bears_us)
+    since_us, until_us = silence(jobs.c.leased_us, amnesty_us=amnesty_us, bears_s=bears_s, silent_us=silent_us)
     query = (
         sa.select(jobs.c.id, jobs.c.fence, jobs.c.agent_id, agents.c.deleted_us, since_us.label("since_us"))
         .join(agents, agents.c.id == jobs.c.agent_id)
@@ -156,6 +152,17 @@ def held_by_silent(tx: Tx, *, now_us: int, amnesty_us: int, bears_s: int, silent
         .limit(limit)
     )
     return list(tx.execute(query))
+
+
+def silence(
+    leased_us: sa.ColumnElement[int], *, amnesty_us: int, bears_s: int, silent_us: int
+) -> tuple[sa.ColumnElement[int], sa.ColumnElement[int]]:
+    """Since when an agent is silent, and until when its attempt of a job bears that."""
+    # An agent that leased and went before it was ever written down as seen.
+    seen_us = sa.func.coalesce(agents.c.seen_us, leased_us)
+    since_us = sa.case((seen_us < amnesty_us, _big(amnesty_us)), else_=seen_us)
+    bears_us = sa.cast(sa.func.coalesce(jobs.c.lost_after_s, bears_s), sa.BigInteger) * 1_000_000
+    return since_us, since_us + sa.case((bears_us < silent_us, _big(silent_us)), else_=bears_us)
 
 
 def _big(number: int) -> sa.ColumnElement[int]:

@@ -6,8 +6,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from switchyard.model.cluster import POLLS
 from switchyard.model.tasks import read_task
 from switchyard.store.database import Tx
+from switchyard.store.leases import silence
 from switchyard.store.schema import LIVE, agents, clusters, jobs, ranges, specs
 
 Row = sa.Row[*tuple[Any, ...]]
@@ -94,14 +96,20 @@ def range_cancels(tx: Tx, agent_ids: list[str]) -> list[Row]:
     return list(tx.execute(_CANCELS, {"agents": sorted(agent_ids)}))
 
 
-def range_of_silent(tx: Tx, *, seen_before_us: int, limit: int) -> list[Row]:
-    """Live ranges whose agent is gone, or was last seen before a time and whose job does not wait for ever."""
-    impatient = sa.and_(agents.c.seen_us < seen_before_us, jobs.c.on_lost != "wait")
+def range_of_silent(tx: Tx, *, now_us: int, amnesty_us: int, bears_s: int, silent_us: int, limit: int) -> list[Row]:
+    """Live ranges whose agent is gone, or was silent for longer than the job bears and than anybody may be.
+
+    As `leases.held_by_silent`, which says why each row is judged here.
+    """
+    _, until_us = silence(ranges.c.leased_us, amnesty_us=amnesty_us, bears_s=bears_s, silent_us=silent_us)
+    is_silent = sa.and_(
+        jobs.c.on_lost != "wait", agents.c.backend != POLLS, until_us < sa.literal(now_us, sa.BigInteger)
+    )
     query = (
-        sa.select(ranges, jobs.c.on_lost, jobs.c.lost_after_s, agents.c.seen_us, agents.c.deleted_us)
+        sa.select(ranges, agents.c.deleted_us)
         .join(jobs, jobs.c.id == ranges.c.job_id)
         .join(agents, agents.c.id == ranges.c.agent_id)
-        .where(_LIVE, sa.or_(agents.c.deleted_us.is_not(None), impatient))
+        .where(_LIVE, sa.or_(agents.c.deleted_us.is_not(None), is_silent))
         .limit(limit)
     )
     return list(tx.execute(query))

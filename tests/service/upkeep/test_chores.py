@@ -15,7 +15,8 @@ from switchyard.service.access import users
 from switchyard.service.cluster import agents, clusters, graphs
 from switchyard.service.job import explaining, jobs
 from switchyard.service.upkeep import chores
-from switchyard.service.upkeep.chores import Leadership, judge_silent, route_waiting
+from switchyard.service.upkeep.chores import judge_silent, route_waiting
+from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.moving import move_unleased
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
