@@ -309,8 +309,6 @@ class MovableClock:
         if not self.file.exists():
             self.move("+0")
         read_each_time = {"FAKETIME_TIMESTAMP_FILE": str(self.file), "FAKETIME_NO_CACHE": "1"}
-        # Its shared memory belongs to who starts a program, and PostgreSQL becomes another user.
-        read_each_time["FAKETIME_DISABLE_SHM"] = "1"
         return {name: value for name, value in off_clock("").items() if name != "FAKETIME"} | read_each_time
 
     def move(self, offset: str) -> None:

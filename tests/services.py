@@ -188,11 +188,13 @@ class Postgres:
             *careless,
         ]
         options = [word for setting in settings for word in ("-c", setting)]
+        # Set by the user that PostgreSQL runs as: libfaketime shares memory with nobody else.
+        own_env = ["env", *(f"{name}={value}" for name, value in self._env.items())] if self._env else []
         self._log_file.write_bytes(b"")
         self._popen = spawn(
-            [str(self._programs / "postgres"), "-D", str(self._data), "-p", str(self.port), *options],
+            [*own_env, str(self._programs / "postgres"), "-D", str(self._data), "-p", str(self.port), *options],
             log_file=self._log_file,
-            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", **self._env},
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
             cwd=Path("/"),
             orphan_signal="INT",
             identity=self._identity(),
