@@ -299,6 +299,27 @@ def off_clock(offset: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
+class MovableClock:
+    """A wall clock for programs that can be moved while they run; their monotonic clock stays true."""
+
+    file: Path
+
+    @property
+    def env(self) -> dict[str, str]:
+        if not self.file.exists():
+            self.move("+0")
+        read_each_time = {"FAKETIME_TIMESTAMP_FILE": str(self.file), "FAKETIME_NO_CACHE": "1"}
+        return {name: value for name, value in off_clock("").items() if name != "FAKETIME"} | read_each_time
+
+    def move(self, offset: str) -> None:
+        """How far it is off from now on, e.g. "+3600" (seconds) or "-1h"."""
+        part = self.file.with_suffix(".part")
+        part.write_text(f"{offset}\n", encoding="utf-8")
+        part.chmod(0o644)
+        part.replace(self.file)  # whoever reads it sees the old one or the new one, never half
+
+
+@dataclass(frozen=True)
 class Answer:
     """What the server said to one call."""
 

@@ -17,7 +17,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.processes import children_of, free_port, spawn, until
@@ -58,8 +58,9 @@ class MissingServiceError(Exception):
 class Postgres:
     """One PostgreSQL server. `durable=False`: a machine's power cut may lose data, kill() still loses nothing."""
 
-    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+    def __init__(self, folder: Path, *, durable: bool = False, env: Mapping[str, str] | None = None) -> None:
         self.folder = folder
+        self._env = env or {}
         self.port = 0
         self._durable = durable
         self._programs = need_postgres()
@@ -187,9 +188,11 @@ class Postgres:
             *careless,
         ]
         options = [word for setting in settings for word in ("-c", setting)]
+        # Set by the user that PostgreSQL runs as: libfaketime shares memory with nobody else.
+        own_env = ["env", *(f"{name}={value}" for name, value in self._env.items())] if self._env else []
         self._log_file.write_bytes(b"")
         self._popen = spawn(
-            [str(self._programs / "postgres"), "-D", str(self._data), "-p", str(self.port), *options],
+            [*own_env, str(self._programs / "postgres"), "-D", str(self._data), "-p", str(self.port), *options],
             log_file=self._log_file,
             env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
             cwd=Path("/"),
@@ -236,10 +239,10 @@ class Postgres:
 
 
 @contextlib.contextmanager
-def postgres_running(*, durable: bool = False) -> Iterator[Postgres]:
+def postgres_running(*, durable: bool = False, env: Mapping[str, str] | None = None) -> Iterator[Postgres]:
     """A started PostgreSQL in a folder of its own; both are gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="switchyard-pg-", dir=_open_folder()))
-    server = Postgres(folder, durable=durable)
+    server = Postgres(folder, durable=durable, env=env)
     try:
         server.start()
         yield server

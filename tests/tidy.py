@@ -24,6 +24,13 @@ ENVIRONMENT_PLACES = (
     *("main.py", "cli/", "sdk/config.py", "agent/command.py", "agent/looking.py"),
     *("server/settings.py", "server/command.py", "server/db_command.py"),
 )
+# Rooms that share stored times with other servers, and where the one wall clock is read.
+CLOCKED_ROOMS = ("server", "service", "store", "tokens")
+WALL_CLOCK_PLACES = (
+    "store/clock.py",
+    "server/backup.py",  # the name of a file
+)
+WALL_CLOCKS = frozenset({"time", "time_ns", "now", "utcnow", "today", "gmtime", "localtime"})
 # Where any failure at all is caught: the top of a loop that must outlive every defect of what it runs.
 CATCH_ALL_PLACES = (
     "server/loops.py",
@@ -168,6 +175,21 @@ def impurity(source: Source) -> Iterator[Finding]:
             yield source.found(node, f"{node.func.id}() in a pure room")
         if isinstance(node, ast.Attribute) and node.attr in IMPURE_ATTRIBUTES and not _is_own(node):
             yield source.found(node, f".{node.attr} in a pure room: take the value as an argument")
+
+
+def wall_clocks(source: Source) -> Iterator[Finding]:
+    """A machine's wall clock in the server, where times are the database's: another server's clock may differ."""
+    if not source.is_in_room(CLOCKED_ROOMS) or source.is_in(WALL_CLOCK_PLACES):
+        return
+    for node in ast.walk(source.tree):
+        names: list[str] = []
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
+            owner = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
+            names = [node.attr] if owner in ("time", "datetime", "date") else []
+        elif isinstance(node, ast.ImportFrom) and node.module == "time":
+            names = [name.name for name in node.names]
+        for name in set(names) & WALL_CLOCKS:
+            yield source.found(node, f"{name} reads a wall clock: take the context's now_us, or its steady_us")
 
 
 def async_in_core(source: Source) -> Iterator[Finding]:

@@ -326,22 +326,31 @@ def test_a_counter_that_holds_a_time_is_never_set_back(store: Database) -> None:
 def test_one_leads_until_its_term_ends(store: Database) -> None:
     with store.write() as tx:
 
-        def take(holder: str, now_us: int) -> tuple[int, int] | None:
+        def take(holder: str, now_us: int) -> int | None:
             return leaders.leader_take(tx, "upkeep", holder, now_us=now_us, for_us=10)
 
-        assert take("x", 100) == (1, 0)
+        assert take("x", 100) == 1
         assert take("y", 109) is None
-        assert take("x", 105) == (1, 110), "it stays the leader under the same epoch"
+        assert take("x", 105) == 1, "it stays the leader under the same epoch"
         assert take("y", 114) is None
-        assert take("y", 115) == (2, 115)
+        assert take("y", 115) == 2
         assert leaders.leader_holds(tx, "upkeep", 2)
         assert not leaders.leader_holds(tx, "upkeep", 1)
         assert not leaders.leader_holds(tx, "other", 0)
-        leaders.leader_leave(tx, "upkeep", "x")
+        leaders.leader_leave(tx, "upkeep", "x", now_us=116)
         assert leaders.leader_holds(tx, "upkeep", 2), "one that does not lead cannot leave"
-        leaders.leader_leave(tx, "upkeep", "y")
-        assert take("x", 116) == (3, 0)
+        leaders.leader_leave(tx, "upkeep", "y", now_us=116)
+        assert leaders.leader_lock(tx, "upkeep").expires_us == 116, "when its term ended stays known"
+        assert take("x", 116) == 3
         assert not leaders.leader_holds(tx, "upkeep", 2)
+
+
+def test_a_term_that_ends_later_than_any_could_is_over(store: Database) -> None:
+    hour_us = 3_600_000_000
+    with store.write() as tx:
+        assert leaders.leader_take(tx, "upkeep", "x", now_us=NOW_US + hour_us, for_us=10) == 1
+        assert leaders.leader_take(tx, "upkeep", "y", now_us=NOW_US, for_us=10) == 2
+        assert leaders.leader_take(tx, "upkeep", "x", now_us=NOW_US, for_us=10) is None
 
 
 # --- output, access

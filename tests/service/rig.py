@@ -24,7 +24,7 @@ from switchyard.server import app
 from switchyard.server.config import Config
 from switchyard.server.settings import Bounds, Settings
 from switchyard.service.access import projects, users
-from switchyard.service.clock import Ids, now_us
+from switchyard.service.clock import Ids
 from switchyard.service.cluster import clusters, graphs
 from switchyard.service.committer import Call
 from switchyard.service.job import jobs
@@ -32,8 +32,9 @@ from switchyard.service.rights import Actor, local_admin
 from switchyard.service.run.lease import Given, LeaseAsk, SyncAsk
 from switchyard.service.run.report import ReportWrite
 from switchyard.service.submit.submit import Accepted
-from switchyard.service.upkeep.chores import Leadership
+from switchyard.service.upkeep.leadership import Leadership
 from switchyard.store import jobs as job_store
+from switchyard.store.clock import wall_us
 from tests.builders import a_graph, a_request
 
 WAIT_S = 30
@@ -44,13 +45,19 @@ ADMIN = local_admin()
 class Clock:
     """Time passes only when it is told to."""
 
-    at_us: int = field(default_factory=now_us)
+    at_us: int = field(default_factory=wall_us)
+    passed_us: int = 10**15
 
     def __call__(self) -> int:
         return self.at_us
 
+    def steady_us(self) -> int:
+        """Time that passes, passes on both; a jump is `at_us` set to another time."""
+        return self.passed_us
+
     def wait(self, seconds: float) -> None:
         self.at_us += int(seconds * 1_000_000)
+        self.passed_us += int(seconds * 1_000_000)
 
 
 class Rig:
@@ -68,7 +75,7 @@ class Rig:
     ) -> None:
         self.clock = clock or Clock()
         settings = Settings(folder, ("127.0.0.1", 1), url, config=config or Config(), bounds=Bounds(**bounds))
-        with patch.object(app, "now_us", self.clock), patch.object(app, "Ids", lambda: ids or Ids()):
+        with patch.object(app, "Clock", lambda _: self.clock), patch.object(app, "Ids", lambda _: ids or Ids()):
             self.yard = app.build(settings)
         self.context, self.submits = self.yard.context, self.yard.submit
         self.committer = self.context.committer

@@ -13,11 +13,11 @@ import pytest
 from switchyard.model.layout import NO_LAYOUT
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Report
-from switchyard.service.clock import now_us
 from switchyard.service.committer import Batch, Call, Committer, apply_calls
 from switchyard.service.run.lease import LeaseAsk, Leasing, SyncAsk
 from switchyard.service.run.report import ReportWrite, apply_reports
 from switchyard.store import events, jobs, leases
+from switchyard.store.clock import wall_us as now_us
 from switchyard.store.database import Database
 from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put_jobs
 

@@ -30,7 +30,7 @@ from switchyard.server.settings import Settings
 from switchyard.server.token_section import tokens_of
 from switchyard.server.yard import Yard
 from switchyard.service.access.users import first_start
-from switchyard.service.clock import Ids, now_us
+from switchyard.service.clock import Clock, Ids
 from switchyard.service.cluster.layout import settle_file
 from switchyard.service.committer import Apply, Call, Committer, apply_calls
 from switchyard.service.context import Context
@@ -45,7 +45,7 @@ from switchyard.service.submit.newjob import JobInsert
 from switchyard.service.submit.rainbow import NumberedInsert, apply_numbered
 from switchyard.service.submit.submit import Submit, unwritten
 from switchyard.service.token.one_type import refuse_other_type
-from switchyard.service.upkeep.chores import Leadership
+from switchyard.service.upkeep.leadership import Leadership
 from switchyard.store import file_lock, restored, schema_check
 from switchyard.store.database import Database, create, revisions
 from switchyard.store.logfiles import DirectoryLogs
@@ -63,11 +63,12 @@ def build(settings: Settings, database: Database | None = None) -> Yard:
     """Wire a server that is not yet running."""
     database = database or Database(settings.database)
     _prepare(database)
+    clock = Clock(database)
     appliers: dict[type, Apply] = {}
     committer = Committer(
         database,
         appliers,
-        now_us=now_us,
+        now_us=clock,
         queue_max=settings.bounds.queue,
         batch_max=1 if settings.bench == "one-by-one" else settings.bounds.batch,
         left_out={JobInsert: unwritten, BulkInsert: unwritten_bulk} if settings.bench == "no-commit" else {},
@@ -75,20 +76,21 @@ def build(settings: Settings, database: Database | None = None) -> Yard:
     snapshots = Snapshots(
         database,
         policy=empty_policy(platform_of(settings.config), load_kinds()),
-        now_us=now_us,
+        now_us=clock,
         silent_after_us=int(settings.pace.silent_after_s * 1_000_000),
         layout=layout_of(settings.config),
     )
     logs = _logs(settings)
-    ids = Ids()
-    _settle_restored(database, ids())
+    ids = Ids(clock)
+    _settle_restored(database, ids(), now_us=clock())
     engines = Engines(settings.config.match.engine, tuple(settings.config.match.allowed))
     engines.check()
     context = Context(
         database,
         committer,
         snapshots,
-        now_us=now_us,
+        now_us=clock,
+        steady_us=clock.steady_us,
         new_id=ids,
         list_budget=settings.bounds.list_budget,
         page_max=settings.bounds.page,
@@ -112,7 +114,7 @@ def build(settings: Settings, database: Database | None = None) -> Yard:
     appliers[BulkInsert] = bulk.apply
     appliers[NumberedInsert] = partial(apply_numbered, submit)
     warm_loaded(*(kind.value for kind in snapshots.policy.kinds))  # before anything starts a thread
-    return Yard(settings, context, submit, bulk, leasing)
+    return Yard(settings, context, submit, bulk, leasing, clock=clock)
 
 
 def _logs(settings: Settings) -> LogStore:
@@ -125,12 +127,12 @@ def _logs(settings: Settings) -> LogStore:
     return found
 
 
-def _settle_restored(database: Database, audit_id: str) -> None:
+def _settle_restored(database: Database, audit_id: str, *, now_us: int) -> None:
     """The first server on a database that was restored from a backup puts right what that turned back."""
     if not restored.is_marked(database):
         return
     with database.write() as tx:
-        base = restored.settle(tx, now_us=now_us(), audit_id=audit_id)
+        base = restored.settle(tx, now_us=now_us, audit_id=audit_id)
     if base is not None:
         log.warning("restored from a backup", fences_from=base)
 

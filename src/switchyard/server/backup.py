@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from switchyard.errors import BadRequest, Conflict, Malformed, NotFound, Unavailable
-from switchyard.service.clock import now_us
-from switchyard.store import backup, file_lock
+from switchyard.store import backup, file_lock, restored
+from switchyard.store.clock import database_us, wall_us
 from switchyard.store.database import Database, revisions
 
 PROGRAM_S = 6 * 3600  # a dump that takes longer hangs
@@ -85,6 +85,7 @@ def _restore_sqlite(database: Database, file: Path, *, wait_s: int, force: bool)
         backup.need_unused_sqlite(target)
         if revisions(database)[0] is not None and not force:
             raise _not_empty(str(target))
+    base = _base(database) if is_there else wall_us()
     database.close()
     part = target.with_name(f"{target.name}.restoring")
     try:
@@ -94,7 +95,7 @@ def _restore_sqlite(database: Database, file: Path, *, wait_s: int, force: bool)
         with closing(Database(f"sqlite:///{part}")) as copy:
             if revisions(copy)[0] is None:
                 raise Malformed(f"{file} is no database of ours.", next_step="Name a file of `yard db backup`.")
-            backup.mark_restored(copy, base=now_us(), wait_us=wait_s * 1_000_000)
+            backup.mark_restored(copy, base=base, wait_us=wait_s * 1_000_000)
         backup.need_unused_sqlite(part)  # folds its WAL back: the one file that is moved must be all of it
         aside = _free_name(f"{target}.before-{_stamp()}") if is_there else None
         if aside is not None:
@@ -125,7 +126,7 @@ def _restore_postgresql(
     backup.need_unused_postgresql(database)
     if revisions(database)[0] is not None and not force:
         raise _not_empty(f"{database.url.host}/{database.url.database}")
-    backup.mark_restored(database, base=now_us(), wait_us=wait_s * 1_000_000)
+    backup.mark_restored(database, base=_base(database), wait_us=wait_s * 1_000_000)
     database.close()
     options = ["--clean", "--if-exists", "--no-owner", "--no-privileges", "--single-transaction", "--exit-on-error"]
     try:
@@ -217,6 +218,12 @@ def _free_name(name: str) -> Path:
     """Two restores within a second must not meet."""
     numbered = (Path(name if number == 0 else f"{name}-{number}") for number in range(1000))
     return next(path for path in numbered if not path.exists())
+
+
+def _base(database: Database) -> int:
+    """Above every fence and event number of the database that is replaced, also if its clock was set back since."""
+    known = revisions(database)[0] is not None
+    return max(database_us(database), restored.highest(database) + 1 if known else 0)
 
 
 def _stamp() -> str:

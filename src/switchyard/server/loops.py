@@ -21,6 +21,7 @@ from switchyard.service.run import pollers
 from switchyard.service.token import held
 from switchyard.service.token.line import TokenCare
 from switchyard.service.upkeep import chores, moving, places, waiting
+from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.retention import Retention, Terms
 from switchyard.store import access, clusters, leases
 
@@ -29,6 +30,7 @@ log = structlog.get_logger()
 LOOK_S_MAX = 10.0
 POLLING = Rainbow("-")  # what was handed out comes back, also when the door has been closed since
 CLEAN_S_MAX = 600.0  # between two clean-ups; terms that are shorter than days are looked at sooner
+CLEAN_AFTER_JUMP_S = 3600.0  # what is old by a clock that was set wrong is not removed before somebody can see that
 MOVED_S = 0.25  # after a look that moved something the next one: what it moved may have been begun, and the rest go on
 QUOTES_S = 0.01  # between two looks at what waits for quotes, however often it is kicked
 
@@ -36,7 +38,7 @@ QUOTES_S = 0.01  # between two looks at what waits for quotes, however often it 
 class Loops:
     """Started and stopped together."""
 
-    def __init__(self, yard: Yard, leadership: chores.Leadership) -> None:
+    def __init__(self, yard: Yard, leadership: Leadership) -> None:
         self._yard = yard
         self._leadership = leadership
         self._tasks: list[asyncio.Task[None]] = []
@@ -135,13 +137,15 @@ class Loops:
         seen, yard.unflushed = yard.unflushed, {}
         used, yard.tokens_used = yard.tokens_used, {}
         loads = {key: load for key in seen if (load := yard.context.snapshots.loads.get(key)) != self._flushed.get(key)}
-        rows = {key: (at_us, _load(loads.get(key))) for key, at_us in seen.items()}
+        said = {key: _load(loads.get(key)) for key in seen}
 
         def apply(batch: Batch) -> None:
+            # Not later than now: the clock may have been set back since they were seen.
+            rows = {key: (min(at_us, batch.now_us), said[key]) for key, at_us in seen.items()}
             clusters.agent_seen(batch.tx, rows)
             access.token_used(batch.tx, used)
 
-        if rows or used:
+        if seen or used:
             yard.context.committer.call(apply)
             self._flushed |= loads
 
@@ -160,6 +164,10 @@ class Loops:
     def _upkeep_now(self) -> None:
         began = time.monotonic()
         context, leadership = self._yard.context, self._leadership
+        # Here, not beside the other loops: all chores of a round see the same clock, and none sees a jump before
+        # the leader's term has followed it.
+        if self._yard.clock.look(context.snapshots.follow_jump):
+            self._clean_at = began + CLEAN_AFTER_JUMP_S
         if not leadership.take(context):
             self._yard.submit.let_wait.tell_leader()
             return

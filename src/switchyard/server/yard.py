@@ -15,6 +15,7 @@ from switchyard.errors import Busy, Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.server.hub import Hub
 from switchyard.server.settings import Settings
+from switchyard.service.clock import Clock
 from switchyard.service.cluster.fit import Fitting
 from switchyard.service.committer import Told, Woken, Write
 from switchyard.service.context import Context
@@ -40,9 +41,12 @@ PROMOTED_BY = frozenset({"queues"})  # changes that may give a job its place in 
 class Yard:
     """What the doors are handed."""
 
-    def __init__(self, settings: Settings, context: Context, submit: Submit, bulk: Bulk, leasing: Leasing) -> None:
+    def __init__(
+        self, settings: Settings, context: Context, submit: Submit, bulk: Bulk, leasing: Leasing, *, clock: Clock
+    ) -> None:
         self.settings = settings
         self.context = context
+        self.clock = clock
         self.submit = submit
         self.bulk = bulk
         self.leasing = leasing

@@ -27,7 +27,8 @@ class Context:
     database: Database
     committer: Committer
     snapshots: Snapshots
-    now_us: Callable[[], int]
+    now_us: Callable[[], int]  # by the database's clock: for what is stored, or compared with what is
+    steady_us: Callable[[], int]  # never jumps: for how long something takes in this process
     new_id: Callable[[], str]
     list_budget: int = 5000
     page_max: int = 500

@@ -109,6 +109,7 @@ class Snapshots:
         self._world_number = 0
         self._reckoned: tuple[Fleet | None, frozenset[str]] = (None, frozenset())  # what the world was made from
         self._has_read_seen = False
+        self._stored: dict[str, int] = {}  # agent → when it was last seen, as the store says
         self.seen: dict[str, int] = {}  # agent → when it was last seen, by us or (read from the store) by another
         self.loads: dict[str, Load] = {}
         self.told: dict[str, int] = {}  # agent → when it said its load
@@ -137,8 +138,12 @@ class Snapshots:
             elsewhere = set()
             # SQLite has one server, and what it wrote itself it need not read back each second.
             is_read = self._database.is_sqlite and self._has_read_seen and not force
-            for agent_id, seen_us in () if is_read else cluster_store.agent_last_seen(tx).items():
-                if seen_us is not None and seen_us > self.seen.get(agent_id, 0):
+            for agent_id, stored_us in () if is_read else cluster_store.agent_last_seen(tx).items():
+                if stored_us is None or stored_us == self._stored.get(agent_id):
+                    continue
+                self._stored[agent_id] = stored_us
+                seen_us = min(stored_us, self._now_us())  # nobody is seen in the future, and stays alive until then
+                if seen_us > self.seen.get(agent_id, 0):
                     self.seen[agent_id] = seen_us
                     elsewhere.add(agent_id)
             self._has_read_seen = True
@@ -174,6 +179,12 @@ class Snapshots:
         if self.loads.get(agent_id) != load:
             self.loads_number += 1
         self.loads[agent_id], self.told[agent_id] = load, at_us
+
+    def follow_jump(self, by_us: int) -> None:
+        """The clock jumped by so much, and with it what is kept here: nobody was silent for longer, or less long."""
+        for times in (self.seen, self.told):
+            for agent_id in list(times):
+                times[agent_id] += by_us
 
     def mark_seen(self, agent_id: str, at_us: int) -> bool:
         """An agent spoke; true if it was silent before, so that the world is to be reckoned anew."""

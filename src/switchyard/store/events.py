@@ -44,6 +44,12 @@ def counter_raise(tx: Tx, name: str, value: int) -> None:
     tx.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": higher}))
 
 
+def counter_set(tx: Tx, name: str, value: int) -> None:
+    """Set a counter that holds a point in time, also backwards: the clock may have been set back."""
+    statement = dialect.insert(tx, counters).values(name=name, value=value)
+    tx.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
+
+
 _INSERT = sa.insert(events)
 
 

@@ -1,6 +1,12 @@
-"""The leader's row: one replica decides what must be decided once. Unlike an advisory lock it survives pooling."""
+"""The leader's row: one replica decides what must be decided once. Unlike an advisory lock it survives pooling.
+
+A term ends at `expires_us`, by the database's clock. That may have been set back since: a term that ends later than any
+term that could begin now is over.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -8,18 +14,37 @@ from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.schema import leaders
 
+Row = sa.Row[*tuple[Any, ...]]
 
-def leader_take(tx: Tx, name: str, holder: str, *, now_us: int, for_us: int) -> tuple[int, int] | None:
-    """Become or stay the leader: (epoch, when the term before this one ended), or none if another leads."""
+AHEAD_US = 3_000_000  # two servers' measurements of the database's clock differ by less
+
+
+def leader_lock(tx: Tx, name: str) -> Row:
+    """The row as it is, locked until the commit."""
     dialect.put_new(tx, leaders, [{"name": name, "holder": "", "epoch": 0, "expires_us": 0}])
-    row = tx.execute(sa.select(leaders).where(leaders.c.name == name).with_for_update()).one()
-    if row.holder != holder and row.expires_us > now_us:
-        return None
-    epoch = row.epoch if row.holder == holder else row.epoch + 1
+    return tx.execute(sa.select(leaders).where(leaders.c.name == name).with_for_update()).one()
+
+
+def leader_put(tx: Tx, row: Row, holder: str, *, expires_us: int) -> int:
+    """Become or stay the leader, whoever was it; the epoch, which is a new one if that was another. `row` is locked."""
+    epoch: int = row.epoch if row.holder == holder else row.epoch + 1
     tx.execute(
-        sa.update(leaders).where(leaders.c.name == name).values(holder=holder, epoch=epoch, expires_us=now_us + for_us)
+        sa.update(leaders).where(leaders.c.name == row.name).values(holder=holder, epoch=epoch, expires_us=expires_us)
     )
-    return epoch, row.expires_us
+    return epoch
+
+
+def is_over(row: Row, *, now_us: int, for_us: int) -> bool:
+    """Whether a term of at most this length has ended."""
+    return row.holder == "" or not now_us < row.expires_us <= now_us + for_us + AHEAD_US
+
+
+def leader_take(tx: Tx, name: str, holder: str, *, now_us: int, for_us: int) -> int | None:
+    """Become or stay the leader: the epoch, or none if another leads."""
+    row = leader_lock(tx, name)
+    if row.holder != holder and not is_over(row, now_us=now_us, for_us=for_us):
+        return None
+    return leader_put(tx, row, holder, expires_us=now_us + for_us)
 
 
 def leader_name(tx: Tx, name: str) -> str:
@@ -33,6 +58,7 @@ def leader_holds(tx: Tx, name: str, epoch: int) -> bool:
     return tx.execute(query).scalar() == epoch
 
 
-def leader_leave(tx: Tx, name: str, holder: str) -> None:
+def leader_leave(tx: Tx, name: str, holder: str, *, now_us: int) -> None:
+    """End a term now. The row keeps when that was: the next leader sees by it whether the clock was set back."""
     gone = sa.update(leaders).where(leaders.c.name == name, leaders.c.holder == holder)
-    tx.execute(gone.values(holder="", expires_us=0))
+    tx.execute(gone.values(holder="", expires_us=now_us))

@@ -11,11 +11,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from switchyard.errors import Unavailable
 from switchyard.store.database import MIGRATION_LOCK, Database, Tx
 from switchyard.store.events import counter_raise, counter_take
 from switchyard.store.handovers import handover_skip
 from switchyard.store.jobs import LOCKS_MAX
-from switchyard.store.schema import agents, audit, jobs, leaders
+from switchyard.store.schema import agents, audit, counters, jobs, leaders
 
 Row = sa.Row[*tuple[Any, ...]]
 
@@ -37,6 +38,20 @@ def mark(tx: Tx, *, base: int, wait_us: int) -> None:
     _marks.create(tx, checkfirst=True)
     tx.execute(sa.delete(_marks))
     tx.execute(sa.insert(_marks).values(base=base, wait_us=wait_us))
+
+
+def highest(database: Database) -> int:
+    """The highest fence or event number in a database; 0 if it cannot be read, for it may be restored because of that.
+
+    The clock of the one who restores is above them as a rule, but not after it was set back.
+    """
+    fence = sa.select(sa.func.max(jobs.c.fence))
+    event = sa.select(sa.func.max(counters.c.value)).where(counters.c.name == "events")
+    try:
+        with database.read() as tx:
+            return max(tx.execute(fence).scalar() or 0, tx.execute(event).scalar() or 0)
+    except (sa.exc.DBAPIError, Unavailable):
+        return 0
 
 
 def unmark(tx: Tx) -> None:

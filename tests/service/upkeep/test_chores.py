@@ -15,7 +15,8 @@ from switchyard.service.access import users
 from switchyard.service.cluster import agents, clusters, graphs
 from switchyard.service.job import explaining, jobs
 from switchyard.service.upkeep import chores
-from switchyard.service.upkeep.chores import Leadership, judge_silent, route_waiting
+from switchyard.service.upkeep.chores import judge_silent, route_waiting
+from switchyard.service.upkeep.leadership import TERM_US, Leadership
 from switchyard.service.upkeep.moving import move_unleased
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
@@ -342,7 +343,7 @@ def test_a_change_of_leaders_without_a_pause_is_no_amnesty(rig: Rig) -> None:
     agent = rig.cluster("alpha")
     held = leased(rig, agent, "fail", "10m")
     silence(rig, 600)
-    rig.clock.wait(chores.TERM_US / 1_000_000 + 1)
+    rig.clock.wait(TERM_US / 1_000_000 + 1)
     other = Leadership("two")
     assert other.take(rig.context)
     assert judge_silent(rig.context, other) == 1
@@ -357,7 +358,7 @@ def test_a_deposed_leader_changes_nothing(rig: Rig) -> None:
     waiting = rig.submit(a_request(cluster="alpha"))
     rig.submit(key="old")
     rig.cluster("beta")
-    rig.clock.wait(chores.TERM_US / 1_000_000 + 1)
+    rig.clock.wait(TERM_US / 1_000_000 + 1)
     other = Leadership("two")
     assert other.take(rig.context)
     before = [rig.row(job) for job in (held.job, stranded.id, waiting.id)]

@@ -15,7 +15,8 @@ from switchyard.model.selection import Select
 from switchyard.service.cluster import clusters
 from switchyard.service.job import jobs
 from switchyard.service.upkeep import moving
-from switchyard.service.upkeep.chores import Leadership, route_waiting
+from switchyard.service.upkeep.chores import route_waiting
+from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.moving import Mover, move_unleased
 from switchyard.store import quotes
 from tests.builders import a_request

@@ -16,7 +16,7 @@ from switchyard.model.poll import Held, Lease, OutputChunk, Report
 from switchyard.service.access import users
 from switchyard.service.job import jobs
 from switchyard.service.upkeep import waiting
-from switchyard.service.upkeep.chores import Leadership
+from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.retention import SHARED_AGAIN_US, SHARED_IDLE_US, Retention, Terms
 from switchyard.store import jobs as job_store
 from switchyard.store import schema

@@ -104,10 +104,10 @@ class Handing:
         self.note()
 
     def note(self) -> None:
-        self._until_us = self._context.now_us() + LOOK_US
+        self._until_us = self._context.steady_us() + LOOK_US
 
     def may_have(self) -> bool:
-        return self._context.now_us() < self._until_us
+        return self._context.steady_us() < self._until_us
 
     def next(self, agent: AgentEntry) -> list[QuoteAsk]:
         """What this agent is asked and has not been handed."""

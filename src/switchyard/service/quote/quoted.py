@@ -32,13 +32,13 @@ class Quoting:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._after = ""
-        self._measure_us = self._clean_us = 0
+        self._measure_us = self._clean_us = 0  # when next, on the steady clock
 
     def go(self) -> float:
         """In how many seconds something may be due again."""
         context = self._context
         settle(context)
-        now_us = context.now_us()
+        now_us = context.steady_us()
         if now_us >= self._measure_us:
             self._measure_us = now_us + MEASURE_US
             self._measure()

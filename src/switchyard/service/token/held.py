@@ -51,7 +51,7 @@ def tend(context: Context, care: TokenCare, *, term: int) -> None:
         care.settled = _settle(context)
     if not is_whole:
         _restore(context, live)
-    now_us = context.now_us()
+    now_us = context.steady_us()
     if not is_whole or now_us >= care.compare_us:
         _compare(context, care, live)
         care.compare_us = now_us + COMPARE_US
@@ -143,14 +143,14 @@ def with_tokens(
 
 def _note_asking(context: Context, care: TokenCare, ids: Iterable[str]) -> None:
     """These have their tokens and ask for quotes: they keep them until they can go by what is quoted."""
-    until_us = context.now_us() + context.selections.quote_wait_us + ASKING_US
+    until_us = context.steady_us() + context.selections.quote_wait_us + ASKING_US
     care.asking |= dict.fromkeys(ids, until_us)
 
 
 def _live(context: Context, care: TokenCare) -> Held:
     """What jobs hold, by the store; and what is kept for those that ask for quotes."""
     live: Held = defaultdict(dict)
-    now_us = context.now_us()
+    now_us = context.steady_us()
     care.asking = {job: until_us for job, until_us in care.asking.items() if until_us > now_us}
     after = ""
     while True:
@@ -172,7 +172,7 @@ def _settle(context: Context) -> int:
     """Every pool of the registry is as the registry says."""
     registry = context.snapshots.token_pools
     for namespace, entry in registry.entries.items():
-        free_in_s = max(0, entry.leased_until_us - context.now_us()) / 1_000_000
+        free_in_s = context.tokens.leases_end_in_s(entry.leased_until_us - context.now_us(), entry.per_s)
         context.tokens.pools.settle(namespace, entry.quota, entry.per_s, free_in_s=free_in_s)
     return registry.version
 

@@ -58,7 +58,7 @@ class TokenCare:
     term: int | None = None
     held: Held = field(default_factory=lambda: defaultdict(dict))  # by jobs, as far as we took it
     settled: int = -1  # the version of the registry that the pools were told
-    compare_us: int = 0
+    compare_us: int = 0  # when the pools are compared with the store next; this and the others on the steady clock
     served: dict[str, int] = field(default_factory=dict)  # lane → when it last got tokens, as a number that grows
     is_away: bool = True  # the pools did not answer in this round
     # By group, as it was looked at last: who was refused, with what is kept for each; and how many wait, by pool.
@@ -183,7 +183,7 @@ def _refused(
     """Note it in the line; what the job hears."""
     look.waiting.update(waiter.needs.keys())
     if waiter.id not in care.since:
-        care.since[waiter.id] = context.now_us()
+        care.since[waiter.id] = context.steady_us()
         for namespace in waiter.needs if refusal.shut is None else (refusal.shut,):
             context.tally.token_refusals.add(namespace)
     if refusal.shut is None:
@@ -237,7 +237,7 @@ def _take(
 
 
 def _count_granted(context: Context, care: TokenCare, waiter: Waiter) -> None:
-    waited_s, longest_s = care.waited_s(waiter.id, context.now_us()), context.tokens.counts.waited_s
+    waited_s, longest_s = care.waited_s(waiter.id, context.steady_us()), context.tokens.counts.waited_s
     for namespace in waiter.needs:
         context.tally.token_grants.add(namespace)
         context.tally.token_wait_s.add(waited_s, namespace)

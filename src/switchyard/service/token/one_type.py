@@ -37,7 +37,7 @@ def keep_type(batch: Batch, context: Context) -> None:
 
 def leave_type(batch: Batch, context: Context) -> None:
     """The next one that leads says it again; if there is none, another type may come at once."""
-    leaders.leader_leave(batch.tx, TYPE, context.tokens.type)
+    leaders.leader_leave(batch.tx, TYPE, context.tokens.type, now_us=context.now_us())
 
 
 def _hold(batch: Batch, own: str) -> str:

@@ -94,7 +94,7 @@ def register(context: Context, actor: Actor, namespace: str, request: PoolReques
     leased_until_us = context.committer.call(apply)
     # After the store, which is the truth: should we end here, the leader makes it so. One that was there may have
     # granted leases before this server started, whose end is waited for.
-    free_in_s = max(0, leased_until_us - context.now_us()) / 1_000_000
+    free_in_s = context.tokens.leases_end_in_s(leased_until_us - context.now_us(), request.per_s)
     context.tokens.pools.settle(namespace, request.quota, request.per_s, free_in_s=free_in_s)
     return _view(context, namespace)
 

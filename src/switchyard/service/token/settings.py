@@ -39,3 +39,11 @@ class Tokens:
     lease_s_max: int = LEASE_S_MAX
     task_types: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
+
+    def leases_end_in_s(self, ahead_us: int, per_s: int | None) -> float:
+        """How long callers may still hold tokens that a server granted before, by what it stored.
+
+        Never longer than a server writes ahead (`pools.note_lease`): more is the word of a clock that was wrong.
+        """
+        most_s = max(self.lease_s_max, per_s or 0) + self.lease_s_max
+        return min(most_s, max(0, ahead_us) / 1_000_000)

@@ -7,7 +7,6 @@ transaction of a chore checks the leader's epoch, so that a leader that was paus
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -39,55 +38,16 @@ from switchyard.service.submit.newjob import Kept, keep
 from switchyard.service.submit.selecting import select_or_hold
 from switchyard.service.token.held import needs_tokens, set_aside, with_tokens, without_tokens
 from switchyard.service.token.line import TokenCare, Waiter
-from switchyard.service.token.one_type import keep_type, leave_type
+from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.patience import waited_s
-from switchyard.store import clusters, events, jobs, leaders, leases, quotes, ranges
+from switchyard.store import clusters, events, jobs, leases, quotes, ranges
+from switchyard.store.deadlines import AMNESTY
 
-LEADER = "upkeep"
 NO_PLACES: Mapping[str, int] = MappingProxyType({})
-TERM_US = 15_000_000  # a leader that says nothing for this long is replaced
 ROUND_MAX = 500  # jobs per transaction of a chore
 LOOK_MAX = 5000  # waiting jobs looked at in one query
-# Silence this long means that the control plane was away, not the agents: their clocks start anew.
-AMNESTY_US = 10_000_000
 LOST_AFTER_S = 3600  # where a job's on_lost acts and it does not say when
 KEYS_KEPT_US = 7 * 86_400_000_000
-
-
-@dataclass
-class Leadership:
-    """This replica's term, if it leads."""
-
-    holder: str
-    epoch: int | None = None
-
-    def take(self, context: Context) -> bool:
-        """Become or stay the leader."""
-
-        def apply(batch: Batch) -> int | None:
-            term = leaders.leader_take(batch.tx, LEADER, self.holder, now_us=batch.now_us, for_us=TERM_US)
-            if term is None:
-                return None
-            keep_type(batch, context)
-            epoch, ended_us = term
-            if batch.now_us - ended_us > AMNESTY_US:
-                events.counter_raise(batch.tx, "amnesty_us", batch.now_us)
-            return epoch
-
-        self.epoch = context.committer.call(apply)
-        return self.epoch is not None
-
-    def leave(self, context: Context) -> None:
-        if self.epoch is not None:
-            context.committer.call(lambda batch: self._leave(batch, context))
-            self.epoch = None
-
-    def _leave(self, batch: Batch, context: Context) -> None:
-        leaders.leader_leave(batch.tx, LEADER, self.holder)
-        leave_type(batch, context)
-
-    def holds(self, batch: Batch) -> bool:
-        return self.epoch is not None and leaders.leader_holds(batch.tx, LEADER, self.epoch)
 
 
 def route_waiting(context: Context, leadership: Leadership, tokens: TokenCare | None = None) -> int:
@@ -262,7 +222,7 @@ def judge_silent(context: Context, leadership: Leadership) -> int:
     """Attempts whose agent is silent for longer than the job bears; a removed agent is silent for ever."""
     now_us, silent_us = context.now_us(), context.snapshots.silent_after_us
     with context.database.read() as tx:
-        amnesty_us = events.counters_read(tx).get("amnesty_us", 0)
+        amnesty_us = events.counters_read(tx).get(AMNESTY, 0)
         rows = leases.held_by_silent(
             tx, now_us=now_us, amnesty_us=amnesty_us, bears_s=LOST_AFTER_S, silent_us=silent_us, limit=ROUND_MAX
         )
@@ -307,7 +267,7 @@ def judge_silent_ranges(context: Context, leadership: Leadership) -> int:
     """The same for the tasks of arrays: the server itself says of each task that it is lost."""
     now_us, silent_us = context.now_us(), context.snapshots.silent_after_us
     with context.database.read() as tx:
-        amnesty_us = events.counters_read(tx).get("amnesty_us", 0)
+        amnesty_us = events.counters_read(tx).get(AMNESTY, 0)
         rows = ranges.range_of_silent(
             tx, now_us=now_us, amnesty_us=amnesty_us, bears_s=LOST_AFTER_S, silent_us=silent_us, limit=ROUND_MAX
         )

@@ -31,7 +31,8 @@ from switchyard.service.submit.bounds import Bounds, decode_bounds
 from switchyard.service.submit.counting import count_moved
 from switchyard.service.submit.demands import demand_of_spec
 from switchyard.service.submit.newjob import keep
-from switchyard.service.upkeep.chores import ROUND_MAX, Leadership, rule_again
+from switchyard.service.upkeep.chores import ROUND_MAX, rule_again
+from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.patience import waited_s
 from switchyard.store import clusters, jobs, leases, moving, quotes
 
@@ -108,7 +109,7 @@ class Mover:
     def __init__(self) -> None:
         self._places: dict[tuple[str, str], moving.Place] = {}  # of a line: behind whom to look on
         self._idle: frozenset[str] = frozenset()
-        self._given_us: dict[str, int] = {}  # cluster → when it was last given something
+        self._given_us: dict[str, int] = {}  # cluster → when it was last given something, on the steady clock
         self._turn = 0
 
     def look(self, context: Context, leadership: Leadership) -> int:
@@ -128,8 +129,14 @@ class Mover:
         moves = self._moves(context, busy, _Finding(context, world, spares, is_quoted=is_quoted))
         moved = _apply(context, leadership, world, moves) if moves else 0
         if moved:
-            self._given_us |= {world.by_name[found.to].id: context.now_us() for found in moves}
+            self._given_us |= {world.by_name[found.to].id: context.steady_us() for found in moves}
         return moved
+
+    def _has_not_told(self, context: Context, cluster_id: str) -> bool:
+        """Whether a cluster said nothing since it was last given something."""
+        given_us = self._given_us.get(cluster_id)
+        told_ago_us = context.now_us() - context.snapshots.told_of(cluster_id)
+        return given_us is not None and context.steady_us() - given_us <= told_ago_us
 
     def _spares(
         self, context: Context, world: World, waiting: set[str]
@@ -140,7 +147,7 @@ class Mover:
         with_lines: list[tuple[Member, Spare]] = []
         for member in world.members if waiting else ():
             spare = Spare.of(context.snapshots.load_of(member.id)) if member.health is Health.UP else None
-            if spare is None or self._given_us.get(member.id, -1) >= context.snapshots.told_of(member.id):
+            if spare is None or self._has_not_told(context, member.id):
                 continue
             if member.id in waiting:
                 with_lines.append((member, spare))

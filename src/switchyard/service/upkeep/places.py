@@ -27,7 +27,8 @@ from switchyard.service.submit.limits import FREED, QUEUE, Places, place_columns
 from switchyard.service.token.held import refused_tokens
 from switchyard.service.token.line import Look, TokenCare, could_have, forget, never
 from switchyard.service.token.needs import needs_of_row
-from switchyard.service.upkeep.chores import ROUND_MAX, Leadership, place, rule_all
+from switchyard.service.upkeep.chores import ROUND_MAX, place, rule_all
+from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.queues import cores_by_project, waiting_of
 from switchyard.store import jobs
 from switchyard.store import queues as store

@@ -14,7 +14,8 @@ from time import monotonic
 from switchyard.model.ids import make_id
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
-from switchyard.service.upkeep.chores import KEYS_KEPT_US, Leadership
+from switchyard.service.upkeep.chores import KEYS_KEPT_US
+from switchyard.service.upkeep.leadership import Leadership
 from switchyard.store import attributes, jobs, retention
 
 JOBS_MAX = 200  # in one transaction: some ten milliseconds on either database
@@ -62,8 +63,8 @@ class Retention:
     terms: Terms
     jobs_after: str = ""
     logs_after: str = ""
-    logs_since_us: int = 0
-    swept_us: int = 0
+    logs_since_us: int = 0  # this and the next on the steady clock
+    swept_us: int | None = None
     sweep: Sweep | None = None
     removed: dict[str, int] = field(default_factory=dict)
 
@@ -120,8 +121,8 @@ class Retention:
             self._forget_output(context, leadership, old[first : first + LOGS_MAX])
         if last is not None:
             self.logs_after = last
-        elif context.now_us() - self.logs_since_us > min(LOGS_AGAIN_US, self.terms.logs_us):
-            self.logs_after, self.logs_since_us = "", context.now_us()
+        elif context.steady_us() - self.logs_since_us > min(LOGS_AGAIN_US, self.terms.logs_us):
+            self.logs_after, self.logs_since_us = "", context.steady_us()
         return last is not None
 
     def _old(self, context: Context, after: str, kept_us: int) -> tuple[list[str], str | None]:
@@ -159,12 +160,11 @@ class Retention:
 
     def _shared(self, context: Context, leadership: Leadership) -> bool:
         """Mark and sweep, a window of jobs at a time: no index on what they share, and nothing is locked for long."""
-        now_us = context.now_us()
         if self.sweep is None:
-            if now_us - self.swept_us < SHARED_AGAIN_US:
+            if self.swept_us is not None and context.steady_us() - self.swept_us < SHARED_AGAIN_US:
                 return False
-            self.swept_us = now_us
-            self.sweep = _begin(context, now_us - SHARED_IDLE_US)
+            self.swept_us = context.steady_us()
+            self.sweep = _begin(context, context.now_us() - SHARED_IDLE_US)
         sweep = self.sweep
         if sweep.is_walked or not any(sweep.doubted.values()):
             return self._sweep_out(context, leadership, sweep)

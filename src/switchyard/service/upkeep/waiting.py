@@ -14,7 +14,8 @@ from switchyard.service.run.arrays import ArrayJob
 from switchyard.service.run.report import blocked, change_of, life_of, record
 from switchyard.service.submit.bounds import decode_bounds
 from switchyard.service.submit.counting import count_ended
-from switchyard.service.upkeep.chores import ROUND_MAX, Leadership, drop_tasks
+from switchyard.service.upkeep.chores import ROUND_MAX, drop_tasks
+from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.patience import is_held_back, set_off, who_ends
 from switchyard.store import crowds, jobs
 

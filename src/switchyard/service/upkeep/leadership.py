@@ -1,0 +1,126 @@
+"""Who leads among the servers of one database, and what the leader does when it finds that the clock jumped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from switchyard.service.committer import Batch
+from switchyard.service.context import Context
+from switchyard.service.token.one_type import keep_type, leave_type
+from switchyard.store import deadlines, events, leaders
+
+log = structlog.get_logger()
+LEADER = "upkeep"
+TERM_US = 15_000_000  # a leader that says nothing for this long is replaced
+# Silence this long means that the control plane was away, not the agents: their clocks start anew.
+AMNESTY_US = 10_000_000
+# All servers have noticed a jump of the database's clock by then: each looks in each round.
+SETTLE_US = 6_000_000
+BOUND_US = 60_000_000  # between two looks for stored times that are ahead of the clock
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A reading of the database's clock, and of this machine's steady clock at the same time."""
+
+    now_us: int
+    steady_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The leader's row as another server wrote it, and since when (on the steady clock) we see it so."""
+
+    row: tuple[str, int, int]
+    since_us: int
+
+
+@dataclass
+class Leadership:
+    """This replica's term, if it leads."""
+
+    holder: str
+    epoch: int | None = None
+    last: Moment | None = None  # of the last round
+    watched: Watched | None = None
+    set_back: Moment | None = None  # how far the clock was set back, and when we noticed; until all servers have
+    bounded_us: int = 0  # when stored times were last looked at, on the steady clock
+
+    def take(self, context: Context) -> bool:
+        """Become or stay the leader."""
+        self.epoch = context.committer.call(partial(self._take, context=context))
+        return self.epoch is not None
+
+    def leave(self, context: Context) -> None:
+        if self.epoch is not None:
+            context.committer.call(lambda batch: self._leave(batch, context))
+            self.epoch = None
+
+    def holds(self, batch: Batch) -> bool:
+        return self.epoch is not None and leaders.leader_holds(batch.tx, LEADER, self.epoch)
+
+    def _leave(self, batch: Batch, context: Context) -> None:
+        leaders.leader_leave(batch.tx, LEADER, self.holder, now_us=context.now_us())
+        leave_type(batch, context)
+
+    def _take(self, batch: Batch, context: Context) -> int | None:
+        row = leaders.leader_lock(batch.tx, LEADER)
+        # Both clocks at one moment, and after the lock: to wait for it is no jump.
+        moment = Moment(context.now_us(), context.steady_us())
+        watched = self._watch(row, moment)
+        batch.settled.append(partial(self._remember, moment, watched))
+        is_free = leaders.is_over(row, now_us=moment.now_us, for_us=TERM_US)
+        if row.holder != self.holder and not is_free and moment.steady_us - watched.since_us < TERM_US:
+            return None
+        jump_us = self._jump_us(row, moment)
+        epoch = leaders.leader_put(batch.tx, row, self.holder, expires_us=moment.now_us + TERM_US)
+        keep_type(batch, context)
+        if jump_us or row.holder == "" or moment.now_us - row.expires_us > AMNESTY_US:
+            events.counter_set(batch.tx, deadlines.AMNESTY, moment.now_us)
+        self._put_right(batch, moment, jump_us=jump_us, is_new=epoch != row.epoch)
+        return epoch
+
+    def _watch(self, row: leaders.Row, moment: Moment) -> Watched:
+        """A term is over, too, when nobody has renewed it for its length by our own steady clock."""
+        seen = (row.holder, row.epoch, row.expires_us)
+        if self.watched is not None and self.watched.row == seen:
+            return self.watched
+        return Watched(seen, moment.steady_us)
+
+    def _remember(self, moment: Moment, watched: Watched) -> None:
+        self.last, self.watched = moment, watched
+
+    def _jump_us(self, row: leaders.Row, moment: Moment) -> int:
+        """By how much the clock jumped since the last renewal of the term; 0: it did not, or nobody can know.
+
+        Found in the row, which one server changes at a time: so each jump is followed once, whoever notices it first.
+        """
+        own_us = 0
+        if self.last is not None:
+            own_us = (moment.now_us - self.last.now_us) - (moment.steady_us - self.last.steady_us)
+        if row.holder == self.holder and abs(own_us) > leaders.AHEAD_US:
+            return own_us
+        renewed_us = row.expires_us - (TERM_US if row.holder else 0)
+        if renewed_us > moment.now_us + leaders.AHEAD_US:
+            return int(moment.now_us - renewed_us)
+        return own_us if own_us > leaders.AHEAD_US and row.expires_us < moment.now_us else 0
+
+    def _put_right(self, batch: Batch, moment: Moment, *, jump_us: int, is_new: bool) -> None:
+        """Stored times follow a jump; and now and then none may be ahead, by whichever server's mistake."""
+        now_us, steady_us = moment.now_us, moment.steady_us
+        if jump_us:
+            log.warning("stored deadlines follow the clock", by_s=jump_us / 1_000_000)
+        if jump_us < 0:
+            deadlines.follow_back(batch.tx, now_us=now_us, by_us=-jump_us)
+            self.set_back, self.bounded_us = Moment(-jump_us, steady_us), steady_us
+        elif jump_us > 0:
+            deadlines.follow_ahead(batch.tx, now_us=now_us, by_us=jump_us)
+        elif self.set_back is not None and steady_us - self.set_back.steady_us > SETTLE_US:
+            deadlines.follow_back(batch.tx, now_us=now_us, by_us=self.set_back.now_us, is_again=True)
+            self.set_back, self.bounded_us = None, steady_us
+        elif is_new or steady_us - self.bounded_us > BOUND_US:
+            deadlines.bound(batch.tx, now_us=now_us)
+            self.bounded_us = steady_us

@@ -1,0 +1,155 @@
+"""Who leads, and what the leader does when the clock that stored times are compared by jumps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from switchyard.model.job import State
+from switchyard.model.lifecycle import Seen
+from switchyard.model.poll import Held
+from switchyard.model.retry import Retry
+from switchyard.service.upkeep.chores import judge_silent, judge_silent_ranges
+from switchyard.service.upkeep.leadership import TERM_US, Leadership
+from switchyard.service.upkeep.waiting import expire, release_due
+from switchyard.store import clusters, events
+from tests.builders import a_request
+from tests.service.rig import Rig, RigAgent
+
+HOUR_US = 3_600_000_000
+TERM_S = TERM_US / 1_000_000
+BOTH_WAYS = pytest.mark.parametrize("by_us", [HOUR_US, -HOUR_US, 25_000_000, -25_000_000])
+
+
+def jump(rig: Rig, by_us: int, leader: Leadership | None = None) -> None:
+    """The clock is set; the server follows it and takes the next round, as upkeep does."""
+    rig.clock.at_us += by_us
+    rig.context.snapshots.follow_jump(by_us)
+    assert (leader or rig.leader).take(rig.context)
+
+
+def running(rig: Rig, agent: RigAgent, **fields: Any) -> Any:
+    rig.submit(a_request(**fields))
+    held = agent.lease_one()
+    agent.report(held, Seen.RUNNING)
+    return held
+
+
+def lost(rig: Rig) -> int:
+    return judge_silent(rig.context, rig.leader) + judge_silent_ranges(rig.context, rig.leader)
+
+
+def pass_time(rig: Rig, seconds: int) -> None:
+    for _ in range(0, seconds, 5):
+        rig.clock.wait(5)
+        assert rig.leader.take(rig.context)
+
+
+@BOTH_WAYS
+def test_a_jump_makes_nobody_silent_and_hides_nobody_who_is(rig: Rig, by_us: int) -> None:
+    agent = rig.cluster("alpha")
+    job = running(rig, agent, on_lost="fail", lost_after=20)
+    jump(rig, by_us)
+    assert rig.context.snapshots.is_live(agent.id)
+    assert lost(rig) == 0
+    pass_time(rig, 15)
+    assert lost(rig) == 0
+    pass_time(rig, 15)
+    assert not rig.context.snapshots.is_live(agent.id)
+    assert lost(rig) == 1
+    assert rig.job(job.job).state is State.FAILED
+
+
+@pytest.mark.parametrize("array", [None, "0-1"])
+def test_a_back_off_is_no_longer_when_the_clock_is_set_back(rig: Rig, array: str | None) -> None:
+    agent = rig.cluster("alpha")
+    made = rig.submit(a_request(array=array, retry=Retry(limit=1, backoff=60)))
+    for lease in agent.lease():
+        for fence in range(lease.fence, lease.fence + (2 if array else 1)):
+            agent.report(Held(lease.job, fence), Seen.FAILED, exit_code=1)
+    wake_us = rig.row(made.id).wake_us
+    assert wake_us == rig.clock() + 60_000_000
+    jump(rig, -HOUR_US)
+    assert rig.row(made.id).wake_us == wake_us - HOUR_US
+    pass_time(rig, 60)
+    assert release_due(rig.context, rig.leader) == 1
+    assert rig.row(made.id).wake_us is None
+
+
+@BOTH_WAYS
+def test_a_job_expires_when_it_should_have(rig: Rig, by_us: int) -> None:
+    rig.join("alpha")
+    made = rig.submit(a_request(expires_after="30m"))
+    jump(rig, by_us)
+    assert expire(rig.context, rig.leader) == 0
+    pass_time(rig, 1700)
+    assert expire(rig.context, rig.leader) == 0
+    pass_time(rig, 150)
+    assert expire(rig.context, rig.leader) == 1
+    assert rig.job(made.id).state.value in ("CANCELLED", "REJECTED", "FAILED")
+
+
+def test_a_job_that_came_after_the_clock_was_set_back_is_left_alone(rig: Rig) -> None:
+    rig.join("alpha")
+    rig.clock.at_us -= HOUR_US
+    made = rig.submit(a_request(expires_after="30m"))
+    expires_us = rig.row(made.id).expires_us
+    assert rig.leader.take(rig.context)
+    assert rig.row(made.id).expires_us == expires_us
+
+
+def test_a_jump_is_followed_once_by_whichever_server_notices_it_first(rig: Rig) -> None:
+    other = Leadership("two")
+    assert not other.take(rig.context)
+    rig.join("alpha")
+    made = rig.submit(a_request(expires_after="30m"))
+    expires_us = rig.row(made.id).expires_us
+    jump(rig, HOUR_US, other)
+    assert not rig.leader.take(rig.context), "it was replaced: its term was over by the new clock"
+    assert rig.row(made.id).expires_us == expires_us + HOUR_US
+    after = rig.submit(a_request(expires_after="30m"))
+    jump(rig, -HOUR_US, other)
+    assert rig.row(after.id).expires_us == expires_us
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_clock_that_was_set_back_while_no_server_ran_is_noticed(rig: Rig, is_stopped: bool) -> None:
+    agent = rig.cluster("alpha")
+    running(rig, agent, on_lost="fail", lost_after=20)
+    if is_stopped:
+        rig.leader.leave(rig.context)
+    rig.clock.at_us -= HOUR_US
+    rig.leader = Leadership("after")
+    assert rig.leader.take(rig.context), "no term lasts for the length of the jump"
+    with rig.context.database.read() as tx:
+        (seen_us,) = clusters.agent_last_seen(tx).values()
+    assert seen_us is not None
+    assert seen_us <= rig.clock()
+
+
+def test_a_leader_that_is_gone_is_replaced_within_its_term_whatever_the_clock_says(rig: Rig) -> None:
+    other = Leadership("two")
+    for _ in range(int(TERM_S) + 2):
+        rig.clock.passed_us += 1_000_000  # the clock stands still
+        if other.take(rig.context):
+            break
+    assert other.epoch is not None
+
+
+def test_what_a_server_ahead_of_the_clock_stored_is_bounded(rig: Rig) -> None:
+    agent = rig.cluster("alpha")
+    running(rig, agent, on_lost="fail", lost_after=20)
+    ahead_us = rig.clock() + HOUR_US
+
+    def write(batch: Any) -> None:
+        clusters.agent_seen(batch.tx, {agent.id: (ahead_us, None)})
+        events.counter_set(batch.tx, "amnesty_us", ahead_us)
+
+    rig.committer.call(write)
+    rig.context.snapshots.refresh()
+    pass_time(rig, 70)  # by then the leader has looked
+    pass_time(rig, 30)
+    rig.context.snapshots.refresh()
+    assert not rig.context.snapshots.is_live(agent.id)
+    assert lost(rig) == 1
