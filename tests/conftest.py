@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.pgbouncer_service import PgBouncer, pgbouncer_running
 from tests.processes import end_strays
 from tests.programs import isolated_env
 from tests.redis_service import RedisServer, redis_running
@@ -127,6 +128,13 @@ def _no_strays(request: pytest.FixtureRequest) -> Iterator[None]:
 def postgres() -> Iterator[Postgres]:
     """The PostgreSQL that all tests of this worker share: take a database each, and never stop it."""
     with postgres_running() as server:
+        yield server
+
+
+@pytest.fixture
+def pgbouncer(postgres: Postgres) -> Iterator[PgBouncer]:
+    """A PgBouncer in transaction mode before the shared PostgreSQL."""
+    with pgbouncer_running(postgres) as server:
         yield server
 
 

@@ -1,4 +1,4 @@
-"""Real services for tests, as plain processes: PostgreSQL, Redis and libfaketime; Slurm's are in slurm_bed.py.
+"""Real services for tests, as plain processes: PostgreSQL, PgBouncer, Redis, libfaketime. Slurm: slurm_bed.py.
 
 Loopback only, a private port, all data in one folder, stopped by pid. What is missing is named, never skipped:
 `python -m tests.services` prints the Debian packages to install, and nothing when all is there.
@@ -27,7 +27,12 @@ START_S = 30.0  # cold and on a busy machine; 1 s is usual
 STOP_S = 20.0
 STARTS_MAX = 3  # another process may take the port between our look and the start
 LOG_LINES = 30
-WANTED = {"postgresql": "PostgreSQL 13 or newer", "faketime": "libfaketime", "redis-server": "Redis"}
+WANTED = {
+    "postgresql": "PostgreSQL 13 or newer",
+    "pgbouncer": "PgBouncer",
+    "faketime": "libfaketime",
+    "redis-server": "Redis",
+}
 # Debian package -> one of its programs; tests/slurm_bed.py starts them.
 SLURM_PROGRAMS = {
     "munge": "munged",
@@ -241,7 +246,7 @@ class Postgres:
 @contextlib.contextmanager
 def postgres_running(*, durable: bool = False, env: Mapping[str, str] | None = None) -> Iterator[Postgres]:
     """A started PostgreSQL in a folder of its own; both are gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="switchyard-pg-", dir=_open_folder()))
+    folder = Path(tempfile.mkdtemp(prefix="switchyard-pg-", dir=open_folder()))
     server = Postgres(folder, durable=durable, env=env)
     try:
         server.start()
@@ -280,6 +285,13 @@ def need_redis() -> Path:
     return Path(found)
 
 
+def need_pgbouncer() -> Path:
+    found = shutil.which("pgbouncer", path=SYSTEM_PATH)
+    if found is None:
+        raise MissingServiceError("pgbouncer")
+    return Path(found)
+
+
 def slurm_lacking() -> list[str]:
     """The Debian packages of Slurm that are not here."""
     programs = [package for package, name in SLURM_PROGRAMS.items() if not shutil.which(name, path=SYSTEM_PATH)]
@@ -304,7 +316,7 @@ def _has_user(name: str) -> bool:
     return False
 
 
-def _open_folder() -> Path:
+def open_folder() -> Path:
     """A folder for temporary files that another user can reach: pytest's own belong to who runs it alone."""
     for folder in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
         way = [folder, *folder.parents]
@@ -316,7 +328,8 @@ def _open_folder() -> Path:
 def missing() -> list[str]:
     """The Debian packages that are not here."""
     lacking: list[str] = []
-    for need, package in ((need_postgres, "postgresql"), (need_faketime, "faketime"), (need_redis, "redis-server")):
+    needs = (need_postgres, need_pgbouncer, need_faketime, need_redis)
+    for need, package in zip(needs, WANTED, strict=True):
         try:
             need()
         except MissingServiceError:

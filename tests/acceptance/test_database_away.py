@@ -12,8 +12,10 @@ from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
 from tests.acceptance.stage import SOON_S, graph
 from tests.processes import until
 from tests.programs import call, isolated_env, start_agent, start_server, yard
+from tests.relay import relaying
 from tests.services import Postgres
 
+SILENT_S_MAX = 60.0  # about ten seconds on a quiet machine
 OUTAGE_S = 10.0  # how long the database is away
 STOP_HUNG_S_MAX = 5.0  # for a server whose database hangs: it first gives accepted changes a moment
 
@@ -70,3 +72,30 @@ def test_a_database_that_goes_away_loses_nothing_and_kills_nothing(tmp_path: Pat
         ids.append(cut_off.result(30))
         assert_each_ran_once(ledger, wait_all_final(client, ids, 60))
         assert len(list(client.jobs())) == len(ids), "each accepted once, the refused ones not at all"
+
+
+def test_silent_connections_to_the_database_are_replaced(tmp_path: Path, own_postgres: Postgres) -> None:
+    """A firewall that forgot them: every byte is taken, none arrives, nothing is closed. New connections work."""
+    database = own_postgres.create_database()
+    ledger = Ledger(tmp_path)
+    with (
+        relaying(own_postgres.port) as relay,
+        start_server(tmp_path, database=relay.url(database), name="one") as one,
+        start_server(tmp_path, database=database, name="two") as two,
+        start_agent(tmp_path, one.url, "alpha", graph=graph(8)),
+        Client(one.url, retry_s=120) as client,
+        Client(two.url) as other,
+    ):
+        ids = [client.submit(ledger.command(), env=ledger.env).id]
+        for _ in range(2):
+            relay.silence()
+            began = time.monotonic()
+            ids.append(client.submit(ledger.command(), env=ledger.env).id)
+            list(client.jobs())
+            assert time.monotonic() - began < SILENT_S_MAX
+            until(lambda: call("GET", f"{one.url}/readyz").status == 200, SILENT_S_MAX, "it serves again")
+            # The listener is back, too: what the other server commits wakes the agent's poll here.
+            ids.append(other.submit(ledger.command(), env=ledger.env).id)
+            wait_all_final(client, ids, 60)
+        assert_each_ran_once(ledger, wait_all_final(client, ids, 60))
+        assert "Traceback" not in one.log

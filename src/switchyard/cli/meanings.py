@@ -208,7 +208,7 @@ MEANINGS: dict[str, Meaning] = {
         "The server cannot be reached, or cannot serve this now. What was accepted is not lost.",
         (
             "no server runs at the URL: `--server`, YARD_URL or the url in your file is wrong",
-            "it is starting, stopping, or its database is away",
+            "it is starting or stopping, or its database is away, read-only, or out of disk",
             "TLS: the certificate does not hold, or one side speaks plain HTTP",
         ),
         (

@@ -156,6 +156,7 @@ class Transport:
             is_whole = response.isclosed() and not response.will_close
             response.close()  # left to the garbage collector, a Ctrl-C that comes just then would be lost
         except (OSError, http.client.HTTPException) as exc:
+            self.close()  # what is kept leads the same way: if that fell silent, each would cost a wait of its own
             raise _Broken from exc
         finally:
             if is_whole:

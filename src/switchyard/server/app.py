@@ -131,7 +131,7 @@ def _settle_restored(database: Database, audit_id: str, *, now_us: int) -> None:
     """The first server on a database that was restored from a backup puts right what that turned back."""
     if not restored.is_marked(database):
         return
-    with database.write() as tx:
+    with database.write(is_patient=True) as tx:
         base = restored.settle(tx, now_us=now_us, audit_id=audit_id)
     if base is not None:
         log.warning("restored from a backup", fences_from=base)

@@ -45,7 +45,12 @@ class Hub:
 
     def wake_all(self) -> None:
         """After a listener reconnected: anything may have happened."""
-        self.wake(list(self._clusters), list(self._jobs))
+        self.wake(list(self._clusters), ())
+        self.wake_jobs()
+
+    def wake_jobs(self) -> None:
+        """Anything may have happened to any job."""
+        self.tell(list(self._jobs))
         self.news += 1
         _finish(self._streams)
 

@@ -9,10 +9,11 @@ import structlog
 
 from switchyard.server.yard import Yard
 from switchyard.service.committer import Woken
-from switchyard.store.listen import Interrupted, listen
+from switchyard.store.listen import CannotListen, Interrupted, listen
 
 log = structlog.get_logger()
 RECONNECT_S = 1.0
+POOLER_S = 60.0  # until the next try where a pooler is between: somebody may have taken it away
 
 
 class Listener:
@@ -34,8 +35,14 @@ class Listener:
         while not self._stop.is_set():
             try:
                 for payload in listen(self._yard.context.database, self._stop):
+                    self._yard.is_listening = True
                     self._heard(payload)
+            except CannotListen as exc:
+                self._yard.is_listening = False
+                log.warning("not listening", error=str(exc), next="Give the database URL listen=HOST:PORT.")
+                self._stop.wait(POOLER_S)
             except Interrupted as exc:
+                self._yard.is_listening = False
                 log.warning("listener", error=str(exc))
                 self._stop.wait(RECONNECT_S)
 

@@ -32,6 +32,8 @@ POLLING = Rainbow("-")  # what was handed out comes back, also when the door has
 CLEAN_S_MAX = 600.0  # between two clean-ups; terms that are shorter than days are looked at sooner
 CLEAN_AFTER_JUMP_S = 3600.0  # what is old by a clock that was set wrong is not removed before somebody can see that
 MOVED_S = 0.25  # after a look that moved something the next one: what it moved may have been begun, and the rest go on
+FAILED_S = 1.0  # after a round that failed: a line of the log each, and the disk may be what is full
+DEAF_S = 1.0  # between two sweeps of a server that cannot LISTEN
 QUOTES_S = 0.01  # between two looks at what waits for quotes, however often it is kicked
 
 
@@ -96,12 +98,16 @@ class Loops:
             except YardError as exc:
                 if self._faults.is_new(name, exc.inner):
                     log.warning("loop", name=name, error=exc.inner, next=exc.next_step)
+                await asyncio.sleep(FAILED_S)
             except Exception as exc:
                 log.error("loop", name=name, exc_info=exc)
+                await asyncio.sleep(FAILED_S)
             await self._pause(name, every_s)
 
     async def _pause(self, name: str, every_s: float) -> None:
         """Upkeep is also kicked: what a PENDING job waits for may just have come."""
+        if name == "sweep" and not self._yard.is_listening:
+            every_s = min(every_s, DEAF_S)
         if name != "upkeep":
             await asyncio.sleep(every_s)
             return
@@ -152,6 +158,8 @@ class Loops:
     async def _sweep(self) -> None:
         ready = await self._yard.in_thread(self._ready)
         self._yard.hub.wake([key for key in ready if self._yard.hub.is_waited_for(key)], ())
+        if not self._yard.is_listening:
+            self._yard.hear_nothing()
 
     def _ready(self) -> list[str]:
         with self._yard.context.database.read() as tx:

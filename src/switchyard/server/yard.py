@@ -62,6 +62,7 @@ class Yard:
         self.tokens_used: dict[str, int] = {}
         self.unflushed: dict[str, int] = {}  # agent → when it was last seen
         self.is_ready = False
+        self.is_listening = True  # to PostgreSQL's notices; without, what other replicas commit is looked for
         self.refreshed_at = 0.0  # on the loop's clock: when the database last answered
         self._commits: deque[tuple[float, asyncio.Future[Any]]] = deque()  # oldest first
         self.looked_us = 0  # when a credential that was not found last made us look at the store
@@ -105,10 +106,6 @@ class Yard:
     def _forget_settled(self) -> None:
         while self._commits and self._commits[0][1].done():
             self._commits.popleft()
-
-    def can_serve(self) -> bool:
-        """Started, not stopping, and the database answered a moment ago."""
-        return self.is_ready and asyncio.get_running_loop().time() - self.refreshed_at < READY_S
 
     def commit_later(self, write: Write, size: int) -> asyncio.Future[Any]:
         """The same for what lets others go first."""
@@ -189,6 +186,14 @@ class Yard:
         self.is_pending_new = True
         self.pending_kick.set()
         self._refresh_soon()
+
+    def hear_nothing(self) -> None:
+        """Nobody tells this replica what others commit. Waiters look again; parked polls are left to the sweep."""
+        self.hub.wake_jobs()
+        self.handing.note()
+        self.quote_kick.set()
+        self.is_pending_new = True
+        self.pending_kick.set()
 
     def _refresh_soon(self) -> None:
         if not self._is_refreshing:

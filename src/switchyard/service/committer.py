@@ -25,8 +25,10 @@ import structlog
 
 from switchyard.errors import Busy, Internal, Unavailable, YardError
 from switchyard.service.repeats import RepeatedFaults
+from switchyard.service.replay import replay
 from switchyard.store import crowds, dialect, events, jobs
 from switchyard.store.database import Database, Tx
+from switchyard.store.failures import Contention, StatementTimeout
 
 # What can wait (output) goes in beside what cannot: so little per transaction that a submit hardly notices.
 LATER_BATCH_BYTES = 2**20
@@ -278,19 +280,22 @@ class Committer:
         """The results of all; of a batch that failed, each by itself."""
         try:
             return self._attempt(items, is_replay=False)
+        except (StatementTimeout, Contention) as exc:
+            if isinstance(exc, StatementTimeout) and len(items) == 1:
+                return [exc]
         except Unavailable as exc:
             # The connection is gone: trying each would wait for a time-out each. The callers may try again.
             return [exc] * len(items)
         except Exception as exc:  # noqa: BLE001  whatever one Write did wrong, the others must not pay for it
             if isinstance(exc, YardError) and len(items) == 1 and isinstance(items[0].write, Call):
                 return [exc]  # its answer: nothing of it is stored
-            return [self._commit_one(item) for item in items]
+        return replay(items, self._commit_one)
 
     def _commit_one(self, item: _Item) -> Any:
         try:
             return self._attempt([item], is_replay=True)[0]
-        except YardError as exc:
-            return exc
+        except YardError:
+            raise
         except Exception as exc:  # noqa: BLE001  the thread that writes must outlive every defect
             error = Internal(f"The change failed: {type(exc).__name__}")
             error.__cause__ = exc

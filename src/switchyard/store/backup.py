@@ -13,7 +13,8 @@ from sqlalchemy.pool import NullPool
 
 from switchyard.errors import Conflict, Malformed, Unavailable
 from switchyard.store import restored
-from switchyard.store.database import APPLICATION, CONNECT_S, SQLITE_BUSY_MS, Database, translated
+from switchyard.store.database import SQLITE_BUSY_MS, Database
+from switchyard.store.failures import translated
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
@@ -48,6 +49,8 @@ def need_unused_sqlite(file: Path) -> None:
 
 def need_unused_postgresql(database: Database) -> None:
     """Refuse while a server is connected."""
+    from switchyard.store.connections import APPLICATION, defaults
+
     activity = sa.table("pg_stat_activity", *map(sa.column, ("pid", "datname", "application_name")))
     query = sa.select(sa.func.count()).where(
         activity.c.datname == sa.func.current_database(),
@@ -56,7 +59,7 @@ def need_unused_postgresql(database: Database) -> None:
     engine = sa.create_engine(
         database.url,
         poolclass=NullPool,
-        connect_args={"connect_timeout": CONNECT_S, "application_name": f"{APPLICATION}-db"},
+        connect_args={**defaults(database.url), "application_name": f"{APPLICATION}-db"},
     )
     with translated(), engine.connect() as tx:
         sessions = tx.execute(query).scalar_one()

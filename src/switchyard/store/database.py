@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from switchyard.errors import BadRequest, Conflict, Unavailable
 from switchyard.store import schema_check
+from switchyard.store.failures import DiskTrouble, translated
 from switchyard.store.schema import metadata
+
+if TYPE_CHECKING:
+    from switchyard.store.connections import Site, Watchdog
 
 Tx = Connection
 
 READERS_MAX = 8  # threads that read at once; the server's pool of threads is as large
-CONNECT_S = 5
-APPLICATION = "switchyard"  # as PostgreSQL's list of sessions shows us
 MIGRATION_LOCK = 7_305_817_551  # any number of our own
 # A writer that waits longer than this for SQLite's lock has met a stuck process, not a busy one.
 SQLITE_BUSY_MS = 10_000
 # Above this the writer itself restarts the WAL; below, a background passive checkpoint keeps it short.
 WAL_BYTES_MAX = 64 * 2**20
-PG_DISK_FULL = "53100"
-DISK_FULL = "Disk full: the database has no room for the change."
-MAKE_ROOM = (
-    "The operator makes room on the disk of the database; then send it again. Nothing that was accepted is lost."
-)
 MIGRATIONS = Path(__file__).parent / "migrations"
 HEAD = "0001"  # the newest migration
 # Alembic's own table, as it makes it: apart from ours, so that its comparisons do not see it.
@@ -50,8 +46,16 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url = sa.make_url(_with_driver(url))
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self.site: Site | None = None  # of PostgreSQL
+        self.watchdog: Watchdog | None = None
+        if not self.is_sqlite:
+            from switchyard.store.connections import Watchdog, read_site  # a server on SQLite starts without psycopg
+
+            self.site = read_site(self.url)
+            self.url, self.watchdog = self.site.url, Watchdog(self.site)
         self.writer = self._engine(is_writer=True)
         self.reader = self._engine(is_writer=False)
+        self.disk_failed_at = float("-inf")  # on the monotonic clock
         self._wal = Path(f"{self.url.database}-wal") if self.is_sqlite else None
         # The revision that somebody gave the database under this server, if it is not the one this version knows.
         self.foreign_revision: str | None = None
@@ -64,11 +68,27 @@ class Database:
             yield tx
 
     @contextmanager
-    def write(self) -> Iterator[Tx]:
-        """One transaction; committed when the block ends, rolled back when it raises."""
+    def write(self, *, is_patient: bool = False) -> Iterator[Tx]:
+        """One transaction; committed when the block ends, rolled back when it raises.
+
+        `is_patient`: its statements, and its waits for locks, may take long. For work that no request waits for.
+        """
         self._refuse_foreign()
-        with translated(), self.writer.begin() as tx:
+        with self._noting(), translated(), self.writer.begin() as tx:
+            if is_patient and not self.is_sqlite:
+                from switchyard.store.connections import be_patient
+
+                be_patient(tx)
             yield tx
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Remember when the disk last refused something: what is small may still find room while no job does."""
+        try:
+            yield
+        except DiskTrouble:
+            self.disk_failed_at = monotonic()
+            raise
 
     def watch_revision(self) -> None:
         """Refuse all work from here on if the database was migrated under this server, and until it is turned back.
@@ -101,32 +121,23 @@ class Database:
     def close(self) -> None:
         self.writer.dispose()
         self.reader.dispose()
+        if self.watchdog is not None:
+            self.watchdog.close()
 
     def _pragma(self, engine: Engine, pragma: str) -> None:
-        with translated():
+        with self._noting(), translated():
             connection = engine.raw_connection()
             try:
                 connection.cursor().execute(f"PRAGMA {pragma}")
-            except sqlite3.OperationalError as exc:  # the driver's own: SQLAlchemy did not run it
-                raise _away("The database does not answer.", exc) from exc
             finally:
                 connection.close()
 
     def _engine(self, *, is_writer: bool) -> Engine:
-        if self.is_sqlite:
+        if self.site is None or self.watchdog is None:
             return _sqlite_engine(self.url, is_writer=is_writer)
-        engine = sa.create_engine(
-            self.url,
-            poolclass=QueuePool,
-            pool_size=1 if is_writer else READERS_MAX,
-            max_overflow=1 if is_writer else 0,
-            pool_pre_ping=False,  # a lost connection shows as Unavailable and the pool is emptied: no ping per use
-            pool_recycle=1800,
-            connect_args={"connect_timeout": CONNECT_S, "application_name": APPLICATION},
-        )
-        if not is_writer:
-            return engine.execution_options(isolation_level="AUTOCOMMIT")
-        return engine
+        from switchyard.store.connections import make_engine
+
+        return make_engine(self.site, self.watchdog, is_writer=is_writer, size=1 if is_writer else READERS_MAX)
 
 
 def _sqlite_engine(url: sa.URL, *, is_writer: bool) -> Engine:
@@ -160,42 +171,9 @@ def _sqlite_engine(url: sa.URL, *, is_writer: bool) -> Engine:
     return engine
 
 
-@contextmanager
-def translated() -> Iterator[None]:
-    """The driver's connection errors become Unavailable, here and nowhere else."""
-    try:
-        yield
-    except (OperationalError, InterfaceError) as exc:
-        if str(getattr(exc.orig, "sqlstate", None) or "").startswith("40"):
-            raise  # a deadlock or a lost race: the same work may be tried again at once
-        raise _away("The database does not answer.", exc) from exc
-    except DBAPIError as exc:
-        if exc.connection_invalidated:
-            raise _away("The database went away.", exc) from exc
-        raise
-    except sa.exc.TimeoutError as exc:
-        raise Unavailable("All connections to the database are busy.") from exc
-
-
-def _away(said: str, exc: Exception) -> Unavailable:
-    """Where the database is, and why it does not answer, is for the operator's log and terminal, not for callers."""
-    error = Unavailable(DISK_FULL, next_step=MAKE_ROOM) if _is_disk_full(exc) else Unavailable(said)
-    error.add_note(_first_line(exc))
-    return error
-
-
-def _is_disk_full(exc: Exception) -> bool:
-    """SQLite also needs room in the memory map beside its file, and calls it an I/O error if there is none."""
-    origin = getattr(exc, "orig", None) or exc
-    code = getattr(origin, "sqlite_errorcode", None)
-    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE) or (
-        getattr(origin, "sqlstate", None) == PG_DISK_FULL
-    )
-
-
 def create(database: Database) -> None:
     """Give an empty database the schema as it is now, which is what all the migrations would make of it."""
-    with database.write() as tx:
+    with database.write(is_patient=True) as tx:
         _wait_for_others(tx)
         if _revision(tx) is None:
             schema_check.refuse_taken_names(tx)
@@ -223,9 +201,8 @@ def repair(database: Database) -> list[str]:
 @contextmanager
 def _migrating(database: Database) -> Iterator[Connection]:
     """One transaction that changes the schema. SQLite checks no foreign keys in it: tables are copied and dropped."""
-    engine = sa.create_engine(
-        database.url, poolclass=NullPool, connect_args={"isolation_level": None} if database.is_sqlite else {}
-    )
+    apart: dict[str, Any] = {"isolation_level": None} if database.is_sqlite else unprepared(database)
+    engine = sa.create_engine(database.url, poolclass=NullPool, connect_args=apart)
     if database.is_sqlite:
         # Python's driver would commit each CREATE TABLE by itself, and leave half a schema if it is killed.
         sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
@@ -288,6 +265,6 @@ def _with_driver(url: str) -> str:
     return url
 
 
-def _first_line(exc: BaseException) -> str:
-    origin = getattr(exc, "orig", None) or exc
-    return str(origin).strip().split("\n")[0][:300]
+def unprepared(database: Database) -> dict[str, Any]:
+    """Arguments of a connection of its own: nothing is prepared, as a pooler's session may be another's next."""
+    return {} if database.is_sqlite else {"prepare_threshold": None}

@@ -45,6 +45,7 @@ from switchyard.server.http.openapi import document
 from switchyard.server.http.upload import read_upload
 from switchyard.server.hub import first_of
 from switchyard.server.metrics import Metrics, metrics
+from switchyard.server.readiness import Readiness
 from switchyard.server.yard import Yard
 from switchyard.service.rights import Actor, Rights
 
@@ -71,6 +72,7 @@ class Door:
         self._router = Router(routes=routes, default=_no_such_address, redirect_slashes=False)
         self._flyte = FlyteDoor(yard)
         self._metrics = Metrics(yard)
+        self._readiness = Readiness(yard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -97,8 +99,9 @@ class Door:
         elif method == "POST" and path == "/v1/agents/poll":
             await guarded(scope, send, lambda: hot.poll(self._yard, scope, receive, send))
         elif path in ("/healthz", "/readyz"):
-            is_ok = path == "/healthz" or self._yard.can_serve()
-            await send_json(send, 200 if is_ok else 503, {"status": "ok" if is_ok else "not ready"})
+            reason = "" if path == "/healthz" else await self._readiness.why_not()
+            said = {"status": "not ready", "reason": reason} if reason else {"status": "ok"}
+            await send_json(send, 503 if reason else 200, said)
         elif path == "/metrics":
             await guarded(scope, send, lambda: metrics(self._yard, self._metrics, scope, receive, send))
         elif path == "/v1/openapi.json":

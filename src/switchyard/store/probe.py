@@ -1,0 +1,20 @@
+"""A write that leaves nothing behind: whether the database takes changes now."""
+
+from __future__ import annotations
+
+import secrets
+
+import sqlalchemy as sa
+
+from switchyard.store.database import Tx
+from switchyard.store.schema import leaders
+
+PROBE_BYTES = 4096  # of random text: about as much room as a job needs, so that a full disk shows
+
+
+def write_probe(tx: Tx) -> None:
+    """Insert a row and delete it. Its name is its own, so that no other server waits for it."""
+    name = f"probe-{secrets.token_hex(8)}"
+    filler = secrets.token_hex(PROBE_BYTES // 2)
+    tx.execute(sa.insert(leaders), {"name": name, "holder": filler, "epoch": 0, "expires_us": 0})
+    tx.execute(sa.delete(leaders).where(leaders.c.name == name))

@@ -1,0 +1,68 @@
+"""A TCP relay for tests that can go silent: it still takes what is sent, closes nothing and passes nothing on."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from urllib.parse import urlsplit, urlunsplit
+
+CHUNK = 65536
+
+
+class Relay:
+    """Passes connections on to one port of loopback. `silence()` mutes those that are open; new ones work."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self.port = int(self._listener.getsockname()[1])
+        self._generation = 0  # connections of an older one are mute
+        self._sockets: list[socket.socket] = []
+        self.accepted = 0
+        threading.Thread(target=self._accept, name="relay", daemon=True).start()
+
+    def url(self, url: str) -> str:
+        """The same database, through this relay."""
+        parts = urlsplit(url)
+        place = parts.netloc.rpartition(":")[0]
+        return urlunsplit(parts._replace(netloc=f"{place}:{self.port}"))
+
+    def silence(self) -> None:
+        self._generation += 1
+
+    def close(self) -> None:
+        self._listener.close()
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                here, _ = self._listener.accept()
+            except OSError:
+                return
+            there = socket.create_connection(("127.0.0.1", self._target))
+            self.accepted += 1
+            self._sockets += [here, there]
+            for source, target in ((here, there), (there, here)):
+                threading.Thread(target=self._pass, args=(source, target, self._generation), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, generation: int) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(CHUNK):
+                if generation == self._generation:
+                    target.sendall(data)
+            if generation == self._generation:
+                target.shutdown(socket.SHUT_WR)
+
+
+@contextlib.contextmanager
+def relaying(port: int) -> Iterator[Relay]:
+    relay = Relay(port)
+    try:
+        yield relay
+    finally:
+        relay.close()

@@ -1,0 +1,296 @@
+"""Connections to PostgreSQL end what hangs, leave nothing in a pooler's session, and say why a change is not taken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager
+from time import monotonic
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from switchyard.errors import BadRequest, Unavailable
+from switchyard.service.clock import now_us
+from switchyard.service.committer import Batch, Call, Committer, apply_calls
+from switchyard.store import connections, failures
+from switchyard.store.connections import IDLE_IN_TRANSACTION_S, LOCK_S, PING_S, STATEMENT_S, read_site
+from switchyard.store.database import Database
+from switchyard.store.listen import BEAT_S, UNHEARD_S, CannotListen, Interrupted, listen
+from switchyard.store.probe import write_probe
+from switchyard.store.schema import counters
+from tests.pgbouncer_service import PgBouncer
+from tests.processes import until
+from tests.relay import relaying
+from tests.services import Postgres
+from tests.store.prepared import migrated
+
+SLOW = 3  # a bound of seconds may take this many times longer on a busy machine
+PIDS = sa.text("SELECT pg_backend_pid()")
+
+
+@pytest.fixture
+def database(postgres_url: str) -> Iterator[Database]:
+    """Its bounds come with each BEGIN, where a test may change them."""
+    with closing(Database(f"{postgres_url}?sessions=shared")) as opened:
+        yield opened
+
+
+@contextmanager
+def a_committer(database: Database) -> Iterator[Committer]:
+    committer = Committer(database, {Call: apply_calls}, now_us=now_us, queue_max=100, batch_max=100)
+    committer.start()
+    try:
+        yield committer
+    finally:
+        committer.close()
+
+
+def put(tx: sa.Connection, name: str) -> None:
+    tx.execute(sa.insert(counters), {"name": name, "value": 1})
+
+
+def names(url: str) -> set[str]:
+    with psycopg.connect(url) as line:
+        return {row[0] for row in line.execute("SELECT name FROM counters")}
+
+
+def test_a_session_that_stops_inside_a_transaction_loses_its_locks(postgres_url: str) -> None:
+    """As a server does that is paused by SIGSTOP, or whose machine hangs."""
+    with closing(Database(postgres_url)) as paused, closing(Database(postgres_url)) as other:
+        with paused.write() as tx:
+            put(tx, "row")
+
+        def pause_inside() -> float:
+            with paused.write() as tx:
+                tx.execute(sa.update(counters).values(value=2))
+                began = monotonic()
+                with other.write() as theirs:  # waits for the row
+                    theirs.execute(sa.update(counters).values(value=3))
+                assert monotonic() - began < IDLE_IN_TRANSACTION_S * SLOW
+            raise AssertionError("committed")
+
+        with pytest.raises(Unavailable):
+            pause_inside()
+        with paused.write() as tx:
+            assert tx.scalar(sa.select(counters.c.value)) == 3, "the lost transaction is not taken for a commit"
+
+
+@pytest.mark.parametrize("options", ["?sessions=shared", "?sessions=own"])
+def test_every_write_has_bounds_and_reads_what_is_committed(postgres: Postgres, options: str) -> None:
+    url = migrated(postgres)
+    with psycopg.connect(url, autocommit=True) as line:
+        name = url.rsplit("/", 1)[1]
+        line.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'".encode())
+    with closing(Database(url + options)) as database:
+        for _ in range(2):
+            with database.write() as tx:
+                for setting, value in (
+                    ("transaction_isolation", "read committed"),
+                    ("idle_in_transaction_session_timeout", f"{IDLE_IN_TRANSACTION_S}s"),
+                    ("lock_timeout", f"{LOCK_S}s"),
+                    ("statement_timeout", f"{STATEMENT_S}s"),
+                ):
+                    assert tx.exec_driver_sql(f"SHOW {setting}").scalar() == value
+        with database.write(is_patient=True) as tx:
+            assert tx.exec_driver_sql("SHOW statement_timeout").scalar() == "0"
+            assert tx.exec_driver_sql("SHOW lock_timeout").scalar() == "0"
+            assert connections.watched(tx).bound_s == connections.PATIENT_S
+        with database.write() as tx:
+            assert tx.exec_driver_sql("SHOW statement_timeout").scalar() == f"{STATEMENT_S}s"
+            assert connections.watched(tx).bound_s < 60
+
+
+def test_a_lock_of_another_session_holds_up_only_who_needs_it(
+    postgres_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BEGIN", connections.BEGIN.replace(f"{LOCK_S}s", "500ms"))
+    with a_committer(database) as committer, psycopg.connect(postgres_url) as admin, ThreadPoolExecutor(3) as threads:
+        committer.call(lambda batch: put(batch.tx, "locked"))
+        admin.execute("SELECT 1 FROM counters WHERE name = 'locked' FOR UPDATE")
+        gate = threading.Event()
+        first = threads.submit(committer.call, lambda _batch: gate.wait(10))  # the others come together behind it
+        until(lambda: committer.waiting == 0, 10, "the first is being done")
+
+        def change(batch: Batch) -> None:
+            batch.tx.execute(sa.update(counters).where(counters.c.name == "locked").values(value=2))
+
+        held_up = threads.submit(committer.call, change)
+        free = threads.submit(committer.call, lambda batch: put(batch.tx, "free"))
+        until(lambda: committer.waiting == 2, 10, "both wait")
+        gate.set()
+        assert first.result(10) is True
+        free.result(30)
+        with pytest.raises(failures.StatementTimeout, match="Another session"):
+            held_up.result(30)
+        assert names(postgres_url) == {"locked", "free"}
+        admin.rollback()
+        committer.call(change)
+
+
+def test_a_write_that_takes_too_long_is_undone_and_unavailable(
+    database: Database, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BEGIN", connections.BEGIN.replace(f"{STATEMENT_S}s", "300ms"))
+    with a_committer(database) as committer:
+
+        def change(batch: Batch) -> None:
+            put(batch.tx, "half")
+            batch.tx.exec_driver_sql("SELECT pg_sleep(60)")
+
+        with pytest.raises(failures.StatementTimeout, match="took too long"):
+            committer.call(change)
+        committer.call(lambda batch: put(batch.tx, "next"))
+    assert names(postgres_url) == {"next"}
+
+
+def test_a_conflict_is_tried_again_until_it_passes(database: Database, postgres_url: str) -> None:
+    tries: list[int] = []
+
+    def conflicting(batch: Batch) -> None:
+        tries.append(1)
+        put(batch.tx, "done")
+        state = {1: "40001", 2: "40P01", 3: "40001"}.get(len(tries))
+        if state:
+            batch.tx.exec_driver_sql(f"DO $$ BEGIN RAISE EXCEPTION 'again' USING ERRCODE = '{state}'; END $$")
+
+    with a_committer(database) as committer:
+        committer.call(conflicting)
+    assert (len(tries), names(postgres_url)) == (4, {"done"})
+
+
+def test_a_read_only_database_says_so(postgres: Postgres) -> None:
+    url = migrated(postgres)
+    with closing(Database(url)) as database, a_committer(database) as committer:
+        committer.call(lambda batch: write_probe(batch.tx))
+        with psycopg.connect(url, autocommit=True) as line:
+            name = url.rsplit("/", 1)[1]
+            line.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on".encode())
+        database.close()
+        with pytest.raises(Unavailable, match="read-only"):
+            committer.call(lambda batch: write_probe(batch.tx))
+        with database.read() as tx:
+            assert tx.scalar(sa.text("SHOW transaction_read_only")) == "on"
+
+
+def test_a_probe_leaves_nothing_behind(store: Database) -> None:
+    with store.write() as tx:
+        write_probe(tx)
+    with store.read() as tx:
+        assert tx.scalar(sa.text("SELECT count(*) FROM leaders")) == 0
+
+
+@pytest.mark.parametrize("options", ["?sessions=shared", "?sessions=own"])
+def test_silent_connections_are_given_up_and_new_ones_made(postgres: Postgres, options: str) -> None:
+    """A proxy that takes every byte and passes on none: TCP sees nothing wrong."""
+    url = migrated(postgres)
+    with relaying(postgres.port) as relay, closing(Database(relay.url(url) + options)) as database:
+        with database.write() as tx, database.read() as reading:
+            put(tx, "seen")
+            reading.execute(PIDS)
+
+        def fall_silent(opened: AbstractContextManager[sa.Connection], first: sa.Executable) -> None:
+            with opened as tx:
+                tx.execute(first)
+                relay.silence()  # in use: found by asking PostgreSQL
+                tx.execute(PIDS)
+
+        began = monotonic()
+        with pytest.raises(Unavailable):
+            fall_silent(database.read(), PIDS)
+        with pytest.raises(Unavailable):
+            fall_silent(database.write(), sa.insert(counters).values(name="lost", value=1))
+        took_s = monotonic() - began
+        assert took_s < (connections.SUSPECT_S + 4) * 2 * SLOW
+        with database.write() as tx, database.read() as reading:
+            put(tx, "after")
+            reading.execute(PIDS)
+        assert names(url) == {"seen", "after"}
+
+
+def test_an_idle_connection_that_fell_silent_is_not_lent(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "TESTED_AFTER_S", 0.0)
+    url = migrated(postgres)
+    with relaying(postgres.port) as relay, closing(Database(relay.url(url))) as database:
+        for work in (database.read, database.write):
+            with work() as tx:
+                tx.execute(PIDS)
+            relay.silence()
+            began = monotonic()
+            with work() as tx:
+                tx.execute(PIDS)
+            assert monotonic() - began < (PING_S + 2) * SLOW
+
+
+def test_long_work_is_not_taken_for_silence(database: Database) -> None:
+    with database.read() as tx:
+        tx.exec_driver_sql(f"SELECT pg_sleep({connections.SUSPECT_S + 4})")
+
+
+def test_a_listener_on_a_silent_connection_notices(postgres: Postgres) -> None:
+    url = migrated(postgres)
+    stop = threading.Event()
+    with relaying(postgres.port) as relay, closing(Database(f"{url}?listen=127.0.0.1:{relay.port}")) as database:
+        heard = listen(database, stop)
+        assert next(heard) == "*"
+        with database.write() as tx:
+            tx.execute(sa.text("SELECT pg_notify('switchyard', 'hello')"))
+        assert next(heard) == "hello"
+        relay.silence()
+        began = monotonic()
+        with pytest.raises(Interrupted, match="heartbeat"):
+            next(heard)
+        assert monotonic() - began < (BEAT_S + UNHEARD_S) * SLOW
+        heard = listen(database, stop)
+        assert next(heard) == "*"
+        stop.set()
+        assert list(heard) == []
+
+
+def test_nothing_is_left_in_the_sessions_of_a_pooler(postgres: Postgres, pgbouncer: PgBouncer) -> None:
+    url = migrated(postgres)
+    with closing(Database(pgbouncer.url(url))) as one, closing(Database(pgbouncer.url(url))) as other:
+        for number in range(30):
+            for database in (one, other):
+                with database.write() as tx, database.read() as reading:
+                    put(tx, f"{database is one} {number}")
+                    tx.execute(sa.select(counters).where(counters.c.value == number))
+                    assert tx.exec_driver_sql("SHOW lock_timeout").scalar() == f"{LOCK_S}s"
+                    reading.execute(sa.select(counters).where(counters.c.value == number))
+        with psycopg.connect(pgbouncer.url(url), autocommit=True, prepare_threshold=None) as stranger:
+            for _ in range(10):
+                for setting in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
+                    assert stranger.execute(f"SHOW {setting}".encode()).fetchall() == [("0",)]
+                assert stranger.execute("SELECT name FROM pg_prepared_statements").fetchall() == []
+        with pytest.raises(CannotListen):
+            next(listen(one, threading.Event()))
+    assert len(names(url)) == 60
+    with closing(Database(f"{pgbouncer.url(url)}?listen=127.0.0.1:{postgres.port}")) as past:
+        with pytest.raises(Interrupted, match="password"):  # PgBouncer knows it here, and this URL does not
+            next(listen(past, threading.Event()))
+
+
+def test_a_session_that_is_ours_alone_is_recognized(postgres_url: str, pgbouncer: PgBouncer) -> None:
+    for url, is_own in (
+        (postgres_url, True),
+        (f"{postgres_url}?sessions=shared", False),
+        (pgbouncer.url(postgres_url), False),
+        (f"{pgbouncer.url(postgres_url)}?sessions=own", True),
+    ):
+        with closing(Database(url)) as database:
+            for opened in (database.read, database.write):
+                with opened() as tx:
+                    assert connections.watched(tx).is_own is is_own
+                    assert (connections.watched(tx).prepare_threshold is not None) is is_own
+
+
+def test_the_options_of_a_url_are_read_or_refused() -> None:
+    site = read_site(sa.make_url("postgresql+psycopg://u:p@pool:6432/d?listen=db:5432&sessions=own&sslmode=disable"))
+    assert site.sessions == "own"
+    assert (site.listen_url.host, site.listen_url.port) == ("db", 5432)
+    assert dict(site.url.query) == {"sslmode": "disable"}
+    for query in ("sessions=mine", "listen=5432", "listen=db:"):
+        with pytest.raises(BadRequest):
+            read_site(sa.make_url(f"postgresql+psycopg://u@h/d?{query}"))
