@@ -117,21 +117,23 @@ class Loops:
 
     async def _flush(self) -> None:
         self._yard.still_parked()
-        if self._yard.unflushed or self._yard.tokens_used:
+        if self._yard.unflushed or self._yard.tokens_used or self._yard.voices.unflushed:
             await self._yard.in_thread(self._flush_now)
 
     def _flush_now(self) -> None:
         yard = self._yard
         seen, yard.unflushed = yard.unflushed, {}
         used, yard.tokens_used = yard.tokens_used, {}
+        writes, yard.voices.unflushed = yard.voices.unflushed, {}
         loads = {key: load for key in seen if (load := yard.context.snapshots.loads.get(key)) != self._flushed.get(key)}
         rows = {key: (at_us, _load(loads.get(key))) for key, at_us in seen.items()}
 
         def apply(batch: Batch) -> None:
             clusters.agent_seen(batch.tx, rows)
+            clusters.agent_writes(batch.tx, writes)
             access.token_used(batch.tx, used)
 
-        if rows or used:
+        if rows or used or writes:
             yard.context.committer.call(apply)
             self._flushed |= loads
 

@@ -15,6 +15,7 @@ from switchyard.errors import Busy, Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.server.hub import Hub
 from switchyard.server.settings import Settings
+from switchyard.server.voices import Voices
 from switchyard.service.cluster.fit import Fitting
 from switchyard.service.committer import Told, Woken, Write
 from switchyard.service.context import Context
@@ -52,6 +53,7 @@ class Yard:
         self.reckoners = ThreadPoolExecutor(RECKONERS, thread_name_prefix="reckon")
         self._turns = 0  # who waits for them
         self.parked: dict[str, int] = {}  # agent → polls parked here
+        self.voices = Voices(is_alone=context.database.is_sqlite)
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
         self.streams = 0  # followers of events connected here
         self.uploads = 0  # graphs being taken in

@@ -10,6 +10,7 @@ from switchyard.errors import NotFound
 from switchyard.model.access import Role
 from switchyard.model.cluster import Agent, AgentChange
 from switchyard.model.poll import Rotated
+from switchyard.model.rival import Rival
 from switchyard.route.world import Member
 from switchyard.service.cluster.clusters import refuse_while_held, visible
 from switchyard.service.committer import Batch
@@ -17,6 +18,7 @@ from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import hash_secret, holds, make_credential
 from switchyard.service.fleet import AgentEntry
 from switchyard.service.rights import Actor
+from switchyard.service.run.journals import read_rival
 from switchyard.store import clusters
 
 # A new credential that was not used by then is forgotten: its answer got lost, and who knows where it went.
@@ -48,7 +50,14 @@ def agent_view(context: Context, entry: AgentEntry) -> Agent:
         is_rotation_asked=entry.is_rotation_asked,
         created_us=entry.created_us,
         seen_us=context.snapshots.seen.get(entry.id),
+        place=entry.place,
+        rival=_refused(entry),
     )
+
+
+def _refused(entry: AgentEntry) -> Rival | None:
+    rival = read_rival(entry.rival)
+    return rival if rival is not None and rival.refused_us is not None else None
 
 
 def agent_change(context: Context, actor: Actor, agent_id: str, change: AgentChange) -> Agent:
