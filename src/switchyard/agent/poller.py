@@ -44,7 +44,7 @@ from switchyard.model.quote import QuoteGiven
 from switchyard.model.selection import Scalar
 
 PATH = "/v1/agents/poll"
-PARK_S = 9.0  # a server that hears nothing for 15 s calls the agent down
+PARK_S = 8.0  # a server that hears nothing for 15 s calls the agent down
 TROUBLE_MAX = 200  # characters
 SESSION_LEAP = 1000  # a restored server goes on a million sessions later, so that agents notice
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from switchyard.connection import notice_silence
 from switchyard.errors import Busy, TooLarge, Unavailable, YardError
 from switchyard.sdk.problem import read_problem
 
@@ -182,6 +183,7 @@ class Transport:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
         try:
             connection.connect()
+            notice_silence(connection.sock)
         except OSError as exc:
             connection.close()
             raise _NotSent from exc

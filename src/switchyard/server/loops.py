@@ -116,7 +116,6 @@ class Loops:
         self._yard.give_up_commits(asyncio.get_running_loop().time())
 
     async def _flush(self) -> None:
-        self._yard.still_parked()
         if self._yard.unflushed or self._yard.tokens_used or self._yard.voices.unflushed:
             await self._yard.in_thread(self._flush_now)
 

@@ -39,7 +39,7 @@ _poll = JsonReader(Poll)
 _bulk_request = JsonReader(BulkRequest, is_checked_whole=False)
 _KEY_BYTES_MAX = 200
 _PLACE_LOOK_S = 0.25  # how often a sync looks whether it may have the agent's place
-_PLACE_S = 6.0  # and for how long; then the agent asks again
+_PLACE_S = 8.0  # and for how long; then the agent asks again
 
 
 async def submit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
@@ -317,4 +317,3 @@ def _parked(yard: Yard, agent_id: str) -> Iterator[None]:
             yard.parked[agent_id] = left
         else:
             del yard.parked[agent_id]
-            yard.seen(agent_id, None)

@@ -31,7 +31,7 @@ from switchyard.service.committer import Batch
 from switchyard.service.context import bump
 from switchyard.store import access, clusters
 
-ANSWER_US = 3_000_000  # ten times what a busy agent needs to poll again
+ANSWER_US = 5_000_000  # a hundred times what an agent needs to poll again
 _new_id = Ids()
 
 log = structlog.get_logger()
@@ -74,11 +74,12 @@ def begin_session(batch: Batch, ask: SyncAsk) -> int | YardError:
     why = _refusal(row, ask)
     rival = read_rival(row.rival)
     rival = rival if rival is not None and rival.incarnation == ask.incarnation else None
-    if not why and rival is not None and rival.answered_us is not None:
+    is_asked = _is_to_be_asked(row, ask)
+    if not why and is_asked and rival is not None and rival.answered_us is not None:
         why = "the process that has its place is alive"
     if why:
         return _refuse(batch, row, ask, why, rival)
-    if _is_to_be_asked(row, ask) and (rival is None or batch.now_us - rival.asked_us < ANSWER_US):
+    if is_asked and (rival is None or batch.now_us - rival.asked_us < ANSWER_US):
         if rival is None:
             asked = Rival(incarnation=ask.incarnation, place=_place(ask), asked_us=batch.now_us)
             clusters.agent_change(batch.tx, ask.agent_id, {"rival": _text(asked)})
