@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from switchyard import Client
 from switchyard.errors import EXIT_CONFLICT
 from switchyard.model.job import State
-from tests.acceptance.bed import Ledger
-from tests.acceptance.stage import END_S, SOON_S, Fields, Stage, graph
-from tests.processes import until
-from tests.programs import Agent, start_agent
+from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
+from tests.acceptance.stage import END_S, Fields, Stage, graph
+from tests.programs import Agent, start_agent, start_server
+from tests.services import Postgres
 
 pytestmark = pytest.mark.xdist_group("copied-agents")
 
@@ -138,7 +139,6 @@ def test_a_folder_from_a_backup_is_refused_until_it_joins_again(
         folder = copied(agent, tmp_path / "backup-copy")
         [held] = submitted(stage, ledger, "backup", 1, f"until [ -e {gate} ]; do sleep 0.05; done")
         stage.until_state(held, State.RUNNING)
-        until(lambda: agent.log.count("event=synced") and stage.server.is_running, SOON_S, "all is well")
         agent.kill()
         with started(stage, "backup", folder) as copy:
             assert_refused(stage, copy, "backup")
@@ -198,3 +198,23 @@ def test_an_agent_whose_journal_is_damaged_goes_on(stage: Stage, ledger: Ledger,
         gate.touch()
         assert stage.ended(held)["state"] == "SUCCEEDED"
     assert ledger.runs() == {held: 1}
+
+
+def test_a_copy_that_goes_to_another_server_is_refused_and_a_restart_is_not(tmp_path: Path, postgres: Postgres) -> None:
+    """The servers know of each other's agents only through the database."""
+    url = postgres.create_database()
+    ledger = Ledger(tmp_path)
+    with (
+        start_server(tmp_path, database=url, name="one") as one,
+        start_server(tmp_path, database=url, name="two") as two,
+        start_agent(tmp_path, one.url, "apart", graph=graph(4)) as agent,
+        Client(one.url) as client,
+    ):
+        folder = copied(agent, tmp_path / "apart-copy")
+        with start_agent(tmp_path, two.url, "apart", graph=graph(4), data=folder, wait=False) as copy:
+            jobs = [client.submit(ledger.command(), env=ledger.env).id for _ in range(JOBS)]
+            assert copy.wait(REFUSED_S) == EXIT_CONFLICT, copy.tail()
+        agent.kill()
+        agent.start()
+        jobs += [client.submit(ledger.command(), env=ledger.env).id for _ in range(JOBS)]
+        assert_each_ran_once(ledger, wait_all_final(client, jobs, 2 * END_S))

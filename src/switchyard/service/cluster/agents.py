@@ -6,6 +6,8 @@ old (`settle_rotation`). So whatever is lost in between, an answer, the agent, t
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from switchyard.errors import NotFound
 from switchyard.model.access import Role
 from switchyard.model.cluster import Agent, AgentChange
@@ -32,7 +34,10 @@ def agent_list(context: Context, actor: Actor, cluster: str | None) -> list[Agen
         member = context.snapshots.world.by_id.get(entry.cluster_id)
         if member is None or (only is not None and member.id != only) or not actor.may_cluster(Role.VIEW, member):
             continue
-        found.append(agent_view(context, entry))
+        agent = agent_view(context, entry)
+        if not actor.may_cluster(Role.OPERATE, member):
+            agent = structs.replace(agent, place="", rival=None)  # hosts and folders are the operators' business
+        found.append(agent)
     return found
 
 

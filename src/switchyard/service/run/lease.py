@@ -264,7 +264,8 @@ def choose(
 
 def _has_session(ask: LeaseAsk, agent: clusters.Row) -> bool:
     """Whether an agent's session is the one it asks under, and begun by the process that asks."""
-    return ask.session is None or (ask.session == agent.session and ask.incarnation in (None, agent.incarnation))
+    is_same = not agent.incarnation or ask.incarnation in (None, agent.incarnation)
+    return ask.session is None or (ask.session == agent.session and is_same)
 
 
 def _is_for(row: leases.Row, ask: LeaseAsk) -> bool:
