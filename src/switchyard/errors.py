@@ -18,11 +18,13 @@
     │   ├── NameTaken            name-taken
     │   ├── KeyReused            key-reused
     │   ├── AgentLives           agent-lives
+    │   ├── JournalRefused       journal-refused
     │   ├── Resync               resync
     │   └── Outdated             outdated         412   ABORTED
     ├── Gone                     gone             410   FAILED_PRECONDITION  6
     ├── PolicyRefused            policy-refused   422   FAILED_PRECONDITION  5
     ├── Busy (transient)         busy             429   RESOURCE_EXHAUSTED   1
+    │   └── PlaceAsked           place-asked
     ├── Unavailable (transient)  unavailable      503   UNAVAILABLE          1
     │   └── Rebuilding           rebuilding
     ├── TimedOut                 timed-out        504   DEADLINE_EXCEEDED    7
@@ -199,6 +201,17 @@ class AgentLives(Conflict):
     default_next = "Stop the other agent, or start this one with another --name."
 
 
+class JournalRefused(Conflict):
+    """Another process has this agent's place."""
+
+    code = "journal-refused"
+    default_next = (
+        "One agent, one data folder. If this one is a copy, move its folder away and join as an agent of its own "
+        "(`yard cluster invite NAME`, `--name`). If the other is gone for good, or this folder comes from a backup: "
+        "docs/how-to/move-an-agent.md."
+    )
+
+
 class Resync(Conflict):
     """This session is over."""
 
@@ -252,6 +265,13 @@ class Busy(YardError):
     grpc = "RESOURCE_EXHAUSTED"
     transient = True
     default_next = "Wait the seconds named in Retry-After and try again."
+
+
+class PlaceAsked(Busy):
+    """Another process had this agent's place a moment ago, and is asked whether it lives."""
+
+    code = "place-asked"
+    default_next = "Ask again in a second."
 
 
 class Unavailable(YardError):

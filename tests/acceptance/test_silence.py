@@ -43,12 +43,10 @@ def silence(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with stage.agent("dead", cores=32) as dead, stage.agent("frozen", cores=16) as frozen:
         made = Silence(Ledger(folder), folder / "gate", dead, frozen)
         begin(stage, made)
-        dead.kill()
-        frozen.pause()
         with stage.agent("spare", cores=8):
+            dead.kill()
+            frozen.pause()
             wait_in_line(stage, made)
-            # A restart cuts the parked poll, which would speak for the frozen agent for a minute.
-            stage.server.restart()
             for cluster in ("dead", "frozen"):
                 until(lambda name=cluster: stage.health(name) == "down", SILENT_S + SOON_S, f"{cluster} is down")
             yield made

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent import runner as runners
-from switchyard.agent.attempt import Stage
+from switchyard.agent.attempt import Attempt, Stage
 from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.journal import Journal
 from switchyard.agent.runner import Runner
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Lease
 from tests.agent.builders import a_graph, a_lease, a_setting
 from tests.processes import until
@@ -131,3 +131,34 @@ def test_old_ones_are_cleaned_up_with_what_the_backend_keeps(bench: Bench, monke
     bench.runner.turn(may_start=True)
     assert [each.job for each in bench.backend.held()] == [live.job]
     assert not bench.journal.knows((done.job, done.fence))
+
+
+def test_a_lease_that_arrives_in_the_middle_of_a_turn_starts_in_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The poller writes to the journal while the runner chooses what to start."""
+    lease = a_lease("x")
+    waiting = bench.runner._waiting
+
+    def late() -> list[Attempt]:
+        bench.journal.take([lease])
+        return waiting()
+
+    monkeypatch.setattr(bench.runner, "_waiting", late)
+    assert bench.runner._start() == []
+    bench.turn_until(lease, Seen.SUCCEEDED)
+
+
+def test_of_an_agent_that_lost_its_place_only_what_the_server_does_not_know_of_is_ended(bench: Bench) -> None:
+    told, untold, copied = (a_lease("sleep", "60") for _ in range(3))
+    bench.journal.take([told, untold])
+    bench.turn_until(told, Seen.RUNNING)
+    bench.turn_until(untold, Seen.RUNNING)
+    bench.journal.settle((each, Answer.TAKEN) for each in bench.journal.queued() if each.key[0] == told.job)
+    [not_ours] = bench.journal.take([copied])
+    bench.backend.submit(copied)  # by another process: in a copied journal it looks like this
+    assert bench.runner.withdraw() == 1
+    markers = {each.lease.job: each.marker for each in bench.journal.attempts()}
+    seen = bench.backend.status(markers.values())
+    until(lambda: bench.backend.status([markers[untold.job]])[markers[untold.job]].seen is Seen.CANCELLED, 10, "ended")
+    assert [seen[markers[lease.job]].seen for lease in (told, not_ours.lease)] == [Seen.RUNNING, Seen.RUNNING]

@@ -282,9 +282,16 @@ def test_each_sync_begins_a_session_and_a_removed_agent_has_none(store: Database
         put_cluster(tx)
         put_agent(tx)
         put_agent(tx, "a2", deleted_us=NOW_US)
-        assert [clusters.agent_sync(tx, "a1", "i1", at_us=NOW_US) for _ in range(2)] == [1, 2]
-        assert clusters.agent_sync(tx, "a2", "i1", at_us=NOW_US) is None
-        assert clusters.agent_sessions(tx, ["a2", "a1", "a9"]) == {"a1": (2, False)}
+        begun = {"incarnation": "i1", "writes": 3}
+        assert [clusters.agent_sync(tx, "a1", begun, at_us=NOW_US) for _ in range(2)] == [1, 2]
+        assert clusters.agent_lock(tx, "a2") is None
+        [(agent_id, row)] = clusters.agent_sessions(tx, ["a2", "a1", "a9"]).items()
+        assert (agent_id, row.session, row.is_paused, row.incarnation, row.rival) == ("a1", 2, False, "i1", None)
+        for incarnation, writes in (("i1", 5), ("i2", 9), ("i1", 4)):
+            clusters.agent_writes(tx, {"a1": (incarnation, writes), "a9": ("i1", 1)})
+        locked = clusters.agent_lock(tx, "a1")
+        assert locked is not None
+        assert locked.writes == 5, "never fewer, and only of the process that has the place"
 
 
 def test_a_name_is_taken_only_while_its_registration_lives(store: Database) -> None:

@@ -25,7 +25,7 @@ from switchyard.server.config import Config
 from switchyard.server.settings import Bounds, Settings
 from switchyard.service.access import projects, users
 from switchyard.service.clock import Ids
-from switchyard.service.cluster import clusters, graphs
+from switchyard.service.cluster import clusters, graphs, joining
 from switchyard.service.committer import Call
 from switchyard.service.job import jobs
 from switchyard.service.rights import Actor, local_admin
@@ -126,7 +126,7 @@ class Rig:
         self, cluster: str, name: str = "agent", *, journal: str = "j1", token: str = "", backend: str = "fake"
     ) -> RigAgent:
         asked = Join(cluster=cluster, name=name, journal=journal, backend=backend)
-        joined = clusters.join(self.context, token, asked, is_open=not token)
+        joined = joining.join(self.context, token, asked, is_open=not token)
         return RigAgent(self, joined.agent, cluster)
 
     # --- jobs

@@ -17,6 +17,7 @@ import msgspec
 
 from switchyard.agent.credential import Keys
 from switchyard.agent.log import line
+from switchyard.connection import notice_silence
 from switchyard.errors import BY_CODE, BadRequest, Malformed, Unauthenticated, Unavailable, YardError
 from switchyard.http_head import WholeHeadResponse
 from switchyard.model.api import Problem
@@ -166,7 +167,7 @@ class Connection:
             new.response_class = WholeHeadResponse
             new.connect()
             assert new.sock is not None
-            new.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            notice_silence(new.sock)
             log.debug(line("connected", server=server.url))
             with self._lock:
                 self._http = new

@@ -62,7 +62,8 @@ examples:
   yard agent doctor --cluster alpha        what is wrong, and what to do about it
 
 environment: YARD_URL (default of --server), YARD_JOIN_TOKEN (default of --token)
-exit codes:  0 ended by a signal, 1 unreachable or broken, 2 wrong use, 4 refused, 6 removed, or the name is taken
+exit codes:  0 ended by a signal, 1 unreachable or broken, 2 wrong use, 4 refused,
+             6 removed, the name is taken, or another process has this agent's place
 """
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,25 @@ from typing import Any
 
 import msgspec
 
+from switchyard.agent import journal_start
 from switchyard.agent.attempt import Attempt, Change, Key, Queued, Said, Stage, split, task_of
 from switchyard.agent.clock import Stamp
+from switchyard.agent.journal_rows import (
+    ENDED,
+    PURGEABLE,
+    QUEUE,
+    SCHEMA,
+    Op,
+    attempt_of,
+    final_of,
+    inserted,
+    move_aside,
+    queued_of,
+    read_rows,
+    set_aside,
+    text_of,
+    updated,
+)
 from switchyard.agent.log import line
 from switchyard.errors import Conflict, Unavailable
 from switchyard.model.lifecycle import Answer, Seen
@@ -32,52 +49,9 @@ BUSY_S = 5.0  # nobody else writes here; only a backup tool could hold it for a 
 SETTLED_DAYS_MAX = 1.0  # how long a settled attempt and its directory stay to be looked at
 SETTLED_MAX = 10_000
 PURGE_MAX = 500  # attempts removed in one go: their directories take time
-CORRUPT_MAX = 100  # damaged journals kept aside, for whoever wants to look
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS attempts (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    job TEXT NOT NULL,
-    fence INTEGER NOT NULL,
-    task INTEGER NOT NULL,     -- of an array; -1: not one
-    lease BLOB NOT NULL,
-    stage TEXT NOT NULL,
-    native_id TEXT,
-    is_cancel_asked INTEGER NOT NULL DEFAULT 0,
-    is_stopped INTEGER NOT NULL DEFAULT 0,
-    final BLOB,                -- the report of its end, to say it again to a server that forgot
-    settled_s REAL,            -- wall clock: only for clean-up
-    UNIQUE (job, fence)
-);
-CREATE INDEX IF NOT EXISTS attempts_settled ON attempts (settled_s) WHERE settled_s IS NOT NULL;
-CREATE TABLE IF NOT EXISTS outbox (
-    seq INTEGER PRIMARY KEY,
-    job TEXT NOT NULL,
-    fence INTEGER NOT NULL,
-    report BLOB NOT NULL,
-    boot TEXT NOT NULL,
-    at_ns INTEGER NOT NULL,
-    is_final INTEGER NOT NULL
-);
-"""
-
-INSERT = "INSERT INTO attempts (job, fence, task, lease, stage, native_id) VALUES (?, ?, ?, ?, ?, ?)"
-UPDATE = """
-UPDATE attempts SET stage = ?, native_id = ?, is_cancel_asked = ?, is_stopped = ?, final = coalesce(?, final),
-settled_s = ? WHERE job = ? AND fence = ?
-"""
-QUEUE = "INSERT OR REPLACE INTO outbox (seq, job, fence, report, boot, at_ns, is_final) VALUES (?, ?, ?, ?, ?, ?, ?)"
-PURGEABLE = """
-SELECT * FROM attempts WHERE settled_s IS NOT NULL AND (settled_s < ? OR settled_s <=
-    (SELECT settled_s FROM attempts WHERE settled_s IS NOT NULL ORDER BY settled_s DESC LIMIT 1 OFFSET ?))
-ORDER BY settled_s LIMIT ?
-"""
-ENDED = """
-SELECT final, native_id FROM attempts WHERE job = ? AND task = ? AND fence >= ? AND fence < ? AND final IS NOT NULL
-AND NOT is_stopped ORDER BY fence DESC LIMIT 1
-"""
-Op = tuple[str, tuple[Any, ...]]
+END_UNREADABLE = "the agent's journal is damaged where it says how this ended"
+WRITES = "INSERT OR REPLACE INTO meta VALUES ('writes', ?)"
 PROBE: Op = ("INSERT OR REPLACE INTO meta VALUES ('probe', ?)", ("x" * 4096,))  # a page: less could fit by chance
 
 log = logging.getLogger(__name__)
@@ -96,12 +70,15 @@ class Journal:
         self._behind: list[Op] = []  # what the disk has refused so far, in order
         self.trouble = ""
         self.was_damaged = False
+        self.doubted: set[Key] = set()  # attempts whose rows could not be read: the backend may have them
+        self.is_rebuilt = False  # it was lost, so what it had before says nothing
+        self.start = 0  # which start of an agent on this journal this is, once it is written down (`begin`)
         try:
             self._open(path, journal_id)
         except (sqlite3.OperationalError, OSError) as exc:
             raise DiskTrouble(f"The journal {path} cannot be opened: {exc}.") from exc
         except (sqlite3.DatabaseError, msgspec.DecodeError) as exc:
-            aside = _move_aside(path)
+            aside = move_aside(path)
             log.error(line("journal-damaged", error=exc, moved_to=aside))
             self.was_damaged = True
             self._open(path, journal_id)
@@ -109,6 +86,26 @@ class Journal:
     def close(self) -> None:
         with self._lock:
             self._db.close()
+
+    def begin(self) -> int:
+        """Count this start, durably, before the server hears of it: no two processes may show the same number."""
+        with self._lock:
+            if not self.start:
+                start = self._starts + 1
+                self._write([("INSERT OR REPLACE INTO meta VALUES ('starts', ?)", (str(start),))])
+                try:
+                    journal_start.save(self._folder, start)
+                except OSError as exc:
+                    raise DiskTrouble(f"The start cannot be counted in {self._folder}: {exc}.") from exc
+                self.start = start
+            return self.start
+
+    def accepted(self) -> None:
+        """The server has taken this process for the agent: a journal that was lost is whole again."""
+        with self._lock:
+            if self.is_rebuilt:
+                self.is_rebuilt = False
+                self._write_when_possible([("DELETE FROM meta WHERE key = 'rebuilt'", ())])
 
     def attempts(self) -> list[Attempt]:
         """Everything not settled, in the order it was taken."""
@@ -141,10 +138,10 @@ class Journal:
                     self._say_again(key, row)
                 elif self._highest_fence(lease.job, task_of(lease)) < lease.fence:
                     new[key] = Attempt(lease, stage)
-            ops = [_inserted(attempt) for attempt in new.values()]
+            ops = [inserted(attempt) for attempt in new.values()]
             for change in [each for attempt in new.values() if (each := self._ended_before(attempt)) is not None]:
                 new[change.attempt.key], [said] = change.attempt, change.said
-                ops += [_updated(change.attempt, said.report), self._enqueue(change.attempt.key, said, is_final=True)]
+                ops += [updated(change.attempt, said.report), self._enqueue(change.attempt.key, said, is_final=True)]
             self._write(ops)
             self._attempts.update(new)
             highest = {attempt.lineage: attempt.lease.fence for attempt in new.values()}
@@ -160,7 +157,7 @@ class Journal:
             for change in changes:
                 attempt, said = self._merged(change)
                 final = said[-1].report if said and attempt.stage is Stage.ENDED else None
-                ops.append(_updated(attempt, final))
+                ops.append(updated(attempt, final))
                 if attempt.is_stopped or attempt.stage is Stage.SETTLED:
                     done.add(attempt.key)
                 ops += [self._enqueue(attempt.key, each, is_final=each.report is final) for each in said]
@@ -219,7 +216,9 @@ class Journal:
         """Settled attempts that have been kept long enough, oldest first."""
         with self._lock:
             oldest_s = time.time() - SETTLED_DAYS_MAX * 86_400
-            return [_attempt(row) for row in self._read(PURGEABLE, (oldest_s, SETTLED_MAX, PURGE_MAX))]
+            rows = read_rows(self._read(PURGEABLE, (oldest_s, SETTLED_MAX, PURGE_MAX)), attempt_of)
+            self._set_aside("attempts", rows.unreadable)
+            return rows.values
 
     def purge(self, attempts: Iterable[Attempt]) -> None:
         with self._lock:
@@ -227,17 +226,20 @@ class Journal:
             self._write_when_possible([(gone, attempt.key) for attempt in attempts])
 
     def _open(self, path: Path, journal_id: str | None) -> None:
+        self._folder = path.parent
+        is_new = not path.exists()
         self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             path.chmod(0o600)
-            self._load(journal_id)
+            self._load(journal_id, is_new=is_new)
         except BaseException:
             self._db.close()
             raise
 
-    def _load(self, journal_id: str | None) -> None:
+    def _load(self, journal_id: str | None, *, is_new: bool) -> None:
         db = self._db
         db.row_factory = sqlite3.Row
+        db.text_factory = text_of
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")  # an intent must survive a power cut, or a job could run twice
         db.execute("PRAGMA journal_size_limit = 16777216")
@@ -253,10 +255,52 @@ class Journal:
         self.id = meta.get("id") or journal_id or secrets.token_hex(16)
         if "id" not in meta:
             db.execute("INSERT INTO meta VALUES ('schema', ?), ('id', ?)", (SCHEMA_VERSION, self.id))
-        rows = db.execute("SELECT * FROM attempts WHERE settled_s IS NULL ORDER BY seq")
-        self._attempts = {(row["job"], row["fence"]): _attempt(row) for row in rows}
-        self._queue = {row["seq"]: _queued(row) for row in db.execute("SELECT * FROM outbox ORDER BY seq")}
-        self._next_seq = max(self._queue, default=0) + 1
+        self._load_counts(meta, is_new=is_new)
+        attempts = read_rows(db.execute("SELECT * FROM attempts WHERE settled_s IS NULL ORDER BY seq"), attempt_of)
+        queue = read_rows(db.execute("SELECT * FROM outbox ORDER BY seq"), queued_of)
+        self._attempts = {attempt.key: attempt for attempt in attempts.values}
+        self._queue = {queued.seq: queued for queued in queue.values}
+        self._next_seq = max([*self._queue, *(row["seq"] for row, _ in queue.unreadable)], default=0) + 1
+        self.doubted = {(row["job"], row["fence"]) for row, _ in attempts.unreadable}
+        self.is_rebuilt |= bool(attempts.unreadable)
+        self._set_aside("attempts", attempts.unreadable)
+        self._set_aside("outbox", queue.unreadable)
+        if queue.unreadable:
+            self._say_lost_ends()
+
+    def _load_counts(self, meta: dict[str, str], *, is_new: bool) -> None:
+        """`writes` grows with each transaction; `found`: what it was when this process began to use the journal."""
+        kept = journal_start.load(self._folder)
+        self._starts = max(kept, journal_start.number(meta.get("starts")))
+        self.found = self.writes = journal_start.number(meta.get("writes"))
+        # A journal that was here and is not: the server must not take the new one for an outdated copy.
+        is_lost = (is_new or self.was_damaged) and kept > 0
+        self.is_rebuilt = is_lost or "rebuilt" in meta
+        if is_lost:
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('rebuilt', '1')")
+
+    def _set_aside(self, table: str, rows: list[tuple[sqlite3.Row, str]]) -> None:
+        for row, why in rows:
+            log.error(
+                line("journal-row-unreadable", table=table, seq=row["seq"], job=row["job"], fence=row["fence"], why=why)
+            )
+            self._behind += set_aside(table, row, why)
+        self._write_when_possible([])
+
+    def _say_lost_ends(self) -> None:
+        """A report of an end could not be read. The attempt's own row has it, too; else the end is not known."""
+        told = {queued.key for queued in self._queue.values() if queued.is_final}
+        for attempt in list(self._attempts.values()):
+            if attempt.stage is Stage.ENDED and attempt.key not in told and (row := self._row(attempt.key)) is not None:
+                self._behind.append(self._enqueue(attempt.key, Said(self._end_of(row), Stamp("", 0)), is_final=True))
+        self._write_when_possible([])
+
+    def _end_of(self, row: sqlite3.Row) -> Report:
+        """How an attempt ended; LOST where nobody can say."""
+        key = (row["job"], row["fence"])
+        if row["is_stopped"] or row["final"] is None:
+            return Report(*key, Seen.LOST, reason="it was stopped here before the server was restored")
+        return final_of(row) or Report(*key, Seen.LOST, reason=END_UNREADABLE)
 
     def _merged(self, change: Change) -> tuple[Attempt, tuple[Said, ...]]:
         """Requests to end it that came meanwhile from another thread are kept; a stopped one says nothing more."""
@@ -287,18 +331,19 @@ class Journal:
         """The server leases what is over here: it was restored from a backup. Tell it the end again."""
         if any(queued.key == key for queued in self._queue.values()):
             return
-        report = Report(*key, Seen.LOST, reason="it was stopped here before the server was restored")
-        if row["final"] is not None and not row["is_stopped"]:
-            report = msgspec.json.decode(row["final"], type=Report)
-        self._behind.append(self._enqueue(key, Said(report, Stamp("", 0)), is_final=True))
+        self._behind.append(self._enqueue(key, Said(self._end_of(row), Stamp("", 0)), is_final=True))
 
     def _ended_before(self, attempt: Attempt) -> Change | None:
         """A restored server leases anew what ended here after its backup: tell it that end instead of running it."""
         lease = attempt.lease
         where = (lease.job, task_of(lease), lease.known, lease.fence)
         rows = self._read(ENDED, where) if lease.known is not None else []
-        report = msgspec.json.decode(rows[0]["final"], type=Report) if rows else None
-        if report is None or report.seen not in (Seen.SUCCEEDED, Seen.FAILED, Seen.CANCELLED):
+        if not rows:
+            return None
+        report = final_of(rows[0])
+        if report is None:
+            report = Report(lease.job, lease.fence, Seen.LOST, reason=END_UNREADABLE)
+        elif report.seen not in (Seen.SUCCEEDED, Seen.FAILED, Seen.CANCELLED):
             return None
         said = Said(msgspec.structs.replace(report, fence=lease.fence), Stamp("", 0))
         return Change(replace(attempt, stage=Stage.ENDED, native_id=rows[0]["native_id"]), (said,))
@@ -331,12 +376,13 @@ class Journal:
             return
         try:
             with self._transaction() as db:
-                for statement, values in [*self._behind, *ops]:
+                for statement, values in [*self._behind, *ops, (WRITES, (str(self.writes + 1),))]:
                     db.execute(statement, values)
         except sqlite3.Error as exc:
             self.trouble = f"the journal cannot be written: {exc}"
             raise DiskTrouble(f"The journal cannot be written: {exc}.") from exc
         self._behind.clear()
+        self.writes += 1
         self.trouble = ""
 
     @contextlib.contextmanager
@@ -350,49 +396,3 @@ class Journal:
                 with contextlib.suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
             raise
-
-
-def _move_aside(path: Path) -> Path:
-    places = [path.with_name(f"journal.corrupt-{number}") for number in range(1, CORRUPT_MAX + 1)]
-    aside = next((place for place in places if not place.exists()), places[-1])
-    path.replace(aside)
-    for suffix in ("-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-    return aside
-
-
-def _inserted(attempt: Attempt) -> Op:
-    return INSERT, (
-        *attempt.key,
-        task_of(attempt.lease),
-        msgspec.json.encode(attempt.lease),
-        attempt.stage,
-        attempt.native_id,
-    )
-
-
-def _updated(attempt: Attempt, final: Report | None) -> Op:
-    return UPDATE, (
-        attempt.stage,
-        attempt.native_id,
-        attempt.is_cancel_asked,
-        attempt.is_stopped,
-        msgspec.json.encode(final) if final else None,
-        time.time() if attempt.stage is Stage.SETTLED else None,
-        *attempt.key,
-    )
-
-
-def _attempt(row: sqlite3.Row) -> Attempt:
-    return Attempt(
-        lease=msgspec.json.decode(row["lease"], type=Lease),
-        stage=Stage(row["stage"]),
-        native_id=row["native_id"],
-        is_cancel_asked=bool(row["is_cancel_asked"]),
-        is_stopped=bool(row["is_stopped"]),
-    )
-
-
-def _queued(row: sqlite3.Row) -> Queued:
-    said = Said(msgspec.json.decode(row["report"], type=Report), Stamp(row["boot"], row["at_ns"]))
-    return Queued(row["seq"], (row["job"], row["fence"]), said, bool(row["is_final"]))

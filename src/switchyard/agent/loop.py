@@ -14,9 +14,11 @@ server that refuses its credential, or a signal, does.
 from __future__ import annotations
 
 import logging
+import os
 import random
 import secrets
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -35,7 +37,7 @@ from switchyard.agent.poller import Poller
 from switchyard.agent.quoting import Quoting
 from switchyard.agent.rotation import ROTATE_AFTER_S, Rotation
 from switchyard.agent.runner import Runner
-from switchyard.errors import Gone, Internal, Resync, Unauthenticated, YardError
+from switchyard.errors import Gone, Internal, JournalRefused, Resync, Unauthenticated, YardError
 from switchyard.model.quantity import show_bytes
 from switchyard.model.selection import Scalar
 from switchyard.warm import warm_loaded
@@ -117,6 +119,7 @@ class Loop:
             on_work=self._on_work,
             values=values,
             quoting=self._quoting,
+            place=f"{socket.gethostname()}:{directory} (process {os.getpid()})",
         )
 
     def start(self) -> None:
@@ -148,7 +151,18 @@ class Loop:
         until = time.monotonic() + JOIN_S
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
+        if isinstance(self._fatal, JournalRefused):
+            self._withdraw()
         return self._fatal
+
+    def _withdraw(self) -> None:
+        log.error(line("refused", error=self._fatal))
+        if not self._poller.is_accepted:
+            return  # this process started nothing
+        try:
+            log.warning(line("withdrawn", ended=self._runner.withdraw()))
+        except YardError as exc:
+            log.error(line("withdraw-failed", error=exc.detail))
 
     def _end(self) -> None:
         self._stop.set()
@@ -164,7 +178,7 @@ class Loop:
         while not self._stop.is_set():
             try:
                 step()
-            except (Gone, Unauthenticated) as exc:
+            except (Gone, JournalRefused, Unauthenticated) as exc:
                 self._fatal = exc
                 self._end()
             except Resync:
@@ -206,7 +220,9 @@ class Loop:
         look_s = self._poller.look_s
         self._news.wait(TALK_S if look_s is None else min(TALK_S, max(look_s, LOOK_S_MIN)))
         self._news.clear()
-        if self._rotation is not None and self._rotation.go(is_asked=self._poller.is_rotation_asked):
+        # Not before the server has taken this process for the agent: a copy would end the agent's own credential.
+        rotation = self._rotation if self._poller.is_accepted else None
+        if rotation is not None and rotation.go(is_asked=self._poller.is_rotation_asked):
             self._poller.is_rotation_asked = False
         try:
             while not self._stop.is_set() and self._poller.talk():

@@ -39,12 +39,12 @@ from switchyard.errors import BadRequest, Busy, Resync, YardError
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.lifecycle import Seen
-from switchyard.model.poll import BATCH_MAX, Held, Poll, Report, Room
+from switchyard.model.poll import BATCH_MAX, Held, Origin, Poll, Report, Room
 from switchyard.model.quote import QuoteGiven
 from switchyard.model.selection import Scalar
 
 PATH = "/v1/agents/poll"
-PARK_S = 50.0  # under the minute after which many proxies cut a silent connection
+PARK_S = 8.0  # a server that hears nothing for 15 s calls the agent down
 TROUBLE_MAX = 200  # characters
 SESSION_LEAP = 1000  # a restored server goes on a million sessions later, so that agents notice
 
@@ -95,6 +95,7 @@ class Poller:
         on_work: Callable[[], None],
         values: Callable[[], dict[str, Scalar]] = dict,
         quoting: Quoting | None = None,
+        place: str = "",
     ) -> None:
         self._journal = journal
         self._runner = runner
@@ -108,6 +109,8 @@ class Poller:
         self._trouble = trouble
         self._on_work = on_work
         self._values = values  # what the site adds
+        self._place = place  # host, folder and process, for the operator
+        self.is_accepted = False  # the server has taken this process for the agent
         self._short = threading.Lock()
         self._parked: Offer | None = None  # what the parked poll that is under way offers
         self._is_given_up = False  # the parked poll was aborted by us
@@ -217,9 +220,17 @@ class Poller:
 
     def _sync(self) -> None:
         """Say what is held, hear what is missing. Asks for no work itself."""
+        start = self._journal.begin()
         inventory = [each.held for each in self._journal.attempts()]
         offer = self._offer()
-        poll = self._poll(Offer(0, offer.room, offer.load), inventory=inventory)
+        origin = Origin(
+            journal=self._journal.id,
+            start=start,
+            found=self._journal.found,
+            is_rebuilt=self._journal.is_rebuilt,
+            place=self._place,
+        )
+        poll = self._poll(Offer(0, offer.room, offer.load), inventory=inventory, origin=origin)
         self._park.arm()
         try:
             heard = self._post(self._park, poll)
@@ -231,6 +242,8 @@ class Poller:
         self._session, self._is_session_good, self._needs_sync = heard.session, True, False
         self._graph = None
         self._is_cut = False
+        self.is_accepted = True
+        self._journal.accepted()
         log.info(
             line("synced", session=heard.session, held=len(inventory), missing=len(heard.leases), stop=len(heard.stops))
         )
@@ -266,12 +279,15 @@ class Poller:
         wait_s: float = 0.0,
         letter: Letter | None = None,
         inventory: list[Held] | None = None,
+        origin: Origin | None = None,
         quotes: Sequence[QuoteGiven] = (),
     ) -> Poll:
         self._told = offer.load.values
         return Poll(
             incarnation=self._incarnation,
             session=self._session,
+            writes=self._journal.writes,
+            origin=origin,
             wait_s=wait_s,
             want=offer.want,
             room=offer.room,

@@ -58,7 +58,7 @@ class Runner:
         self._told_queued: dict[Key, tuple[str, float]] = {}
         self._purged_at = 0.0
         # Intents of an earlier incarnation: perhaps the backend has them, so look before anything else.
-        self._doubtful = {each.key for each in journal.attempts() if each.stage is Stage.INTENT}
+        self._doubtful = {each.key for each in journal.attempts() if each.stage is Stage.INTENT} | journal.doubted
 
     def adopt(self) -> int:
         """Take into the journal what runs and the journal has lost."""
@@ -154,8 +154,9 @@ class Runner:
         ready = [
             waiting[key]
             for key in choice.order
-            # Else an older attempt of this job still lives here; or it is too soon to try again.
-            if key in waiting and living[waiting[key].lineage] == key and self._retry_at.get(key, 0.0) <= now
+            # Else an older attempt of this job still lives here; or it is too soon to try again. The poller may have
+            # taken it, or marked it to end, since `living` was made: then the next turn decides.
+            if key in waiting and living.get(waiting[key].lineage) == key and self._retry_at.get(key, 0.0) <= now
         ]
         batches = list(hand_overs(ready, self._backend.range_max))
         for first in range(0, len(batches), self._backend.submits_at_once):
@@ -220,6 +221,22 @@ class Runner:
         if exc.transient:
             return []
         return [ended(each, Status(seen=Seen.FAILED, reason=exc.detail, cause=Cause.CLUSTER)) for each in left]
+
+    def withdraw(self) -> int:
+        """Another process has this agent's place: end what this one started and the server was not told of.
+
+        The server gives those to the other process under the same fence. What it knows to run here goes on.
+        """
+        untold = {queued.key for queued in self._journal.queued()}
+        due = {
+            native_id: each
+            for each in self._journal.attempts()
+            if each.is_live and each.key in self._submitted_at and (native_id := self._id(each)) is not None
+            if each.stage is not Stage.RUNNING or each.key in untold
+        }
+        if due:
+            self._backend.cancel(due)
+        return len(due)
 
     def _cancel(self) -> None:
         """All that are due in one question: a thousand tasks of an array are one job of the cluster's."""

@@ -44,9 +44,10 @@ def print_agents(agents: Sequence[Agent]) -> None:
 
 
 def _standing(agent: Agent) -> str:
-    if not agent.is_live:
-        return "no, paused" if agent.is_paused else "no"
-    return "paused" if agent.is_paused else "yes"
+    words = ["paused"] if agent.is_live and agent.is_paused else ["yes"] if agent.is_live else ["no"]
+    words += ["paused"] if agent.is_paused and not agent.is_live else []
+    words += ["a copy was refused"] if agent.rival is not None else []
+    return ", ".join(words)
 
 
 def _ls(args: Namespace) -> int:
@@ -79,8 +80,16 @@ def _show(args: Namespace) -> int:
         ("version", agent.version),
         ("joined", stamp(agent.created_us, now)),
         ("seen", stamp(agent.seen_us, now)),
+        ("runs at", agent.place),
     ]
+    if agent.rival is not None:
+        fields += [
+            ("refused", f"{stamp(agent.rival.refused_us, now)}: {agent.rival.why}"),
+            ("refused at", agent.rival.place or "unknown: an agent of an older version"),
+        ]
     print_fields(fields)
+    if agent.rival is not None:
+        note("Two processes use this agent's credential. Stop the one that was refused, or give it a name of its own.")
     return 0
 
 

@@ -157,6 +157,19 @@ MEANINGS: dict[str, Meaning] = {
             "Or give this one a name of its own: `yard agent --name`.",
         ),
     ),
+    "journal-refused": Meaning(
+        "Two processes show the credential of one agent. One has the agent's place; this one was refused.",
+        (
+            "the agent's data folder, or its credential, was copied and a second process started on the copy",
+            "the data folder comes from a backup and does not know what the agent was given since",
+            "the agent was cut off for a while, and a copy of it took its place",
+        ),
+        (
+            "`yard agent show ID` says which process has the place, and which one was refused.",
+            "A copy: move its data folder away and join with a token and a name of its own.",
+            "A backup, or a move to another machine: docs/how-to/move-an-agent.md.",
+        ),
+    ),
     "resync": Meaning(
         "An agent's session is over: another incarnation of it, or another server, began a new one.",
         ("the agent was restarted while its last poll was on its way", "a server was restarted"),
@@ -184,6 +197,11 @@ MEANINGS: dict[str, Meaning] = {
         "A rule refuses the job. Nothing was stored.",
         ("it asks for more than a limit of its project or domain allows",),
         ("Ask for less, or ask for the rule that the message names to be changed.",),
+    ),
+    "place-asked": Meaning(
+        "An agent was started while another process of it was heard a moment ago; that one is asked whether it lives.",
+        ("an agent was restarted at once", "a copy of an agent was started beside it"),
+        ("Nothing: the agent asks again by itself, and is let in or refused within seconds.",),
     ),
     "busy": Meaning(
         "The server has as many requests waiting as it takes. It asks you to come back in a moment.",

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from switchyard.model.graph.graph import FreeNodes
 from switchyard.model.names import LabelKey, LabelValue, Name, Title
 from switchyard.model.quote import QuoteRecord
+from switchyard.model.rival import Rival
 from switchyard.model.selection import VALUES_MAX, Scalar, StateValue, ValueName, Values, refuse_endless
 
 Labels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)]
@@ -157,6 +158,8 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_rotation_asked: bool = False
     created_us: int = 0
     seen_us: int | None = None
+    place: str = ""  # host, folder and process of the one that has the agent's place, as it says itself
+    rival: Rival | None = None  # another process with this agent's credential was refused
 
 
 class AgentChange(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -21,6 +21,7 @@ Text = Annotated[str, Meta(max_length=4096)]
 Opaque = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+(?!\n)$")]
 JobIdText = Annotated[str, Meta(min_length=26, max_length=26, pattern=r"^[0-9A-Z]{26}(?!\n)$")]
 Fence = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Join(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -87,16 +88,33 @@ class Room(Struct, frozen=True, forbid_unknown_fields=True):
     memory_bytes: Annotated[int, Meta(ge=0)] = 0
 
 
+class Origin(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Which process on which journal begins a session; each sync has it.
+
+    `start` counts the starts of agents on this journal, `found` is the journal's count of writes when this process
+    opened it. Both only grow, so a copy of the journal, or one from a backup, is known by a number the server has seen.
+    """
+
+    journal: Opaque
+    start: Count
+    found: Count = 0
+    is_rebuilt: bool = False  # the journal was damaged and is a new one: `found` says nothing
+    place: Text = ""  # host, folder and process, for people to read
+
+
 class Poll(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """`POST /v1/agents/poll`.
 
     `incarnation` is new at each start. `session` is the number of the last sync; a poll with `inventory` (at each
     start, and after any answer that may have been lost) is a sync: the answer then has every lease the agent does not
-    know of, and every attempt it should stop. `wait_s` parks the poll until there is something.
+    know of, and every attempt it should stop. `wait_s` parks the poll until there is something. `writes` is the
+    journal's count of writes so far: a later process that finds fewer has an outdated copy of the journal.
     """
 
     incarnation: Opaque
     session: Annotated[int, Meta(ge=0)] = 0
+    writes: Count = 0
+    origin: Origin | None = None
     wait_s: Annotated[float, Meta(ge=0, le=300)] = 0
     want: Annotated[int, Meta(ge=0, le=BATCH_MAX)] = 0
     room: Room | None = None

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from switchyard.connection import notice_silence
 from switchyard.errors import Busy, TooLarge, Unavailable, YardError
 from switchyard.http_head import WholeHeadResponse
 from switchyard.sdk.problem import read_problem
@@ -187,6 +188,7 @@ class Transport:
         connection.response_class = WholeHeadResponse
         try:
             connection.connect()
+            notice_silence(connection.sock)
         except OSError as exc:
             connection.close()
             raise _NotSent from exc

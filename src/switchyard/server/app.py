@@ -35,7 +35,8 @@ from switchyard.service.cluster.layout import settle_file
 from switchyard.service.committer import Apply, Call, Committer, apply_calls
 from switchyard.service.context import Context
 from switchyard.service.rules.kinds import load_kinds
-from switchyard.service.run.lease import LeaseAsk, Leasing, SyncAsk
+from switchyard.service.run.journals import SyncAsk
+from switchyard.service.run.lease import LeaseAsk, Leasing
 from switchyard.service.run.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.run.report import ReportWrite, apply_reports
 from switchyard.service.snapshots import Snapshots

@@ -134,14 +134,14 @@ class Loops:
         self._yard.give_up_commits(asyncio.get_running_loop().time())
 
     async def _flush(self) -> None:
-        self._yard.still_parked()
-        if self._yard.unflushed or self._yard.tokens_used:
+        if self._yard.unflushed or self._yard.tokens_used or self._yard.voices.unflushed:
             await self._yard.in_thread(self._flush_now)
 
     def _flush_now(self) -> None:
         yard = self._yard
         seen, yard.unflushed = yard.unflushed, {}
         used, yard.tokens_used = yard.tokens_used, {}
+        writes, yard.voices.unflushed = yard.voices.unflushed, {}
         loads = {key: load for key in seen if (load := yard.context.snapshots.loads.get(key)) != self._flushed.get(key)}
         said = {key: _load(loads.get(key)) for key in seen}
 
@@ -149,9 +149,10 @@ class Loops:
             # Not later than now: the clock may have been set back since they were seen.
             rows = {key: (min(at_us, batch.now_us), said[key]) for key, at_us in seen.items()}
             clusters.agent_seen(batch.tx, rows)
+            clusters.agent_writes(batch.tx, writes)
             access.token_used(batch.tx, used)
 
-        if seen or used:
+        if seen or used or writes:
             yard.context.committer.call(apply)
             self._flushed |= loads
 

@@ -26,7 +26,10 @@ class Bounds:
     list_budget: int = 5000  # rows looked at for one page: 0.7 ms at a million jobs
     queue: int = 20_000  # writes waiting for the committer; above: 429
     batch: int = 1000  # writes in one transaction
-    wait_s: float = 60  # a parked poll or wait; proxies cut at about that
+    wait_s: float = 60  # a wait for a job; proxies cut at about that
+    # A parked poll. The next one must be heard, written down (flush_s) and read by the other servers (refresh_s) before
+    # its agent counts as silent (silent_after_s): 8 + 2 + 1 s, and 4 s for a slow network.
+    park_s: float = 8
     threads: int = 8  # one per reading connection
     stop_s: float = 1.5  # what a stopping server gives its open requests
 
@@ -36,11 +39,11 @@ class Pace:
     """How often the loops run."""
 
     refresh_s: float = 1.0  # versions and liveness: one small query
-    flush_s: float = 4.0  # who was seen; well within the time that makes an agent silent
+    flush_s: float = 2.0  # who was seen
     sweep_s: float = 5.0  # the fallback for a wake-up that got lost
     upkeep_s: float = 2.0
     checkpoint_s: float = 0.25  # SQLite's WAL
-    silent_after_s: float = 15.0  # an agent not seen for this long is down; parked ones count as seen
+    silent_after_s: float = 15.0  # an agent that has not polled for this long is down
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from switchyard.errors import Busy, Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.server.hub import Hub
 from switchyard.server.settings import Settings
+from switchyard.server.voices import Voices
 from switchyard.service.clock import Clock
 from switchyard.service.cluster.fit import Fitting
 from switchyard.service.committer import Told, Woken, Write
@@ -27,6 +28,7 @@ from switchyard.service.submit.submit import Submit
 T = TypeVar("T")
 log = structlog.get_logger()
 RECKON_S = 0.02
+SEEN_US = 1_000_000  # when agents were seen is written to the second: thousands of them in one statement
 # Threads that only reckon take turns at one interpreter: eight of them took four times as long for the same work. Two,
 # so that one question that takes seconds does not hold up all others.
 RECKONERS = 2
@@ -56,6 +58,7 @@ class Yard:
         self.reckoners = ThreadPoolExecutor(RECKONERS, thread_name_prefix="reckon")
         self._turns = 0  # who waits for them
         self.parked: dict[str, int] = {}  # agent → polls parked here
+        self.voices = Voices(is_alone=context.database.is_sqlite)
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
         self.streams = 0  # followers of events connected here
         self.uploads = 0  # graphs being taken in
@@ -130,21 +133,15 @@ class Yard:
             self._turns -= 1
 
     def seen(self, agent_id: str, load: Load | None) -> None:
-        """An agent spoke: it is alive, and this is how its cluster is."""
+        """An agent spoke: it is alive, and this is how its cluster is.
+
+        A poll that is parked does not count: if its agent vanished, nobody would tell us for as long as it is parked.
+        """
         if load is not None:
             self.context.snapshots.take_load(agent_id, load, self.context.now_us())
-        self._seen([agent_id])
-
-    def still_parked(self) -> None:
-        """Whoever has a poll parked here is alive."""
-        self._seen(self.parked)
-
-    def _seen(self, agent_ids: Iterable[str]) -> None:
         now_us = self.context.now_us()
-        is_back = False
-        for agent_id in agent_ids:
-            self.unflushed[agent_id] = now_us
-            is_back |= self.context.snapshots.mark_seen(agent_id, now_us)
+        self.unflushed[agent_id] = now_us - now_us % SEEN_US
+        is_back = self.context.snapshots.mark_seen(agent_id, now_us)
         if is_back and not self._is_reckoning:
             # Not for each of a thousand agents that come back at once: what they bring is reckoned together.
             self._is_reckoning = True

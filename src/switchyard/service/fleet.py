@@ -36,6 +36,8 @@ class AgentEntry:
     next_hash: str | None = None
     next_until_us: int | None = None
     is_rotation_asked: bool = False
+    place: str = ""
+    rival: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ def _agent_entry(row: cluster_store.Row, before: AgentEntry | None) -> AgentEntr
         next_hash=row.next_hash,
         next_until_us=row.next_until_us,
         is_rotation_asked=bool(row.is_rotation_asked),
+        place=row.place or "",
+        rival=row.rival,
     )
     return before if before == found else found
 

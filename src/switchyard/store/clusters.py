@@ -82,16 +82,16 @@ def agent_delete_of(tx: Tx, cluster_id: str, *, at_us: int) -> None:
     tx.execute(gone.values(deleted_us=at_us))
 
 
-def agent_sync(tx: Tx, agent_id: str, incarnation: str, *, at_us: int) -> int | None:
-    """Begin a new session: leases asked for under an older one are refused from here on."""
-    statement = (
-        sa.update(agents)
-        .where(agents.c.id == agent_id, agents.c.deleted_us.is_(None))
-        .values(session=agents.c.session + 1, incarnation=incarnation, seen_us=at_us)
-        .returning(agents.c.session)
-    )
-    found: int | None = tx.execute(statement).scalar()
-    return found
+def agent_lock(tx: Tx, agent_id: str) -> Row | None:
+    """An agent that is not removed; until the commit nobody else changes it."""
+    query = sa.select(agents).where(agents.c.id == agent_id, agents.c.deleted_us.is_(None))
+    return tx.execute(query.with_for_update()).one_or_none()
+
+
+def agent_sync(tx: Tx, agent_id: str, columns: dict[str, Any], *, at_us: int) -> int:
+    """Begin a new session of an agent that is locked: leases asked for under an older one are refused from here on."""
+    begun = sa.update(agents).where(agents.c.id == agent_id).returning(agents.c.session)
+    return int(tx.execute(begun.values(session=agents.c.session + 1, seen_us=at_us, **columns)).scalar_one())
 
 
 def agent_end_sessions(tx: Tx, agent_ids: Iterable[str]) -> None:
@@ -119,17 +119,26 @@ def agent_settle_rotation(tx: Tx, agent_id: str, hash_: str) -> bool:
 
 # Built once, as each that is asked with every poll: making a statement anew costs more than running it.
 _SESSIONS = (
-    sa.select(agents.c.id, agents.c.session, agents.c.is_paused)
+    sa.select(agents.c.id, agents.c.session, agents.c.is_paused, agents.c.incarnation, agents.c.rival)
     .where(agents.c.id.in_(sa.bindparam("ids", expanding=True)), agents.c.deleted_us.is_(None))
     .order_by(agents.c.id)
     .with_for_update(read=True)
 )
 
 
-def agent_sessions(tx: Tx, agent_ids: list[str]) -> dict[str, tuple[int, bool]]:
-    """The session of each and whether it is paused, held until the commit: a sync or a pause elsewhere waits, and a
-    sync then sees the leases given here."""
-    return {row.id: (row.session, bool(row.is_paused)) for row in tx.execute(_SESSIONS, {"ids": sorted(agent_ids)})}
+def agent_sessions(tx: Tx, agent_ids: list[str]) -> dict[str, Row]:
+    """The session of each, whose it is, and whether it is paused, held until the commit: a sync or a pause elsewhere
+    waits, and a sync then sees the leases given here."""
+    return {row.id: row for row in tx.execute(_SESSIONS, {"ids": sorted(agent_ids)})}
+
+
+def agent_writes(tx: Tx, told: dict[str, tuple[str, int]]) -> None:
+    """Flush how many writes each agent's journal has, as the process said that has the agent's place."""
+    mine = (agents.c.id == sa.bindparam("the_id"), agents.c.incarnation == sa.bindparam("the_incarnation"))
+    more = sa.or_(agents.c.writes.is_(None), agents.c.writes < sa.bindparam("the_writes"))
+    rows = [{"the_id": key, "the_incarnation": told[key][0], "the_writes": told[key][1]} for key in sorted(told)]
+    if rows:
+        tx.execute(sa.update(agents).where(*mine, more).values(writes=sa.bindparam("the_writes")), rows)
 
 
 def agent_seen(tx: Tx, seen: dict[str, tuple[int, str | None]]) -> None:

@@ -68,6 +68,11 @@ agents = Table(
     Column("created_us", BigInteger, nullable=False),
     Column("seen_us", BigInteger, nullable=True),
     Column("deleted_us", BigInteger, nullable=True),
+    # The process that has the agent's place, by what it said of its journal (model.poll.Origin); none: it said nothing.
+    Column("starts", BigInteger, nullable=True),
+    Column("writes", BigInteger, nullable=True),
+    Column("place", Text, nullable=True),
+    Column("rival", Text, nullable=True),  # the last other process that asked for the place, as JSON (model.rival)
 )
 Index(
     "uq_agents_name",

@@ -13,7 +13,7 @@ from switchyard.model.job import ClusterToken
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Join
 from switchyard.service.access import submit_tokens
-from switchyard.service.cluster import agents, clusters
+from switchyard.service.cluster import agents, clusters, joining
 from switchyard.service.upkeep.chores import judge_silent
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig
@@ -28,6 +28,20 @@ def test_a_one_time_token_works_once(rig: Rig) -> None:
     rig.join("alpha", token=token)
     with pytest.raises(Unauthenticated, match="was used"):
         rig.join("alpha", "second", journal="j2", token=token)
+
+
+def test_a_join_whose_answer_was_lost_is_answered_again(rig: Rig) -> None:
+    token = invited(rig)
+    lost = rig.join("alpha", token=token)
+    again = rig.join("alpha", token=token)
+    assert again.id == lost.id, "the same agent, with another credential"
+    (info,) = clusters.invite_list(rig.context, ADMIN, "alpha", after="", limit=9)
+    assert info.uses == 1
+    with pytest.raises(Unauthenticated, match="was used"):
+        rig.join("alpha", journal="j2", token=token)  # another disk is another agent
+    again.sync()
+    with pytest.raises(Unauthenticated, match="was used"):
+        rig.join("alpha", token=token)  # it has used its credential: the answer arrived
 
 
 def test_a_reusable_token_works_until_it_is_revoked(rig: Rig) -> None:
@@ -49,9 +63,7 @@ def test_an_expired_unknown_or_misshapen_token_does_not_hold(lite: Rig) -> None:
     good = invited(lite)
     for bad in (good + "x", good[:-1], good.replace("join_", "yard_"), "join_", "x", f"join_{'0' * 26}_secret"):
         with pytest.raises(Unauthenticated):
-            clusters.join(
-                lite.context, bad, Join(cluster="alpha", name="a", journal="j", backend="fake"), is_open=False
-            )
+            joining.join(lite.context, bad, Join(cluster="alpha", name="a", journal="j", backend="fake"), is_open=False)
     lite.join("alpha", token=good)
 
 
@@ -75,7 +87,7 @@ def test_a_token_of_a_deleted_cluster_is_gone_and_a_new_one_of_the_name_does_not
 
 def test_no_token_is_refused_where_one_is_needed(lite: Rig) -> None:
     with pytest.raises(Unauthenticated, match="join token"):
-        clusters.join(lite.context, "", Join(cluster="a", name="a", journal="j", backend="fake"), is_open=False)
+        joining.join(lite.context, "", Join(cluster="a", name="a", journal="j", backend="fake"), is_open=False)
 
 
 def test_the_same_journal_takes_over_at_once_and_keeps_its_leases(rig: Rig) -> None:
@@ -137,7 +149,7 @@ def test_a_cluster_deleted_at_this_moment_is_gone_not_a_defect(lite: Rig) -> Non
 
 def test_a_version_that_no_table_can_show_is_kept_readable(rig: Rig) -> None:
     join = Join(cluster="alpha", name="a", journal="j", backend="fake", version="1.0\x00\n")
-    clusters.join(rig.context, "", join, is_open=True)
+    joining.join(rig.context, "", join, is_open=True)
     (agent,) = agents.agent_list(rig.context, ADMIN, None)
     assert agent.version.isprintable()
 

@@ -20,7 +20,7 @@ from switchyard.model.quantity import DURATION_S_MAX
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.server.http.call import Call
 from switchyard.service.access import submit_tokens, users
-from switchyard.service.cluster import agents, cluster_show, clusters
+from switchyard.service.cluster import agents, cluster_show, clusters, joining
 from switchyard.service.job import explaining, jobs, selected, steer, tasks
 from switchyard.service.run import logs
 from switchyard.store.jobs import JobFilter
@@ -197,7 +197,7 @@ def schema(_call: Call) -> dict[str, Any]:
 
 
 def join(call: Call) -> Joined:
-    return clusters.join(call.yard.context, call.token, call.body, is_open=call.yard.settings.is_open)
+    return joining.join(call.yard.context, call.token, call.body, is_open=call.yard.settings.is_open)
 
 
 def user_list(call: Call) -> Page[User]:

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from switchyard.errors import BadRequest, Denied, Gone, Malformed, PolicyRefused
+from switchyard.errors import BadRequest, Denied, Gone, Malformed, PlaceAsked, PolicyRefused
 from switchyard.model.api import BulkRequest
 from switchyard.model.decode import JsonReader
 from switchyard.model.job import JobRequest, State
@@ -23,7 +24,8 @@ from switchyard.service.cluster.graphs import agent_graph
 from switchyard.service.fleet import AgentEntry
 from switchyard.service.quote.inquiries import take as take_quotes
 from switchyard.service.rights import Actor
-from switchyard.service.run.lease import Given, LeaseAsk, SyncAsk
+from switchyard.service.run.journals import SyncAsk
+from switchyard.service.run.lease import Given, LeaseAsk
 from switchyard.service.run.log_store import OutputWrite
 from switchyard.service.run.logs import keep_outside
 from switchyard.service.run.report import ReportWrite, Settled
@@ -36,6 +38,8 @@ _fit = JsonReader(FitRequest)
 _poll = JsonReader(Poll)
 _bulk_request = JsonReader(BulkRequest, is_checked_whole=False)
 _KEY_BYTES_MAX = 200
+_PLACE_LOOK_S = 0.25  # how often a sync looks whether it may have the agent's place
+_PLACE_S = 8.0  # and for how long; then the agent asks again
 
 
 async def submit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,20 +131,19 @@ async def poll(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
     """POST /v1/agents/poll: reports up, leases down; parked until there is something."""
     agent = await authenticate_agent(yard, scope)
     message: Poll = _poll.read(await read_body(scope, receive, yard.settings.bounds.poll_bytes))
-    yard.seen(agent.id, message.load)
-    if message.graph is not None:
-        await yard.in_thread(agent_graph, yard.context, agent.id, message.graph)
-    answers, stops = await _report(yard, agent, message)
-    if message.quotes:
-        await yard.in_thread(take_quotes, yard.context, agent, message.quotes)
     asks: list[QuoteAsk] = []
     if message.inventory is not None:
-        given: Given = await yard.commit(_sync_ask(yard, agent, message))
-    elif message.want or message.wait_s:
-        wait_s = 0 if answers else min(message.wait_s, yard.settings.bounds.wait_s)
-        given, asks = await _lease(yard, agent, message, wait_s, receive)
+        answers, stops = await _report(yard, agent, message)
+        given = await _sync(yard, agent, message)
+        await _take_news(yard, agent, message)  # only now: of a process that is refused nothing is believed
     else:
-        given = Given(message.session, [], [], [])
+        with yard.voices.polling(agent.id, message.incarnation, message.writes):
+            await _take_news(yard, agent, message)
+            answers, stops = await _report(yard, agent, message)
+            given = Given(message.session, [], [], [])
+            if message.want or message.wait_s:
+                wait_s = 0 if answers else min(message.wait_s, yard.settings.bounds.park_s)
+                given, asks = await _lease(yard, agent, message, wait_s, receive)
     if given.leases:
         yard.context.tally.leases.add(_cluster_name(yard, agent), amount=len(given.leases))
     await send_json(
@@ -158,6 +161,15 @@ async def poll(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
             output_bytes_max=yard.settings.config.logs.bytes_max,
         ),
     )
+
+
+async def _take_news(yard: Yard, agent: AgentEntry, message: Poll) -> None:
+    """The agent is alive; how its cluster is, what it has, and what it answers about jobs that may come."""
+    yard.seen(agent.id, message.load)
+    if message.graph is not None:
+        await yard.in_thread(agent_graph, yard.context, agent.id, message.graph)
+    if message.quotes:
+        await yard.in_thread(take_quotes, yard.context, agent, message.quotes)
 
 
 async def _report(yard: Yard, agent: AgentEntry, message: Poll) -> tuple[list[Answer], list[Stop]]:
@@ -190,6 +202,21 @@ async def _keep_apart(yard: Yard, agent: AgentEntry, message: Poll) -> tuple[Out
     return ()
 
 
+async def _sync(yard: Yard, agent: AgentEntry, message: Poll) -> Given:
+    """Begin a session. While the process that had the agent's place is asked whether it lives, the answer waits."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _PLACE_S
+    while True:
+        try:
+            given: Given = await yard.commit(_sync_ask(yard, agent, message))
+        except PlaceAsked:
+            if loop.time() > until or yard.hub.is_closing:
+                raise
+            await asyncio.sleep(_PLACE_LOOK_S)
+        else:
+            return given
+
+
 def _sync_ask(yard: Yard, agent: AgentEntry, message: Poll) -> SyncAsk:
     assert message.inventory is not None
     yard.idle.pop(agent.id, None)
@@ -198,6 +225,9 @@ def _sync_ask(yard: Yard, agent: AgentEntry, message: Poll) -> SyncAsk:
         _cluster_name(yard, agent),
         message.incarnation,
         frozenset((held.job, held.fence) for held in message.inventory),
+        message.origin,
+        yard.context.snapshots.is_live(agent.id),
+        yard.voices.last(agent.id),
     )
 
 
@@ -220,17 +250,22 @@ async def _lease(
         cancelling,
         agent.backend,
         _backends(yard, agent),
+        message.incarnation,
     )
+    is_fresh = True
     given = Given(message.session, [], [], [])
     asks: list[QuoteAsk] = []
     try:
         while not yard.hub.is_closing and not (gone is not None and gone.done()):
             version = yard.hub.version(agent.cluster_id)
             if yard.idle.get(agent.id) != (version, ask):
-                given = await yard.commit(ask)
+                given = await yard.commit(replace(ask, is_fresh=is_fresh))
+                if given.is_asked:
+                    break
                 if given.leases or given.cancels or (not agent.is_rotation_asked and _is_rotation_asked(yard, agent)):
                     break
                 yard.idle[agent.id] = (version, ask)
+            is_fresh = False
             asks = await yard.in_thread(yard.handing.next, agent) if yard.handing.may_have() else []
             if asks:
                 break
@@ -282,4 +317,3 @@ def _parked(yard: Yard, agent_id: str) -> Iterator[None]:
             yard.parked[agent_id] = left
         else:
             del yard.parked[agent_id]
-            yard.seen(agent_id, None)

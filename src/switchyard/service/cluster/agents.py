@@ -6,10 +6,13 @@ old (`settle_rotation`). So whatever is lost in between, an answer, the agent, t
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from switchyard.errors import NotFound
 from switchyard.model.access import Role
 from switchyard.model.cluster import Agent, AgentChange
 from switchyard.model.poll import Rotated
+from switchyard.model.rival import Rival
 from switchyard.route.world import Member
 from switchyard.service.cluster.clusters import refuse_while_held, visible
 from switchyard.service.committer import Batch
@@ -17,6 +20,7 @@ from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import hash_secret, holds, make_credential
 from switchyard.service.fleet import AgentEntry
 from switchyard.service.rights import Actor
+from switchyard.service.run.journals import read_rival
 from switchyard.store import clusters
 
 # A new credential that was not used by then is forgotten: its answer got lost, and who knows where it went.
@@ -30,7 +34,10 @@ def agent_list(context: Context, actor: Actor, cluster: str | None) -> list[Agen
         member = context.snapshots.world.by_id.get(entry.cluster_id)
         if member is None or (only is not None and member.id != only) or not actor.may_cluster(Role.VIEW, member):
             continue
-        found.append(agent_view(context, entry))
+        agent = agent_view(context, entry)
+        if not actor.may_cluster(Role.OPERATE, member):
+            agent = structs.replace(agent, place="", rival=None)  # hosts and folders are the operators' business
+        found.append(agent)
     return found
 
 
@@ -48,7 +55,14 @@ def agent_view(context: Context, entry: AgentEntry) -> Agent:
         is_rotation_asked=entry.is_rotation_asked,
         created_us=entry.created_us,
         seen_us=context.snapshots.seen.get(entry.id),
+        place=entry.place,
+        rival=_refused(entry),
     )
+
+
+def _refused(entry: AgentEntry) -> Rival | None:
+    rival = read_rival(entry.rival)
+    return rival if rival is not None and rival.refused_us is not None else None
 
 
 def agent_change(context: Context, actor: Actor, agent_id: str, change: AgentChange) -> Agent:

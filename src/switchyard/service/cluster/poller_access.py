@@ -13,7 +13,8 @@ from switchyard.model.poll import Join
 from switchyard.service.access.submit_tokens import put_token
 from switchyard.service.cluster import graphs
 from switchyard.service.cluster.agents import is_next, settle_rotation
-from switchyard.service.cluster.clusters import admitted_by, agent_row, register
+from switchyard.service.cluster.clusters import register
+from switchyard.service.cluster.joining import admitted_by, agent_row
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import holds, make_credential, split_credential

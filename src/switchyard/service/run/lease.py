@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace as replaced
 
-from switchyard.errors import Gone, Resync
+from switchyard.errors import Gone, Resync, YardError
 from switchyard.model.cluster import POLLS
 from switchyard.model.idset import IdSet
 from switchyard.model.layout import Layout
@@ -22,6 +22,7 @@ from switchyard.model.tasks import cancelling_positions, live_positions
 from switchyard.route.order import Line, Passed, Waiting
 from switchyard.service.committer import Batch
 from switchyard.service.run.arrays import Arrays, cut
+from switchyard.service.run.journals import SyncAsk, answered, begin_session
 from switchyard.service.run.report import adoption, life_of, record
 from switchyard.service.submit.bounds import decode_bounds
 from switchyard.service.upkeep.queues import Usage, waiting_of
@@ -44,19 +45,8 @@ class LeaseAsk:
     cancelling: frozenset[tuple[str, int]] = frozenset()
     backend: str = ""
     backends: frozenset[str] = frozenset()  # of all agents of its cluster
-
-    def job_ids(self) -> Iterable[str]:
-        return ()
-
-
-@dataclass(frozen=True, slots=True)
-class SyncAsk:
-    """An agent says which attempts it holds; begins a session."""
-
-    agent_id: str
-    cluster: str
-    incarnation: str
-    inventory: frozenset[tuple[str, int]]
+    incarnation: str | None = None  # the process that asks; none: it only polls
+    is_fresh: bool = False  # the poll has just come; else it is parked, and its agent may be gone
 
     def job_ids(self) -> Iterable[str]:
         return ()
@@ -70,6 +60,7 @@ class Given:
     leases: list[Lease]
     cancels: list[Held]
     stops: list[Stop]
+    is_asked: bool = False  # the agent is to poll again now, to show that it lives
 
 
 class Leasing:
@@ -83,10 +74,9 @@ class Leasing:
     def apply_leases(self, batch: Batch, asks: list[LeaseAsk]) -> list[Any]:
         """One look for all agents that wait; several of one cluster share its line in the order they asked."""
         standing = clusters.agent_sessions(batch.tx, [ask.agent_id for ask in asks])
-        sessions = {agent: session for agent, (session, _) in standing.items()}
-        paused = {agent for agent, (_, is_paused) in standing.items() if is_paused}
+        paused = {agent for agent, row in standing.items() if row.is_paused}
         asks = [replace(ask, want=0) if ask.agent_id in paused else ask for ask in asks]
-        valid = [ask for ask in asks if ask.agent_id in sessions and ask.session in (None, sessions[ask.agent_id])]
+        valid = [ask for ask in asks if ask.agent_id in standing and _has_session(ask, standing[ask.agent_id])]
         wants: dict[str, int] = {}
         for ask in valid:
             if ask.want:
@@ -99,11 +89,15 @@ class Leasing:
         results: list[Any] = []
         given: list[tuple[str, str]] = []
         for ask in asks:
-            if ask.agent_id not in sessions:
+            if ask.agent_id not in standing:
                 results.append(Gone("This agent was removed."))
-            elif ask.session not in (None, sessions[ask.agent_id]):
+            elif not _has_session(ask, row := standing[ask.agent_id]):
                 results.append(Resync())
+            elif (shown := answered(row, batch.now_us)) and not ask.is_fresh:
+                results.append(Given(row.session, [], [], [], is_asked=True))
             else:
+                if shown:
+                    clusters.agent_change(batch.tx, ask.agent_id, shown)
                 chosen = []
                 if (line := lines.get(ask.cluster_id)) is not None:
                     more = partial(self._look_past, looking, ask.cluster_id, wants[ask.cluster_id], line)
@@ -111,7 +105,7 @@ class Leasing:
                 found = [lease for row, count in chosen for lease in self._give(batch, looking.arrays, ask, row, count)]
                 given += [(row.id, ask.agent_id) for row, _ in chosen if row.array is None]
                 pending = [Held(*each) for each in cancels.get(ask.agent_id, []) if each not in ask.cancelling]
-                results.append(Given(sessions[ask.agent_id], found, pending, []))
+                results.append(Given(row.session, found, pending, []))
         leases.lease_give(batch.tx, given, at_us=batch.now_us)
         looking.crowds.park()
         looking.arrays.flush()
@@ -172,11 +166,11 @@ class Leasing:
         # By id, as every replica locks them; an agent that asks twice has two answers, each with its own session.
         for index in sorted(range(len(asks)), key=lambda each: asks[each].agent_id):
             ask = asks[index]
-            session = clusters.agent_sync(batch.tx, ask.agent_id, ask.incarnation, at_us=batch.now_us)
-            batch.versions.add("seen")  # the other replicas hear at once that this agent is alive
-            if session is None:
-                results[index] = Gone("This agent was removed.")
+            session = begin_session(batch, ask)
+            if isinstance(session, YardError):
+                results[index] = session
                 continue
+            batch.versions.add("seen")  # the other replicas hear at once that this agent is alive
             held = {(row.id, row.fence): row for row in leases.held_by(batch.tx, ask.agent_id)}
             missing = [self._lease(row, ask.cluster) for key, row in held.items() if key not in ask.inventory]
             tasks, again = self._held_tasks(batch, ask)
@@ -266,6 +260,12 @@ def choose(
                 break
     line.put_back(passed)
     return chosen
+
+
+def _has_session(ask: LeaseAsk, agent: clusters.Row) -> bool:
+    """Whether an agent's session is the one it asks under, and begun by the process that asks."""
+    is_same = not agent.incarnation or ask.incarnation in (None, agent.incarnation)
+    return ask.session is None or (ask.session == agent.session and is_same)
 
 
 def _is_for(row: leases.Row, ask: LeaseAsk) -> bool:

@@ -1,0 +1,34 @@
+"""How often agents were started on a data folder: a small file beside the journal, written whole.
+
+The journal has the number, too. The file outlives a damaged journal; a copy of the credential alone has neither.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+FILE = "starts"
+
+
+def load(folder: Path) -> int:
+    """0: never, or nobody can say."""
+    try:
+        return number((folder / FILE).read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return 0
+
+
+def save(folder: Path, start: int) -> None:
+    new = folder / f"{FILE}.new"
+    with new.open("w", encoding="utf-8") as file:
+        file.write(f"{start}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(folder / FILE)
+
+
+def number(text: str | None) -> int:
+    """A count as it was written; 0 if it cannot be read."""
+    text = (text or "").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0

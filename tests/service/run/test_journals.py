@@ -1,0 +1,139 @@
+"""Which process has an agent's place: copies, backups and restarts, step by step on a clock of our own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from switchyard.errors import JournalRefused, PlaceAsked, Resync
+from switchyard.model.poll import Origin
+from switchyard.service.cluster.agents import agent_list
+from switchyard.service.run.journals import ANSWER_US, SyncAsk, Voice
+from switchyard.service.run.lease import Given
+from tests.service.rig import ADMIN, Rig, RigAgent
+
+
+class Process:
+    """One process of an agent: what it says of itself."""
+
+    def __init__(
+        self, rig: Rig, agent: RigAgent, name: str, start: int, *, found: int = 0, journal: str = "j1"
+    ) -> None:
+        self.rig, self.agent, self.name = rig, agent, name
+        self.origin = Origin(journal=journal, start=start, found=found, place=f"host-{name}:/data")
+        self.session = 0
+
+    def sync(self, *, is_live: bool = False, **fields: Any) -> Given:
+        ask = SyncAsk(self.agent.id, self.agent.cluster, self.name, frozenset(), self.origin, is_live)
+        given: Given = self.rig.committer.do(replace(ask, **fields))
+        self.session = given.session
+        return given
+
+    def poll(self, *, is_fresh: bool = True) -> Given:
+        ask = replace(self.agent.ask(), session=self.session, incarnation=self.name, is_fresh=is_fresh)
+        given: Given = self.rig.committer.do(ask)
+        return given
+
+
+@pytest.fixture
+def agent(rig: Rig) -> RigAgent:
+    return rig.join("alpha")
+
+
+def test_a_number_that_was_seen_is_refused_and_shown(rig: Rig, agent: RigAgent) -> None:
+    first, copy, later = (Process(rig, agent, name, start) for name, start in (("a", 1), ("b", 1), ("c", 2)))
+    first.sync()
+    with pytest.raises(JournalRefused, match="start 1 was here already") as refused:
+        copy.sync()
+    assert "host-a:/data" in refused.value.detail
+    rig.context.snapshots.refresh()
+    [shown] = agent_list(rig.context, ADMIN, "alpha")
+    assert shown.rival is not None
+    assert (shown.place, shown.rival.incarnation, shown.rival.place) == ("host-a:/data", "b", "host-b:/data")
+    later.sync()
+    with pytest.raises(JournalRefused):
+        first.sync()  # A, then C, then A again
+    with pytest.raises(Resync):
+        first.poll()
+
+
+def test_another_journal_is_refused(rig: Rig, agent: RigAgent) -> None:
+    with pytest.raises(JournalRefused, match="not the one that this agent joined with"):
+        Process(rig, agent, "a", 1, journal="j2").sync()
+
+
+def test_a_journal_that_lacks_what_the_server_was_told_of_is_refused(rig: Rig, agent: RigAgent) -> None:
+    Process(rig, agent, "a", 1).sync()
+    old = Process(rig, agent, "b", 2, found=6)
+    with pytest.raises(JournalRefused, match="6 writes when it was opened, and 7 were known"):
+        old.sync(voice=Voice("a", writes=7))
+    old.sync(voice=Voice("another", writes=7))
+
+
+def test_a_journal_that_was_damaged_is_no_outdated_copy(rig: Rig, agent: RigAgent) -> None:
+    Process(rig, agent, "a", 1).sync()
+    process = Process(rig, agent, "b", 2)
+    process.origin = Origin(journal="j1", start=2, is_rebuilt=True)
+    process.sync(voice=Voice("a", writes=7))
+
+
+def test_the_process_that_has_the_place_is_asked_and_keeps_it(rig: Rig, agent: RigAgent) -> None:
+    first, copy = Process(rig, agent, "a", 1), Process(rig, agent, "b", 2)
+    first.sync()
+    with pytest.raises(PlaceAsked):
+        copy.sync(is_live=True)
+    assert first.poll(is_fresh=False).is_asked, "a parked poll comes back, and proves nothing"
+    with pytest.raises(PlaceAsked):
+        copy.sync(is_live=True)
+    assert not first.poll().is_asked
+    for _ in range(2):
+        with pytest.raises(JournalRefused, match="is alive"):
+            copy.sync(is_live=True)
+    first.poll()
+
+
+def test_the_place_of_a_process_that_does_not_answer_is_given_away(rig: Rig, agent: RigAgent) -> None:
+    first, second = Process(rig, agent, "a", 1), Process(rig, agent, "b", 2)
+    first.sync()
+    with pytest.raises(PlaceAsked):
+        second.sync(is_live=True)
+    rig.clock.wait(ANSWER_US / 1_000_000)
+    second.sync(is_live=True)
+    with pytest.raises(Resync):
+        first.poll()
+    with pytest.raises(JournalRefused, match="start 2 was here already"):
+        first.sync(is_live=True)
+    second.poll()
+
+
+def test_a_process_that_is_known_to_be_gone_is_not_asked(rig: Rig, agent: RigAgent) -> None:
+    Process(rig, agent, "a", 1).sync()
+    Process(rig, agent, "b", 2).sync(is_live=True, voice=Voice("a", is_gone=True))
+
+
+def test_a_sync_whose_answer_was_lost_is_sent_again(rig: Rig, agent: RigAgent) -> None:
+    process = Process(rig, agent, "a", 1)
+    assert process.sync().session < process.sync(is_live=True).session
+
+
+def test_agents_of_an_older_version_are_let_in_and_asked(rig: Rig, agent: RigAgent) -> None:
+    first, second = Process(rig, agent, "a", 1), Process(rig, agent, "b", 2)
+    first.sync(origin=None)
+    with pytest.raises(PlaceAsked):
+        second.sync(origin=None, is_live=True)
+    first.poll()
+    with pytest.raises(JournalRefused):
+        second.sync(origin=None, is_live=True)
+    second.sync(origin=None)  # the first one is silent
+
+
+def test_a_join_with_a_token_lets_a_folder_from_a_backup_in(rig: Rig, agent: RigAgent) -> None:
+    Process(rig, agent, "a", 5, found=9).sync()
+    restored = Process(rig, agent, "b", 3, found=2)
+    with pytest.raises(JournalRefused):
+        restored.sync()
+    rig.clock.wait(60)
+    rig.join("alpha")
+    restored.sync()

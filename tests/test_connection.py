@@ -1,0 +1,34 @@
+"""What the agent and the SDK ask of the kernel for each connection, so that a server that vanished is noticed."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from switchyard.agent.client import Connection, read_server
+from switchyard.connection import IDLE_S, PROBES, SENT_MS
+from switchyard.sdk.transport import Transport
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("side", ["agent", "sdk"])
+def test_the_kernel_asks_whether_the_server_is_there(url: str, side: str) -> None:
+    if side == "agent":
+        connection = Connection([read_server(url)])._connected(5)
+    else:
+        connection = Transport(url, None, timeout_s=5, retry_s=0)._connect(5)
+    sock = connection.sock
+    assert sock is not None
+    names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    asked = tuple(sock.getsockopt(socket.IPPROTO_TCP, name) for name in names)
+    assert asked == (IDLE_S, IDLE_S, PROBES, SENT_MS)
+    assert IDLE_S * (PROBES + 1) <= 15
+    connection.close()
