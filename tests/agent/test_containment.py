@@ -25,7 +25,7 @@ from tests.processes import started_of, until
 CANCEL_S = 60.0  # ten times the grace of a job that leaves by itself
 _numbers = itertools.count(1)
 
-# Shell text; `$SLEEP` is a sleep that is known by its argument, `$HERE` the job's working folder.
+# Shell text; `$SLEEP` is a sleep that is known by its argument, `$HERE` the job's working folder in its `$FOLDER`.
 ESCAPE = "(env -i setsid sh -c 'cd /; exec $SLEEP' </dev/null >/dev/null 2>&1 &)"
 SEEN = "until pgrep -f '^$SLEEP' >/dev/null; do sleep 0.05; done"
 FORGED = (
@@ -43,14 +43,14 @@ ATTACKS = {
     "removes its claim": "rm $HERE/../claim; $SLEEP",
     "claims that it was never started": "echo 0 0 $(cat /proc/sys/kernel/random/boot_id) > $HERE/../claim; $SLEEP",
     "claims to be of another boot": "echo 1 1 another-boot > $HERE/../claim; $SLEEP",
-    "removes its control folder": "cd /; rm -rf $HERE/..; $SLEEP",
+    "removes its control folder": "cd /; rm -rf $FOLDER; $SLEEP",
     "forks 150 processes": f"{sys.executable} -S $BOMB $SLEEP",
 }
 KILLING = {
     "in a session of its own without an environment": f"{ESCAPE}; {SEEN}; kill -9 $PPID",
     "and writes an exit file": f"{ESCAPE}; {SEEN}; {FORGED} > ../exit; kill -9 $PPID",
     "and removes its claim": f"{ESCAPE}; {SEEN}; rm ../claim; kill -9 $PPID",
-    "and removes its control folder": f"{ESCAPE}; {SEEN}; rm -rf $HERE/..; kill -9 $PPID",
+    "and removes its control folder": f"{ESCAPE}; {SEEN}; rm -rf $FOLDER; kill -9 $PPID",
     "and forks 150 processes": f"kill -9 $PPID; {sys.executable} -S $BOMB $SLEEP",
 }
 # Keeps 150 children alive in sessions of their own, all of them deaf to TERM: who is killed is replaced.
@@ -77,11 +77,11 @@ class Attack:
         self.sleep = f"sleep 8{os.getpid()}.{next(_numbers)}"
         job = a_job_id()
         here = folder / "jobs" / marker(a_lease("true", job=job)) / "work"
-        here.mkdir(parents=True)
         (folder / "bomb.py").write_text(BOMB)
-        script = (
-            text.replace("$SLEEP", self.sleep).replace("$HERE", str(here)).replace("$BOMB", str(folder / "bomb.py"))
-        )
+        names = {"SLEEP": self.sleep, "HERE": here, "FOLDER": here.parent, "BOMB": folder / "bomb.py"}
+        script = text
+        for name, value in names.items():
+            script = script.replace(f"${name}", str(value))
         self.lease = a_lease("sh", "-c", script, job=job, resources={"time_limit": time_limit})
         self.backend = self.restarted()
         self.native_id = self.backend.submit(self.lease)
@@ -196,8 +196,14 @@ def test_true_exit_is_written_whatever_is_in_its_way(attack: Attacker, name: str
 
 @pytest.mark.parametrize(
     "how",
-    ["mkfifo stdout", "ln -s /etc/passwd stdout", "ln -s /dev/zero stdout", "ln /etc/hostname stdout", "mkdir stdout"]
-    + ["cp /etc/passwd stdout", "mknod stdout c 1 5"],
+    [
+        "mkfifo stdout",
+        "mkdir stdout",
+        "ln -s /etc/passwd stdout",
+        "ln -s /dev/zero stdout",
+        "ln start stdout",
+        "cp /etc/passwd stdout",
+    ],
 )
 def test_output_that_was_replaced_neither_hangs_nor_leaks(attack: Attacker, how: str) -> None:
     job = attack(f"cd ..; rm stdout; {how}; touch work/done; exec $SLEEP")
@@ -216,7 +222,7 @@ def test_stopped_supervisor_does_not_lift_the_time_limit(attack: Attacker) -> No
 
 def test_attempt_whose_files_are_gone_is_not_started_again(attack: Attacker) -> None:
     """The agent died before it wrote down that it had submitted, and the job removed its folder."""
-    job = attack("rm -rf $HERE/..; cd /; exec $SLEEP")
+    job = attack("rm -rf $FOLDER; cd /; exec $SLEEP")
     job.until_begun()
     job.backend.close()
     job.backend = job.restarted()

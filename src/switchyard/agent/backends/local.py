@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -238,12 +239,13 @@ class LocalBackend:
         self._selector.register(live.fd, selectors.EVENT_READ, name)
 
     def _heard(self, fd: int, name: str) -> None:
-        """The pipe says `R` when the command runs, and ends with the supervisor; a pidfd says only the end."""
+        """The pipe says `C` after the claim and `R` when the command runs. Like a pidfd, it ends with the supervisor."""
         live = self._live.get(name)
-        if live is not None and live.process is not None and os.read(fd, 1):
-            # From the process itself, so no file can say otherwise.
+        if live is not None and live.process is not None and (words := os.read(fd, 16)):
+            # From the process itself, before the job began: no file can say otherwise.
             live.claim = Claim(live.process.pid, proctable.start_time(live.process.pid), boot_id())
-            live.is_told, live.since = True, time.monotonic()
+            if b"R" in words:
+                live.is_told, live.since = True, time.monotonic()
             return
         self._selector.unregister(fd)
         os.close(fd)
@@ -279,6 +281,8 @@ class LocalBackend:
             return Status(seen=Seen.UNKNOWN, text=f"its directory cannot be read: {exc}")
 
     def _status(self, name: str, job: JobDir, live: _Live | None) -> Status:
+        if live is not None and live.claim is None and live.process is not None and _is_readable(live.fd):
+            self._heard(live.fd, name)
         claim = live.claim if live is not None and live.claim is not None else job.claim()
         if live is not None:
             live.claim = claim
@@ -334,6 +338,10 @@ class LocalBackend:
             live.spawned_at = time.monotonic()
             return Status(seen=Seen.UNKNOWN, text=f"no supervisor can be started: {exc}")
         return waiting
+
+
+def _is_readable(fd: int) -> bool:
+    return fd >= 0 and bool(select.select([fd], [], [], 0)[0])
 
 
 def _live_of(lease: Lease, *, started: Stamp | None = None) -> _Live:

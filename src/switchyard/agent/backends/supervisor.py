@@ -11,10 +11,10 @@ not import the package: only confine.py and proctable.py, which lie beside it. W
              is gone; `left` counts those that did not die
     stdout, stderr, work/
 
-NOTIFY_FD gets one byte when the command runs, and closes when the supervisor ends. SEAL_FD holds a secret of this
-attempt: it stays in this process, and is written into the exit file when no process of the job is left to read it. So
-the agent knows an exit file that a job wrote itself. SIGUSR1 to the supervisor is the agent's cancel; SIGTERM ends the
-job too, but is somebody else's doing and told apart.
+NOTIFY_FD gets `C` after the claim and `R` when the command runs, and closes when the supervisor ends. SEAL_FD holds a
+secret of this attempt: it stays in this process, and is written into the exit file when no process of the job is left
+to read it. So the agent knows an exit file that a job wrote itself. SIGUSR1 to the supervisor is the agent's cancel;
+SIGTERM ends the job too, but is somebody else's doing and told apart.
 
 The supervisor and the job share one control group (`group`, if the agent has one) and one mark (`tag`): a hard limit on
 RLIMIT_RTTIME, so large that it bounds nothing. Every descendant inherits it, whatever becomes of its environment,
@@ -74,9 +74,10 @@ def main(argv: list[str]) -> int:
             return 0  # another supervisor has it
     except OSError:
         return END_AGAIN
+    tell(notify, b"C")
     entry = Entry(start[b"group"][0]) if b"group" in start else None
     protect()
-    set_tag(int(number(start, b"tag", 0)))
+    set_tag(int(start.get(b"tag", [b"0"])[0]))  # not by way of a float: every bit counts
     if entry is not None and (trouble := entry.wait()):
         return write_exit(exit_fd, {"cause": "start", "code": 126, "reason": trouble, "left": 0, "seal": seal})
     pid, trouble = spawn(start, streams)
@@ -86,8 +87,7 @@ def main(argv: list[str]) -> int:
         os.write(streams[1], f"switchyard: {reason}\n".encode())
         return write_exit(exit_fd, {"cause": "start", "code": code, "reason": reason, "left": 0, "seal": seal})
     note_started(pid, streams)
-    if notify >= 0:
-        tell(notify)
+    tell(notify, b"R")
     limit_s, grace_s = number(start, b"limit_s", 0.0), number(start, b"grace_s", GRACE_S)
     return write_exit(exit_fd, {**follow(pid, limit_s=limit_s, grace_s=grace_s), "seal": seal})
 
@@ -185,9 +185,11 @@ def note_started(pid: int, streams: list[int]) -> None:
         pass  # a full disk, or the job was there first: the times are then a little off, nothing else
 
 
-def tell(notify: int) -> None:
+def tell(notify: int, what: bytes) -> None:
+    if notify < 0:
+        return
     try:
-        os.write(notify, b"R")
+        os.write(notify, what)
     except OSError:
         pass  # the agent is gone; the next one reads the files
 
