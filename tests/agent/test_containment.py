@@ -6,13 +6,14 @@ import contextlib
 import itertools
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends import Piece, Status, marker
+from switchyard.agent.backends import Piece, Status, marker, proctable
 from switchyard.agent.backends.cgroup import find_base
 from switchyard.agent.backends.jobdir import Claim, JobDir
 from switchyard.agent.backends.local import LocalBackend
@@ -131,7 +132,7 @@ def attack(tmp_path: Path, mode: Containing) -> Iterator[Attacker]:
     made: list[Attack] = []
 
     def start(text: str, **rest: str) -> Attack:
-        made.append(Attack(tmp_path, text, mode=mode, **rest))  # type: ignore[arg-type]
+        made.append(Attack(tmp_path, text, mode=mode, **rest))
         return made[-1]
 
     yield start
@@ -249,3 +250,46 @@ def test_agent_that_must_have_control_groups_says_so(tmp_path: Path, monkeypatch
     with pytest.raises(Unavailable, match="control groups"):
         LocalBackend(a_setting(tmp_path, site=Site(local=LocalSite(containment=Containing.CGROUP))))
     a_local(tmp_path).close()
+
+
+@pytest.mark.parametrize("text", [KILLING["and forks 150 processes"], ATTACKS["keeps its supervisor stopped"]])
+def test_control_groups_of_version_1_hold_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    freezer = Path("/sys/fs/cgroup/freezer")
+    monkeypatch.setattr("switchyard.agent.backends.cgroup._places", lambda: iter([freezer]))
+    if find_base() is None:
+        pytest.skip("this account may make no control groups of version 1 here")
+    job = Attack(tmp_path, text, mode=Containing.CGROUP)
+    job.until_begun()
+    assert job.cancelled().seen in (Seen.CANCELLED, Seen.LOST)
+    assert job.left == []
+    assert not (freezer / f"switchyard-{os.geteuid()}" / job.native_id).exists()
+    job.backend.close()
+
+
+def test_claim_that_names_a_bystander_does_not_harm_it(attack: Attacker) -> None:
+    bystander = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        claim = f"{bystander.pid} {proctable.start_time(bystander.pid)} {proctable.boot_id()}"
+        job = attack(f"echo {claim} > ../claim; exec $SLEEP")
+        until(lambda: claim in (job.folder / "jobs" / job.native_id / "claim").read_text(), 20, "the forged claim")
+        job.backend.close()
+        job.backend = job.restarted()
+        assert job.cancelled().seen is Seen.CANCELLED
+        assert job.left == []
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_exit_of_an_attempt_from_before_there_were_seals_counts(tmp_path: Path) -> None:
+    lease = a_lease("true")
+    folder = tmp_path / "jobs" / marker(lease)
+    folder.mkdir(parents=True)
+    (folder / "claim").write_text(f"1 1 {proctable.boot_id()}\n")
+    (folder / "exit").write_text("cause=exit\ncode=3\nsignal=\nreason=\n")
+    for _ in range(2):  # the second agent finds the key
+        backend = a_local(tmp_path)
+        ended = end_of(backend, marker(lease))
+        assert (ended.seen, ended.exit_code) == (Seen.FAILED, 3)
+        backend.close()

@@ -9,6 +9,7 @@ from switchyard.agent.backends.jobdir import Claim, Exit, JobDir
 from switchyard.agent.need import spec_of
 from switchyard.model.lifecycle import Seen
 from switchyard.model.quantity import parse_duration_s
+from switchyard.model.retry import Cause
 
 
 def running(job: JobDir, claim: Claim, *, is_told: bool) -> Status:
@@ -42,6 +43,7 @@ def ended(job: JobDir, end: Exit, claim: Claim | None) -> Status:
         signal=end.signal,
         ago_us=end.at.age_us,
         began_ago_us=started.age_us if started else None,
+        cause=Cause.CLUSTER if end.cause == "group" else Cause.JOB,
     )
 
 

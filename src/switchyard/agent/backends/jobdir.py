@@ -70,7 +70,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    cause: str  # exit · start · time-limit · cancel · stopped
+    cause: str  # exit · start · group (its control group could not be entered) · time-limit · cancel · stopped
     code: int | None
     signal: int | None
     reason: str
@@ -99,7 +99,8 @@ class JobDir:
             return None
         try:
             pid, born, boot = found.decode().split()
-            return Claim(int(pid), born, boot)
+            is_supervisor = int(pid) == NEVER or self.path.name.encode() in proctable.words(int(pid))
+            return Claim(int(pid), born if is_supervisor else "", boot)  # else nobody that lives is meant
         except ValueError:
             # The machine went down as it was written: it was claimed, and that is all we know.
             return Claim(NEVER + 1, "", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import selectors
@@ -21,6 +22,7 @@ from switchyard.agent.backends.jobdir import NEVER, Claim, Exit, JobDir
 from switchyard.agent.backends.launch import compiled, spawn, start_words
 from switchyard.agent.backends.seals import Seals
 from switchyard.agent.clock import Stamp, boot_id
+from switchyard.agent.log import line
 from switchyard.agent.need import Need, busy_for, load_of, need_of, quote_of, room_of, spec_of, total
 from switchyard.errors import Unavailable
 from switchyard.model.cluster import Load
@@ -39,6 +41,8 @@ STRAYS_AGAIN_S = 5.0  # until the next try, if that was not enough: they hang in
 # the job GRACE_S; longer takes only a supervisor that was stopped, or processes that hang in the kernel.
 CANCEL_S_MAX = supervisor.GRACE_S + 5.0
 LIMIT_S_MAX = supervisor.GRACE_S + 15.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -83,6 +87,9 @@ class LocalBackend:
         self._program = compiled(setting.directory)
         self._seals = Seals(setting.directory, begun=[path.name for path in self._jobs.iterdir()])
         self._containments = Containments(setting.directory, setting.site.local.containment)
+        log.info(
+            line("containment", way="cgroup" if self._containments.base else "process", at=self._containments.base)
+        )
         self._lock = threading.Lock()  # over _live: the polls ask for the state while the runner submits
         self._live: dict[str, _Live] = {}
         self._ended: list[subprocess.Popen[bytes]] = []  # still to be reaped
@@ -239,7 +246,7 @@ class LocalBackend:
         self._selector.register(live.fd, selectors.EVENT_READ, name)
 
     def _heard(self, fd: int, name: str) -> None:
-        """The pipe says `C` after the claim and `R` when the command runs. Like a pidfd, it ends with the supervisor."""
+        """The pipe says `C` after the claim and `R` when the command runs. Its end is the end of the supervisor."""
         live = self._live.get(name)
         if live is not None and live.process is not None and (words := os.read(fd, 16)):
             # From the process itself, before the job began: no file can say otherwise.
@@ -368,4 +375,5 @@ def _without_end(job: JobDir, claim: Claim | None, live: _Live, killed: int) -> 
     if claim is not None and claim.boot != boot_id() and not killed:
         return Status(seen=Seen.LOST, reason="the machine was restarted while it ran")
     who = "its supervisor" if claim is None else f"its supervisor (pid {claim.pid})"
-    return Status(seen=Seen.LOST, reason=f"{who} was killed{also}")
+    forged = "; the exit file that is there is not the supervisor's" if job.exit() is not None else ""
+    return Status(seen=Seen.LOST, reason=f"{who} was killed{also}{forged}")

@@ -117,6 +117,15 @@ def below(roots: set[int], table: dict[int, Row]) -> set[int]:
     return found
 
 
+def words(pid: int) -> bytes:
+    """What it was started with; empty: a zombie, or no such process."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
 def is_alive(pid: int) -> bool:
     fields = stat_fields(pid)
     return bool(fields) and fields[0] not in "ZX"

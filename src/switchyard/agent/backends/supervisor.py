@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
     protect()
     set_tag(int(start.get(b"tag", [b"0"])[0]))  # not by way of a float: every bit counts
     if entry is not None and (trouble := entry.wait()):
-        return write_exit(exit_fd, {"cause": "start", "code": 126, "reason": trouble, "left": 0, "seal": seal})
+        return write_exit(exit_fd, {"cause": "group", "code": "", "reason": trouble, "left": 0, "seal": seal})
     pid, trouble = spawn(start, streams)
     if trouble:
         code, _, reason = trouble.partition(" ")
