@@ -95,19 +95,17 @@ class Attack:
         """Every process of the attack: its shells and its sleeps have these words."""
         found = []
         for pid in (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()):
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                if self.sleep in words and started_of(pid) is not None:
-                    found.append(pid)
+            words = proctable.words(pid).replace(b"\0", b" ").decode(errors="replace")
+            if self.sleep in words and started_of(pid) is not None:
+                found.append(pid)
         return found
 
     def until_begun(self) -> None:
         def begun() -> bool:
             self.backend.status([self.native_id])
-            return any(b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()[:6] for pid in self.left)
+            return any(proctable.words(pid).startswith(b"sleep") for pid in self.left)
 
-        with contextlib.suppress(OSError):
-            until(begun, 20, "the attack has begun")
+        until(begun, 20, "the attack has begun")
 
     def supervisor(self) -> Claim:
         return until(JobDir(self.folder / "jobs" / self.native_id).claim, 20, "the claim")  # type: ignore[return-value]
@@ -252,18 +250,22 @@ def test_agent_that_must_have_control_groups_says_so(tmp_path: Path, monkeypatch
     a_local(tmp_path).close()
 
 
-@pytest.mark.parametrize("text", [KILLING["and forks 150 processes"], ATTACKS["keeps its supervisor stopped"]])
-def test_control_groups_of_version_1_hold_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_control_groups_of_version_1_hold_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     freezer = Path("/sys/fs/cgroup/freezer")
     monkeypatch.setattr("switchyard.agent.backends.cgroup._places", lambda: iter([freezer]))
     if find_base() is None:
         pytest.skip("this account may make no control groups of version 1 here")
-    job = Attack(tmp_path, text, mode=Containing.CGROUP)
-    job.until_begun()
-    assert job.cancelled().seen in (Seen.CANCELLED, Seen.LOST)
-    assert job.left == []
-    assert not (freezer / f"switchyard-{os.geteuid()}" / job.native_id).exists()
-    job.backend.close()
+    killing = Attack(tmp_path, KILLING["and forks 150 processes"], mode=Containing.CGROUP)
+    until(lambda: len(killing.left) > 150, 20, "the bomb")
+    assert end_of(killing.backend, killing.native_id, CANCEL_S).seen is Seen.LOST
+    killing.backend.close()
+    stopping = Attack(tmp_path, ATTACKS["keeps its supervisor stopped"], mode=Containing.CGROUP)
+    stopping.until_begun()
+    assert stopping.cancelled().seen is Seen.CANCELLED
+    stopping.backend.close()
+    assert killing.left == stopping.left == []
+    for job in (killing, stopping):
+        assert not (freezer / f"switchyard-{os.geteuid()}" / job.native_id).exists()
 
 
 def test_claim_that_names_a_bystander_does_not_harm_it(attack: Attacker) -> None:
@@ -271,6 +273,7 @@ def test_claim_that_names_a_bystander_does_not_harm_it(attack: Attacker) -> None
     try:
         claim = f"{bystander.pid} {proctable.start_time(bystander.pid)} {proctable.boot_id()}"
         job = attack(f"echo {claim} > ../claim; exec $SLEEP")
+        job.supervisor()
         until(lambda: claim in (job.folder / "jobs" / job.native_id / "claim").read_text(), 20, "the forged claim")
         job.backend.close()
         job.backend = job.restarted()
