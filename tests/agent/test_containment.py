@@ -68,6 +68,15 @@ while True:
     os.wait()
     living -= 1
 """
+# Never the same process for longer than it takes to start another one; each says that it lived.
+HOP = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True:
+    if os.fork():
+        os._exit(0)
+    os.utime(sys.argv[1])
+"""
 
 
 class Attack:
@@ -79,7 +88,15 @@ class Attack:
         job = a_job_id()
         here = folder / "jobs" / marker(a_lease("true", job=job)) / "work"
         (folder / "bomb.py").write_text(BOMB)
-        names = {"SLEEP": self.sleep, "HERE": here, "FOLDER": here.parent, "BOMB": folder / "bomb.py"}
+        (folder / "hop.py").write_text(HOP)
+        (folder / "hopped").touch()
+        names = {
+            "HOP": f"{sys.executable} -S {folder}/hop.py {folder}/hopped",
+            "SLEEP": self.sleep,
+            "HERE": here,
+            "FOLDER": here.parent,
+            "BOMB": folder / "bomb.py",
+        }
         script = text
         for name, value in names.items():
             script = script.replace(f"${name}", str(value))
@@ -296,3 +313,15 @@ def test_exit_of_an_attempt_from_before_there_were_seals_counts(tmp_path: Path) 
         ended = end_of(backend, marker(lease))
         assert (ended.seen, ended.exit_code) == (Seen.FAILED, 3)
         backend.close()
+
+
+@pytest.mark.parametrize("is_killing", [False, True], ids=["under its supervisor", "after killing it"])
+def test_process_that_always_moves_on_into_a_child_is_caught(attack: Attacker, is_killing: bool) -> None:
+    job = attack("kill -9 $PPID; $HOP" if is_killing else "$HOP & exec $SLEEP")
+    hopped = job.folder / "hopped"
+    first = hopped.stat().st_mtime_ns
+    until(lambda: hopped.stat().st_mtime_ns != first, 20, "it moves")
+    assert job.cancelled().seen is Seen.CANCELLED
+    last = hopped.stat().st_mtime_ns
+    with pytest.raises(AssertionError):
+        until(lambda: hopped.stat().st_mtime_ns != last, 1, "it moves no more")

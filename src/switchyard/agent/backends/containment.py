@@ -72,14 +72,17 @@ class Containment:
 
     def is_begun(self) -> bool:
         """Whether some process of it surely lives: cheap, since it is asked before each start."""
-        if any(group.exists() and not group.is_empty() for group in self._groups):
-            return True
-        return self._may_live and bool(self.members())
+        return self._has_groups_left() or (self._may_live and bool(self.members()))
 
     def members(self) -> list[tuple[int, str]]:
         """Each with its start time, which makes a pid an identity. Zombies are no members."""
-        table = proctable.snapshot()
-        found = {pid for pid in table if proctable.tag(pid) == self._tag or _has_marks(pid, self._marks)}
+        table: dict[int, proctable.Row] = {}
+        found: set[int] = set()
+        for pid in proctable.pids():
+            is_marked = proctable.tag(pid) == self._tag or _has_marks(pid, self._marks)
+            if (row := proctable.row_of(pid)) is not None:
+                table[pid] = row
+                found |= {pid} if is_marked else set()
         found |= {pid for group in self._groups for pid in group.pids() if pid in table}
         found |= proctable.below(found, table)
         found.discard(os.getpid())
@@ -89,17 +92,21 @@ class Containment:
         """KILL until nobody is left. Returns how many there were, and how many are left."""
         seen: set[tuple[int, str]] = set()
         until = time.monotonic() + timeout_s
-        while left := self.members():
+        while (left := self.members()) or self._has_groups_left():
+            if time.monotonic() > until:
+                return len(seen), max(1, len(left))
             seen |= set(left)
             for group in self._groups:
                 if group.exists():
                     group.kill()
-            proctable.kill_them(self.members)
-            if time.monotonic() > until:
-                return len(seen), len(self.members())
+            proctable.kill_them(self.members, self._tag)
             time.sleep(NAP_S)
         self.remove()
         return len(seen), 0
+
+    def _has_groups_left(self) -> bool:
+        """Whether somebody lives in a group, though a look at all processes may have missed it."""
+        return any(group.exists() and not group.is_empty() for group in self._groups)
 
     def remove(self) -> bool:
         """Remove the groups. False: somebody lives in one of them."""

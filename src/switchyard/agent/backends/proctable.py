@@ -10,11 +10,13 @@ import time
 TYPE_CHECKING = False  # as in supervisor.py
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 else:
     import _signal as signal
 
 STOP_ROUNDS_MAX = 20  # looks at processes that start others faster than they are stopped
+CHASE_S = 0.05  # between two of those
+NEWBORN_S_MAX = 1.0  # for one look at all processes, on a machine that starts new ones all the time
 
 
 def descendants(root: int) -> list[tuple[int, str]]:
@@ -32,22 +34,42 @@ def descendants(root: int) -> list[tuple[int, str]]:
     return found
 
 
-def kill_them(find: Callable[[], list[tuple[int, str]]]) -> int:
+def kill_them(find: Callable[[], list[tuple[int, str]]], marked: int = 0) -> int:
     """STOP whatever `find` finds until it finds nothing new, then KILL. Returns how many it was.
 
-    STOP first: a process that sees its child die would start another one while we go through the others.
+    STOP first: a process that sees its child die would start another one while we go through the others. `marked`: the
+    mark that they bear, by which those are caught that have moved on into a child before they are signalled.
     """
     seen: set[tuple[int, str]] = set()
-    for _ in range(STOP_ROUNDS_MAX):
+    for turn in range(STOP_ROUNDS_MAX):
         new = set(find()) - seen
         if not new:
             break
         for pid, born in new:
             signal_same(pid, born, signal.SIGSTOP)
         seen |= new
+        if marked and turn > 0:
+            chase(marked)
     for pid, born in seen:
         signal_same(pid, born, signal.SIGKILL)
     return len(seen)
+
+
+def chase(marked: int) -> None:
+    """STOP processes with this mark as soon as they are born. A look at all processes takes longer than some live."""
+    until, last = time.monotonic() + CHASE_S, newest_pid()
+    while time.monotonic() < until:
+        newest = newest_pid()
+        for pid in range(last + 1, newest + 1):
+            if tag(pid) == marked:
+                signal_same(pid, start_time(pid), signal.SIGSTOP)
+        last = newest
+
+
+def newest_pid() -> int:
+    """Pids are given in order; after the largest, from the start again, which the next look at all finds."""
+    with open("/proc/loadavg") as file:
+        return int(file.read().split()[4])
 
 
 def signal_same(pid: int, born: str, signo: int) -> None:
@@ -97,10 +119,19 @@ class Row:
         self.parent, self.session, self.born = int(fields[1]), fields[3], fields[19]
 
 
-def snapshot() -> dict[int, Row]:
-    """Every process that lives, by pid. Zombies do nothing any more."""
-    rows = ((int(name), stat_fields(int(name))) for name in os.listdir("/proc") if name.isdigit())
-    return {pid: Row(fields) for pid, fields in rows if fields and fields[0] not in "ZX"}
+def row_of(pid: int) -> Row | None:
+    """None: there is no such process, or it is a zombie, which does nothing any more."""
+    fields = stat_fields(pid)
+    return Row(fields) if fields and fields[0] not in "ZX" else None
+
+
+def pids() -> Iterator[int]:
+    """Every process, and those that are born while the caller looks: one may have moved on into a child meanwhile."""
+    last, until = newest_pid(), time.monotonic() + NEWBORN_S_MAX
+    yield from [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    while (newest := newest_pid()) != last and time.monotonic() < until:
+        yield from range(last + 1, newest + 1)
+        last = newest
 
 
 def below(roots: set[int], table: dict[int, Row]) -> set[int]:
@@ -146,4 +177,4 @@ def tag(pid: int) -> int:
 
 def tags(floor: int) -> set[int]:
     """The marks that living processes bear."""
-    return {found for name in os.listdir("/proc") if name.isdigit() and (found := tag(int(name))) >= floor}
+    return {found for pid in pids() if (found := tag(pid)) >= floor}

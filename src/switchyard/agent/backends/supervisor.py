@@ -38,11 +38,11 @@ else:
     import _signal as signal  # the same functions without the enums, which are a quarter of the way from spawn to exec
 if TYPE_CHECKING or __package__:
     from switchyard.agent.backends.confine import Entry, Refused, execute, protect, set_tag
-    from switchyard.agent.backends.proctable import age_clock_ns, boot_id, descendants, kill_them, start_time
+    from switchyard.agent.backends.proctable import age_clock_ns, boot_id, descendants, kill_them, start_time, tag
 else:  # as a program: the two lie beside it, and nothing of the standard library may be hidden by them
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     from confine import Entry, Refused, execute, protect, set_tag
-    from proctable import age_clock_ns, boot_id, descendants, kill_them, start_time
+    from proctable import age_clock_ns, boot_id, descendants, kill_them, start_time, tag
 
 GRACE_S = 5.0  # from TERM to KILL: long enough to write a last file, short enough for a user who waits
 KILL_S_MAX = 10.0  # a process that outlives KILL this long hangs in the kernel; we say so and go
@@ -238,7 +238,7 @@ class Family:
         while self.reap():
             if time.monotonic() > until:
                 return len(descendants(os.getpid()))
-            kill_them(lambda: descendants(os.getpid()))
+            kill_them(lambda: descendants(os.getpid()), tag(os.getpid()))
             wait_signal(NAP_S)
         return 0
 
