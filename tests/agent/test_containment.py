@@ -42,6 +42,8 @@ ATTACKS = {
     "puts folders in place of its control files": "cd ..; for name in claim started exit lease.json; do "
     "rm -rf $name; mkdir -p $name/full; done; $SLEEP",
     "removes its claim": "rm $HERE/../claim; $SLEEP",
+    "writes nonsense into its control files": "cd ..; for name in claim started exit lease.json; do "
+    "head -c 9000 /dev/zero | tr '\\0' 7 > $name; echo 99999999999999999999999 1 1 > claim; done; $SLEEP",
     "claims that it was never started": "echo 0 0 $(cat /proc/sys/kernel/random/boot_id) > $HERE/../claim; $SLEEP",
     "claims to be of another boot": "echo 1 1 another-boot > $HERE/../claim; $SLEEP",
     "removes its control folder": "cd /; rm -rf $FOLDER; $SLEEP",

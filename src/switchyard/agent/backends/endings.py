@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 
 from switchyard.agent.backends import Status
@@ -49,8 +50,10 @@ def ended(job: JobDir, end: Exit, claim: Claim | None) -> Status:
 
 def time_limit_reached(job: JobDir) -> str:
     lease = job.lease()
-    limit = spec_of(lease).resources.time_limit if lease else None
-    return f"time limit of {show_duration(parse_duration_s(limit))} reached" if limit else "time limit reached"
+    with contextlib.suppress(ValueError):  # a job may have changed its lease
+        if lease is not None and (limit := spec_of(lease).resources.time_limit) is not None:
+            return f"time limit of {show_duration(parse_duration_s(limit))} reached"
+    return "time limit reached"
 
 
 def show_duration(seconds: int) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from switchyard.agent.accounts import open_theirs
-from switchyard.agent.backends import Piece, proctable
+from switchyard.agent.backends import Piece, marker, proctable
 from switchyard.agent.clock import Stamp, boot_id
 from switchyard.model.poll import Lease
 
@@ -24,6 +24,7 @@ FILE_BYTES_MAX = 64 * 1024  # an exit file is under 4 KiB; anything larger is no
 LEASE_BYTES_MAX = 64 * 2**20  # a lease is bounded by the protocol; this only keeps the agent's memory
 # What opening says of something that is no plain file: a link, a folder, a socket, or `open_theirs` itself.
 ODD = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EPERM)
+DIGITS_MAX = 20  # of a 64-bit number
 STARTED_WORDS = 5  # of the file `started`; older supervisors wrote the first three
 NEVER = 0  # the pid in a claim that the agent made, so that nobody starts the job any more
 
@@ -51,17 +52,17 @@ class Claim:
 
     def send(self, number: int) -> bool:
         """Signal that very process, never a later one with its pid. False: it is gone."""
-        if self.pid == NEVER:
+        if not self.lives():
             return False
         try:
             fd = os.pidfd_open(self.pid)
-        except ProcessLookupError:
+        except OSError:
             return False
         try:
             if not self.lives():
                 return False
             signal.pidfd_send_signal(fd, number)
-        except ProcessLookupError:
+        except OSError:
             return False
         finally:
             os.close(fd)
@@ -89,9 +90,10 @@ class JobDir:
 
     def lease(self) -> Lease | None:
         try:
-            return msgspec.json.decode(self._get("lease.json", LEASE_BYTES_MAX) or b"", type=Lease)
+            lease = msgspec.json.decode(self._get("lease.json", LEASE_BYTES_MAX) or b"", type=Lease)
         except (OSError, msgspec.DecodeError):
             return None
+        return lease if marker(lease) == self.path.name else None  # else a job has put it there
 
     def claim(self) -> Claim | None:
         found = self._get("claim")
@@ -161,7 +163,9 @@ class JobDir:
     def _started(self) -> list[str]:
         """The words of that file; none: there is no such file, or none that a supervisor wrote."""
         words = (self._get("started") or b"").decode(errors="replace").split()
-        is_whole = len(words) in (3, STARTED_WORDS) and all(word.isdecimal() for word in words)
+        is_whole = len(words) in (3, STARTED_WORDS) and all(
+            word.isdecimal() and len(word) <= DIGITS_MAX for word in words
+        )
         return words if is_whole else []
 
     def _get(self, name: str, bytes_max: int = FILE_BYTES_MAX) -> bytes | None:

@@ -174,8 +174,7 @@ class LocalBackend:
     def _live_or_new(self, name: str, job: JobDir) -> _Live:
         with self._lock:
             if name not in self._live:
-                lease = job.lease()
-                self._live[name] = _live_of(lease) if lease else _Live(Need())
+                self._live[name] = _live_in(job)
             return self._live[name]
 
     def output(self, native_id: str, stream: str, *, offset: int, size: int) -> Piece:
@@ -223,12 +222,12 @@ class LocalBackend:
         for path in self._jobs.iterdir():
             job = JobDir(path)
             try:
-                claim, lease = job.claim(), job.lease()
+                claim = job.claim()
+                if claim is None or not claim.lives():
+                    continue
+                live = self._live[path.name] = _live_in(job, started=job.started(claim))
             except OSError:
                 continue  # `status` says so
-            if claim is None or lease is None or not claim.lives():
-                continue
-            live = self._live[path.name] = _live_of(lease, started=job.started(claim))
             live.claim = claim
             self._follow(path.name, live, claim)
 
@@ -281,7 +280,8 @@ class LocalBackend:
             return self._status(name, job, live)
         except (OSError, ValueError) as exc:
             if live is not None and live.overdue():
-                return self._over(name, job, live.claim, None)
+                with contextlib.suppress(OSError, ValueError):
+                    return self._over(name, job, live.claim, None)
             if isinstance(exc, PermissionError):
                 with contextlib.suppress(OSError):
                     job.path.chmod(0o700)  # the job took our own right to look
@@ -351,6 +351,15 @@ def _is_readable(fd: int) -> bool:
     return fd >= 0 and bool(select.select([fd], [], [], 0)[0])
 
 
+def _live_in(job: JobDir, *, started: Stamp | None = None) -> _Live:
+    """As its files say; a job may have spoilt them, which takes no room and keeps no other job from being ended."""
+    lease = job.lease()
+    with contextlib.suppress(ValueError):
+        if lease is not None:
+            return _live_of(lease, started=started)
+    return _Live(Need())
+
+
 def _live_of(lease: Lease, *, started: Stamp | None = None) -> _Live:
     limit = spec_of(lease).resources.time_limit
     live = _Live(need_of(spec_of(lease)), limit_s=None if limit is None else float(parse_duration_s(limit)))
@@ -375,5 +384,5 @@ def _without_end(job: JobDir, claim: Claim | None, live: _Live, killed: int) -> 
     if claim is not None and claim.boot != boot_id() and not killed:
         return Status(seen=Seen.LOST, reason="the machine was restarted while it ran")
     who = "its supervisor" if claim is None else f"its supervisor (pid {claim.pid})"
-    forged = "; the exit file that is there is not the supervisor's" if job.exit() is not None else ""
+    forged = "; the exit file that is there is not the supervisor's" if os.path.lexists(job.path / "exit") else ""
     return Status(seen=Seen.LOST, reason=f"{who} was killed{also}{forged}")
