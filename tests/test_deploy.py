@@ -20,3 +20,4 @@ def test_the_unit_of_the_agent_starts_it_with_options_it_has() -> None:
     given = parser().parse_args(words[2:])
     assert (words[1], given.cluster, given.backend) == ("agent", "alpha", "slurm")
     assert unit["Service"]["KillMode"] == "process", "or jobs would end with their agent"
+    assert unit["Service"]["Delegate"] == "yes", "or the agent could make no control groups for its jobs"

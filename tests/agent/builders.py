@@ -11,6 +11,7 @@ from typing import Any
 
 from switchyard.agent.backends import ENDS, Backend, Setting, Status
 from switchyard.agent.backends.local import LocalBackend
+from switchyard.agent.site import Site
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.graph.read import compile_graph
@@ -46,11 +47,12 @@ def a_graph(cores: int = 4, memory_bytes: int = 2**33, gpus: int = 0) -> Graph:
     return compile_graph({"nodes": 1, "each": each}, where="graph")
 
 
-def a_setting(directory: Path, graph: Graph | None = None) -> Setting:
+def a_setting(directory: Path, graph: Graph | None = None, site: Site | None = None) -> Setting:
     return Setting(
         cluster="alpha",
         directory=directory,
         graph=graph or a_graph(),
+        site=site or Site(),
         environment={"PATH": os.environ["PATH"], "HOME": str(directory), "SECRET": "not for jobs"},
     )
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends import marker
+from switchyard.agent.backends.endings import show_duration
 from switchyard.agent.backends.jobdir import JobDir
-from switchyard.agent.backends.local import LocalBackend, show_duration, start_words
+from switchyard.agent.backends.launch import start_words
+from switchyard.agent.backends.local import LocalBackend
 from switchyard.errors import Unavailable
 from switchyard.model.lifecycle import Seen
 from tests.agent.builders import a_lease, a_local, a_setting, end_of, status_when

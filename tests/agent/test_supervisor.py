@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends import supervisor
+from switchyard.agent.backends import proctable, supervisor
 from switchyard.agent.backends.jobdir import Claim, Exit, JobDir
 from tests.processes import Process, started_of, until
 
@@ -238,7 +238,7 @@ def test_a_reused_pid_is_never_signalled(tmp_path: Path) -> None:
         other = Claim(bystander.pid, str(int(born) - 1), supervisor.boot_id())
         assert not other.lives()
         assert not other.send(signal.SIGKILL)
-        supervisor.kill_same(bystander.pid, str(int(born) - 1))
+        proctable.signal_same(bystander.pid, str(int(born) - 1), signal.SIGKILL)
         assert not Claim(bystander.pid, born, "another-boot").lives()
         assert bystander.poll() is None
     finally:

@@ -185,11 +185,14 @@ def _give(folder: Path, account: Account) -> None:
         os.close(number)
 
 
-def open_theirs(path: Path) -> BinaryIO:
-    """A file in a folder that was handed over: theirs, so it may be a link to what they may not read, or a pipe."""
+def open_theirs(path: Path, *, is_linked_ok: bool = False) -> BinaryIO:
+    """Open a file in a folder where a job can write: it may be a link to what the job may not read, or a pipe.
+
+    Raises OSError for everything but a plain file; unless `is_linked_ok`, also for one that has a second name.
+    """
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     found = os.fstat(number)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+    if not stat.S_ISREG(found.st_mode) or (found.st_nlink != 1 and not is_linked_ok):
         os.close(number)
         raise PermissionError(errno.EPERM, "not a plain file of its own", str(path))
     return os.fdopen(number, "rb")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -51,6 +52,20 @@ class SlurmSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
             raise ValueError("with ssh, say with `folder` where jobs may write their output there")
 
 
+class Containing(StrEnum):
+    """How the local backend finds every process of a job, to end it."""
+
+    AUTO = "auto"  # by a control group where the agent may make one, and by a look at all processes
+    CGROUP = "cgroup"  # the same, but the agent does not start without control groups
+    PROCESS = "process"  # by a look at all processes alone
+
+
+class LocalSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How jobs are kept that run as processes of the agent's own machine."""
+
+    containment: Containing = Containing.AUTO
+
+
 class Rates(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What an hour costs, in the site's own unit: the sum of the three."""
 
@@ -70,6 +85,7 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The whole file. `rates` and `queues` go by the cluster's own names; `*` stands for every other."""
 
     slurm: SlurmSite = SlurmSite()
+    local: LocalSite = LocalSite()
     queues: Annotated[dict[Name, Name], Meta(max_length=10_000)] = {}  # our queue: the cluster's partition
     rates: Annotated[dict[str, Rates], Meta(max_length=10_000)] = {}
     accounts: AccountsSite | None = None  # none: every job runs as the agent's own account

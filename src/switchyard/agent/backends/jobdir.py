@@ -1,7 +1,13 @@
-"""One local job's directory as the agent reads and writes it. What the files mean is told in supervisor.py."""
+"""One local job's directory as the agent reads and writes it. What the files mean is told in supervisor.py.
+
+A job that runs under the agent's own account can change everything here. So every file is opened without following
+links or waiting for pipes (`open_theirs`), and made anew where it is written.
+"""
 
 from __future__ import annotations
 
+import errno
+import hmac
 import os
 import signal
 from dataclasses import dataclass
@@ -9,11 +15,17 @@ from pathlib import Path
 
 import msgspec
 
-from switchyard.agent.backends import Piece, supervisor
+from switchyard.agent.accounts import open_theirs
+from switchyard.agent.backends import Piece, marker, proctable
 from switchyard.agent.clock import Stamp, boot_id
 from switchyard.model.poll import Lease
 
-EXIT_BYTES_MAX = 64 * 1024  # an exit file is under 4 KiB; anything larger is not one
+FILE_BYTES_MAX = 64 * 1024  # an exit file is under 4 KiB; anything larger is not one
+LEASE_BYTES_MAX = 64 * 2**20  # a lease is bounded by the protocol; this only keeps the agent's memory
+# What opening says of something that is no plain file: a link, a folder, a socket, or `open_theirs` itself.
+ODD = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EPERM)
+DIGITS_MAX = 20  # of a 64-bit number
+STARTED_WORDS = 5  # of the file `started`; older supervisors wrote the first three
 NEVER = 0  # the pid in a claim that the agent made, so that nobody starts the job any more
 
 
@@ -26,24 +38,31 @@ class Claim:
     boot: str
 
     def lives(self) -> bool:
+        return self._state() not in ("", "Z", "X")
+
+    def is_stopped(self) -> bool:
+        """Somebody sent it SIGSTOP, or traces it."""
+        return self._state() in ("T", "t")
+
+    def _state(self) -> str:
         if self.pid == NEVER or self.boot != boot_id():
-            return False
-        fields = supervisor.stat_fields(self.pid)
-        return bool(fields) and fields[19] == self.born and fields[0] not in "ZX"
+            return ""
+        fields = proctable.stat_fields(self.pid)
+        return fields[0] if fields and fields[19] == self.born else ""
 
     def send(self, number: int) -> bool:
         """Signal that very process, never a later one with its pid. False: it is gone."""
-        if self.pid == NEVER:
+        if not self.lives():
             return False
         try:
             fd = os.pidfd_open(self.pid)
-        except ProcessLookupError:
+        except OSError:
             return False
         try:
             if not self.lives():
                 return False
             signal.pidfd_send_signal(fd, number)
-        except ProcessLookupError:
+        except OSError:
             return False
         finally:
             os.close(fd)
@@ -52,10 +71,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    cause: str  # exit · start · time-limit · cancel · stopped
+    cause: str  # exit · start · group (its control group could not be entered) · time-limit · cancel · stopped
     code: int | None
     signal: int | None
     reason: str
+    left: int  # processes that did not die
     at: Stamp
 
 
@@ -70,16 +90,19 @@ class JobDir:
 
     def lease(self) -> Lease | None:
         try:
-            return msgspec.json.decode((self.path / "lease.json").read_bytes(), type=Lease)
+            lease = msgspec.json.decode(self._get("lease.json", LEASE_BYTES_MAX) or b"", type=Lease)
         except (OSError, msgspec.DecodeError):
             return None
+        return lease if marker(lease) == self.path.name else None  # else a job has put it there
 
     def claim(self) -> Claim | None:
-        try:
-            pid, born, boot = (self.path / "claim").read_text().split()
-            return Claim(int(pid), born, boot)
-        except FileNotFoundError:
+        found = self._get("claim")
+        if found is None:
             return None
+        try:
+            pid, born, boot = found.decode().split()
+            is_supervisor = int(pid) == NEVER or self.path.name.encode() in proctable.words(int(pid))
+            return Claim(int(pid), born if is_supervisor else "", boot)  # else nobody that lives is meant
         except ValueError:
             # The machine went down as it was written: it was claimed, and that is all we know.
             return Claim(NEVER + 1, "", "")
@@ -87,7 +110,7 @@ class JobDir:
     def claim_never(self) -> bool:
         """Take the claim so that the job never starts. False: a supervisor was first."""
         mine = self.path / "claim.agent"
-        mine.write_text(f"{NEVER} 0 {boot_id()}\n")
+        self._create(mine, f"{NEVER} 0 {boot_id()}\n".encode())
         try:
             os.link(mine, self.path / "claim")
         except FileExistsError:
@@ -96,81 +119,76 @@ class JobDir:
             mine.unlink(missing_ok=True)
         return True
 
-    def started(self) -> Stamp | None:
-        """When the command began to run."""
-        try:
-            words = (self.path / "started").read_text().split()
-        except FileNotFoundError:
-            return None
-        claim = self.claim()
-        return Stamp(claim.boot, int(words[2])) if claim and len(words) == 3 else None
+    def has_begun(self) -> bool:
+        """Whether a supervisor was here, though its claim is gone."""
+        return any(os.path.lexists(self.path / name) for name in ("claim", "started", "exit"))
 
-    def leader(self) -> Claim | None:
-        """The command's first process, which leads its session."""
-        claim = self.claim()
-        try:
-            words = (self.path / "started").read_text().split()
-        except FileNotFoundError:
-            return None
-        return Claim(int(words[0]), words[1], claim.boot) if claim and len(words) == 3 else None
+    def started(self, claim: Claim | None = None) -> Stamp | None:
+        """When the command began to run. `claim`: as it was read before; a job may have removed it since."""
+        words, claim = self._started(), claim or self.claim()
+        return Stamp(claim.boot, int(words[2])) if claim and words else None
 
-    def exit(self) -> Exit | None:
-        try:
-            with (self.path / "exit").open("rb") as file:
-                text = file.read(EXIT_BYTES_MAX).decode(errors="replace")
-        except FileNotFoundError:
-            return None
+    def exit(self, *, seal: str = "") -> Exit | None:
+        """How it ended. With a seal: only if the supervisor wrote it."""
+        text = (self._get("exit") or b"").decode(errors="replace")
         facts = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+        if not facts or (seal and not hmac.compare_digest(facts.get("seal", "").encode(), seal.encode())):
+            return None
         return Exit(
             cause=facts.get("cause", ""),
             code=_number(facts.get("code")),
             signal=_number(facts.get("signal")),
             reason=facts.get("reason", ""),
+            left=_number(facts.get("left")) or 0,
             at=Stamp(facts.get("boot", ""), _number(facts.get("at_ns")) or 0),
         )
 
     def read(self, stream: str, *, offset: int, size: int) -> Piece:
+        """Some of the output: of the file that the supervisor opened, not of what a job put into its place."""
         try:
-            with (self.path / stream).open("rb") as file:
+            with open_theirs(self.path / stream) as file:
+                found = os.fstat(file.fileno())
+                words = self._started()
+                if len(words) == STARTED_WORDS and int(words[-2 if stream == "stdout" else -1]) != found.st_ino:
+                    return Piece(b"", 0)
                 file.seek(offset)
-                return Piece(file.read(size), os.fstat(file.fileno()).st_size)
+                return Piece(file.read(size), found.st_size)
         except FileNotFoundError:
             return Piece(b"", 0)
+        except OSError as exc:
+            if exc.errno in ODD:
+                return Piece(b"", 0)
+            raise
 
-    def end_strays(self, lease: Lease | None) -> int:
-        """KILL what is left of the job when its supervisor is gone. Returns how many were found."""
-        leader = self.leader()
-        found = _strays(lease, leader)
-        for pid, born in found:
-            supervisor.kill_same(pid, born)
-        return len(found)
+    def _started(self) -> list[str]:
+        """The words of that file; none: there is no such file, or none that a supervisor wrote."""
+        words = (self._get("started") or b"").decode(errors="replace").split()
+        is_whole = len(words) in (3, STARTED_WORDS) and all(
+            word.isdecimal() and len(word) <= DIGITS_MAX for word in words
+        )
+        return words if is_whole else []
+
+    def _get(self, name: str, bytes_max: int = FILE_BYTES_MAX) -> bytes | None:
+        """What a file holds; none: it is not there, or a job put something else into its place."""
+        try:
+            with open_theirs(self.path / name, is_linked_ok=True) as file:
+                return file.read(bytes_max)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as exc:
+            if exc.errno in ODD:
+                return None
+            raise
 
     def _put(self, name: str, data: bytes) -> None:
         new = self.path / f"{name}.new"
-        new.write_bytes(data)
+        self._create(new, data)
         new.rename(self.path / name)
 
-
-def _strays(lease: Lease | None, leader: Claim | None) -> list[tuple[int, str]]:
-    """By the marker in the environment, which survives setsid; and the session, while its leader is the one we know."""
-    session = str(leader.pid) if leader is not None and leader.lives() else ""
-    marks = [f"SWITCHYARD_JOB_ID={lease.job}", f"SWITCHYARD_FENCE={lease.fence}"] if lease is not None else []
-    found = []
-    for pid in (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()):
-        fields = supervisor.stat_fields(pid)
-        if not fields or fields[0] in "ZX":
-            continue
-        if (session and fields[3] == session) or (marks and _has_marks(pid, marks)):
-            found.append((pid, fields[19]))
-    return found
-
-
-def _has_marks(pid: int, marks: list[str]) -> bool:
-    try:
-        items = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return all(mark.encode() in items for mark in marks)
+    def _create(self, path: Path, data: bytes) -> None:
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+            file.write(data)
 
 
 def _number(text: str | None) -> int | None:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import py_compile
+import select
 import selectors
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
-from switchyard.agent.backends import REFRESH_S, Piece, Quote, Setting, Status, marker, supervisor
+from switchyard.agent.backends import REFRESH_S, Piece, Quote, Setting, Status, endings, marker, proctable, supervisor
+from switchyard.agent.backends.containment import Containments
 from switchyard.agent.backends.jobdir import NEVER, Claim, Exit, JobDir
-from switchyard.agent.clock import Stamp
-from switchyard.agent.environment import variables
+from switchyard.agent.backends.launch import compiled, spawn, start_words
+from switchyard.agent.backends.seals import Seals
+from switchyard.agent.clock import Stamp, boot_id
+from switchyard.agent.log import line
 from switchyard.agent.need import Need, busy_for, load_of, need_of, quote_of, room_of, spec_of, total
 from switchyard.errors import Unavailable
 from switchyard.model.cluster import Load
@@ -28,14 +30,19 @@ from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import Seen
 from switchyard.model.poll import Lease
-from switchyard.model.quantity import parse_bytes, parse_duration_s
+from switchyard.model.quantity import parse_duration_s
 
-INHERITED = ("PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR")
-PATH_DEFAULT = "/usr/local/bin:/usr/bin:/bin"
 RESPAWN_S = 1.0  # between tries to start a supervisor, e.g. while the disk is full
 SPAWN_TRIES_MAX = 5  # of a supervisor that dies before it claims; a full disk does not count
 SCAN_S = 0.05  # how often to look where the kernel has no pidfd to wait on
 STRAYS_S_MAX = 2.0  # to see the processes of a dead supervisor gone
+STRAYS_AGAIN_S = 5.0  # until the next try, if that was not enough: they hang in the kernel
+# After a cancel or a time limit: how long the supervisor has before the agent ends it and the job by itself. It gives
+# the job GRACE_S; longer takes only a supervisor that was stopped, or processes that hang in the kernel.
+CANCEL_S_MAX = supervisor.GRACE_S + 5.0
+LIMIT_S_MAX = supervisor.GRACE_S + 15.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -49,6 +56,18 @@ class _Live:
     spawned_at: float = 0.0
     limit_s: float | None = None
     since: float = field(default_factory=time.monotonic)  # when it began to take up room
+    claim: Claim | None = None  # as it was first seen: a job under our account could change the file
+    is_told: bool = False  # its supervisor said that the command runs
+    cancelled_at: float | None = None  # when its end was first asked for
+    end_at: float = 0.0  # not before: another try to end processes that did not die
+
+    def overdue(self) -> str:
+        """Why its supervisor should have ended it by now; empty: it has time."""
+        now = time.monotonic()
+        if self.cancelled_at is not None and now - self.cancelled_at > CANCEL_S_MAX:
+            return "cancel"
+        is_late = self.limit_s is not None and now - self.since > self.limit_s + LIMIT_S_MAX
+        return "time-limit" if is_late and self.claim is not None else ""
 
 
 class LocalBackend:
@@ -65,7 +84,12 @@ class LocalBackend:
         self._graph = setting.known_graph
         self._jobs = setting.directory / "jobs"
         self._jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._program = _compiled(setting.directory)
+        self._program = compiled(setting.directory)
+        self._seals = Seals(setting.directory, begun=[path.name for path in self._jobs.iterdir()])
+        self._containments = Containments(setting.directory, setting.site.local.containment)
+        log.info(
+            line("containment", way="cgroup" if self._containments.base else "process", at=self._containments.base)
+        )
         self._lock = threading.Lock()  # over _live: the polls ask for the state while the runner submits
         self._live: dict[str, _Live] = {}
         self._ended: list[subprocess.Popen[bytes]] = []  # still to be reaped
@@ -106,8 +130,9 @@ class LocalBackend:
         if live.process is not None and live.process.poll() is None:
             return name
         try:
-            if job.claim() is None:
-                job.write_start(lease, start_words(lease, job.path, self._setting))
+            if live.claim is None and not job.has_begun() and not self._containments.of(name).is_begun():
+                words = start_words(lease, job.path, self._setting, self._containments.words(name))
+                job.write_start(lease, words)
                 self._spawn(name, live)
         except OSError as exc:
             self._drop(name)
@@ -118,7 +143,8 @@ class LocalBackend:
         return [self.submit(lease) for lease in leases]
 
     def find(self, marker: str) -> str | None:
-        return marker if (self._jobs / marker).is_dir() else None
+        is_here = (self._jobs / marker).is_dir() or self._containments.of(marker).is_begun()
+        return marker if is_here else None
 
     def status(self, native_ids: Iterable[str]) -> dict[str, Status]:
         return {name: self._status_or_unknown(name) for name in native_ids}
@@ -127,21 +153,29 @@ class LocalBackend:
         problem = ""
         for native_id in native_ids:
             try:
-                self._cancel(JobDir(self._jobs / native_id))
+                self._cancel(native_id, JobDir(self._jobs / native_id))
             except OSError as exc:
                 problem = f"{self._jobs / native_id} cannot be written: {exc}."
         if problem:
             raise Unavailable(problem)
 
-    def _cancel(self, job: JobDir) -> None:
-        if not job.path.is_dir():
-            return
-        if job.claim() is None and job.claim_never():
+    def _cancel(self, name: str, job: JobDir) -> None:
+        live = self._live_or_new(name, job)
+        if live.cancelled_at is None:
+            live.cancelled_at = time.monotonic()
+        claim = live.claim or job.claim()
+        if claim is None and job.path.is_dir() and not job.has_begun() and job.claim_never():
             self.wake()
             return
-        claim = job.claim()
-        if claim is not None:
-            claim.send(signal.SIGUSR1)
+        claim = claim or job.claim()
+        if claim is not None and claim.send(signal.SIGUSR1):
+            claim.send(signal.SIGCONT)  # a job may have stopped its supervisor
+
+    def _live_or_new(self, name: str, job: JobDir) -> _Live:
+        with self._lock:
+            if name not in self._live:
+                self._live[name] = _live_in(job)
+            return self._live[name]
 
     def output(self, native_id: str, stream: str, *, offset: int, size: int) -> Piece:
         return JobDir(self._jobs / native_id).read(stream, offset=offset, size=size)
@@ -166,11 +200,12 @@ class LocalBackend:
 
     def held(self) -> list[Lease]:
         # What nobody claimed has not begun: if its lease still holds, the server sends it again.
-        begun = [job for job in map(JobDir, sorted(self._jobs.iterdir())) if job.claim() is not None]
+        begun = [job for job in map(JobDir, sorted(self._jobs.iterdir())) if job.has_begun()]
         return [lease for job in begun if (lease := job.lease()) is not None]
 
     def forget(self, native_id: str) -> None:
         shutil.rmtree(self._jobs / native_id, ignore_errors=True)
+        self._containments.of(native_id).remove()
 
     def close(self) -> None:
         for live in self._live.values():
@@ -186,12 +221,14 @@ class LocalBackend:
         """Take up again what the agent before us started: its supervisors live on."""
         for path in self._jobs.iterdir():
             job = JobDir(path)
-            if (path / "exit").exists():
-                continue
-            claim, lease = job.claim(), job.lease()
-            if claim is None or lease is None or not claim.lives():
-                continue
-            live = self._live[path.name] = _live_of(lease, started=job.started())
+            try:
+                claim = job.claim()
+                if claim is None or not claim.lives():
+                    continue
+                live = self._live[path.name] = _live_in(job, started=job.started(claim))
+            except OSError:
+                continue  # `status` says so
+            live.claim = claim
             self._follow(path.name, live, claim)
 
     def _follow(self, name: str, live: _Live, claim: Claim) -> None:
@@ -203,32 +240,18 @@ class LocalBackend:
 
     def _spawn(self, name: str, live: _Live) -> None:
         self._release(live)
-        read_end, write_end = os.pipe()
-        path = self._jobs / name
-        try:
-            with (path / "supervisor.log").open("ab") as log:
-                live.process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(self._program), str(path), str(write_end)],
-                    pass_fds=[write_end],
-                    start_new_session=True,  # a signal to the agent's group or terminal does not reach it
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=log,  # not the agent's: it outlives the agent, and would hold its terminal or pipe
-                    cwd=path,
-                    env=dict(self._setting.environment),
-                )
-        except OSError:
-            os.close(read_end)
-            raise
-        finally:
-            os.close(write_end)
-        live.fd, live.spawned_at, live.tries = read_end, time.monotonic(), live.tries + 1
-        self._selector.register(read_end, selectors.EVENT_READ, name)
+        live.process, live.fd = spawn(self._program, self._jobs / name, self._setting, seal=self._seals.of(name))
+        live.spawned_at, live.tries = time.monotonic(), live.tries + 1
+        self._selector.register(live.fd, selectors.EVENT_READ, name)
 
     def _heard(self, fd: int, name: str) -> None:
-        """The pipe says `R` when the command runs, and ends with the supervisor; a pidfd says only the end."""
+        """The pipe says `C` after the claim and `R` when the command runs. Its end is the end of the supervisor."""
         live = self._live.get(name)
-        if live is not None and live.process is not None and os.read(fd, 1):
+        if live is not None and live.process is not None and (words := os.read(fd, 16)):
+            # From the process itself, before the job began: no file can say otherwise.
+            live.claim = Claim(live.process.pid, proctable.start_time(live.process.pid), boot_id())
+            if b"R" in words:
+                live.is_told, live.since = True, time.monotonic()
             return
         self._selector.unregister(fd)
         os.close(fd)
@@ -252,40 +275,60 @@ class LocalBackend:
 
     def _status_or_unknown(self, name: str) -> Status:
         """One job's damaged or unreadable directory says nothing about the others, nor that it ended."""
+        job, live = JobDir(self._jobs / name), self._live.get(name)
         try:
-            return self._status(name)
+            return self._status(name, job, live)
         except (OSError, ValueError) as exc:
+            if live is not None and live.overdue():
+                with contextlib.suppress(OSError, ValueError):
+                    return self._over(name, job, live.claim, None)
+            if isinstance(exc, PermissionError):
+                with contextlib.suppress(OSError):
+                    job.path.chmod(0o700)  # the job took our own right to look
             return Status(seen=Seen.UNKNOWN, text=f"its directory cannot be read: {exc}")
 
-    def _status(self, name: str) -> Status:
-        job = JobDir(self._jobs / name)
-        claim = job.claim()
-        ended = job.exit()
-        if ended is None and claim is not None and claim.lives():
-            return _running(job)
-        ended = ended or job.exit()  # once more after the look at the supervisor: it writes this before it ends
-        if ended is not None:
-            self._drop(name)
-            return _ended(job, ended)
-        if claim is None:
-            return self._unclaimed(name, job)
+    def _status(self, name: str, job: JobDir, live: _Live | None) -> Status:
+        if live is not None and live.claim is None and live.process is not None and _is_readable(live.fd):
+            self._heard(live.fd, name)
+        claim = live.claim if live is not None and live.claim is not None else job.claim()
+        if live is not None:
+            live.claim = claim
+        if claim is not None and claim.lives():
+            if claim.is_stopped():
+                claim.send(signal.SIGCONT)
+            if live is None or not live.overdue():
+                return endings.running(job, claim, is_told=live is not None and live.is_told)
+            return self._over(name, job, claim, None)
+        # After the look at the supervisor, which writes this before it ends.
+        end = job.exit(seal=self._seals.of(name))
+        if end is None and claim is None and job.path.is_dir() and not job.has_begun():
+            is_begun = self._containments.of(name).is_begun()
+            if not is_begun or job.has_begun():  # else a supervisor claimed it just now
+                return self._unclaimed(name, job)
+        return self._over(name, job, claim, end)
+
+    def _over(self, name: str, job: JobDir, claim: Claim | None, end: Exit | None) -> Status:
+        """Its supervisor is gone or was given up: it is over when no process of it is left."""
+        live, contained = self._live_or_new(name, job), self._containments.of(name)
+        killed = left = 0
+        # A supervisor that wrote the end has seen every process go; else each one is looked for.
+        if end is None or end.left or not contained.remove():
+            if time.monotonic() < live.end_at:
+                return Status(seen=Seen.UNKNOWN, text="some of its processes do not die")
+            if claim is not None:
+                claim.send(signal.SIGKILL)
+            killed, left = contained.end(timeout_s=STRAYS_S_MAX)
+        if left:
+            live.end_at = time.monotonic() + STRAYS_AGAIN_S
+            return Status(seen=Seen.UNKNOWN, text="some of its processes do not die")
         self._drop(name)
-        if claim.pid == NEVER:
-            return Status(seen=Seen.CANCELLED, reason="cancelled before it started")
-        if claim.boot != supervisor.boot_id():
-            return Status(seen=Seen.LOST, reason="the machine was restarted while it ran")
-        strays = _end_strays(job)
-        also = f", and {strays} processes it left were ended" if strays else ""
-        return Status(seen=Seen.LOST, reason=f"its supervisor (pid {claim.pid}) was killed{also}")
+        if end is not None:
+            return endings.ended(job, end, claim)
+        return _without_end(job, claim, live, killed)
 
     def _unclaimed(self, name: str, job: JobDir) -> Status:
         """Submitted, and no supervisor has it yet: it is on its way, or it died before and is started again."""
-        if not job.path.is_dir():
-            self._drop(name)
-            return Status(seen=Seen.LOST, reason="the job's directory is gone")
-        with self._lock:
-            lease = job.lease()
-            live = self._live.setdefault(name, _live_of(lease) if lease else _Live(Need()))
+        live = self._live_or_new(name, job)
         waiting = Status(seen=Seen.SUBMITTED, text="waiting for its supervisor")
         code = live.process.poll() if live.process is not None else supervisor.END_AGAIN
         if code is None or time.monotonic() - live.spawned_at < RESPAWN_S:
@@ -304,6 +347,19 @@ class LocalBackend:
         return waiting
 
 
+def _is_readable(fd: int) -> bool:
+    return fd >= 0 and bool(select.select([fd], [], [], 0)[0])
+
+
+def _live_in(job: JobDir, *, started: Stamp | None = None) -> _Live:
+    """As its files say; a job may have spoilt them, which takes no room and keeps no other job from being ended."""
+    lease = job.lease()
+    with contextlib.suppress(ValueError):
+        if lease is not None:
+            return _live_of(lease, started=started)
+    return _Live(Need())
+
+
 def _live_of(lease: Lease, *, started: Stamp | None = None) -> _Live:
     limit = spec_of(lease).resources.time_limit
     live = _Live(need_of(spec_of(lease)), limit_s=None if limit is None else float(parse_duration_s(limit)))
@@ -312,86 +368,21 @@ def _live_of(lease: Lease, *, started: Stamp | None = None) -> _Live:
     return live
 
 
-def start_words(lease: Lease, path: Path, setting: Setting) -> list[bytes]:
-    """What the supervisor is to run, as the words of its start file."""
-    spec = spec_of(lease)
-    words = [f"arg={arg}" for arg in spec.command]
-    words += [f"env={key}={value}" for key, value in environment(lease, setting).items()]
-    words.append(f"cwd={spec.cwd or path / 'work'}")
-    ask = spec.resources
-    if ask.time_limit is not None:
-        words.append(f"limit_s={parse_duration_s(ask.time_limit)}")
-    memory = ask.asked.memory if ask.limits.memory is None else ask.limits.memory
-    words.append(f"data_bytes={parse_bytes(memory) * ask.tasks}")
-    return [os.fsencode(word) for word in words]
-
-
-def environment(lease: Lease, setting: Setting) -> dict[str, str]:
-    inherited = {key: setting.environment[key] for key in INHERITED if key in setting.environment}
-    return {"PATH": PATH_DEFAULT, **inherited, **variables(lease, setting.cluster)}
-
-
-def show_duration(seconds: int) -> str:
-    """10s, 1m30s, 2h: as people write it."""
-    parts = [(seconds // 86_400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
-    return "".join(f"{count}{unit}" for count, unit in parts if count) or "0s"
-
-
-def _running(job: JobDir) -> Status:
-    started = job.started()
-    if started is None:
-        return Status(seen=Seen.SUBMITTED, text="starting")
-    return Status(seen=Seen.RUNNING, ago_us=started.age_us)
-
-
-def _ended(job: JobDir, ended: Exit) -> Status:
-    seen, reason = Seen.FAILED, ended.reason
-    if ended.cause == "cancel":
-        seen, reason = Seen.CANCELLED, "cancelled"
-    elif ended.cause == "time-limit":
-        lease = job.lease()
-        limit = spec_of(lease).resources.time_limit if lease else None
-        reason = f"time limit of {show_duration(parse_duration_s(limit))} reached" if limit else "time limit reached"
-    elif ended.cause == "stopped":
-        reason = "its supervisor was told to end by SIGTERM, not by the agent"
-    elif ended.cause == "exit" and ended.code == 0:
-        seen = Seen.SUCCEEDED
-    elif ended.cause == "exit" and ended.signal is not None:
-        reason = f"killed by {signal_name(ended.signal)}"
-    elif ended.cause == "exit":
-        reason = f"exit code {ended.code}"
-    extra = f"; {ended.reason}" if ended.reason and ended.reason not in reason else ""
-    started = job.started()
-    return Status(
-        seen=seen,
-        reason=reason + extra,
-        exit_code=ended.code,
-        signal=ended.signal,
-        ago_us=ended.at.age_us,
-        began_ago_us=started.age_us if started else None,
-    )
-
-
-def signal_name(number: int) -> str:
-    try:
-        return f"{signal.Signals(number).name} (signal {number})"
-    except ValueError:
-        return f"signal {number}"
-
-
-def _end_strays(job: JobDir) -> int:
-    """KILL until none is seen. Each look finds what the last one's victims had just started."""
-    lease, seen, until = job.lease(), 0, time.monotonic() + STRAYS_S_MAX
-    while (found := job.end_strays(lease)) and time.monotonic() < until:
-        seen = max(seen, found)
-        time.sleep(0.01)
-    return seen
-
-
-def _compiled(directory: Path) -> Path:
-    """The supervisor compiled once: compiling it at each start would be a quarter of the way from spawn to exec."""
-    source = Path(supervisor.__file__)
-    try:
-        return Path(py_compile.compile(str(source), cfile=str(directory / "supervisor.pyc"), doraise=True) or source)
-    except (OSError, py_compile.PyCompileError):
-        return source
+def _without_end(job: JobDir, claim: Claim | None, live: _Live, killed: int) -> Status:
+    """No supervisor wrote how it ended."""
+    also = f", and {killed} processes it left were ended" if killed else ""
+    if claim is not None and claim.pid == NEVER and not killed:
+        return Status(seen=Seen.CANCELLED, reason="cancelled before it started")
+    if live.cancelled_at is not None:
+        return Status(seen=Seen.CANCELLED, reason=f"cancelled; its supervisor did not do it{also}")
+    if live.overdue() == "time-limit":
+        return Status(
+            seen=Seen.FAILED, reason=f"{endings.time_limit_reached(job)}; its supervisor did not see to it{also}"
+        )
+    if not job.path.is_dir():
+        return Status(seen=Seen.LOST, reason=f"the job's directory is gone{also}")
+    if claim is not None and claim.boot != boot_id() and not killed:
+        return Status(seen=Seen.LOST, reason="the machine was restarted while it ran")
+    who = "its supervisor" if claim is None else f"its supervisor (pid {claim.pid})"
+    forged = "; the exit file that is there is not the supervisor's" if os.path.lexists(job.path / "exit") else ""
+    return Status(seen=Seen.LOST, reason=f"{who} was killed{also}{forged}")

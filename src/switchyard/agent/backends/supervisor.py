@@ -1,21 +1,28 @@
 """The process above one local job: claims it, starts it, waits, ends what is left, writes how it ended. Stdlib only.
 
-Run as `python -I -S supervisor.py DIR [FD]`; it must not import the package, since it starts once per job and outlives
-the agent. What the job's directory holds:
+Run as `python -I -S supervisor.py DIR [NOTIFY_FD [SEAL_FD]]`. It starts once per job and outlives the agent, so it must
+not import the package: only confine.py and proctable.py, which lie beside it. What the job's directory holds:
 
     start    what to run: NUL-separated `key=value` words, the last one `end=` (written by the agent)
     claim    `pid start-time boot-id` of the one supervisor that may run it; appears whole, before the command starts;
              pid 0: the agent took it, so that it never starts
-    started  `pid start-time age-clock` of the command's first process
-    exit     `key=value` lines: cause, code, signal, reason, at_ns, boot; appears whole, when every process is gone
+    started  `pid start-time age-clock stdout-inode stderr-inode` of the command's first process and its output
+    exit     `key=value` lines: cause, code, signal, reason, left, at_ns, boot, seal; appears whole, when every process
+             is gone; `left` counts those that did not die
     stdout, stderr, work/
 
-FD gets one byte when the command runs, and closes when the supervisor ends. SIGUSR1 to the supervisor is the agent's
-cancel; SIGTERM ends the job too, but is somebody else's doing and told apart.
+NOTIFY_FD gets `C` after the claim and `R` when the command runs, and closes when the supervisor ends. SEAL_FD holds a
+secret of this attempt: it stays in this process, and is written into the exit file when no process of the job is left
+to read it. So the agent knows an exit file that a job wrote itself. SIGUSR1 to the supervisor is the agent's cancel;
+SIGTERM ends the job too, but is somebody else's doing and told apart.
+
+The supervisor and the job share one control group (`group`, if the agent has one) and one mark (`tag`): a hard limit on
+RLIMIT_RTTIME, so large that it bounds nothing. Every descendant inherits it, whatever becomes of its environment,
+session and parent, and only root can raise it again. By both the agent finds what is left when the supervisor is dead.
 """
 
 # pathlib and contextlib would double the imports of a process that starts once per job.
-# ruff: noqa: PTH104, PTH108, PTH110, PTH123, PTH208, SIM105, S606
+# ruff: noqa: PTH100, PTH104, PTH108, PTH112, PTH120, PTH123, SIM105
 
 from __future__ import annotations
 
@@ -29,6 +36,13 @@ if TYPE_CHECKING:
     import signal
 else:
     import _signal as signal  # the same functions without the enums, which are a quarter of the way from spawn to exec
+if TYPE_CHECKING or __package__:
+    from switchyard.agent.backends.confine import Entry, Refused, execute, protect, set_tag
+    from switchyard.agent.backends.proctable import age_clock_ns, boot_id, descendants, kill_them, start_time, tag
+else:  # as a program: the two lie beside it, and nothing of the standard library may be hidden by them
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    from confine import Entry, Refused, execute, protect, set_tag
+    from proctable import age_clock_ns, boot_id, descendants, kill_them, start_time, tag
 
 GRACE_S = 5.0  # from TERM to KILL: long enough to write a last file, short enough for a user who waits
 KILL_S_MAX = 10.0  # a process that outlives KILL this long hangs in the kernel; we say so and go
@@ -38,8 +52,8 @@ EXIT_BYTES = 4096  # set aside before the start, so that a disk filled by the jo
 NAP_S = 0.01  # between looks at processes that were sent KILL
 LOOK_S = 0.05  # the same for TERM
 END_AGAIN = 75  # EX_TEMPFAIL: nothing was claimed, start me again later
+SEAL_BYTES_MAX = 256
 
-PR_SET_CHILD_SUBREAPER = 36
 ENDINGS: dict[int, str] = {signal.SIGUSR1: "cancel", signal.SIGTERM: "stopped"}
 SIGNALS = {signal.SIGCHLD, signal.SIGALRM, signal.SIGINT, signal.SIGHUP, *ENDINGS}
 
@@ -49,28 +63,38 @@ def main(argv: list[str]) -> int:
     notify = int(argv[2]) if len(argv) > 2 else -1
     if notify >= 0:
         os.set_inheritable(notify, False)
+    seal = read_seal(int(argv[3])) if len(argv) > 3 else ""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     start = read_start()
     try:
-        streams = [os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) for name in ("stdout", "stderr")]
+        streams = [open_stream(name) for name in ("stdout", "stderr")]
         exit_fd = reserve_exit()
         if not claim():
             os.unlink(f"exit.{os.getpid()}")
             return 0  # another supervisor has it
     except OSError:
         return END_AGAIN
-    become_subreaper()
+    tell(notify, b"C")
+    entry = Entry(start[b"group"][0]) if b"group" in start else None
+    protect()
+    set_tag(int(start.get(b"tag", [b"0"])[0]))  # not by way of a float: every bit counts
+    if entry is not None and (trouble := entry.wait()):
+        return write_exit(exit_fd, {"cause": "group", "code": "", "reason": trouble, "left": 0, "seal": seal})
     pid, trouble = spawn(start, streams)
     if trouble:
         code, _, reason = trouble.partition(" ")
         os.waitpid(pid, 0)
         os.write(streams[1], f"switchyard: {reason}\n".encode())
-        return write_exit(exit_fd, {"cause": "start", "code": code, "reason": reason})
-    note_started(pid)
-    if notify >= 0:
-        tell(notify)
+        return write_exit(exit_fd, {"cause": "start", "code": code, "reason": reason, "left": 0, "seal": seal})
+    note_started(pid, streams)
+    tell(notify, b"R")
     limit_s, grace_s = number(start, b"limit_s", 0.0), number(start, b"grace_s", GRACE_S)
-    return write_exit(exit_fd, follow(pid, limit_s=limit_s, grace_s=grace_s))
+    return write_exit(exit_fd, {**follow(pid, limit_s=limit_s, grace_s=grace_s), "seal": seal})
+
+
+def read_seal(fd: int) -> str:
+    with open(fd, "rb") as file:
+        return file.read(SEAL_BYTES_MAX).decode()
 
 
 def read_start() -> dict[bytes, list[bytes]]:
@@ -89,8 +113,28 @@ def number(start: dict[bytes, list[bytes]], key: bytes, otherwise: float) -> flo
     return float(start[key][0]) if key in start else otherwise
 
 
+def open_stream(name: str) -> int:
+    """A plain file with this one name. A pipe would hang us, a link would lead the job's output elsewhere."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(name, flags, 0o600)
+    found = os.fstat(fd)
+    if found.st_mode & 0o170000 != 0o100000 or found.st_nlink != 1:
+        raise OSError(errno.EPERM, "not a plain file", name)
+    os.set_blocking(fd, True)
+    return fd
+
+
+def create(name: str) -> int:
+    """A new file, whatever was there under that name."""
+    try:
+        os.unlink(name)
+    except FileNotFoundError:
+        pass
+    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+
+
 def reserve_exit() -> int:
-    fd = os.open(f"exit.{os.getpid()}", os.O_WRONLY | os.O_CREAT, 0o600)
+    fd = create(f"exit.{os.getpid()}")
     os.posix_fallocate(fd, 0, EXIT_BYTES)
     return fd
 
@@ -109,14 +153,6 @@ def claim() -> bool:
         os.unlink(mine)
     sync_directory()  # else a power cut could forget the claim but not what the command did
     return True
-
-
-def become_subreaper() -> None:
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def spawn(start: dict[bytes, list[bytes]], streams: list[int]) -> tuple[int, str]:
@@ -139,83 +175,21 @@ def spawn(start: dict[bytes, list[bytes]], streams: list[int]) -> tuple[int, str
         return pid, file.read().decode(errors="replace").replace("\n", " ")
 
 
-class Refused(Exception):
-    """The command cannot be started."""
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.reason = reason
-
-
-def execute(start: dict[bytes, list[bytes]], streams: list[int]) -> None:
-    os.setsid()
-    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-    os.dup2(streams[0], 1)
-    os.dup2(streams[1], 2)
-    cwd = start[b"cwd"][0]
+def note_started(pid: int, streams: list[int]) -> None:
+    inodes = " ".join(str(os.fstat(fd).st_ino) for fd in streams)
     try:
-        os.chdir(cwd)
-    except OSError as exc:
-        raise Refused(
-            126, f"cannot enter the working directory {cwd.decode(errors='replace')}: {exc.strerror}"
-        ) from exc
-    set_limits(int(number(start, b"data_bytes", 0)))
-    # A command expects the defaults: Python ignores some signals, and an agent under nohup was told to ignore others.
-    for signo in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(signo, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    env = dict(item.split(b"=", 1) for item in start.get(b"env", []))
-    replace_process(start[b"arg"], env)
-
-
-def set_limits(data_bytes: int) -> None:
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if data_bytes > 0:
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        bound = data_bytes if hard == resource.RLIM_INFINITY else min(data_bytes, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
-
-
-def replace_process(argv: list[bytes], env: dict[bytes, bytes]) -> None:
-    """exec by the job's own PATH, never through a shell. Returns only by raising Refused."""
-    command = argv[0]
-    shown = command.decode(errors="replace")
-    places = [command] if b"/" in command else [place + b"/" + command for place in env[b"PATH"].split(b":") if place]
-    worst = errno.ENOENT
-    for place in places:
-        try:
-            os.execve(place, argv, env)
-        except OSError as exc:
-            if exc.errno not in (errno.ENOENT, errno.ENOTDIR):
-                worst = exc.errno or worst
-                if worst != errno.EACCES:
-                    break
-    if worst == errno.ENOENT and os.path.exists(places[-1]):
-        raise Refused(126, f"cannot run {shown}: the interpreter named in its first line does not exist")
-    if worst == errno.ENOENT:
-        raise Refused(127, f"command not found: {shown}")
-    if worst == errno.EACCES:
-        raise Refused(126, f"not executable: {shown}")
-    if worst == errno.ENOEXEC:
-        raise Refused(126, f"cannot run {shown}: not a program, and no first line such as #!/bin/sh")
-    raise Refused(126, f"cannot run {shown}: {os.strerror(worst)}")
-
-
-def note_started(pid: int) -> None:
-    try:
-        with open("started.new", "w") as file:
-            file.write(f"{pid} {start_time(pid)} {age_clock_ns()}\n")
+        with open(create("started.new"), "w") as file:
+            file.write(f"{pid} {start_time(pid)} {age_clock_ns()} {inodes}\n")
         os.rename("started.new", "started")
     except OSError:
-        pass  # a full disk: the times are then a little off, nothing else
+        pass  # a full disk, or the job was there first: the times are then a little off, nothing else
 
 
-def tell(notify: int) -> None:
+def tell(notify: int, what: bytes) -> None:
+    if notify < 0:
+        return
     try:
-        os.write(notify, b"R")
+        os.write(notify, what)
     except OSError:
         pass  # the agent is gone; the next one reads the files
 
@@ -262,11 +236,9 @@ class Family:
         """KILL to every descendant, those that left the group or session too. Returns how many did not die."""
         until = time.monotonic() + KILL_S_MAX
         while self.reap():
-            left = descendants(os.getpid())
             if time.monotonic() > until:
-                return len(left)
-            for pid, born in left:
-                kill_same(pid, born)
+                return len(descendants(os.getpid()))
+            kill_them(lambda: descendants(os.getpid()), tag(os.getpid()))
             wait_signal(NAP_S)
         return 0
 
@@ -296,6 +268,7 @@ def follow(pid: int, *, limit_s: float, grace_s: float) -> dict[str, object]:
         "code": code if code >= 0 else "",
         "signal": -code if code < 0 else "",
         "reason": f"{stubborn} of its processes did not die" if stubborn else "",
+        "left": stubborn,
     }
 
 
@@ -308,46 +281,22 @@ def wait_signal(timeout_s: float | None) -> int:
     return signal.sigwait(SIGNALS)
 
 
-def descendants(root: int) -> list[tuple[int, str]]:
-    """Everybody under `root`, with the start time that makes a pid an identity."""
-    children: dict[int, list[tuple[int, str]]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (fields := stat_fields(int(name))):
-            children.setdefault(int(fields[1]), []).append((int(name), fields[19]))
-    found: list[tuple[int, str]] = []
-    waiting = [root]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += [pid for pid, _ in below]
-    return found
-
-
-def kill_same(pid: int, born: str) -> None:
-    """KILL the process that was seen, never a later one that got its pid."""
-    try:
-        fd = os.pidfd_open(pid)
-    except OSError:
-        return
-    try:
-        if start_time(pid) == born:
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
-    except OSError:
-        pass  # it has just ended
-    finally:
-        os.close(fd)
-
-
 def write_exit(fd: int, facts: dict[str, object]) -> int:
-    """How it ended, whole or not at all."""
+    """How it ended, whole or not at all. No process of the job is left: what it put into our way stays out of it."""
     facts = {**facts, "at_ns": age_clock_ns(), "boot": boot_id()}
     text = "".join(f"{key}={value}\n" for key, value in facts.items()).encode()
+    name = f"exit.{os.getpid()}"
     for _ in range(EXIT_TRIES_MAX):
         try:
+            if not is_at(fd, name):  # the job moved it away, or put another file there
+                set_aside(name)
+                fd = create(name)
             os.pwrite(fd, text, 0)
             os.ftruncate(fd, len(text))
             os.fsync(fd)
-            os.rename(f"exit.{os.getpid()}", "exit")
+            if os.path.isdir("exit"):
+                set_aside("exit")
+            os.rename(name, "exit")
             sync_directory()
         except FileNotFoundError:
             return 1  # somebody removed the directory: nobody is left to tell
@@ -358,35 +307,27 @@ def write_exit(fd: int, facts: dict[str, object]) -> int:
     return 1
 
 
+def is_at(fd: int, name: str) -> bool:
+    try:
+        found = os.lstat(name)
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(fd)
+    return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+def set_aside(name: str) -> None:
+    """Move a folder out of the way; a file needs no care."""
+    if os.path.isdir(name):
+        os.rename(name, f"aside.{age_clock_ns()}")
+
+
 def sync_directory() -> None:
     fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def stat_fields(pid: int) -> list[str]:
-    """/proc/PID/stat from its third field on: [0] state, [1] parent, [19] start time. Empty: no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].decode().split()
-    except OSError:
-        return []
-
-
-def start_time(pid: int) -> str:
-    fields = stat_fields(pid)
-    return fields[19] if fields else ""
-
-
-def boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
-
-
-def age_clock_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,145 @@
+"""What a supervisor does to itself and to its job before the job's command runs. A part of its program: stdlib only."""
+
+# pathlib and contextlib would double the imports of a process that starts once per job.
+# ruff: noqa: PTH102, PTH110, SIM105, S606
+
+from __future__ import annotations
+
+import errno
+import os
+
+TYPE_CHECKING = False  # as in supervisor.py
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal
+
+ENTER_TRIES_MAX = 5  # an agent may remove an empty group just before we enter it
+PR_SET_DUMPABLE = 4
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Entry:
+    """Moves this process into its control group, on a thread: the kernel may take 20 ms, which other work can use."""
+
+    def __init__(self, group: bytes) -> None:
+        import _thread
+
+        self._group = group
+        self._trouble = ""
+        self._done = _thread.allocate_lock()
+        self._done.acquire()
+        _thread.start_new_thread(self._enter, ())
+
+    def wait(self) -> str:
+        """Why the group could not be entered; empty: it was."""
+        self._done.acquire()
+        return self._trouble
+
+    def _enter(self) -> None:
+        for _ in range(ENTER_TRIES_MAX):
+            try:
+                enter(self._group)
+            except OSError as exc:
+                self._trouble = f"cannot enter the control group {self._group.decode(errors='replace')}: {exc.strerror}"
+            else:
+                self._trouble = ""
+                break
+        self._done.release()
+
+
+def enter(group: bytes) -> None:
+    try:
+        os.mkdir(group)
+    except FileExistsError:
+        pass
+    fd = os.open(group + b"/cgroup.procs", os.O_WRONLY)
+    try:
+        os.write(fd, b"0")
+    finally:
+        os.close(fd)
+
+
+def protect() -> None:
+    """Take in orphans, and let no process of the same account trace this one or read its memory."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    for option, value in ((PR_SET_CHILD_SUBREAPER, 1), (PR_SET_DUMPABLE, 0)):
+        if libc.prctl(option, value, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
+def set_tag(tag: int) -> None:
+    import resource
+
+    if tag:
+        try:
+            resource.setrlimit(resource.RLIMIT_RTTIME, (tag, tag))
+        except (OSError, ValueError):
+            pass  # somebody set a lower limit before: without the mark, group, session and environment remain
+
+
+class Refused(Exception):
+    """The command cannot be started."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+def execute(start: dict[bytes, list[bytes]], streams: list[int]) -> None:
+    os.setsid()
+    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+    os.dup2(streams[0], 1)
+    os.dup2(streams[1], 2)
+    cwd = start[b"cwd"][0]
+    try:
+        os.chdir(cwd)
+    except OSError as exc:
+        raise Refused(
+            126, f"cannot enter the working directory {cwd.decode(errors='replace')}: {exc.strerror}"
+        ) from exc
+    set_limits(int(start.get(b"data_bytes", [b"0"])[0]))
+    # A command expects the defaults: Python ignores some signals, and an agent under nohup was told to ignore others.
+    for signo in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(signo, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    env = dict(item.split(b"=", 1) for item in start.get(b"env", []))
+    replace_process(start[b"arg"], env)
+
+
+def set_limits(data_bytes: int) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if data_bytes > 0:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        bound = data_bytes if hard == resource.RLIM_INFINITY else min(data_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+
+
+def replace_process(argv: list[bytes], env: dict[bytes, bytes]) -> None:
+    """exec by the job's own PATH, never through a shell. Returns only by raising Refused."""
+    command = argv[0]
+    shown = command.decode(errors="replace")
+    places = [command] if b"/" in command else [place + b"/" + command for place in env[b"PATH"].split(b":") if place]
+    worst = errno.ENOENT
+    for place in places:
+        try:
+            os.execve(place, argv, env)
+        except OSError as exc:
+            if exc.errno not in (errno.ENOENT, errno.ENOTDIR):
+                worst = exc.errno or worst
+                if worst != errno.EACCES:
+                    break
+    if worst == errno.ENOENT and os.path.exists(places[-1]):
+        raise Refused(126, f"cannot run {shown}: the interpreter named in its first line does not exist")
+    if worst == errno.ENOENT:
+        raise Refused(127, f"command not found: {shown}")
+    if worst == errno.EACCES:
+        raise Refused(126, f"not executable: {shown}")
+    if worst == errno.ENOEXEC:
+        raise Refused(126, f"cannot run {shown}: not a program, and no first line such as #!/bin/sh")
+    raise Refused(126, f"cannot run {shown}: {os.strerror(worst)}")
