@@ -9,6 +9,6 @@ squeue.py     asks squeue for all jobs at once         cluster.py   what there i
 accounting.py asks sacct, and how far behind it is     per_node.py  the systems of its nodes, by srun
 following.py  follows all jobs, look by look           backend.py   the contract
 
-A job that squeue no longer lists: missing_jobs.py asks, lost_decision.py decides. An end: evidence.py says whether it is
-the job's own, end_checks.py applies that, notes.py reads what the script left, usage_wait.py waits for the usage.
+A job that squeue no longer lists: missing_jobs.py asks, lost_decision.py decides. An end: evidence.py says whether it
+is the job's own, end_checks.py applies that, notes.py reads what the script left, usage_wait.py waits for the usage.
 """

@@ -349,7 +349,7 @@ class SlurmBackend:
         return self._caller.is_remote and said.code == SSH_FAILED and "sbatch:" not in said.err
 
     def _look_for(self, handed: Handed) -> str:
-        """The number of the job with this name, as controller, accounts or its own script say. Empty: nobody knows."""
+        """The number of the job with this name, as controller, its own script or accounts say. Empty: nobody knows."""
         name, now = handed.name, time.monotonic()
         at, native = self._looked.get(name, (float("-inf"), ""))
         if native or now - at < FIND_AGAIN_S:
@@ -357,13 +357,13 @@ class SlurmBackend:
         # Only of the account that it was submitted for: others may call their jobs so, too.
         users = [handed.account] if handed.account else []
         found = [each.native for each in ask_queue(self._caller, users, [name])]
-        if not found and self._cluster.has_accounts:
-            said = self._caller.ask(command.sacct_by_name([name], user=handed.account, days=FIND_DAYS))
-            found = [each.native for each in read_accounts(said, prefix=PREFIX) if each.name == name]
-        if not found:
+        if not found:  # before the accounts, which may be away for hours
             handles = [handle_of(handed.native_of("0", lease), name) for lease in handed.leases()]
             notes = self._files.notes((name, file_of(handle, "started")) for handle in handles)
             found = [note.text.partition(" ")[0] for note in notes.values()]
+        if not found and self._cluster.has_accounts:
+            said = self._caller.ask(command.sacct_by_name([name], user=handed.account, days=FIND_DAYS))
+            found = [each.native for each in read_accounts(said, prefix=PREFIX) if each.name == name]
         native = found[0].partition("_")[0] if found else ""
         self._looked[name] = (now, native)
         if native:
