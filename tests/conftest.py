@@ -26,6 +26,7 @@ DATABASES = ("sqlite", "postgresql")
 LONG = (
     "agent/slurm/test_cluster",
     "agent/slurm/test_doubt",
+    "agent/slurm/test_forgotten",
     "agent/slurm/test_hand_over",
     "agent/slurm/test_lost_state",
     "agent/test_loop",

@@ -258,6 +258,10 @@ class SlurmCluster:
         self.cancel_all()
         for partition in slurm_conf.PARTITIONS:
             self.run("scontrol", "update", f"PartitionName={partition}", "State=UP", check=False)
+        self.open_nodes()
+
+    def open_nodes(self) -> None:
+        """Every node takes jobs again."""
         self.run("scontrol", "update", f"NodeName={','.join(self.spec.node_names)}", "State=RESUME", check=False)
         self.await_nodes()
 

@@ -180,6 +180,10 @@ REPORTS = [
     (R, Seen.UNKNOWN, Answer.STALE, R),
     (R, Seen.SUCCEEDED, Answer.TAKEN, OK),
     (R, Seen.LOST, Answer.TAKEN, BAD),
+    (A, Seen.RETURNED, Answer.TAKEN, P),
+    (S, Seen.RETURNED, Answer.TAKEN, P),
+    (R, Seen.RETURNED, Answer.TAKEN, P),  # its batch system had said too early that it runs
+    (OK, Seen.RETURNED, Answer.STALE, OK),
     (OK, Seen.SUCCEEDED, Answer.STALE, OK),
     (OK, Seen.FAILED, Answer.STALE, OK),
     (OK, Seen.LOST, Answer.STALE, OK),

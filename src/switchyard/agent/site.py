@@ -17,6 +17,7 @@ from switchyard.model.names import Name
 FILE_BYTES_MAX = 1024 * 1024
 Rate = Annotated[float, Meta(ge=0, le=1e9)]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
+Patience = Annotated[float, Meta(gt=0, le=30 * 86_400)]
 Words = Annotated[str, Meta(max_length=4096)]
 FolderName = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^/[^\u0000-\u001f]*(?!\n)$")]
 
@@ -41,6 +42,9 @@ class SlurmSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     # After a submit that may or may not have arrived, and before a job that is nowhere counts as lost: how long the
     # controller must have answered without knowing of it.
     settle_s: Seconds = 10.0
+    # A job that began and that the controller does not know any more is lost when the accounts have provably caught up
+    # and do not know its end; or, if nothing proves that, after this time.
+    accounts_lost_after_s: Patience = 3600.0
     account: Annotated[str, Meta(max_length=128)] = ""  # for jobs that name none
 
     def __post_init__(self) -> None:

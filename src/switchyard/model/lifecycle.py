@@ -139,8 +139,11 @@ def lose(life: Life, reason: str, *, definite: bool, again: bool = False, is_rem
 
 
 def give_back(life: Life, reason: str) -> Step | None:
-    """The cluster returns a lease it has not begun: the job is routed anew."""
-    if life.state not in (State.ASSIGNED, State.SUBMITTED):
+    """The cluster returns a lease it has not begun: the job is routed anew.
+
+    A RUNNING job may come back, too: a batch system says that a job runs before the node has begun it.
+    """
+    if life.state in FINAL or life.state is State.PENDING:
         return None
     if life.cancel_requested:
         return move(life, State.CANCELLED, "cancelled", "cancelled before it began", is_leased=False)

@@ -163,14 +163,15 @@ def test_silence_in_between_starts_the_settle_time_anew(tmp_path: Path, beta: Sl
 def test_accounts_that_hang_are_not_asked_at_every_look(tmp_path: Path, slurm: SlurmBed) -> None:
     clients = Clients(tmp_path, slurm["alpha"])
     backend = backend_of(tmp_path, slurm["alpha"], clients, slurm={"timeout_s": 2.0})
-    native_id = backend.submit(a_lease("sh", "-c", "kill -9 $$"))
-    status_when(backend, native_id, lambda status: status.seen is Seen.FAILED)
+    native_id = backend.submit(a_lease("sleep", "600"))
+    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
     clients.be("squeue", "exit 0\n")
     clients.be("sacct", "exec sleep 600\n")
     for _ in range(5):
         backend.refresh()
     assert clients.calls("sacct") == 1
     assert backend.status([native_id])[native_id].seen is not Seen.LOST
+    slurm["alpha"].cancel_all()
 
 
 def test_who_was_killed_and_forgotten_was_not_to_blame(tmp_path: Path, beta: SlurmCluster, clients: Clients) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from switchyard.agent.backends.slurm.caller import Caller
 from switchyard.agent.backends.slurm.evidence import Signs, Start, Verdict, judge, judge_another, needs_signs, noted
-from switchyard.agent.backends.slurm.notes import read_signs, withdraw
+from switchyard.agent.backends.slurm.notes import Withdrawal, read_signs, withdraw_surely
 from switchyard.agent.backends.slurm.output import NOTES_MAX, Files, RemoteFiles, SharedFiles
 from switchyard.agent.backends.slurm.parse import handle_of
 from switchyard.agent.backends.slurm.states import FORGOTTEN, LAUNCH_SIGNAL, RERUN, RERUN_CODE, TABLE, Facts, status_of
@@ -35,7 +35,7 @@ def left(ended: str | None = None, *, native: str = NATIVE, at_s: int = 100, **m
 
 
 NOTHING, OUTPUT = Signs(), Signs(has_output=True)
-ALONE = left(is_noted=False)  # where Slurm keeps accounts
+ALONE = left(is_noted=False)
 DONE, FAILED_5, KILLED = said("COMPLETED"), said("FAILED", 5), said("FAILED", 0, 9)
 AT_ONCE = said("CANCELLED", started_s=100, ended_s=100)
 AGAIN = said("FAILED", RERUN_CODE)
@@ -81,7 +81,14 @@ ROWS: list[tuple[Facts, Signs, Verdict]] = [
     # Without accounts: its own word.
     (DONE, left("0"), S),
     (FAILED_5, left("5"), S),
-    (said("FAILED", 137), left("137"), S),
+    (DONE, left("code 0"), S),
+    (FAILED_5, left("code 5"), S),
+    (said("FAILED", 137), left("code 137"), S),
+    (said("FAILED", 137), left("signal 9"), N),
+    (KILLED, left("signal 9"), S),
+    (KILLED, left("code 137"), N),
+    (DONE, left("code 5"), N),
+    (said("FAILED", 137), left("137"), N),  # the shell's word for a signal, by an older script
     (KILLED, left("137"), S),
     (said("FAILED", 193), left("193"), S),
     (DONE, left("5"), N),
@@ -92,7 +99,9 @@ ROWS: list[tuple[Facts, Signs, Verdict]] = [
     (said("FAILED", reason="JobLaunchFailure"), left("0"), S),
     (said("FAILED", reason="JobLaunchFailure"), left(), S),
     (said("FAILED", 1), left("cwd", is_noted=False), N),
-    *((DONE, left(text), S) for text in ("²", "9" * 40, "-1", "cwd?")),  # not our script's words
+    *(
+        (DONE, left(text), S) for text in ("²", "9" * 40, "-1", "cwd?", "word 5", "code x", "code  5 ")
+    ),  # not our script's words
     # It began, and still has to write down its end: was that told of it, it would be there.
     (DONE, left(), UNENDED),
     (FAILED_5, left(), UNENDED),
@@ -215,7 +224,7 @@ def test_what_is_told_as_lost_does_not_begin_after_all(files: Files, tmp_path: P
     nowhere = handle_of("25", "yard-b")
     files.make("yard-a", None)
     (tmp_path / "yard-a" / "started.0").write_text("24_0 0 n1\n")
-    assert withdraw(files, [first, second, nowhere]) == {second, nowhere}
+    assert withdraw_surely(files, [first, second, nowhere]) == Withdrawal({second}, {nowhere})
     found = read_signs(files, [first, second])
     assert (found[first].is_withdrawn, found[second]) == (False, Signs(is_withdrawn=True))
     assert judge("24_1", DONE, found[second], is_settled=True) is UNBEGUN
@@ -227,13 +236,13 @@ def test_what_a_job_put_into_the_place_of_a_note_is_a_sign_of_it(tmp_path: Path)
     (tmp_path / "yard-a" / "started").symlink_to("/etc/passwd")
     handle = handle_of("24", "yard-a")
     assert read_signs(files, [handle])[handle] == Signs(start=Start(""))
-    assert withdraw(files, [handle]) == set()
+    assert withdraw_surely(files, [handle]) == Withdrawal()
 
 
 def test_more_files_than_one_line_of_ssh_can_name(files: Files, tmp_path: Path) -> None:
     files.make("yard-a", None)
     handles = [handle_of(f"24_{task}", "yard-a") for task in range(NOTES_MAX + 10)]
-    assert withdraw(files, handles) == set(handles)
+    assert withdraw_surely(files, handles) == Withdrawal(set(handles))
     assert all(signs.is_withdrawn for signs in read_signs(files, handles).values())
 
 

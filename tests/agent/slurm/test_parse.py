@@ -9,6 +9,7 @@ from switchyard.agent.backends.slurm.parse import (
     handle_of,
     job_of,
     read_accounts,
+    read_backlog,
     read_config,
     read_ids,
     read_pairs,
@@ -162,3 +163,10 @@ def test_a_handle_is_number_and_name() -> None:
     assert handle_of("7_3", "yard-x-1-2") == "7_3/yard-x-1-2"
     assert split_handle("7_3/yard-x-1-2") == ("7_3", "yard-x-1-2")
     assert job_of("7_3") == "7"
+
+
+def test_the_backlog_for_the_accounts() -> None:
+    said = "Agent queue size:     3\nAgent count:          0\nDBD Agent queue size: 12\n\nJobs submitted: 0\n"
+    assert read_backlog(said) == 12
+    assert read_backlog("Agent queue size:     0\n") is None
+    assert read_backlog("") is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -11,7 +13,9 @@ from msgspec.structs import replace
 
 from switchyard.agent.backends.slurm.script import script_of
 from switchyard.agent.backends.slurm.states import RERUN_CODE
+from switchyard.model.job import Native
 from tests.agent.builders import a_lease
+from tests.processes import until
 
 SHELLS = [each for each in (["dash"], ["bash", "--posix"], ["busybox", "sh"]) if shutil.which(each[0])]
 NODE = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
@@ -21,16 +25,18 @@ TASK = {**NODE, "SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TAS
 class Node:
     """Runs one script as a node does, as often as it is told to."""
 
-    def __init__(self, shell: list[str], folder: Path, text: str, *, is_noted: bool, is_task: bool = False) -> None:
+    def __init__(
+        self, shell: list[str], folder: Path, text: str, *, is_task: bool = False, options: tuple[str, ...] = ()
+    ) -> None:
         self.folder, self._shell = folder, shell
-        lease = a_lease("sh", "-c", text)
+        lease = a_lease("sh", "-c", text, native=Native(options=[*options]))
         lease = replace(lease, lo=0, hi=9) if is_task else lease
-        self._script = script_of(lease, "yard-x", str(folder), cluster="c", base=0, is_noted=is_noted)
-        self._env = {"PATH": "/usr/bin:/bin", **(TASK if is_task else NODE)}
+        self.script = script_of(lease, "yard-x", str(folder), cluster="c", base=0)
+        self.env = {"PATH": "/usr/bin:/bin", **(TASK if is_task else NODE)}
 
     def start(self, **env: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            self._shell, input=self._script, env={**self._env, **env}, capture_output=True, timeout=30, check=False
+            self._shell, input=self.script, env={**self.env, **env}, capture_output=True, timeout=30, check=False
         )
 
     def note(self, name: str) -> str | None:
@@ -44,34 +50,30 @@ def test_both_usual_shells_are_here() -> None:
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
 @pytest.mark.parametrize("is_task", [False, True])
-@pytest.mark.parametrize("is_noted", [False, True])
-def test_it_begins_once(tmp_path: Path, shell: list[str], is_noted: bool, is_task: bool) -> None:
-    node = Node(shell, tmp_path, "echo ran; exit 5", is_noted=is_noted, is_task=is_task)
+def test_it_begins_once(tmp_path: Path, shell: list[str], is_task: bool) -> None:
+    node = Node(shell, tmp_path, "echo ran; exit 5", is_task=is_task)
     native, task = ("7_3", ".3") if is_task else ("7", "")
     first = node.start()
     assert (first.returncode, first.stdout) == (5, b"ran\n"), first.stderr
-    assert node.note(f"started{task}") == f"{native} 0 n1{' noted' if is_noted else ''}\n"
-    assert node.note(f"exit{task}") == ("5\n" if is_noted else None)
+    assert node.note(f"started{task}") == f"{native} 0 n1 noted\n"
+    assert node.note(f"exit{task}") == "code 5\n"
     second = node.start(SLURM_RESTART_COUNT="1")
     assert (second.returncode, second.stdout) == (RERUN_CODE, b"")
     assert b"does not run twice" in second.stderr
     assert node.note(f"again{task}") == f"{native}\n"
-    assert node.note(f"started{task}") == f"{native} 0 n1{' noted' if is_noted else ''}\n", "the first one's word stays"
+    assert node.note(f"started{task}") == f"{native} 0 n1 noted\n", "the first one's word stays"
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
-@pytest.mark.parametrize("is_noted", [False, True])
-def test_a_disk_without_room_for_the_note_does_not_keep_it_from_running(
-    tmp_path: Path, shell: list[str], is_noted: bool
-) -> None:
+def test_a_disk_without_room_for_the_note_does_not_keep_it_from_running(tmp_path: Path, shell: list[str]) -> None:
     (tmp_path / "started").symlink_to("/dev/full")
-    ended = Node(shell, tmp_path, "echo ran", is_noted=is_noted).start()
+    ended = Node(shell, tmp_path, "echo ran").start()
     assert (ended.returncode, ended.stdout) == (0, b"ran\n"), ended.stderr
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
 def test_an_end_that_finds_no_room_is_told_by_the_file_made_before(tmp_path: Path, shell: list[str]) -> None:
-    node = Node(shell, tmp_path, f"ln -s /dev/full {tmp_path}/exit; exit 5", is_noted=True)
+    node = Node(shell, tmp_path, f"ln -s /dev/full {tmp_path}/exit; exit 5")
     assert node.start().returncode == 5
     assert (tmp_path / "exit").is_file()
     assert node.note("exit") == ""
@@ -80,6 +82,63 @@ def test_an_end_that_finds_no_room_is_told_by_the_file_made_before(tmp_path: Pat
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
 def test_what_was_withdrawn_does_not_begin(tmp_path: Path, shell: list[str]) -> None:
     (tmp_path / "started").write_text("withdrawn\n")
-    ended = Node(shell, tmp_path, "echo ran", is_noted=False).start()
+    ended = Node(shell, tmp_path, "echo ran").start()
     assert (ended.returncode, ended.stdout) == (RERUN_CODE, b"")
     assert (tmp_path / "started").read_text() == "withdrawn\n"
+
+
+SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "KILL", "SEGV", "PIPE", "ALRM", "TERM", "USR1", "XCPU")
+WORDLESS = ("INT", "PIPE")  # no shell says that a command was ended by these
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
+def test_it_notes_a_signal_and_ends_by_it(tmp_path: Path, shell: list[str]) -> None:
+    for name in SIGNALS:
+        number = signal.Signals[f"SIG{name}"].value
+        folder = tmp_path / name
+        folder.mkdir()
+        node = Node(shell, folder, f"echo ran; echo said >&2; ulimit -c 0; kill -{name} $$")
+        ended = node.start()
+        # bash never ends by SIGQUIT itself: there the note alone tells of it.
+        code = 128 + number if (shell[0], name) == ("bash", "QUIT") else -number
+        assert (ended.returncode, ended.stdout, ended.stderr) == (code, b"ran\n", b"said\n"), name
+        assert node.note("exit") == f"signal {number}\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
+def test_a_code_above_128_is_no_signal(tmp_path: Path, shell: list[str]) -> None:
+    for name in sorted({*SIGNALS} - {*WORDLESS}):
+        code = 128 + signal.Signals[f"SIG{name}"].value
+        folder = tmp_path / name
+        folder.mkdir()
+        node = Node(shell, folder, f"exit {code}")
+        assert (node.start().returncode, node.note("exit")) == (code, f"code {code}\n")
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
+def test_a_command_that_ends_in_its_own_way_after_a_signal_to_all_is_waited_for(
+    tmp_path: Path, shell: list[str]
+) -> None:
+    text = f"trap 'echo saved; exit 7' TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done"
+    node = Node(shell, tmp_path, text)
+    with subprocess.Popen(
+        [*shell], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=node.env, start_new_session=True
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(node.script)
+        process.stdin.close()
+        until(lambda: (tmp_path / "ready").exists(), 30, "the command runs")
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(30) == 7
+        assert process.stdout is not None
+        assert process.stdout.read() == b"saved\n"
+    assert node.note("exit") == "code 7\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
+@pytest.mark.parametrize("options", [("--signal=B:USR1@60",), ("--signal", "RB:USR1")])
+def test_the_script_becomes_the_command_for_a_signal_to_the_script_alone(
+    tmp_path: Path, shell: list[str], options: tuple[str, ...]
+) -> None:
+    node = Node(shell, tmp_path, "kill -9 $$", options=options)
+    assert (node.start().returncode, node.note("started"), node.note("exit")) == (-9, "7 0 n1\n", None)

@@ -100,21 +100,6 @@ def test_failures(facts: Facts, code: int | None, signal: int | None, reason: st
     assert (found.reason, found.cause) == (reason, cause)
 
 
-@pytest.mark.parametrize(
-    ("facts", "code", "signal"),
-    [
-        (ended("FAILED", exit_code=128), 128, None),
-        (ended("FAILED", exit_code=137), None, 9),
-        (ended("FAILED", exit_code=128 + 64), None, 64),
-        (ended("FAILED", exit_code=193), 193, None),
-        (ended("FAILED", signal=15), None, 15),
-    ],
-)
-def test_a_shell_that_waited_tells_of_signals_by_codes(facts: Facts, code: int | None, signal: int | None) -> None:
-    found = status_of(facts, now_s=NOW_S, is_shells_word=True)
-    assert (found.seen, found.exit_code, found.signal) == (Seen.FAILED, code, signal)
-
-
 def test_success_with_what_it_used() -> None:
     found = status_of(ended("COMPLETED", memory_bytes_max=4096), now_s=NOW_S)
     assert (found.seen, found.exit_code, found.reason) == (Seen.SUCCEEDED, 0, "")

@@ -104,21 +104,18 @@ def test_a_range_keeps_its_indexes_or_is_moved_down() -> None:
 ODD = {"PLAIN": "x", "ODD": 'it\'s "quoted"\nand ünï $HOME `id` \\', "A-B": "not a shell's name", "EMPTY": ""}
 
 
-def run_script(
-    tmp_path: Path, lease: Any, *, base: int = 0, is_noted: bool = True, **env: str
-) -> subprocess.CompletedProcess[bytes]:
+def run_script(tmp_path: Path, lease: Any, *, base: int = 0, **env: str) -> subprocess.CompletedProcess[bytes]:
     folder = tmp_path / "it's here"
     folder.mkdir(exist_ok=True)
-    script = script_of(lease, marker(lease), str(folder), cluster="alpha", base=base, is_noted=is_noted)
+    script = script_of(lease, marker(lease), str(folder), cluster="alpha", base=base)
     given = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "77", **env}
     return subprocess.run(["/bin/sh"], input=script, env=given, capture_output=True, check=False, cwd=tmp_path)
 
 
-@pytest.mark.parametrize("is_noted", [True, False])
-def test_the_script_passes_arguments_and_environment_as_they_are(tmp_path: Path, is_noted: bool) -> None:
+def test_the_script_passes_arguments_and_environment_as_they_are(tmp_path: Path) -> None:
     args = ["a b", "it's", "ünï\nline", "$HOME", "--", "-x", ""]
     show = 'for a; do printf "<%s>" "$a"; done; printf "|%s|" "$ODD"; pwd'
-    done = run_script(tmp_path, a_lease("sh", "-c", show, "sh", *args, env=ODD), is_noted=is_noted)
+    done = run_script(tmp_path, a_lease("sh", "-c", show, "sh", *args, env=ODD))
     expected = "".join(f"<{arg}>" for arg in args) + f"|{ODD['ODD']}|{tmp_path}/it's here/work\n"
     assert (done.returncode, done.stdout.decode(), done.stderr) == (0, expected, b"")
 
@@ -131,14 +128,22 @@ def test_a_variable_whose_name_no_shell_would_take(tmp_path: Path) -> None:
 def test_the_script_tells_its_end(tmp_path: Path) -> None:
     lease = a_lease("sh", "-c", "exit 7")
     assert run_script(tmp_path, lease).returncode == 7
-    assert (tmp_path / "it's here" / "exit").read_text() == "7\n"
+    assert (tmp_path / "it's here" / "exit").read_text() == "code 7\n"
     assert (tmp_path / "it's here" / "started").read_text() == "77 0  noted\n"
 
 
-@pytest.mark.parametrize(("text", "code"), [("exit 7", 7), ("exit 137", 137), ("kill -9 $$", -9), ("kill -15 $$", -15)])
-def test_the_script_becomes_the_command_and_ends_as_that_does(tmp_path: Path, text: str, code: int) -> None:
-    done = run_script(tmp_path, a_lease("sh", "-c", text), is_noted=False)
-    assert (done.returncode, (tmp_path / "it's here" / "exit").exists()) == (code, False)
+@pytest.mark.parametrize(
+    ("text", "code", "note"),
+    [
+        ("exit 7", 7, "code 7"),
+        ("exit 137", 137, "code 137"),
+        ("kill -9 $$", -9, "signal 9"),
+        ("kill -15 $$", -15, "signal 15"),
+    ],
+)
+def test_the_script_ends_as_the_command_does(tmp_path: Path, text: str, code: int, note: str) -> None:
+    done = run_script(tmp_path, a_lease("sh", "-c", text))
+    assert (done.returncode, (tmp_path / "it's here" / "exit").read_text()) == (code, f"{note}\n")
 
 
 def test_the_script_never_runs_twice(tmp_path: Path) -> None:
@@ -159,8 +164,7 @@ def test_of_many_starts_at_once_one_runs(tmp_path: Path) -> None:
     assert (sorted(codes), (tmp_path / "ledger").read_text()) == ([0] + [96] * 7, "ran\n")
 
 
-@pytest.mark.parametrize("is_noted", [True, False])
-def test_the_shell_does_all_but_the_command_itself(tmp_path: Path, is_noted: bool) -> None:
+def test_the_shell_does_all_but_the_command_itself(tmp_path: Path) -> None:
     """Each program more would be felt by a thousand tasks: here there is none but these."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -170,15 +174,14 @@ def test_the_shell_does_all_but_the_command_itself(tmp_path: Path, is_noted: boo
     for place in places_of(lease, base=10):
         (tmp_path / "it's here" / place).mkdir(parents=True)
     task = {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_JOB_ID": "70"}
-    done = run_script(tmp_path, lease, base=10, is_noted=is_noted, PATH=str(programs), **task)
+    done = run_script(tmp_path, lease, base=10, PATH=str(programs), **task)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert (tmp_path / "it's here" / "exit.9").exists() is is_noted
+    assert (tmp_path / "it's here" / "exit.9").exists()
 
 
-@pytest.mark.parametrize("is_noted", [True, False])
-def test_a_command_that_is_not_there_and_one_with_an_equals_sign(tmp_path: Path, is_noted: bool) -> None:
-    assert run_script(tmp_path, a_lease("no-such-program"), is_noted=is_noted).returncode == 127
-    assert run_script(tmp_path / "it's here", a_lease("A=B"), is_noted=is_noted).returncode == 127
+def test_a_command_that_is_not_there_and_one_with_an_equals_sign(tmp_path: Path) -> None:
+    assert run_script(tmp_path, a_lease("no-such-program")).returncode == 127
+    assert run_script(tmp_path / "it's here", a_lease("A=B")).returncode == 127
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:

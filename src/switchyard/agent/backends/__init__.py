@@ -7,7 +7,8 @@ a journal), forget, close.
 How a call fails: a transient `YardError` (or one raised after doubt, such as a timeout) means "maybe, ask again": the
 agent looks the marker up before it submits again. A `YardError` that is not transient, from submit, is the cluster's
 no: the attempt fails with that reason. Native states nobody has heard of become Seen.UNKNOWN with the text kept; an id
-that the cluster denies is Seen.LOST, never an end that nobody saw.
+that the cluster denies is Seen.LOST, never an end that nobody saw. A job that surely never began, and never can any
+more, is Seen.RETURNED: it goes back to the queue.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from switchyard.model.quote import VALID_S
 from switchyard.model.retry import Cause
 
 REFRESH_S = 3600.0  # where there is nobody to ask
-ENDS = frozenset({Seen.SUCCEEDED, Seen.FAILED, Seen.CANCELLED, Seen.LOST})
+ENDS = frozenset({Seen.SUCCEEDED, Seen.FAILED, Seen.CANCELLED, Seen.LOST, Seen.RETURNED})
 STREAMS = ("stdout", "stderr")
 
 

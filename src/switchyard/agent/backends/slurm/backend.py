@@ -23,14 +23,15 @@ from switchyard.agent.backends import Piece, Quote, Setting, Status
 from switchyard.agent.backends.slurm import command
 from switchyard.agent.backends.slurm.caller import Caller, Said
 from switchyard.agent.backends.slurm.cluster import Cluster
-from switchyard.agent.backends.slurm.following import PREFIX, Following, View, ask_queue
+from switchyard.agent.backends.slurm.following import Following, View
 from switchyard.agent.backends.slurm.handed import Handed, Register, range_of
 from switchyard.agent.backends.slurm.notes import file_of
 from switchyard.agent.backends.slurm.options import refusal
 from switchyard.agent.backends.slurm.output import Files, RemoteFiles, SharedFiles
-from switchyard.agent.backends.slurm.parse import handle_of, read_accounts, read_submitted, split_handle
+from switchyard.agent.backends.slurm.parse import PREFIX, handle_of, read_accounts, read_submitted, split_handle
 from switchyard.agent.backends.slurm.quoting import cost_of, read_problem, read_start
 from switchyard.agent.backends.slurm.script import places_of, script_of
+from switchyard.agent.backends.slurm.squeue import ask_queue
 from switchyard.agent.backends.slurm.states import status_of
 from switchyard.agent.log import line
 from switchyard.agent.need import need_of, room_of, spec_of, total
@@ -40,11 +41,13 @@ from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import Seen
 from switchyard.model.poll import Lease
+from switchyard.model.retry import Cause
 
 RANGE_MAX = 1000  # tasks in one hand-over: a lease has no more
 FIND_DAYS = 8  # how far back the accounts are searched for a name; an intent is never that old
 FIND_AGAIN_S = 1.0  # an answer about a name serves all tasks under it for so long
 QUOTE_S_MAX = 10.0
+ATTEMPTS_MAX = 20  # a job that was handed over so often is not given back once more
 # What scancel says of a job that has no end to be asked for any more.
 OVER = re.compile(r"Invalid job id|already complet|being terminated", re.I)
 # sbatch failed for a reason that says nothing about the job, or nothing sure.
@@ -313,7 +316,6 @@ class SlurmBackend:
             folder,
             cluster=self._setting.cluster,
             base=handed.base,
-            is_noted=not self._cluster.has_accounts,
             login=login,
         )
         native = self._submitted(self._caller.call(self._as(account, words), stdin=script), handed)
@@ -347,7 +349,7 @@ class SlurmBackend:
         return self._caller.is_remote and said.code == SSH_FAILED and "sbatch:" not in said.err
 
     def _look_for(self, handed: Handed) -> str:
-        """The number of the job with this name, as controller, accounts or its own script say. Empty: nobody knows."""
+        """The number of the job with this name, as controller, its own script or accounts say. Empty: nobody knows."""
         name, now = handed.name, time.monotonic()
         at, native = self._looked.get(name, (float("-inf"), ""))
         if native or now - at < FIND_AGAIN_S:
@@ -355,13 +357,13 @@ class SlurmBackend:
         # Only of the account that it was submitted for: others may call their jobs so, too.
         users = [handed.account] if handed.account else []
         found = [each.native for each in ask_queue(self._caller, users, [name])]
-        if not found and self._cluster.has_accounts:
-            said = self._caller.ask(command.sacct_by_name([name], user=handed.account, days=FIND_DAYS))
-            found = [each.native for each in read_accounts(said, prefix=PREFIX) if each.name == name]
-        if not found:
+        if not found:  # before the accounts, which may be away for hours
             handles = [handle_of(handed.native_of("0", lease), name) for lease in handed.leases()]
             notes = self._files.notes((name, file_of(handle, "started")) for handle in handles)
             found = [note.text.partition(" ")[0] for note in notes.values()]
+        if not found and self._cluster.has_accounts:
+            said = self._caller.ask(command.sacct_by_name([name], user=handed.account, days=FIND_DAYS))
+            found = [each.native for each in read_accounts(said, prefix=PREFIX) if each.name == name]
         native = found[0].partition("_")[0] if found else ""
         self._looked[name] = (now, native)
         if native:
@@ -372,12 +374,19 @@ class SlurmBackend:
         is_ours = handle in self._cancelled
         facts = view.facts.get(handle)
         if handle in view.doubted and not (is_ours and facts and facts.state == "CANCELLED"):
-            return view.doubted[handle]
+            return self._bounded(handle, view.doubted[handle])
         if facts is not None:
-            is_shells_word = not self._cluster.has_accounts  # see script.py
-            return status_of(facts, now_s=now_s, is_cancel_asked=is_ours, is_shells_word=is_shells_word)
-        if handle in view.lost:
-            return Status(seen=Seen.LOST, reason=view.lost[handle])
+            return status_of(facts, now_s=now_s, is_cancel_asked=is_ours)
+        if handle in view.missing:
+            return self._bounded(handle, view.missing[handle])
         if not split_handle(handle)[1]:
             return Status(seen=Seen.LOST, reason="no job of this cluster is called so")
         return Status(seen=Seen.SUBMITTED, text=view.silence or "handed over")
+
+    def _bounded(self, handle: str, status: Status) -> Status:
+        """A job that the cluster forgets before it begins goes back to the queue, but not for ever."""
+        handed = self._register.get(split_handle(handle)[1])
+        if status.seen is not Seen.RETURNED or handed is None or handed.lease.attempt < ATTEMPTS_MAX:
+            return status
+        reason = f"{status.reason}; it was handed over {handed.lease.attempt} times"
+        return Status(seen=Seen.FAILED, text=status.text, reason=reason, cause=Cause.CLUSTER)

@@ -18,7 +18,7 @@ from switchyard.errors import Unavailable
 OUTPUT_BYTES_MAX = 256 * 2**20  # a queue of a million rows
 ERROR_BYTES_MAX = 4096
 KILL_S = 2.0
-PROGRAMS = frozenset({"sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo", "srun"})
+PROGRAMS = frozenset({"sbatch", "squeue", "sacct", "scancel", "scontrol", "sdiag", "sinfo", "srun"})
 INHERITED = (
     "PATH",
     "HOME",

@@ -114,6 +114,11 @@ def sacct_by_name(names: Iterable[str], *, user: str, days: int) -> list[str]:
     return ["sacct", "-nP", whose, f"--name={','.join(names)}", since, "-o", ",".join(ACCOUNT_FIELDS)]
 
 
+def sdiag() -> list[str]:
+    """How many messages slurmctld has for slurmdbd, among much else."""
+    return ["sdiag"]
+
+
 def scancel(natives: Iterable[str]) -> list[str]:
     """Tasks of one array are one word: `7_[0-99]`, for which Slurm is asked once."""
     tasks: dict[str, list[int]] = {}

@@ -21,6 +21,7 @@ an end that speaks of the command is believed only with a sign, in the attempt's
 | CANCELLED as soon as it had a node | a start before that, and no end | UNENDED |
 
 What a node has written may be seen here later than what the controller says: UNBEGUN and UNENDED are WAIT at first.
+An UNBEGUN job is given back to the queue; an UNENDED one is lost.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Signs:
     """What an attempt left in its folder."""
 
     start: Start | None = None
-    ended: str | None = None  # the shell's word for how the command ended; empty: it could not be written
+    ended: str | None = None  # `code 5` or `signal 9`: how the command ended; empty: it could not be written
     ended_s: int | None = None
     refused: str = ""  # the number under which it was started once more, and did not run
     has_output: bool = False  # its node opened the files for it
@@ -86,7 +87,12 @@ class Signs:
         """Exit code and signal, where it wrote them down."""
         if self.ended == UNPLACED:
             return UNPLACED_CODE, 0
-        return read_shells_word(int(self.ended)) if self.ended and SMALL.fullmatch(self.ended) else None
+        word, _, number = (self.ended or "").rpartition(" ")
+        if not SMALL.fullmatch(number):
+            return None
+        if word in ("code", "signal"):
+            return (int(number), 0) if word == "code" else (0, int(number))
+        return read_shells_word(int(number)) if not word else None  # by a script that knew only the shell's word
 
     @property
     def has_own_end(self) -> bool:
@@ -196,5 +202,4 @@ def noted(facts: Facts, signs: Signs) -> Facts | None:
 
 
 def _ending(facts: Facts) -> tuple[int, int]:
-    """A script that notes its end is a shell that waits: it tells of a signal by its code."""
-    return (0, facts.signal) if facts.signal else read_shells_word(facts.exit_code)
+    return (0, facts.signal) if facts.signal else (facts.exit_code, 0)

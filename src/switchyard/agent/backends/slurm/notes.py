@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
+from dataclasses import dataclass
 
 from switchyard.agent.backends import STREAMS
 from switchyard.agent.backends.slurm.evidence import WITHDRAWN, Signs, Start
@@ -21,13 +22,35 @@ def read_signs(files: Files, handles: Collection[str], *, again: Collection[str]
     return {handle: _signs(handle, notes) for handle in handles}
 
 
-def withdraw(files: Files, handles: Collection[str]) -> set[str]:
-    """Let these not begin any more; those of them that had not. None, if nobody can do that now."""
-    places = {(split_handle(handle)[1], file_of(handle, "started")): handle for handle in handles}
+def try_read_signs(files: Files, handles: Collection[str], *, again: Collection[str] = ()) -> dict[str, Signs] | None:
+    """As `read_signs`. None: they cannot be read now."""
     try:
-        return {places[place] for place in files.claim(places, WITHDRAWN)}
+        return read_signs(files, handles, again=again)
     except YardError:
-        return set()
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """Which jobs can never begin any more, and which nobody can keep from it. The others have begun, or wait."""
+
+    withdrawn: Set[str] = frozenset()
+    failed: Set[str] = frozenset()  # on a disk that is full, or without their folder
+
+
+def withdraw_surely(files: Files, handles: Collection[str]) -> Withdrawal:
+    """Claim the start of these jobs, so that they cannot begin, and read back that it is claimed."""
+    if not handles:
+        return Withdrawal()
+    try:
+        files.claim([(split_handle(handle)[1], file_of(handle, "started")) for handle in handles], WITHDRAWN)
+        signs = read_signs(files, handles)
+    except YardError:
+        return Withdrawal()
+    return Withdrawal(
+        {handle for handle in handles if signs[handle].is_withdrawn},
+        {handle for handle in handles if not signs[handle].is_withdrawn and not signs[handle].is_any},
+    )
 
 
 def file_of(handle: str, file: str) -> str:

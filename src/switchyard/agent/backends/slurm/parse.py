@@ -16,11 +16,13 @@ QUEUE_FIELDS = (
     *("RestartCnt", "UserName", "Reason"),
 )
 ACCOUNT_FIELDS = ("jobid", "jobname", "state", "exitcode", "start", "end", "nodelist", "maxrss")
+PREFIX = "yard-"  # how the names of all our jobs begin
 TASKS_MAX = 100_000  # of one array in one row; Slurm itself allows four million
 
 _ID = re.compile(r"([0-9]+)(?:_(?:([0-9]+)|\[([0-9,\-:]+)(?:%[0-9]+)?\]))?(?:\+[0-9]+)?\Z")
 _SUBMITTED = re.compile(r"([0-9]+)(?:;[^\s;]+)?\Z")
 _SIZE = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+_BACKLOG = re.compile(r"^DBD Agent queue size:\s*([0-9]+)\s*$", re.M)
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_:]*)=")
 
 
@@ -161,6 +163,12 @@ def read_config(text: str) -> dict[str, str]:
     """`scontrol show config`: a name and a value a line."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
     return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def read_backlog(text: str) -> int | None:
+    """How many messages slurmctld has for slurmdbd, in what sdiag prints. None: it does not say."""
+    found = _BACKLOG.search(text)
+    return int(found[1]) if found else None
 
 
 def _indexes(part: str) -> range | list[int]:

@@ -7,14 +7,20 @@ the native id, how often Slurm had started it before, the node, and whether an `
 index after them. The shell does all but the command itself, and opens each file once: a thousand tasks feel each
 program more, and ext4 takes a file that is opened anew, to be written over, to the disk at once.
 
-In the end the shell becomes the command, so that Slurm sees itself how that ends: by a code or by a signal. Not where
-nobody keeps accounts: there the shell waits for it and writes down in `exit` what it knows, a code above 128 for a
-signal, for an agent that comes back after the controller has forgotten the job. Every script writes there that it could
-not enter the command's working directory.
+The shell waits for the command, writes `code 5` or `signal 9` into `exit`, and then ends in the same way itself. So the
+end is known when the controller has forgotten the job and the accounts do not know it yet, and Slurm sees the same
+end. A shell tells of a signal by a code above 128, which a command may use, too; but it also says so on its own stderr,
+which therefore goes into `ending`. Of SIGINT and SIGPIPE no shell speaks: 130 and 141 always count as these signals.
+Signals that Slurm sends to all processes of the job do not end the shell, so that the command can end in its own way.
+
+A job with `--signal=B:…` is the exception: Slurm sends that signal to the script alone, and a shell that waits cannot
+pass it on. There the shell becomes the command, and leaves no `exit`. Every script writes into `exit` that it could not
+enter the command's working directory.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from shlex import quote
 
@@ -22,9 +28,11 @@ from switchyard.agent.backends.slurm.evidence import NOTES_END
 from switchyard.agent.backends.slurm.states import RERUN_CODE, UNPLACED, UNPLACED_CODE
 from switchyard.agent.environment import variables
 from switchyard.agent.need import spec_of
+from switchyard.model.job import JobSpec
 from switchyard.model.poll import Lease
 
 OWN = ("SWITCHYARD_FENCE", "SWITCHYARD_ARRAY_INDEX", "SLURM_ARRAY_TASK_ID")
+SIGNAL_ALONE = re.compile(r"--signal[= ]R?B")  # `B:USR1@60`, `RB:USR1@60`
 NICE = ("nice", "-n", "0", "--")
 FRAME = """\
 #!/bin/sh
@@ -47,15 +55,30 @@ set +C
 {place}
 {run}
 """
-ALONE = "exec env -- {environment} {command}"
+BECOME = "exec env -- {environment} {command}"
 # Made before the command runs: a disk that is full at its end has no place for a new file, and an empty one says that.
 RESERVE = """\
 {{ true >"$folder/ending$task"; }} 2>/dev/null && noted=' {word}'
 """
-NOTED = """\
-env -- {environment} {command}
+NOTE = """\
+trap : HUP INT QUIT USR1 USR2 ALRM TERM XCPU
+exec 9>&2
+if [ "$noted" ]; then exec 2>>"$folder/ending$task"; fi
+(exec env -- {environment} {command} 2>&9 9>&-)
 code=$?
-note exit "$code" || mv "$folder/ending$task" "$folder/exit$task"
+exec 2>&9 9>&-
+trap - HUP INT QUIT USR1 USR2 ALRM TERM XCPU
+end="code $code"
+if [ "$code" -gt 128 ] && {{ [ "$code" = 130 ] || [ "$code" = 141 ] || [ -s "$folder/ending$task" ]; }}
+then
+    end="signal $((code - 128))"
+fi
+note exit "$end" || mv "$folder/ending$task" "$folder/exit$task"
+if [ "$end" != "code $code" ]
+then
+    ulimit -c 0
+    kill -"$((code - 128))" $$
+fi
 exit "$code\""""
 
 
@@ -66,14 +89,11 @@ def script_of(
     *,
     cluster: str,
     base: int,
-    is_noted: bool,
     login: Mapping[str, str] | None = None,
 ) -> bytes:
-    """`lease` is a job's, or a whole range's; `base` is the index of the native task 0. `login`: of another account.
-
-    `is_noted`: it writes down how it ended.
-    """
+    """`lease` is a job's, or a whole range's; `base` is the index of the native task 0. `login`: of another account."""
     spec = spec_of(lease)
+    is_noted = not _is_signalled_alone(spec)
     words = [
         f"{key}={value}" for key, value in {**(login or {}), **variables(lease, cluster)}.items() if key not in OWN
     ]
@@ -92,7 +112,7 @@ def script_of(
         rerun=RERUN_CODE,
         reserve=RESERVE.format(word=NOTES_END) if is_noted else "",
         place=place,
-        run=(NOTED if is_noted else ALONE).format(
+        run=(NOTE if is_noted else BECOME).format(
             environment=" ".join(environment),
             # A first word with a `=` would be one more variable to env; nice knows no such thing.
             command=" ".join(map(quote, [*(NICE if "=" in spec.command[0] else []), *spec.command])),
@@ -114,3 +134,9 @@ def _enter(place: str) -> str:
     """Our own places are there, made by the agent; if not, they are made now."""
     make = f" 2>/dev/null || {{ mkdir -p {place} && cd {place}; }}" if place.startswith('"$folder') else ""
     return f"cd {place}{make} || {{ note exit {UNPLACED}; exit {UNPLACED_CODE}; }}"
+
+
+def _is_signalled_alone(spec: JobSpec) -> bool:
+    """Does the job ask sbatch for a signal that goes to its script alone?"""
+    words = " ".join(spec.native.options if spec.native else [])
+    return bool(SIGNAL_ALONE.search(words))

@@ -7,7 +7,7 @@ UNKNOWN and is told as it is: it is neither a success nor a failure until somebo
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from switchyard.agent.backends import Status
 from switchyard.model.job import Usage
@@ -104,11 +104,8 @@ class Facts:
         return max(0, self.ended_s - self.started_s)
 
 
-def status_of(facts: Facts, *, now_s: float, is_cancel_asked: bool = False, is_shells_word: bool = False) -> Status:
-    """What the agent is to make of it. `is_shells_word`: the exit code is of a shell that waited for the command."""
-    if is_shells_word and not facts.signal:
-        code, number = read_shells_word(facts.exit_code)
-        facts = replace(facts, exit_code=code, signal=number)
+def status_of(facts: Facts, *, now_s: float, is_cancel_asked: bool = False) -> Status:
+    """What the agent is to make of it."""
     seen = TABLE.get(facts.state)
     if seen is None:
         return Status(seen=Seen.UNKNOWN, text=facts.state)

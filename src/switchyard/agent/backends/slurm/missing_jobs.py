@@ -1,0 +1,166 @@
+"""Follows the jobs that squeue no longer lists: asks the accounts and the jobs' folders, then decides.
+
+The decision itself is in lost_decision.py. A job that never began is withdrawn before it is given back: the agent
+claims its start, so that a node which launches it late after all finds it taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from switchyard.agent.backends import Status
+from switchyard.agent.backends.slurm.accounting import Accounting
+from switchyard.agent.backends.slurm.evidence import Signs, noted
+from switchyard.agent.backends.slurm.lost_decision import Accounts, Decision, End, MissingJob, decide
+from switchyard.agent.backends.slurm.notes import try_read_signs, withdraw_surely
+from switchyard.agent.backends.slurm.output import Files
+from switchyard.agent.backends.slurm.parse import split_handle
+from switchyard.agent.backends.slurm.states import FORGOTTEN, Facts
+from switchyard.agent.site import SlurmSite
+from switchyard.model.lifecycle import Seen
+from switchyard.model.retry import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What became of missing jobs: their ends, or that they are lost or given back. The others wait."""
+
+    ends: dict[str, Facts]
+    statuses: dict[str, Status]
+
+
+class MissingJobs:
+    """Used by one thread."""
+
+    def __init__(
+        self,
+        accounting: Accounting,
+        files: Files,
+        site: SlurmSite,
+        *,
+        has_accounts: Callable[[], bool],
+        cancelled: Container[str],
+    ) -> None:
+        """`cancelled`: the jobs whose end we asked for."""
+        self._accounting = accounting
+        self._files = files
+        self._site = site
+        self._has_accounts = has_accounts
+        self._cancelled = cancelled
+        self._since: dict[str, float] = {}  # missing jobs → the first look at which the controller denied them
+        self._concluded: dict[str, Status] = {}  # of jobs that are withdrawn: they are not withdrawn at each look
+
+    def clear(self) -> None:
+        """Start anew: the controller gave no answer, so nobody knows which jobs it would have listed."""
+        self._since.clear()
+
+    def resolve(self, missing: Collection[str], look_at: float, *, array_names: Container[str]) -> Resolved:
+        """`look_at`: when squeue was asked; `array_names`: names of which squeue lists some job."""
+        self._since = {handle: self._since.get(handle, look_at) for handle in missing}
+        self._concluded = {handle: status for handle, status in self._concluded.items() if handle in missing}
+        signs = try_read_signs(self._files, missing)
+        ends = self._ends_by_notes(missing, signs or {})
+        unknown = [handle for handle in missing if handle not in ends]
+        if unknown and self._has_accounts():
+            self._accounting.ask_for_missing(unknown)
+            told = {handle: facts for handle in unknown if (facts := self._accounting.end_of(handle))}
+            ends |= told
+        ends |= self._cancelled_while_waiting([handle for handle in unknown if handle not in ends], signs or {})
+        decisions = {
+            handle: self._decide(handle, ends.get(handle), signs, look_at, array_names=array_names)
+            for handle in missing
+        }
+        ends |= {
+            handle: replace(facts, reason=FORGOTTEN)
+            for handle in unknown
+            if handle not in ends
+            and decisions[handle] is Decision.END
+            and signs
+            and (facts := noted(Facts(state=""), signs[handle]))
+        }
+        return Resolved(ends, self._conclude(decisions, signs or {}))
+
+    def _ends_by_notes(self, missing: Iterable[str], signs: Mapping[str, Signs]) -> dict[str, Facts]:
+        """Return the ends that the jobs' scripts noted, except kills: by whom and why, the accounts may know."""
+        ends: dict[str, Facts] = {}
+        for handle in missing:
+            facts = noted(Facts(state=""), signs[handle]) if handle in signs else None
+            if facts is not None and facts.is_by_force and handle in self._cancelled:
+                facts = replace(facts, state="CANCELLED")
+            if facts is not None and (not facts.is_by_force or facts.state == "CANCELLED"):
+                ends[handle] = facts
+        return ends
+
+    def _cancelled_while_waiting(self, handles: Iterable[str], signs: Mapping[str, Signs]) -> dict[str, Facts]:
+        """Return the tasks that we cancelled before they began: of those Slurm keeps nothing, so no end will come."""
+        tasks = {
+            handle
+            for handle in handles
+            if "_" in split_handle(handle)[0]
+            and handle in self._cancelled
+            and handle in signs
+            and not signs[handle].is_any
+        }
+        return dict.fromkeys(withdraw_surely(self._files, tasks).withdrawn, Facts(state="CANCELLED"))
+
+    def _decide(
+        self,
+        handle: str,
+        end: Facts | None,
+        signs: Mapping[str, Signs] | None,
+        look_at: float,
+        *,
+        array_names: Container[str],
+    ) -> Decision:
+        since = self._since[handle]
+        left = signs[handle] if signs is not None else None
+        known = End.KNOWN if end else End.KILLED if left is not None and left.ending is not None else End.UNKNOWN
+        job = MissingJob(
+            end=known,
+            is_denied=look_at - since >= self._site.settle_s,
+            has_begun=left.is_any if left is not None else None,
+            is_array_known=split_handle(handle)[1] in array_names,
+        )
+        return decide(
+            job, self._accounts_of(handle, since), is_overdue=look_at - since >= self._site.accounts_lost_after_s
+        )
+
+    def _accounts_of(self, handle: str, since: float) -> Accounts:
+        if not self._has_accounts():
+            return Accounts.NONE
+        return Accounts.CAUGHT_UP if self._accounting.has_caught_up(handle, since) else Accounts.BEHIND
+
+    def _conclude(self, decisions: Mapping[str, Decision], signs: Mapping[str, Signs]) -> dict[str, Status]:
+        """Return the jobs that are lost or given back. Those that never began are withdrawn first.
+
+        A job that begins just now waits; a job that nobody can withdraw is lost.
+        """
+        over = {handle for handle, decision in decisions.items() if decision in (Decision.LOST, Decision.GIVE_BACK)}
+        unbegun = {handle for handle in over if not signs[handle].is_any}
+        outcome = withdraw_surely(self._files, unbegun - self._concluded.keys())
+        for handle in outcome.withdrawn | outcome.failed:
+            is_returned = decisions[handle] is Decision.GIVE_BACK and handle in outcome.withdrawn
+            is_cancelled = decisions[handle] is Decision.LOST
+            self._concluded[handle] = (
+                given_back(_unbegun(handle)) if is_returned else _lost_unbegun(handle, is_cancelled)
+            )
+        begun = {handle: Status(seen=Seen.LOST, reason=_begun(handle)) for handle in over - unbegun}
+        return {handle: self._concluded[handle] for handle in unbegun if handle in self._concluded} | begun
+
+
+def given_back(reason: str, *, text: str = "") -> Status:
+    return Status(seen=Seen.RETURNED, text=text, reason=reason, cause=Cause.CLUSTER)
+
+
+def _lost_unbegun(handle: str, is_array_known: bool) -> Status:
+    perhaps = "; it knows others of its array: was it cancelled there?" if is_array_known else ""
+    return Status(seen=Seen.LOST, reason=_unbegun(handle) + perhaps)
+
+
+def _unbegun(handle: str) -> str:
+    return f"the cluster does not know job {split_handle(handle)[0]} any more, and it left no sign that it began"
+
+
+def _begun(handle: str) -> str:
+    return f"the cluster does not know job {split_handle(handle)[0]} any more; it began, and left no word of its end"
