@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from switchyard.model.job import State
+from tests.acceptance.crowd import CROWD, most_at_once, open_gate_at
 from tests.acceptance.scripted import ScriptedAgent
 from tests.acceptance.stage import END_S, SOON_S, Stage, staged
 from tests.processes import until
@@ -20,7 +21,6 @@ CONFIG, PLUGIN = "workflow-execution-config", "plugin-override"
 NAMES = "quality_of_service: {tierExecutionValues: {HIGH: {queueingBudget: 1s}}}\n"
 NODES = {"nodes": 1, "each": {"core": 16, "memory": "8GiB"}}
 # Each job says when it comes and when it goes, and stays until there is no doubt that others could have come too.
-CROWD = 'echo + >> "$CROWD"; sleep 0.3; echo - >> "$CROWD"'
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +93,6 @@ def test_the_job_comes_before_the_rules_field_by_field(stage: Stage, project: st
     assert "project" in said
 
 
-def most_at_once(file: Path) -> int:
-    most = now = 0
-    for sign in file.read_text().split():
-        now += 1 if sign == "+" else -1
-        most = max(most, now)
-    return most
-
-
 @pytest.mark.parametrize("what", ["array", "workflow"])
 def test_max_parallelism_bounds_an_array_and_a_workflow(stage: Stage, project: str, what: str) -> None:
     rule(stage.url, CONFIG, {"max_parallelism": 2}, project=project)
@@ -110,6 +102,7 @@ def test_max_parallelism_bounds_an_array_and_a_workflow(stage: Stage, project: s
         jobs = [stage.submit("sh", "-c", CROWD, array="0-5", **fields)]
     else:
         jobs = [stage.submit("sh", "-c", CROWD, workflow="flow", **fields) for _ in range(6)]
+    open_gate_at(file, 2)
     for job in jobs:
         assert stage.ended(job)["state"] == State.SUCCEEDED
     assert most_at_once(file) == 2
@@ -136,6 +129,7 @@ def test_the_bound_of_a_workflow_holds_across_servers_and_clusters(tmp_path: Pat
             states = {job["state"] for job in call("GET", f"{one.url}/v1/jobs?limit=50").json["items"]}
             return states == {"SUCCEEDED"}
 
+        open_gate_at(file, 3)
         until(are_over, 2 * END_S, "all jobs have succeeded")
     assert most_at_once(file) == 3
     assert file.read_text().count("+") == len(ids)

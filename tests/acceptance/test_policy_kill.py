@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.acceptance.crowd import CROWD, begun, most_at_once, open_gate_at
 from tests.acceptance.stage import END_S
 from tests.processes import until
 from tests.programs import call, start_agent, start_server
@@ -13,7 +14,6 @@ from tests.services import Postgres
 CONFIG = "workflow-execution-config"
 SCOPE = "project=default&domain=development&workflow=flow"
 NODES = {"nodes": 1, "each": {"core": 16, "memory": "8GiB"}}
-CROWD = 'echo + >> "$CROWD"; sleep 0.3; echo - >> "$CROWD"'
 BOUND, TASKS, JOBS = 3, 8, 16
 
 
@@ -31,6 +31,7 @@ def test_the_bound_holds_while_a_server_and_an_agent_are_killed(tmp_path: Path, 
         job: dict[str, Any] = {"spec": {"command": ["sh", "-c", CROWD], "env": {"CROWD": str(file)}}}
         jobs = [{**job, "workflow": "flow"}] * JOBS + [{**job, "workflow": "flow", "array": f"0-{TASKS - 1}"}]
         assert call("POST", f"{two.url}/v1/jobs/bulk", {"jobs": jobs}).status == 201
+        open_gate_at(file, BOUND)
         until(lambda: begun(file) >= 4, END_S, "some have begun")
         one.kill()
         until(lambda: begun(file) >= 8, END_S, "others begin without that server")
@@ -44,12 +45,3 @@ def test_the_bound_holds_while_a_server_and_an_agent_are_killed(tmp_path: Path, 
         until(are_over, 3 * END_S, "all jobs have succeeded")
     assert begun(file) == JOBS + TASKS
     assert most_at_once(file) == BOUND
-
-
-def begun(file: Path) -> int:
-    return file.read_text().count("+")
-
-
-def most_at_once(file: Path) -> int:
-    signs = [1 if sign == "+" else -1 for sign in file.read_text().split()]
-    return max(sum(signs[: place + 1]) for place in range(len(signs)))
