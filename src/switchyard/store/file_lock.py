@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 import sqlalchemy as sa
 
 from switchyard.errors import Conflict, Unavailable
+from switchyard.store.clock import wall_us
 from switchyard.store.database import Database
 
 # SQLite locks bytes at 2^30 (https://www.sqlite.org/fileformat2.html#the_lock_byte_page) and its files end below 2^48.
@@ -44,7 +45,7 @@ def locked(database: Database, who: str, *, next_step: str) -> Iterator[None]:
     file = sqlite_file(database.url)
     fd = _lock(file, next_step)
     note = _note_of(file)
-    since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    since = datetime.fromtimestamp(wall_us() / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     with suppress(OSError):  # a full disk: the lock holds all the same
         note.write_text(f"{who}, process {os.getpid()} on {socket.gethostname()}, since {since}", encoding="utf-8")
     try:
