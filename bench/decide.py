@@ -24,6 +24,7 @@ from tests.programs import call
 from bench import bed
 from bench.submit import SLICE_S, SLICES, wrk
 from bench.table import Table
+from switchyard.model.cluster import POLLS
 from switchyard.model.graph import Graph
 from switchyard.model.graph.read import compile_graph
 from switchyard.model.job import JobRequest
@@ -31,13 +32,13 @@ from switchyard.model.scope import RANK, Key, level_of
 from switchyard.route.route import plan
 from switchyard.server.app import build
 from switchyard.server.config import read_config
-from switchyard.server.settings import Settings
+from switchyard.server.settings import Pace, Settings
 from switchyard.server.yard import Yard
 from switchyard.service.access.users import first_start
-from switchyard.service.clock import now_us
 from switchyard.service.cluster.layout import settle_file
 from switchyard.service.rights import local_admin
 from switchyard.service.submit.bounds import encode_bounds
+from switchyard.store.clock import wall_us
 from switchyard.store.database import Database, upgrade
 from switchyard.store.events import counter_take
 from switchyard.store.schema import agents, attributes, clusters, projects
@@ -47,7 +48,7 @@ PROJECTS, DOMAINS = 100, ("development", "staging", "production")
 DECISIONS = 10_000
 CHANGES = 5
 CLIENTS = 64
-AHEAD_US = 3_600_000_000  # the agents were last seen an hour from now: none falls silent while it is measured
+SILENT_AFTER_S = 3600.0  # no agent speaks, and none falls silent while it is measured
 TASK, POOL, CONFIG = "task-resource-attribute", "cluster-assignment", "workflow-execution-config"
 
 
@@ -70,9 +71,9 @@ def _in_process(folder: Path) -> Table:
     )
     folder.mkdir(parents=True)
     url = f"sqlite:///{folder / 'yard.db'}"
-    _fill(url, many=True)
+    _fill(url, many=True, backend="fake")
     config = read_config(_config(), where="bench")
-    yard = build(Settings(folder, ("127.0.0.1", 1), url, config=config))
+    yard = build(Settings(folder, ("127.0.0.1", 1), url, config=config, pace=Pace(silent_after_s=SILENT_AFTER_S)))
     yard.context.committer.start()
     try:
         first_start(yard.context, is_open=True)
@@ -185,7 +186,7 @@ def _side(stack: ExitStack, folder: Path, kind: str, name: str) -> _Side:
     place = folder / name
     place.mkdir(parents=True)
     url = stack.enter_context(bed.database(kind)) or f"sqlite:///{place / 'yard.db'}"
-    _fill(url, many=name == "all")
+    _fill(url, many=name == "all", backend=POLLS)  # who only polls is never silent
     extra: list[str] = []
     if name == "all":
         (place / "yard.yaml").write_text(_config())
@@ -210,7 +211,7 @@ def _script(path: Path, bodies: list[dict[str, object]]) -> Path:
 # --- what there is
 
 
-def _fill(url: str, *, many: bool) -> None:
+def _fill(url: str, *, many: bool, backend: str) -> None:
     """Straight into the tables: to register ten thousand clusters one by one is another measurement."""
     chance = random.Random(6)
     graphs = _classes(chance)
@@ -218,11 +219,11 @@ def _fill(url: str, *, many: bool) -> None:
     with closing(Database(url)) as database:
         upgrade(database)
         with database.write() as tx:
-            at_us = now_us()
+            at_us = wall_us()
             tx.execute(
                 sa.insert(clusters), [_cluster(number, graphs[number % CLASSES], at_us) for number in range(count)]
             )
-            tx.execute(sa.insert(agents), [_agent(number, at_us + AHEAD_US) for number in range(count)])
+            tx.execute(sa.insert(agents), [_agent(number, at_us, backend) for number in range(count)])
             if many:
                 tx.execute(sa.insert(projects), [_project(f"p{number}", at_us) for number in range(PROJECTS)])
                 tx.execute(sa.insert(attributes), [_row(number, *row) for number, row in enumerate(_rules())])
@@ -259,8 +260,8 @@ def _cluster(number: int, graph: Graph, at_us: int) -> dict[str, object]:
     }
 
 
-def _agent(number: int, seen_us: int) -> dict[str, object]:
-    text = {"name": "bench", "journal": "j", "credential_hash": "-", "incarnation": "i", "backend": "fake"}
+def _agent(number: int, seen_us: int, backend: str) -> dict[str, object]:
+    text = {"name": "bench", "journal": "j", "credential_hash": "-", "incarnation": "i", "backend": backend}
     return {
         "id": f"A{number:025}",
         "cluster_id": f"{number:026}",

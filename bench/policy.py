@@ -24,6 +24,7 @@ from switchyard.policy.platform import Platform
 from switchyard.policy.resolve import Policy, RuleRow, empty_policy
 from switchyard.service.snapshots import Snapshots
 from switchyard.store.attributes import row_put
+from switchyard.store.clock import wall_us
 from switchyard.store.database import Database, Tx, upgrade
 from switchyard.store.events import counter_take
 from switchyard.store.schema import attributes
@@ -62,7 +63,7 @@ def measure(folder: Path) -> list[Table]:
 
 
 def _measure_on(kind: str, database: Database, resolving: Table, changing: Table) -> None:
-    snapshots = Snapshots(database, policy=empty_policy(PLATFORM, KINDS), now_us=lambda: 0, silent_after_us=1)
+    snapshots = Snapshots(database, policy=empty_policy(PLATFORM, KINDS), now_us=wall_us, silent_after_us=10**18)
     load_ms = _wall_ms(lambda: snapshots.refresh(force=True))
     keys = _scopes()
     policy = snapshots.policy

@@ -153,3 +153,17 @@ def test_what_a_server_ahead_of_the_clock_stored_is_bounded(rig: Rig) -> None:
     rig.context.snapshots.refresh()
     assert not rig.context.snapshots.is_live(agent.id)
     assert lost(rig) == 1
+
+
+def test_tasks_of_an_array_bear_less_silence_than_anybody_may_keep(rig: Rig) -> None:
+    """An agent is written down as seen each few seconds: a job that bears less must not pay for that."""
+    agent = rig.cluster("alpha")
+    rig.submit(a_request(array="0-1", on_lost="requeue", lost_after=2))
+    assert agent.lease()
+    pass_time(rig, 10)
+    assert lost(rig) == 0
+    agent.seen()
+    pass_time(rig, 10)
+    assert lost(rig) == 0, "it spoke, which is not yet written down"
+    pass_time(rig, 10)
+    assert lost(rig) == 2
