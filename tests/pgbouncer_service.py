@@ -74,6 +74,12 @@ class PgBouncer:
             os.kill(self._popen.pid, signal.SIGTERM)
             self._popen.wait(STOP_S)
 
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        assert self._popen is not None
+        self._popen.kill()
+        self._popen.wait(STOP_S)
+
     def _answers(self) -> bool:
         assert self._popen is not None
         assert self._popen.poll() is None, (self.folder / "pgbouncer.log").read_text(encoding="utf-8")

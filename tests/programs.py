@@ -57,6 +57,10 @@ class Program:
         self._cwd = cwd or folder
         self._popen: subprocess.Popen[bytes] | None = None
 
+    @property
+    def env(self) -> dict[str, str]:
+        return dict(self._env)
+
     def start(self) -> Self:
         assert not self.is_running, f"{self.name} is running already"
         self.folder.mkdir(parents=True, exist_ok=True)
