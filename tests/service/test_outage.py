@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
 from switchyard.errors import Unavailable
 from switchyard.model.lifecycle import Answer, Seen
+from switchyard.service import outage
 from switchyard.service.job import jobs
+from switchyard.service.outage import Outage
+from switchyard.store.failures import ConnectionLost
 from tests.service.rig import ADMIN, running
 from tests.services import Postgres
 from tests.store.prepared import migrated
@@ -38,3 +44,59 @@ def test_a_killed_postgresql_is_unavailable_and_then_as_before(own_postgres: Pos
             "leased",
             "succeeded",
         ]
+
+
+def test_a_submit_outlasts_a_restart_of_postgresql(
+    own_postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outage, "WAIT_S", 120.0)  # whatever the restart takes on a busy machine
+    with running(migrated(own_postgres), tmp_path) as rig, ThreadPoolExecutor(1) as aside:
+        rig.cluster("alpha")
+        own_postgres.stop()
+        submitted = aside.submit(rig.submit)
+        with pytest.raises(TimeoutError):
+            submitted.result(0.5)  # it waits at the server, and is not refused
+        own_postgres.start()
+        made = submitted.result(60)
+        with suppress(Unavailable):  # a reader's connection from before the restart
+            rig.job(made.id)
+        assert rig.job(made.id).id == made.id
+
+
+def test_after_a_long_outage_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "AGAIN_S", 0.0)
+    tries: list[float] = []
+
+    def commit() -> None:
+        tries.append(monotonic())
+        raise ConnectionLost
+
+    away = Outage()
+    monkeypatch.setattr(outage, "WAIT_S", 0.05)
+    with pytest.raises(ConnectionLost):
+        away.outlast(commit, is_closed=lambda: False)
+    assert len(tries) > 1
+    tries.clear()
+    with pytest.raises(ConnectionLost):
+        away.outlast(commit, is_closed=lambda: False)
+    assert len(tries) == 1
+    assert away.outlast(lambda: "done", is_closed=lambda: False) == "done"
+    tries.clear()
+    with pytest.raises(ConnectionLost):
+        away.outlast(commit, is_closed=lambda: False)
+    assert len(tries) > 1, "after a success the next outage is a new one"
+
+
+def test_a_commit_in_doubt_is_not_tried_again() -> None:
+    """It may have given leases: whoever asked for them must know that an answer was lost."""
+    tries: list[bool] = []
+
+    def commit() -> None:
+        tries.append(True)
+        lost = ConnectionLost()
+        lost.is_in_doubt = True
+        raise lost
+
+    with pytest.raises(ConnectionLost):
+        Outage().outlast(commit, is_closed=lambda: False)
+    assert len(tries) == 1

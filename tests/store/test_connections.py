@@ -13,9 +13,9 @@ import pytest
 import sqlalchemy as sa
 
 from switchyard.errors import BadRequest, Unavailable
-from switchyard.service.clock import now_us
 from switchyard.service.committer import Batch, Call, Committer, apply_calls
 from switchyard.store import connections, failures
+from switchyard.store.clock import wall_us
 from switchyard.store.connections import IDLE_IN_TRANSACTION_S, LOCK_S, PING_S, STATEMENT_S, read_site
 from switchyard.store.database import Database
 from switchyard.store.listen import BEAT_S, UNHEARD_S, CannotListen, Interrupted, listen
@@ -40,7 +40,7 @@ def database(postgres_url: str) -> Iterator[Database]:
 
 @contextmanager
 def a_committer(database: Database) -> Iterator[Committer]:
-    committer = Committer(database, {Call: apply_calls}, now_us=now_us, queue_max=100, batch_max=100)
+    committer = Committer(database, {Call: apply_calls}, now_us=wall_us, queue_max=100, batch_max=100)
     committer.start()
     try:
         yield committer

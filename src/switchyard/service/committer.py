@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
@@ -24,11 +25,13 @@ import msgspec
 import structlog
 
 from switchyard.errors import Busy, Internal, Unavailable, YardError
+from switchyard.service.numbering import insert_numbered
+from switchyard.service.outage import Outage
 from switchyard.service.repeats import RepeatedFaults
 from switchyard.service.replay import replay
-from switchyard.store import crowds, dialect, events, jobs
+from switchyard.store import crowds, dialect, jobs
 from switchyard.store.database import Database, Tx
-from switchyard.store.failures import Contention, StatementTimeout
+from switchyard.store.failures import ConnectionLost, Contention, StatementTimeout
 
 # What can wait (output) goes in beside what cannot: so little per transaction that a submit hardly notices.
 LATER_BATCH_BYTES = 2**20
@@ -169,6 +172,7 @@ class Committer:
         self._awaited = 1  # the thread is woken when so many wait
         self._is_closed = False
         self._faults = RepeatedFaults()
+        self._outage = Outage()
         self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
         # Set by the server: told after each commit, before the waiters are; and who tells them.
         self.after_commit: Callable[[Woken], None] = lambda _woken: None
@@ -278,8 +282,9 @@ class Committer:
 
     def _commit(self, items: list[_Item]) -> list[Any]:
         """The results of all; of a batch that failed, each by itself."""
+        attempt = partial(self._attempt, items, is_replay=False)
         try:
-            return self._attempt(items, is_replay=False)
+            return self._outage.outlast(attempt, is_closed=lambda: self._is_closed)
         except (StatementTimeout, Contention) as exc:
             if isinstance(exc, StatementTimeout) and len(items) == 1:
                 return [exc]
@@ -309,20 +314,26 @@ class Committer:
         if self._left_out and set(groups) <= set(self._left_out):
             return [self._left_out[type(item.write)](item.write) for item in items]
         began = perf_counter()
-        with self._database.write() as tx:
-            batch = Batch(tx, self._now_us(), is_replay=is_replay, writes=len(items))
-            batch.rows = jobs.job_lock(tx, (job for item in items for job in item.write.job_ids()))
-            for kind, apply in self._appliers.items():
-                indexes = groups.get(kind, [])
-                if indexes:
-                    found = apply(batch, [items[index].write for index in indexes])
-                    results.update(zip(indexes, found, strict=True))
-            for crowd in sorted(batch.freed):
-                batch.clusters |= crowds.crowd_release(tx, crowd, batch.freed[crowd])
-            _number(batch)
-            woken = batch.woken()
-            if woken.clusters or woken.jobs or woken.versions:
-                dialect.notify(tx, msgspec.json.encode(woken).decode())
+        is_whole = False
+        try:
+            with self._database.write() as tx:
+                batch = Batch(tx, self._now_us(), is_replay=is_replay, writes=len(items))
+                batch.rows = jobs.job_lock(tx, (job for item in items for job in item.write.job_ids()))
+                for kind, apply in self._appliers.items():
+                    indexes = groups.get(kind, [])
+                    if indexes:
+                        found = apply(batch, [items[index].write for index in indexes])
+                        results.update(zip(indexes, found, strict=True))
+                for crowd in sorted(batch.freed):
+                    batch.clusters |= crowds.crowd_release(tx, crowd, batch.freed[crowd])
+                insert_numbered(tx, batch.inserts, batch.events, after=batch.after)
+                woken = batch.woken()
+                if woken.clusters or woken.jobs or woken.versions:
+                    dialect.notify(tx, msgspec.json.encode(woken).decode())
+                is_whole = True
+        except ConnectionLost as exc:
+            exc.is_in_doubt = is_whole
+            raise
         self.committed(len(items), perf_counter() - began)
         self._tell(batch, woken)
         return [results[index] for index in range(len(items))]
@@ -351,23 +362,6 @@ class Committer:
                 deliver(some)
             except Exception as exc:  # a loop that is closing: the others are told all the same
                 log.error("committer", exc_info=exc)
-
-
-def _number(batch: Batch) -> None:
-    """Number the batch's jobs and events, and insert them."""
-    count = len(batch.inserts) + len(batch.events)
-    if not count:
-        return
-    seq = events.counter_take(batch.tx, "events", count)
-    for row in batch.inserts:
-        row["seq"] = seq
-        seq += 1
-    for row in batch.events:
-        row["seq"] = seq
-        seq += 1
-    jobs.job_insert_many(batch.tx, sorted(batch.inserts, key=lambda row: str(row["id"])))
-    jobs.dependency_insert(batch.tx, batch.after)
-    events.event_insert_many(batch.tx, batch.events)
 
 
 def apply_calls(batch: Batch, calls: list[Call]) -> list[Any]:

@@ -26,8 +26,9 @@ REASONS = {
     "25P04": "The database ended a transaction that took too long.",
     "53200": "The database has no memory left.",
     "53300": "The database takes no more connections.",
-    "57P03": "The database is starting or stopping.",
 }
+# The server is stopping or starting, or ended this session: another connection may work.
+LOST = ("57P01", "57P02", "57P03")
 # The statement was cancelled and its transaction undone: nothing of it is in doubt.
 UNDONE = {
     "55P03": "Another session of the database holds what this change needs.",  # lock_not_available
@@ -38,6 +39,12 @@ AGAIN = "40"  # class of errors after which the same transaction may be tried ag
 
 class DiskTrouble(Unavailable):
     """The disk of the database fails, or is full."""
+
+
+class ConnectionLost(Unavailable):
+    """The database does not answer."""
+
+    is_in_doubt = False  # it was lost while a commit was under way: nobody knows whether that happened
 
 
 class StatementTimeout(Unavailable):
@@ -81,11 +88,14 @@ def _translate(exc: DBAPIError) -> Unavailable | None:
         return DiskTrouble(DISK_FULL, next_step=MAKE_ROOM)
     if state in REASONS:
         return Unavailable(REASONS[state])
-    if error := _of_sqlite(exc.orig):
-        return error
-    if isinstance(exc, (OperationalError, InterfaceError)):
-        return Unavailable("The database does not answer.")
-    return Unavailable("The database went away.") if exc.connection_invalidated else None
+    if isinstance(exc.orig, sqlite3.Error):
+        return _of_sqlite(exc.orig) or (Unavailable("The database does not answer.") if _is_of_use(exc) else None)
+    return ConnectionLost() if _is_of_use(exc) or state in LOST else None
+
+
+def _is_of_use(exc: DBAPIError) -> bool:
+    """Whether the error is about the use of the database, not about what was asked of it."""
+    return isinstance(exc, (OperationalError, InterfaceError)) or exc.connection_invalidated
 
 
 def _of_sqlite(exc: BaseException | None) -> Unavailable | None:
