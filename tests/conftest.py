@@ -49,6 +49,7 @@ LONG = (
     "service/upkeep/test_retention",
     "simulation/",
     "store/test_at_once",
+    "store/test_connections",
     "store/test_indexes",
     "test_services",
     "test_slurm_bed",
