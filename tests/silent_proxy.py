@@ -20,6 +20,7 @@ class SilentProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._selector = selectors.DefaultSelector()
         self._is_over = False
+        self._is_silent = False
         self._lock = threading.Lock()
         self._pairs: dict[socket.socket, socket.socket] = {}
         self._dead: list[socket.socket] = []  # open, and nobody reads them any more
@@ -29,12 +30,18 @@ class SilentProxy:
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def silence(self) -> None:
-        """Every connection that is open now stays open for ever, and nothing passes."""
+        """Nothing passes, and nothing is closed: connections of now for ever, new ones until `speak`."""
         with self._lock:
+            self._is_silent = True
             for end in self._pairs:
                 self._selector.unregister(end)
                 self._dead.append(end)
             self._pairs.clear()
+
+    def speak(self) -> None:
+        """New connections are served again."""
+        with self._lock:
+            self._is_silent = False
 
     def __enter__(self) -> Self:
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -62,6 +69,9 @@ class SilentProxy:
 
     def _accept(self) -> None:
         near, _ = self._listener.accept()
+        if self._is_silent:
+            self._dead.append(near)
+            return
         try:
             far = socket.create_connection(self._to, 10)
         except OSError:
