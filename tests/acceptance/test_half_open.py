@@ -24,11 +24,12 @@ def test_an_agent_behind_a_half_open_connection_is_down_in_time_and_comes_back(s
     assert port is not None
     with relaying(port) as relay, start_agent(stage.folder, relay.url(stage.url), "vanished", graph=graph(2)):
         assert stage.ended(stage.submit("true", cluster="vanished"))["state"] == "SUCCEEDED"
-        relay.silence()
+        relay.block()
         since = time.monotonic()
         until(lambda: stage.health("vanished") == "down", SILENT_S + LATE_S, "the cluster is down")
         assert stage.get("/v1/agents?cluster=vanished")["items"][0].get("is_live", False) is False
         assert time.monotonic() - since < SILENT_S + LATE_S
+        relay.unblock()
         until(lambda: stage.health("vanished") == "up", BACK_S, "the agent noticed, and is back")
         assert stage.ended(stage.submit("true", cluster="vanished"), timeout_s=END_S)["state"] == "SUCCEEDED"
 
