@@ -18,6 +18,7 @@ from switchyard.errors import Conflict
 from switchyard.store.schema import metadata
 
 # Alembic's table, and the mark of a restored database (store/restored.py): not part of the schema, and never reported.
+INVALID = " (INVALID)"  # of an index that PostgreSQL did not finish
 OWN_TABLES = frozenset({"alembic_version", "restored"})
 REPAIR = "Back the database up, then run `yard db upgrade` with the same --data or --database: it repairs this."
 NO_REPAIR = (
@@ -121,7 +122,7 @@ def repair(tx: Connection) -> list[str]:
 
     Refuses, and changes nothing, if a harmful difference would remain.
     """
-    differences = [each for each in compare(tx) if each.is_harmful]
+    differences = [each for each in compare(tx) if each.is_harmful or each.repairs]
     refuse_harmful(each for each in differences if not each.repairs)
     for each in differences:
         for statement in each.repairs:
@@ -175,6 +176,7 @@ def _compare_indexes(tx: Connection, table: sa.Table, seen: _Catalogue) -> Itera
         elif found != wanted:
             yield Difference(
                 f"the index {name} on {table.name} is «{found}», not «{wanted}»",
+                is_harmful=_without_condition(found) != _without_condition(wanted),
                 repairs=(DropIndex(index), CreateIndex(index)),
             )
     for constraint in table.constraints:
@@ -182,6 +184,12 @@ def _compare_indexes(tx: Connection, table: sa.Table, seen: _Catalogue) -> Itera
             columns = ",".join(column.name for column in constraint.columns)
             if (table.name, columns) not in seen.uniques:
                 yield Difference(f"the rule that {table.name} ({columns}) is unique is missing")
+
+
+def _without_condition(definition: str) -> str:
+    """Each version of PostgreSQL may print a condition in other words. Another one makes queries slow, not wrong."""
+    columns, where, _ = definition.partition(" WHERE ")
+    return definition if definition.endswith(INVALID) else columns + where
 
 
 def _strangers(seen: _Catalogue) -> Iterator[Difference]:
@@ -214,7 +222,7 @@ def _read(tx: Connection) -> _Catalogue:
         if is_unique and "WHERE" not in definition:
             seen.uniques.add((table, columns or definition.removeprefix("UNIQUE ").replace(", ", ",")))
         if text:  # SQLite keeps no words for an index that it made for a rule of the table
-            seen.indexes[name] = (table, definition if is_valid else f"{definition} (INVALID)")
+            seen.indexes[name] = (table, definition if is_valid else f"{definition}{INVALID}")
     return seen
 
 
