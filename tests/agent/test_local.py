@@ -9,7 +9,7 @@ import pytest
 
 from switchyard.agent.backends import marker
 from switchyard.agent.backends.endings import show_duration
-from switchyard.agent.backends.jobdir import JobDir
+from switchyard.agent.backends.jobdir import Exit, JobDir
 from switchyard.agent.backends.launch import start_words
 from switchyard.agent.backends.local import LocalBackend
 from switchyard.errors import Unavailable
@@ -157,4 +157,26 @@ def test_disk_that_cannot_be_written_is_a_passing_trouble(tmp_path: Path) -> Non
     with pytest.raises(Unavailable):
         backend.submit(lease)
     assert backend.state().free_cores == 4
+    backend.close()
+
+
+def test_supervisor_that_claims_while_the_agent_looks_is_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent looks for a claim, then for an end. A supervisor may claim the job, and even end, in between."""
+    backend = a_local(tmp_path)
+    look_for_exit = JobDir.exit
+
+    def exit_seen_before_the_claim(job: JobDir, *, seal: str = "") -> Exit | None:
+        found = look_for_exit(job, seal=seal)
+        until(lambda: (job.path / "exit").exists(), 60, "the supervisor has claimed the job and ended")
+        return found
+
+    native_id = backend.submit(a_lease("true"))
+    with monkeypatch.context() as slowed:
+        slowed.setattr(LocalBackend, "_heard", lambda *_words: None)  # nor is its pipe read
+        slowed.setattr(JobDir, "exit", exit_seen_before_the_claim)
+        seen = backend.status([native_id])[native_id]
+    assert seen.seen is Seen.SUBMITTED, seen
+    assert end_of(backend, native_id).seen is Seen.SUCCEEDED
     backend.close()

@@ -290,6 +290,8 @@ class LocalBackend:
     def _status(self, name: str, job: JobDir, live: _Live | None) -> Status:
         if live is not None and live.claim is None and live.process is not None and _is_readable(live.fd):
             self._heard(live.fd, name)
+        # Before the claim: a supervisor that claims the job between the two looks has only just begun.
+        has_begun = job.has_begun()
         claim = live.claim if live is not None and live.claim is not None else job.claim()
         if live is not None:
             live.claim = claim
@@ -301,9 +303,9 @@ class LocalBackend:
             return self._over(name, job, claim, None)
         # After the look at the supervisor, which writes this before it ends.
         end = job.exit(seal=self._seals.of(name))
-        if end is None and claim is None and job.path.is_dir() and not job.has_begun():
-            is_begun = self._containments.of(name).is_begun()
-            if not is_begun or job.has_begun():  # else a supervisor claimed it just now
+        if end is None and claim is None and not has_begun and job.path.is_dir():
+            is_contained = self._containments.of(name).is_begun()
+            if not is_contained or job.has_begun():  # else the job has removed its files
                 return self._unclaimed(name, job)
         return self._over(name, job, claim, end)
 
