@@ -31,7 +31,7 @@ DOCUMENTS = sorted(
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ADDRESS = re.compile(r"127\.0\.0\.1:(\d{4,5})")
 DATABASE = re.compile(r"postgresql://\S+")
-COMMAND_S = 30.0
+COMMAND_S = 90.0  # a server is up after two seconds on a quiet machine
 STEP = "@@ended"  # printed with the exit code after each command; no document says that
 
 # What is not run as it stands, and what is run in its place.

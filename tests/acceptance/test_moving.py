@@ -228,10 +228,12 @@ def test_a_cluster_that_is_not_there_is_not_drained(stage: Stage) -> None:
 
 
 def test_a_job_spills_into_the_next_pool_and_explain_says_so(stage: Stage, busy: Busy) -> None:
+    patient = stage.submitted("true", pool="main", spill=["after 1h try pool burst"])["id"]
+    explained = " ".join(stage.yard("explain", patient, check=True).stdout.split())
+    assert "after 1h may also run in pool burst (rule at the request)" in explained
+    stage.post(f"/v1/jobs/{patient}/cancel", {})
     done = stage.yard("submit", "-o", "name", "--pool", "main", "--spill", SPILL, "--", "true", check=True)
     job = done.stdout.strip()
-    explained = " ".join(stage.yard("explain", job, check=True).stdout.split())
-    assert "after 3s may also run in pool burst (rule at the request)" in explained
     assert stage.job(job)["spill"] == [SPILL]
     ended = stage.ended(job)
     assert (ended["state"], ended["cluster"]) == ("SUCCEEDED", "idle")
