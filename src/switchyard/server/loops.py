@@ -144,6 +144,8 @@ class Loops:
         writes, yard.voices.unflushed = yard.voices.unflushed, {}
         loads = {key: load for key in seen if (load := yard.context.snapshots.loads.get(key)) != self._flushed.get(key)}
         said = {key: _load(loads.get(key)) for key in seen}
+        # The exact moment where there is news: a sync has just stored one, and nothing from before it is taken.
+        seen |= {key: yard.context.snapshots.seen.get(key, seen[key]) for key in loads}
 
         def apply(batch: Batch) -> None:
             # Not later than now: the clock may have been set back since they were seen.
