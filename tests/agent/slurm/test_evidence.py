@@ -107,7 +107,12 @@ ROWS: list[tuple[Facts, Signs, Verdict]] = [
     (FAILED_5, left(), UNENDED),
     (KILLED, left(), S),
     # Words of the cluster's about what it did itself: a command that is told to end may well end by 0.
-    *((said(word), left("0"), S) for word in ("TIMEOUT", "OUT_OF_MEMORY", "PREEMPTED", "NODE_FAIL", "CANCELLED")),
+    *((said(word), left("0"), S) for word in ("TIMEOUT", "OUT_OF_MEMORY", "PREEMPTED", "CANCELLED")),
+    # A controller that was killed before it saved the end takes the job for one that its node lost.
+    (said("NODE_FAIL"), left("code 0"), N),
+    (said("NODE_FAIL"), left("code 5"), N),
+    (said("NODE_FAIL"), left("signal 9"), S),
+    (said("NODE_FAIL"), left(), S),
     # Two jobs of one name, and the other was first.
     (AGAIN, left(native="31_0"), A),
     (AGAIN, left("0", native="31_0"), A),

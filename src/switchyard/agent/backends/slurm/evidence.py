@@ -8,7 +8,8 @@ an end that speaks of the command is believed only with a sign, in the attempt's
 | no end, or one without a node | anything | as Slurm says |
 | a fault of the cluster's (preempted, not launched, …) | anything | as Slurm says |
 | node failure | nothing at all | UNBEGUN: a controller that died while it launched it says so later, too |
-| node failure | anything | as Slurm says |
+| node failure | an end that nobody made by force | NOTED: a controller that forgot the end says so later, too |
+| node failure | anything else | as Slurm says |
 | an end of the command | nothing at all | UNBEGUN |
 | COMPLETED, FAILED | a start under another number | ANOTHER: what became of that one |
 | FAILED, by a second start that Slurm knows to be one | a first start | RERUN, unless that began no script |
@@ -144,7 +145,7 @@ def _judge(native: str, facts: Facts, signs: Signs) -> Verdict:
     if facts.state == "CANCELLED":
         return _judge_cancelled(facts, signs)
     if facts.state not in BY_EXIT:
-        return Verdict.SLURM
+        return Verdict.NOTED if facts.state == NODE_FAIL and signs.has_own_end else Verdict.SLURM
     start = signs.start
     if facts.state == "FAILED" and facts.is_second_start and start is None:
         return Verdict.RERUN
