@@ -38,7 +38,8 @@ def join(context: Context, token: str, request: Join, *, is_open: bool) -> Joine
                 renewed = {"credential_hash": hash_, "next_hash": None, "version": readable(request.version)}
                 if not context.snapshots.is_live(before.id):
                     # An operator's token lets a folder from a backup in again: what it says of its journal holds anew.
-                    renewed |= {"starts": None, "writes": None, "rival": None}
+                    # No process has the place from here on, so what a server remembers of the last one does not count.
+                    renewed |= {"starts": None, "writes": None, "rival": None, "incarnation": ""}
                 clusters.agent_change(batch.tx, before.id, renewed)
                 bump(batch, "clusters")
                 audited(batch, context, f"agent:{request.name}", "agent.rejoin", request.cluster)
