@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.errors import EXIT_CONFLICT
+from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND
 from tests.acceptance.stage import SOON_S
 from tests.acceptance.test_bad_input import fill
 from tests.processes import free_port, until
@@ -55,6 +55,10 @@ def test_a_second_server_on_the_same_file_is_refused_and_told_who_has_it(
         assert "Traceback" not in refused.stderr
         assert call("POST", f"{first.url}/v1/jobs", {"spec": {"command": ["true"]}}).status == 201
         first.kill()
+        if named is hard_link:
+            again = yard(*words, "--database", second, env=isolated_env(tmp_path))
+            assert (again.returncode, "2 names (hard links)" in again.stderr) == (EXIT_CONFLICT, True), again.stderr
+            (tmp_path / "elsewhere/other-name.db").unlink()
         # What a killed server leaves in its WAL is found only beside the name that it used.
         with start_server(tmp_path, database=f"sqlite:///{file}", name="third") as third:
             assert third.pid != first.pid
@@ -136,3 +140,17 @@ def test_a_backup_to_a_full_disk_says_so_and_leaves_nothing(small: tuple[Server,
     assert "Traceback" not in done.stderr
     assert not list(disk.glob("backup.db*"))
     assert server.is_running
+
+
+def test_a_file_that_is_no_database_and_one_that_is_not_there_are_named(tmp_path: Path) -> None:
+    env = isolated_env(tmp_path)
+    absent = yard("db", "status", "--data", str(tmp_path / "typo"), env=env)
+    assert absent.returncode == EXIT_NOT_FOUND, absent.stderr
+    assert not (tmp_path / "typo").exists(), "a look makes nothing"
+    (tmp_path / "yard").mkdir()
+    (tmp_path / "yard/switchyard.db").write_text("no database " * 1000)
+    for words in (["db", "status"], ["server", "--http", f"127.0.0.1:{free_port()}"]):
+        refused = yard(*words, "--data", str(tmp_path / "yard"), env=env)
+        assert refused.returncode not in (0, EXIT_NOT_FOUND), refused
+        assert "no SQLite database" in refused.stderr
+        assert "Traceback" not in refused.stderr

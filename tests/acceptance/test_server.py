@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.errors import EXIT_CONFLICT, EXIT_ERROR, EXIT_OK, EXIT_USAGE
+from switchyard.errors import EXIT_CONFLICT, EXIT_ERROR, EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
 from tests.acceptance.stage import SOON_S, graph
 from tests.processes import free_port, until
 from tests.programs import (
@@ -183,7 +183,7 @@ def test_the_database_is_looked_after_by_hand_and_one_of_another_version_is_refu
     def db(verb: str) -> subprocess.CompletedProcess[str]:
         return yard("db", verb, "--data", str(data), env=env)
 
-    assert "none (empty)" in db("status").stdout
+    assert db("status").returncode == EXIT_NOT_FOUND
     assert "upgraded from empty" in db("upgrade").stdout
     assert "up to date" in db("status").stdout
     with sqlite3.connect(data / "switchyard.db") as line:

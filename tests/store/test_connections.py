@@ -57,6 +57,31 @@ def names(url: str) -> set[str]:
         return {row[0] for row in line.execute("SELECT name FROM counters")}
 
 
+def test_a_session_that_stops_inside_a_pipeline_loses_its_locks(database: Database, postgres_url: str) -> None:
+    """No timeout of PostgreSQL counts there: it takes the session for one at work. Who waits for its lock ends it."""
+    named = {"application_name": connections.APPLICATION}
+    with closing(psycopg.connect(postgres_url, autocommit=True, **named)) as stopped:
+        stopped.pgconn.enter_pipeline_mode()
+        for statement in ("BEGIN", "INSERT INTO counters (name, value) VALUES ('held', 1)"):
+            stopped.pgconn.send_query_params(statement.encode(), None)
+        stopped.pgconn.send_flush_request()
+        stopped.pgconn.flush()
+        with a_committer(database) as committer:
+            until(lambda: _is_held(postgres_url), LOCK_S * SLOW, "the stopped session has its lock")
+            committer.call(lambda batch: put(batch.tx, "held"))
+    assert names(postgres_url) >= {"held"}
+
+
+def _is_held(url: str) -> bool:
+    query = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE wait_event = 'ClientRead' AND state = 'active' AND query LIKE 'INSERT%'"
+    )
+    with psycopg.connect(url) as line:
+        row = line.execute(query).fetchone()
+        return row is not None and row[0] > 0
+
+
 def test_a_session_that_stops_inside_a_transaction_loses_its_locks(postgres_url: str) -> None:
     """As a server does that is paused by SIGSTOP, or whose machine hangs."""
     with closing(Database(postgres_url)) as paused, closing(Database(postgres_url)) as other:
@@ -173,6 +198,10 @@ def test_a_read_only_database_says_so(postgres: Postgres) -> None:
             committer.call(lambda batch: write_probe(batch.tx))
         with database.read() as tx:
             assert tx.scalar(sa.text("SHOW transaction_read_only")) == "on"
+        with psycopg.connect(url, autocommit=True) as line:
+            line.execute("SET default_transaction_read_only = off")
+            line.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = off".encode())
+        committer.call(lambda batch: write_probe(batch.tx))  # by a new session: the old one keeps its default
 
 
 def test_a_probe_leaves_nothing_behind(store: Database) -> None:

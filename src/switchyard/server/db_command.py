@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeAlias
 
-from switchyard.errors import EXIT_ERROR, EXIT_OK, YardError
+from switchyard.errors import EXIT_ERROR, EXIT_OK, NotFound, YardError
 from switchyard.model.quantity import parse_duration_s
 from switchyard.server.backup import WAIT_S, Place, back_up, restore
 from switchyard.store import file_lock, schema_check
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
         data if is_there else None, options.database or f"sqlite:///{data / 'switchyard.db'}", dict(os.environ)
     )
     try:
-        if options.database is None:
+        if options.database is None and options.verb in ("upgrade", "restore"):
             data.mkdir(parents=True, exist_ok=True, mode=0o700)
         sys.stdout.write(f"{_do(options, place)}\n")
     except YardError as exc:
@@ -71,7 +71,14 @@ def _do(options: argparse.Namespace, place: Place) -> str:
         kept = f"; what was there is now {aside}" if aside else ""
         return f"restored {options.file}{kept}\nnext: start the server; agents that run need not be restarted"
     with closing(Database(place.url)) as database:
-        return _upgrade(database) if options.verb == "upgrade" else _status(database)
+        if options.verb == "upgrade":
+            return _upgrade(database)
+        if database.is_sqlite and not file_lock.sqlite_file(database.url).exists():
+            raise NotFound(
+                f"There is no database {file_lock.sqlite_file(database.url)}.",
+                next_step="Check --data or --database. The first start of a server, or `yard db upgrade`, makes one.",
+            )
+        return _status(database)
 
 
 def _status(database: Database) -> str:

@@ -32,6 +32,8 @@ class Readiness:
         loop = asyncio.get_running_loop()
         if not self._yard.is_ready:
             return "The server is starting or stopping."
+        if reason := self._yard.context.database.foreign_reason:
+            return reason
         if loop.time() - self._yard.refreshed_at >= READY_S:
             return f"The database has not answered for {READY_S:g} s."
         if self._writing is None and loop.time() - self._began >= CHECK_S:

@@ -15,6 +15,7 @@ fifth of its time; a session that is ours alone gets its timeouts once, and prep
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -30,6 +31,8 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool
 
 from switchyard.errors import BadRequest
+from switchyard.store.blockers import Blockers
+from switchyard.store.failures import READ_ONLY_STATE
 
 log = structlog.get_logger()
 APPLICATION = "switchyard"  # as PostgreSQL's list of sessions shows us
@@ -155,9 +158,9 @@ class Watchdog:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._asking: threading.Thread | None = None
-        self._silent: set[tuple[int, float]] = (
-            set()
-        )  # (session, begin of the wait) that was not at work at the last look
+        self._blockers = Blockers(APPLICATION)
+        # (session, begin of the wait) that was not at work at the last look
+        self._silent: set[tuple[int, float]] = set()
 
     def connect(self, url: sa.URL | None = None, **named: Any) -> WatchedConnection:
         """A connection under watch from its first statement on."""
@@ -181,22 +184,29 @@ class Watchdog:
         with self._lock:
             connections = list(self._connections)
         suspects: dict[int, tuple[WatchedConnection, float]] = {}
+        is_late = False
         for connection in connections:
             since = connection.waiting_since
             if since is None:
                 continue
             if now - since > connection.bound_s:
                 _end(connection, since, now)
-            elif now - since > SUSPECT_S and connection.session_pid is not None:
-                suspects[connection.session_pid] = connection, since
-        if suspects and (self._asking is None or not self._asking.is_alive()):
+            elif now - since > SUSPECT_S:
+                is_late = True
+                if connection.session_pid is not None:
+                    suspects[connection.session_pid] = connection, since
+        if is_late and (self._asking is None or not self._asking.is_alive()):
             self._asking = threading.Thread(target=self._ask, args=(suspects,), name="database question", daemon=True)
             self._asking.start()
 
     def _ask(self, suspects: dict[int, tuple[WatchedConnection, float]]) -> None:
-        """End the waits for sessions that PostgreSQL says, twice in a row, are not at work."""
+        """End sessions that block others and do not go on, and waits for sessions that are not at work.
+
+        Each is found by two looks in a row before it is ended.
+        """
         try:
             with self.connect(self._site.url, autocommit=True) as line:
+                self._blockers.end_stopped(line)
                 at_work = {row[0] for row in line.execute(_AT_WORK, (list(suspects),))}
         except psycopg.Error:
             return  # nothing new works either: the bound of each wait remains
@@ -299,8 +309,20 @@ def _tested(connection: WatchedConnection, record: Any, _fairy: Any) -> None:
         connection.bound_s = connection.usual_s
 
 
+def _shorten(record: logging.LogRecord) -> bool:
+    """The pool tells of a connection that was lost in the middle of its work with a traceback; one line will do."""
+    record.exc_info = None
+    return True
+
+
+logging.getLogger("sqlalchemy.pool").addFilter(_shorten)
+
+
 def _note_lost(context: Any) -> None:
     """Some errors end the session although they do not look so, as a transaction that was idle for too long."""
     with contextlib.suppress(sa.exc.SQLAlchemyError, AttributeError):  # there was no connection yet
         if context.connection.connection.dbapi_connection.closed:
             context.is_disconnect = True
+    # A session keeps the defaults of its beginning. A new one sees when the database may be written again.
+    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY_STATE:
+        context.is_disconnect, context.invalidate_pool_on_disconnect = True, False

@@ -100,10 +100,17 @@ class Database:
         self.foreign_revision = None if current == HEAD else str(current)
         self._refuse_foreign()
 
+    @property
+    def foreign_reason(self) -> str:
+        """Why this server may not touch the database; empty: it may."""
+        if self.foreign_revision is None:
+            return ""
+        return f"The database is at revision {self.foreign_revision}, and this server knows {HEAD}."
+
     def _refuse_foreign(self) -> None:
-        if self.foreign_revision is not None:
+        if self.foreign_reason:
             raise Unavailable(
-                f"The database is at revision {self.foreign_revision}, and this server knows {HEAD}.",
+                self.foreign_reason,
                 next_step="Upgrade this server to the version that migrated the database; another server may answer.",
             )
 

@@ -11,17 +11,19 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from switchyard.errors import Unavailable
 
+READ_ONLY_STATE = "25006"
 READ_ONLY = "The database is read-only: nothing can be changed."
 PG_DISK_FULL = "53100"
 DISK_FULL = "Disk full: the database has no room for the change."
 MAKE_ROOM = (
     "The operator makes room on the disk of the database; then send it again. Nothing that was accepted is lost."
 )
+NO_DATABASE = "The file is no SQLite database, or its head is damaged."
 # SQLite also needs room for the memory map beside its file, and calls it an I/O error if there is none.
 SQLITE_DISK_FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
 # PostgreSQL's codes: https://www.postgresql.org/docs/current/errcodes-appendix.html
 REASONS = {
-    "25006": READ_ONLY,  # read_only_sql_transaction: also every write on a standby
+    READ_ONLY_STATE: READ_ONLY,  # read_only_sql_transaction: also every write on a standby
     "25P03": "The database ended a transaction that was idle for too long.",
     "25P04": "The database ended a transaction that took too long.",
     "53200": "The database has no memory left.",
@@ -62,7 +64,7 @@ def translated() -> Iterator[None]:
         yield
     except sa.exc.TimeoutError as exc:
         raise Unavailable("All connections to the database are busy.") from exc
-    except sqlite3.OperationalError as exc:  # of a connection without SQLAlchemy
+    except sqlite3.DatabaseError as exc:  # of a connection without SQLAlchemy
         raise _noted(_of_sqlite(exc) or Unavailable("The database does not answer."), exc) from exc
     except DBAPIError as exc:
         error = _translate(exc)
@@ -102,6 +104,8 @@ def _of_sqlite(exc: BaseException | None) -> Unavailable | None:
     name = str(getattr(exc, "sqlite_errorname", "") or "")
     if name.startswith(SQLITE_DISK_FULL):
         return DiskTrouble(DISK_FULL, next_step=MAKE_ROOM)
+    if name == "SQLITE_NOTADB":
+        return Unavailable(NO_DATABASE, next_step="Give the path of another file, or restore a backup.")
     if name.startswith("SQLITE_IOERR"):
         return DiskTrouble()
     return Unavailable(READ_ONLY) if name.startswith("SQLITE_READONLY") else None

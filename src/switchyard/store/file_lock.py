@@ -82,6 +82,7 @@ def _lock(file: Path, next_step: str) -> int:
         try:
             _lock_byte(fd)
             if os.path.samestat(os.fstat(fd), file.stat()):
+                _refuse_links(fd, file)
                 return fd
         except FileNotFoundError:
             pass  # moved away meanwhile: look again
@@ -96,6 +97,17 @@ def _lock(file: Path, next_step: str) -> int:
             raise Conflict(f"The database {file} is in use: {holder}.", next_step=next_step) from exc
         os.close(fd)
     raise Unavailable(f"The database {file} is being replaced again and again.")
+
+
+def _refuse_links(fd: int, file: Path) -> None:
+    """SQLite keeps its newest changes beside the name that it opened. Under another name it would not see them."""
+    links = os.fstat(fd).st_nlink
+    if links > 1:
+        os.close(fd)
+        raise Conflict(
+            f"The database {file} has {links} names (hard links): changes made under one would be lost under another.",
+            next_step=f"Remove the others: `find / -xdev -samefile {file}` shows them. `yard db backup` makes backups.",
+        )
 
 
 def _lock_byte(fd: int) -> None:

@@ -86,7 +86,7 @@ def _take_back(life: Life, row: jobs.Row, world: World) -> Step | None:
     """Of a job the attempt nobody leased; of an array the tasks nobody leased, while the others go on."""
     member = world.by_id.get(row.cluster_id)
     said = f"{member.name} is {member.health.value}" if member else "its cluster was removed"
-    said += ", and nobody had begun it"
+    said += ", and the rest of its tasks had not begun" if row.array is not None else ", and nobody had begun it"
     if row.array is not None and life.state is State.RUNNING:
         return move(life, State.PENDING, "unassigned", said, fence=life.next_fence)
     return unassign(life, said)
