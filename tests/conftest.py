@@ -66,8 +66,9 @@ settings.load_profile("soak" if os.environ.get("SOAK") else "test")
 
 
 def pytest_configure() -> None:
-    """Whatever started the tests in the background may have them ignore Ctrl-C, and with them all they start."""
+    """A shell that starts the tests in the background has them ignore two signals, and with them all they start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
