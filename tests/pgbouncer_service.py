@@ -31,6 +31,7 @@ auth_type = any
 pool_mode = transaction
 default_pool_size = 6
 max_client_conn = 300
+server_login_retry = 1
 """
 
 

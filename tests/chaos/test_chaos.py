@@ -103,7 +103,7 @@ def _break(yard: ChaosYard, notes: Notes, fault: Fault) -> Cost:
 def _count(yard: ChaosYard, notes: Notes) -> Count:
     with Client(yard.servers["a"].url) as client:
         deadline_s = time.monotonic() + SETTLE_S
-        while _live(client) and time.monotonic() < deadline_s:
+        while _live(client, notes) and time.monotonic() < deadline_s:
             time.sleep(1.0)  # what is left then is counted as stuck
         jobs = {job.id: job for job in client.jobs()}
     runs = yard.ledger.runs()
@@ -115,7 +115,7 @@ def _count(yard: ChaosYard, notes: Notes) -> Count:
         runs=sum(runs.values()),
         twice=sorted(line for line, times in runs.items() if times > 1),
         lost=sorted(acknowledged - jobs.keys()) + sorted(line for line in expected if line not in runs),
-        stuck=sorted(jobs.keys() - ended),
+        stuck=sorted({*notes.jobs, *notes.arrays} - ended),
         failed=[f"{job.id}: {job.state}: {job.reason}" for job in jobs.values() if _is_wrong(job)],
     )
 
@@ -124,8 +124,9 @@ def _is_wrong(job: Job) -> bool:
     return job.state in FINAL and job.state is not State.SUCCEEDED
 
 
-def _live(client: Client) -> bool:
-    return any(True for _ in client.jobs(state=[state for state in State if state not in FINAL]))
+def _live(client: Client, notes: Notes) -> bool:
+    wanted = {*notes.jobs, *notes.arrays}
+    return any(job.id in wanted for job in client.jobs(state=[state for state in State if state not in FINAL]))
 
 
 def _expected(notes: Notes) -> list[str]:

@@ -95,9 +95,6 @@ def _start_agents(yard: ChaosYard) -> dict[str, Agent]:
     site = yard.folder / "site.json"
     site.write_text(json.dumps({"slurm": {**SITE, "bin": str(yard.slurm.bin)}}), encoding="utf-8")
     return {
-        "mill": start_agent(
-            yard.folder, first, "mill", graph=WIDE, backend="fake", extra=["--server", second, "--jobs-max", "400"]
-        ),
         "alpha": start_agent(yard.folder, through[0], "alpha", graph=WIDE, extra=["--server", through[1]]),
         "sigma": start_agent(
             yard.folder, second, "sigma", graph=None, backend="slurm", extra=["--server", first, "--config", str(site)]
