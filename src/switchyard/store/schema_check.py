@@ -122,7 +122,7 @@ def repair(tx: Connection) -> list[str]:
 
     Refuses, and changes nothing, if a harmful difference would remain.
     """
-    differences = [each for each in compare(tx) if each.is_harmful or each.repairs]
+    differences = [each for each in compare(tx) if each.is_harmful]
     refuse_harmful(each for each in differences if not each.repairs)
     for each in differences:
         for statement in each.repairs:
