@@ -15,6 +15,7 @@ An agent of a version that sends no origin is held to rule 4 alone.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -23,16 +24,15 @@ import msgspec
 import structlog
 
 from switchyard.errors import Gone, JournalRefused, PlaceAsked, YardError
+from switchyard.model.ids import RANDOM_BITS, make_id
 from switchyard.model.names import readable
 from switchyard.model.poll import Origin
 from switchyard.model.rival import Rival
-from switchyard.service.clock import Ids
 from switchyard.service.committer import Batch
 from switchyard.service.context import bump
 from switchyard.store import access, clusters
 
 ANSWER_US = 5_000_000  # a hundred times what an agent needs to poll again
-_new_id = Ids()
 
 log = structlog.get_logger()
 
@@ -149,7 +149,7 @@ def _refuse(batch: Batch, row: clusters.Row, ask: SyncAsk, why: str, rival: Riva
         access.audit_insert(
             batch.tx,
             {
-                "id": _new_id(),
+                "id": make_id(batch.now_us, secrets.randbits(RANDOM_BITS)),
                 "at_us": batch.now_us,
                 "actor": f"agent:{row.name}",
                 "action": "agent.refuse",
