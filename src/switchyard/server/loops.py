@@ -120,15 +120,14 @@ class Loops:
             return
 
     async def _refresh(self) -> None:
-        try:
-            await self._yard.in_thread(self._yard.context.database.watch_revision)
-        finally:
-            if self._yard.context.database.foreign_revision is not None:
-                self._yard.refreshed_at = float("-inf")  # not ready, from this moment on
-        changed = await self._yard.in_thread(self._yard.context.snapshots.refresh)
+        changed = await self._yard.in_thread(self._read_anew)
         self._yard.refreshed_at = asyncio.get_running_loop().time()
         if changed:
             self._yard.pending_kick.set()
+
+    def _read_anew(self) -> bool:
+        self._yard.context.database.watch_revision()
+        return self._yard.context.snapshots.refresh()
 
     async def _give_up(self) -> None:
         self._yard.give_up_commits(asyncio.get_running_loop().time())
