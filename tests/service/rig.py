@@ -35,6 +35,7 @@ from switchyard.service.submit.submit import Accepted
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.store import jobs as job_store
 from switchyard.store.clock import wall_us
+from switchyard.store.database import Tx
 from tests.builders import a_graph, a_request
 
 WAIT_S = 30
@@ -47,6 +48,7 @@ class Clock:
 
     at_us: int = field(default_factory=wall_us)
     passed_us: int = 10**15
+    unseen_us: int = 0  # by how much the database's clock jumped since the server's last look
 
     def __call__(self) -> int:
         return self.at_us
@@ -54,6 +56,9 @@ class Clock:
     def steady_us(self) -> int:
         """Time that passes, passes on both; a jump is `at_us` set to another time."""
         return self.passed_us
+
+    def is_right(self, _: Tx) -> bool:
+        return not self.unseen_us
 
     def wait(self, seconds: float) -> None:
         self.at_us += int(seconds * 1_000_000)

@@ -92,6 +92,7 @@ def build(settings: Settings, database: Database | None = None) -> Yard:
         snapshots,
         now_us=clock,
         steady_us=clock.steady_us,
+        is_clock_right=clock.is_right,
         new_id=ids,
         list_budget=settings.bounds.list_budget,
         page_max=settings.bounds.page,

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import structlog
 
 from switchyard.model.ids import RANDOM_BITS, make_id
-from switchyard.store.clock import database_us, steady_us, wall_us
-from switchyard.store.database import Database
+from switchyard.store.clock import database_us, steady_us, transaction_us, wall_us
+from switchyard.store.database import Database, Tx
 
 log = structlog.get_logger()
 # More than this is a jump: a clock was set, or a database on another machine took over. Less is drift, and followed
@@ -57,6 +57,12 @@ class Clock:
         if off_us < 0:
             on_jump(off_us)
         return off_us
+
+    def is_right(self, tx: Tx) -> bool:
+        """Whether the database agrees, asked inside this transaction. If not, its clock jumped since the last look."""
+        before_us = self()
+        at_us = transaction_us(tx)
+        return before_us - JUMP_US <= at_us <= self() + JUMP_US
 
     @property
     def _is_own(self) -> bool:

@@ -15,7 +15,7 @@ from switchyard.service.submit.selections import Selections
 from switchyard.service.tally import Tally
 from switchyard.service.token.settings import Tokens
 from switchyard.store import access
-from switchyard.store.database import Database
+from switchyard.store.database import Database, Tx
 from switchyard.store.events import counter_take
 from switchyard.store.output import DatabaseLogs
 
@@ -29,6 +29,7 @@ class Context:
     snapshots: Snapshots
     now_us: Callable[[], int]  # by the database's clock: for what is stored, or compared with what is
     steady_us: Callable[[], int]  # never jumps: for how long something takes in this process
+    is_clock_right: Callable[[Tx], bool]  # whether `now_us` still agrees with the database
     new_id: Callable[[], str]
     list_budget: int = 5000
     page_max: int = 500

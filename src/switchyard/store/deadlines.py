@@ -1,7 +1,8 @@
 """Stored times after the clock they were written by was wrong or jumped: moved with it, and none left far ahead.
 
 Set back by an hour, a clock would leave every back-off, silence and quote waiting for an hour more; set forward, it
-would let jobs expire and leases end too early. Called by the leader alone, in the transaction of its term.
+would let jobs expire and leases end too early. Called by the leader alone, in the transaction of its term. Locks are
+taken in the order of all writers: jobs, agents, counters.
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ AMNESTY = "amnesty_us"  # the counter that says since when silence counts
 WAKE_US_MAX = 2 * 86_400_000_000  # twice the longest back-off that a job may ask for
 
 Time = sa.ColumnElement[int]
+_FIXED = (sa.text(EXPIRING), sa.text(LATE))  # jobs with a time that was told to somebody
 
 
 def bound(tx: Tx, *, now_us: int) -> None:
     """Nothing happened later than now. A server whose clock was ahead may have written that it did."""
+    is_far = sa.and_(sa.text(DUE), jobs.c.wake_us > now_us + WAKE_US_MAX)
+    tx.execute(sa.update(jobs).where(is_far).values(wake_us=now_us + WAKE_US_MAX))
     ahead_us = now_us + AHEAD_US
-    for column in (agents.c.seen_us, handovers.c.received_us, handovers.c.accepted_us):
+    for column in (handovers.c.received_us, handovers.c.accepted_us, agents.c.seen_us):
+        _lock(tx, column.table, column > ahead_us)
         tx.execute(sa.update(column.table).where(column > ahead_us).values({column.name: now_us}))
     is_ahead = sa.and_(counters.c.name == AMNESTY, counters.c.value > ahead_us)
     tx.execute(sa.update(counters).where(is_ahead).values(value=now_us))
-    is_far = sa.and_(sa.text(DUE), jobs.c.wake_us > now_us + WAKE_US_MAX)
-    tx.execute(sa.update(jobs).where(is_far).values(wake_us=now_us + WAKE_US_MAX))
 
 
 def follow_back(tx: Tx, *, now_us: int, by_us: int, is_again: bool = False) -> None:
@@ -51,9 +54,12 @@ def follow_back(tx: Tx, *, now_us: int, by_us: int, is_again: bool = False) -> N
     `is_again`: servers that noticed the jump a moment after the leader wrote by the old clock until then. Only what is
     still further ahead than the jump is looked at.
     """
-    bound(tx, now_us=now_us)
     ahead_us = now_us + AHEAD_US
     beyond_us = max(ahead_us, now_us + by_us) if is_again else ahead_us
+    waits_us = sa.func.coalesce(jobs.c.waits_us, jobs.c.created_us)
+    is_waiting = sa.and_(jobs.c.state == "PENDING", waits_us > ahead_us)
+    is_in_line = sa.and_(sa.text(READY), jobs.c.assigned_us > ahead_us)
+    _lock(tx, jobs, sa.or_(sa.text(DUE), is_waiting, is_in_line, *([] if is_again else _FIXED)))
     _shift_tasks(tx, now_us=now_us, by_us=by_us, beyond_us=beyond_us)
     wake_us = _later(jobs.c.wake_us - by_us, now_us)
     tx.execute(sa.update(jobs).where(sa.text(DUE), jobs.c.wake_us > beyond_us).values(wake_us=wake_us))
@@ -62,11 +68,9 @@ def follow_back(tx: Tx, *, now_us: int, by_us: int, is_again: bool = False) -> N
         if not is_again:
             shifted = sa.update(jobs).where(sa.text(index), is_from_before)
             tx.execute(shifted.values({column.name: column - by_us}))
-    waits_us = sa.func.coalesce(jobs.c.waits_us, jobs.c.created_us)
-    waiting = sa.update(jobs).where(jobs.c.state == "PENDING", waits_us > ahead_us)
-    tx.execute(waiting.values(waits_us=_sooner(waits_us - by_us, now_us)))
-    in_line = sa.update(jobs).where(sa.text(READY), jobs.c.assigned_us > ahead_us)
-    tx.execute(in_line.values(assigned_us=_sooner(jobs.c.assigned_us - by_us, now_us)))
+    tx.execute(sa.update(jobs).where(is_waiting).values(waits_us=_sooner(waits_us - by_us, now_us)))
+    assigned_us = _sooner(jobs.c.assigned_us - by_us, now_us)
+    tx.execute(sa.update(jobs).where(is_in_line).values(assigned_us=assigned_us))
     for table, first, others in (
         (quote_waits, quote_waits.c.asked_us, (quote_waits.c.deadline_us, quote_waits.c.due_us)),
         (quote_asks, quote_asks.c.asked_us, (quote_asks.c.deadline_us,)),
@@ -74,6 +78,7 @@ def follow_back(tx: Tx, *, now_us: int, by_us: int, is_again: bool = False) -> N
     ):
         changes = {column.name: column - by_us for column in (first, *others)}
         tx.execute(sa.update(table).where(first > ahead_us).values(changes))
+    bound(tx, now_us=now_us)
     if not is_again:
         _shift_token_leases(tx, now_us=now_us, by_us=-by_us)
 
@@ -84,6 +89,7 @@ def follow_ahead(tx: Tx, *, now_us: int, by_us: int) -> None:
     A back-off or a quote that ends early harms nobody, and stays.
     """
     is_from_before = jobs.c.created_us <= now_us - by_us
+    _lock(tx, jobs, sa.and_(sa.or_(*_FIXED), is_from_before))
     for column, index in ((jobs.c.expires_us, EXPIRING), (jobs.c.late_from_us, LATE)):
         shifted = sa.update(jobs).where(sa.text(index), is_from_before)
         tx.execute(shifted.values({column.name: column + by_us}))
@@ -91,6 +97,12 @@ def follow_ahead(tx: Tx, *, now_us: int, by_us: int) -> None:
         earlier = sa.update(handovers).where(column <= now_us - by_us)
         tx.execute(earlier.values({column.name: column + by_us}))
     _shift_token_leases(tx, now_us=now_us, by_us=by_us)
+
+
+def _lock(tx: Tx, table: sa.Table, where: sa.ColumnElement[bool]) -> None:
+    """By id, as everybody locks them: an update of many takes them as they lie, and deadlocks with others' changes."""
+    key = next(iter(table.primary_key))
+    tx.execute(sa.select(key).where(where).order_by(key).with_for_update())
 
 
 def _shift_tasks(tx: Tx, *, now_us: int, by_us: int, beyond_us: int) -> None:

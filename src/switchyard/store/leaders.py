@@ -19,9 +19,19 @@ Row = sa.Row[*tuple[Any, ...]]
 AHEAD_US = 3_000_000  # two servers' measurements of the database's clock differ by less
 
 
+def leader_row(tx: Tx, name: str) -> Row:
+    """The row as it is, made if there was none."""
+    query = sa.select(leaders).where(leaders.c.name == name)
+    found = tx.execute(query).one_or_none()
+    if found is None:
+        dialect.put_new(tx, leaders, [{"name": name, "holder": "", "epoch": 0, "expires_us": 0}])
+        found = tx.execute(query).one()
+    return found
+
+
 def leader_lock(tx: Tx, name: str) -> Row:
     """The row as it is, locked until the commit."""
-    dialect.put_new(tx, leaders, [{"name": name, "holder": "", "epoch": 0, "expires_us": 0}])
+    leader_row(tx, name)
     return tx.execute(sa.select(leaders).where(leaders.c.name == name).with_for_update()).one()
 
 

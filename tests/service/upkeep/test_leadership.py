@@ -113,6 +113,28 @@ def test_a_jump_is_followed_once_by_whichever_server_notices_it_first(rig: Rig) 
     assert rig.row(after.id).expires_us == expires_us
 
 
+@pytest.mark.parametrize("by_us", [HOUR_US, -HOUR_US])
+def test_a_server_that_has_not_noticed_a_jump_takes_no_lead_and_moves_nothing(rig: Rig, by_us: int) -> None:
+    late = Leadership("two")
+    assert not late.take(rig.context)
+    rig.join("alpha")
+    made = rig.submit(a_request(expires_after="30m"))
+    expires_us = rig.row(made.id).expires_us
+    jump(rig, by_us)
+    assert rig.row(made.id).expires_us == expires_us + by_us
+    rig.clock.at_us -= by_us  # as the other server reckons it still
+    rig.clock.unseen_us = by_us
+    assert not late.take(rig.context)
+    assert not rig.leader.take(rig.context), "nor does the leader, by a clock that is not right"
+    assert rig.row(made.id).expires_us == expires_us + by_us
+    rig.clock.at_us += by_us
+    rig.clock.unseen_us = 0
+    rig.context.snapshots.follow_jump(0)
+    assert rig.leader.take(rig.context)
+    assert not late.take(rig.context)
+    assert rig.row(made.id).expires_us == expires_us + by_us
+
+
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_a_clock_that_was_set_back_while_no_server_ran_is_noticed(rig: Rig, is_stopped: bool) -> None:
     agent = rig.cluster("alpha")

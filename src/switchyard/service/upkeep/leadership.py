@@ -67,14 +67,18 @@ class Leadership:
         leave_type(batch, context)
 
     def _take(self, batch: Batch, context: Context) -> int | None:
-        row = leaders.leader_lock(batch.tx, LEADER)
-        # Both clocks at one moment, and after the lock: to wait for it is no jump.
-        moment = Moment(context.now_us(), context.steady_us())
-        watched = self._watch(row, moment)
+        # Looked at without a lock first: a server that does not lead never waits for one that does.
+        for look in (leaders.leader_row, leaders.leader_lock):
+            row = look(batch.tx, LEADER)
+            # Both clocks at one moment, and after the lock: to wait for it is no jump.
+            moment = Moment(context.now_us(), context.steady_us())
+            watched = self._watch(row, moment)
+            if self._is_led_by_another(row, moment, watched):
+                batch.settled.append(partial(self._remember, moment, watched))
+                return None
+        if not context.is_clock_right(batch.tx):
+            return None  # it jumped since this server's last look: by the old clock, terms of others seem to be over
         batch.settled.append(partial(self._remember, moment, watched))
-        is_free = leaders.is_over(row, now_us=moment.now_us, for_us=TERM_US)
-        if row.holder != self.holder and not is_free and moment.steady_us - watched.since_us < TERM_US:
-            return None
         jump_us = self._jump_us(row, moment)
         epoch = leaders.leader_put(batch.tx, row, self.holder, expires_us=moment.now_us + TERM_US)
         keep_type(batch, context)
@@ -82,6 +86,11 @@ class Leadership:
             events.counter_set(batch.tx, deadlines.AMNESTY, moment.now_us)
         self._put_right(batch, moment, jump_us=jump_us, is_new=epoch != row.epoch)
         return epoch
+
+    def _is_led_by_another(self, row: leaders.Row, moment: Moment, watched: Watched) -> bool:
+        if row.holder == self.holder or leaders.is_over(row, now_us=moment.now_us, for_us=TERM_US):
+            return False
+        return moment.steady_us - watched.since_us < TERM_US
 
     def _watch(self, row: leaders.Row, moment: Moment) -> Watched:
         """A term is over, too, when nobody has renewed it for its length by our own steady clock."""
