@@ -45,7 +45,7 @@ def _build(kind: Any) -> None:
     # A type that is only ever encoded, or a class whose names cannot be resolved: nobody can decode it.
     with suppress(TypeError, NameError):
         msgspec.json.Decoder(kind)
-    _built.add(kind)
+        _built.add(kind)
 
 
 def _structs(kind: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
