@@ -12,7 +12,7 @@ import structlog
 
 from switchyard.errors import YardError
 from switchyard.model.cluster import Load
-from switchyard.server.config import Rainbow
+from switchyard.server.config import SECRET_CHARS_MIN, Rainbow
 from switchyard.server.yard import Yard
 from switchyard.service.committer import Batch
 from switchyard.service.quote.quoted import Quoting
@@ -28,7 +28,7 @@ from switchyard.store import access, clusters, leases
 log = structlog.get_logger()
 # What waits is looked at after this at the latest, should all words about what it waits for have been lost.
 LOOK_S_MAX = 10.0
-POLLING = Rainbow("-")  # what was handed out comes back, also when the door has been closed since
+POLLING = Rainbow("-" * SECRET_CHARS_MIN)  # what was handed out comes back, also when the door has been closed since
 CLEAN_S_MAX = 600.0  # between two clean-ups; terms that are shorter than days are looked at sooner
 CLEAN_AFTER_JUMP_S = 3600.0  # what is old by a clock that was set wrong is not removed before somebody can see that
 MOVED_S = 0.25  # after a look that moved something the next one: what it moved may have been begun, and the rest go on

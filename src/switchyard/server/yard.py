@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import structlog
 from switchyard.errors import Busy, Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.server.hub import Hub
+from switchyard.server.rainbow.guesses import Guesses
 from switchyard.server.settings import Settings
 from switchyard.server.voices import Voices
 from switchyard.service.clock import Clock
@@ -60,6 +62,7 @@ class Yard:
         self.parked: dict[str, int] = {}  # agent → polls parked here
         self.voices = Voices(is_alone=context.database.is_sqlite)
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
+        self.guesses = Guesses(time.monotonic)  # at Rainbow's registration secret
         self.streams = 0  # followers of events connected here
         self.uploads = 0  # graphs being taken in
         self.tokens_used: dict[str, int] = {}

@@ -73,7 +73,7 @@ class SubmitEntry:
 
     on: On
     object: str
-    account: str
+    account: str  # a user's id; empty: nobody's in particular
     hash: str
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import msgspec
 import structlog
 
 from switchyard.errors import YardError
-from switchyard.model.access import Grant, On, Role, To
+from switchyard.model.access import RANK, Grant, On, Role, To
 from switchyard.model.cluster import POLLS, Health, Load
 from switchyard.model.layout import NO_LAYOUT, Layout
 from switchyard.policy.admit import ProjectEntry
@@ -53,6 +54,16 @@ class Access:
     grants: tuple[Grant, ...]
     projects: dict[str, ProjectEntry] = field(default_factory=dict)
     actors: dict[str, Actor] = field(default_factory=dict)
+    callers: dict[str, Actor] = field(default_factory=dict)  # token → its user, as a caller who showed it
+
+    def is_open(self, member: Member) -> bool:
+        """Whether everyone may submit to a cluster."""
+        return self.everyone.on_cluster(member) >= RANK[Role.SUBMIT]
+
+    @cached_property
+    def everyone(self) -> Rights:
+        """What whoever comes may do."""
+        return rights_of("", (), self.grants)
 
     def actor(self, user_id: str) -> Actor | None:
         """The user with their rights, worked out at first need."""
@@ -62,22 +73,36 @@ class Access:
             if user is None or not user[2]:
                 return None
             name, groups, _ = user
-            found = Actor(name, rights_of(name, groups, self.grants), groups, user_id)
+            found = Actor(name, rights_of(user_id, groups, self.grants), groups, user_id)
             self.actors[user_id] = found
         return found
 
+    def caller(self, token: TokenEntry) -> Actor | None:
+        """The user of a token, as a caller who showed this token."""
+        found = self.callers.get(token.id)
+        if found is None:
+            actor = self.actor(token.user_id)
+            if actor is None:
+                return None
+            found = self.callers[token.id] = replace(actor, token_id=token.id)
+        return found
 
-def owner_of(access: Access, name: str) -> Actor:
+
+def owner_of(access: Access, owner_id: str | None, name: str) -> Actor:
     """Who owns a job, with the grants of now; one who is gone or disabled has none."""
-    for user_id, (user, _, _) in access.users.items():
-        if user == name:
-            return access.actor(user_id) or Actor(name, Rights())
-    if name == TOKENS_OWNER:
-        if name not in access.actors:
-            access.actors[name] = Actor(name, rights_of(name, (), access.grants))
-        return access.actors[name]
+    if owner_id in access.users:
+        return access.actor(owner_id) or Actor(name, Rights(), user_id=owner_id)
+    if owner_id == TOKENS_OWNER:
+        return tokens_owner(access)
     admin = local_admin()
-    return admin if name == admin.name else Actor(name, Rights())
+    return admin if owner_id == admin.id else Actor(name, Rights(), user_id=owner_id)
+
+
+def tokens_owner(access: Access) -> Actor:
+    """Who owns a job that came with a submit token of nobody in particular: it may what everyone may."""
+    if TOKENS_OWNER not in access.actors:
+        access.actors[TOKENS_OWNER] = Actor(TOKENS_OWNER, access.everyone)
+    return access.actors[TOKENS_OWNER]
 
 
 @dataclass(frozen=True, slots=True)

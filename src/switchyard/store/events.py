@@ -142,7 +142,9 @@ def event_list(
     if job_id is not None:
         happened, accepted = happened.where(events.c.job_id == job_id), accepted.where(jobs.c.id == job_id)
     if projects is not None:
-        visible = sa.or_(jobs.c.project.in_(projects), jobs.c.owner == reader)
+        # Not `== None`, which would mean those that nobody owns.
+        own = () if reader is None else (jobs.c.owner_id == reader,)
+        visible = sa.or_(jobs.c.project.in_(projects), *own)
         happened = happened.join(jobs, jobs.c.id == events.c.job_id).where(visible)
         accepted = accepted.where(visible)
     # Each half is cut before the union, or the union would read both tables whole.

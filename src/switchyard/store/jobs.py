@@ -39,13 +39,14 @@ _VIEW = (*jobs.c, clusters.c.name.label("cluster"))
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs to list. `projects`: those the reader may view; none: all."""
+    """Which jobs to list. `projects`: those the reader may view; none: all. `reader`: whose own jobs are listed too."""
 
     states: Sequence[str] = ()
     cluster: str | None = None
     project: str | None = None
     domain: str | None = None
     owner: str | None = None
+    owner_id: str | None = None
     workflow: str | None = None
     launch_plan: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
@@ -137,6 +138,7 @@ _USUAL = (
     "seq",
     "name",
     "owner",
+    "owner_id",
     "project",
     "domain",
     "lane",
@@ -193,7 +195,7 @@ def job_get(tx: Tx, job_id: str) -> Row | None:
 def job_states(tx: Tx, job_ids: Sequence[str]) -> dict[str, Row]:
     query = (
         sa.select(
-            jobs.c.id, jobs.c.state, jobs.c.reason, jobs.c.owner, jobs.c.project, clusters.c.name.label("cluster")
+            jobs.c.id, jobs.c.state, jobs.c.reason, jobs.c.owner_id, jobs.c.project, clusters.c.name.label("cluster")
         )
         .select_from(_WITH_CLUSTER)
         .where(jobs.c.id.in_(job_ids))
@@ -250,13 +252,15 @@ def _conditions(wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
         (jobs.c.project, wanted.project),
         (jobs.c.domain, wanted.domain),
         (jobs.c.owner, wanted.owner),
+        (jobs.c.owner_id, wanted.owner_id),
         (jobs.c.workflow, wanted.workflow),
         (jobs.c.launch_plan, wanted.launch_plan),
     ):
         if value is not None:
             found.append(column == value)
     if wanted.projects is not None:
-        found.append(sa.or_(jobs.c.project.in_(wanted.projects), jobs.c.owner == wanted.reader))
+        own = () if wanted.reader is None else (jobs.c.owner_id == wanted.reader,)  # not `== None`: nobody's
+        found.append(sa.or_(jobs.c.project.in_(wanted.projects), *own))
     for key, value in sorted(wanted.labels.items()):
         found.append(_has_label(key, value))
     return found
@@ -314,9 +318,12 @@ TOKEN_COLUMNS = (
 
 def job_waiting(tx: Tx, *, after: str, limit: int) -> list[Row]:
     """PENDING jobs in arrival order, with what the router asks about them."""
-    asked = (jobs.c.id, jobs.c.owner, jobs.c.bounds, jobs.c.avoid, jobs.c.reason, jobs.c.spec_hash, jobs.c.waits_us)
+    asked = (jobs.c.id, jobs.c.owner, jobs.c.owner_id, jobs.c.bounds, jobs.c.avoid, jobs.c.reason, jobs.c.spec_hash)
     query = (
-        sa.select(*asked, *TOKEN_COLUMNS).where(sa.text(WAITING), jobs.c.id > after).order_by(jobs.c.id).limit(limit)
+        sa.select(*asked, jobs.c.waits_us, *TOKEN_COLUMNS)
+        .where(sa.text(WAITING), jobs.c.id > after)
+        .order_by(jobs.c.id)
+        .limit(limit)
     )
     return list(tx.execute(query))
 

@@ -25,6 +25,7 @@ from switchyard.store.schema_clusters import (
     handovers,
     invites,
     layout,
+    submit_consents,
     submit_tokens,
 )
 from switchyard.store.schema_quotes import quote_asks, quote_uses, quote_waits, quotes
@@ -48,6 +49,7 @@ __all__ = [
     "quote_uses",
     "quote_waits",
     "quotes",
+    "submit_consents",
     "submit_tokens",
     "token_pools",
 ]
@@ -100,7 +102,8 @@ jobs = Table(
     Column("id", Text, primary_key=True),
     Column("seq", BigInteger, nullable=False),
     Column("name", Text, nullable=False),
-    Column("owner", Text, nullable=False),
+    Column("owner", Text, nullable=False),  # the name, as it is shown
+    Column("owner_id", Text, nullable=True),  # who it is; none: a user who is gone
     Column("project", Text, nullable=False),
     Column("domain", Text, nullable=False),
     Column("workflow", Text, nullable=True),
@@ -308,7 +311,7 @@ output = Table(
 idempotency = Table(
     "idempotency",
     metadata,
-    Column("owner", Text, primary_key=True),
+    Column("owner", Text, primary_key=True),  # as jobs.owner_id
     Column("key", Text, primary_key=True),
     Column("body_hash", Text, nullable=False),
     Column("job_id", Text, nullable=False),
@@ -348,6 +351,7 @@ tokens = Table(
     Column("expires_us", BigInteger, nullable=True),
     Column("last_used_us", BigInteger, nullable=True),
     Column("revoked_us", BigInteger, nullable=True),
+    Column("parent_id", Text, nullable=True),  # the token that this one was made with: they are revoked together
 )
 
 grants = Table(
@@ -356,7 +360,7 @@ grants = Table(
     Column("id", Text, primary_key=True),
     Column("role", Text, nullable=False),
     Column("to_kind", Text, nullable=False),
-    Column("subject", Text, nullable=False),
+    Column("subject", Text, nullable=False),  # a user's id, else a name
     Column("on_kind", Text, nullable=False),
     Column("object", Text, nullable=False),  # a cluster's id, else a name
     Column("created_us", BigInteger, nullable=False),

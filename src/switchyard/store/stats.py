@@ -37,5 +37,5 @@ def route_groups(
         window.outerjoin(clusters, clusters.c.id == window.c.cluster_id)
     )
     if projects is not None:
-        query = query.where(sa.or_(window.c.project.in_(projects), window.c.owner == reader))
+        query = query.where(sa.or_(window.c.project.in_(projects), window.c.owner_id == reader))
     return list(tx.execute(query.group_by(*groups).order_by(sa.desc("size")).limit(limit))), looked_at

@@ -101,7 +101,7 @@ def _user(yard: Yard, token: str) -> Actor | None:
     if entry.is_revoked or (entry.expires_us is not None and entry.expires_us <= now_us):
         return None
     yard.tokens_used[entry.id] = now_us
-    return access.actor(entry.user_id)
+    return access.caller(entry)
 
 
 async def _look_again(yard: Yard) -> None:

@@ -10,7 +10,7 @@ from switchyard.errors import Malformed
 from switchyard.model import jobfile
 from switchyard.model.access import Grant, NewToken, Token, User
 from switchyard.model.api import AuditEntry, CancelledMany, Created, Deleted, Event, Me, Output, Page, Version
-from switchyard.model.cluster import Agent, Cluster, Invite, NewInvite, SubmitToken
+from switchyard.model.cluster import Agent, Cluster, Invite, NewInvite, SubmitConsent, SubmitToken
 from switchyard.model.ids import LENGTH, is_id
 from switchyard.model.idset import INDEX_MAX, IdSet
 from switchyard.model.job import Job, State, Task
@@ -19,7 +19,7 @@ from switchyard.model.poll import Joined, Rotated
 from switchyard.model.quantity import DURATION_S_MAX
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.server.http.call import Call
-from switchyard.service.access import submit_tokens, users
+from switchyard.service.access import submit_tokens, user_tokens, users
 from switchyard.service.cluster import agents, cluster_show, clusters, joining
 from switchyard.service.job import explaining, jobs, selected, steer, tasks
 from switchyard.service.run import logs
@@ -163,6 +163,15 @@ def submit_token(call: Call) -> SubmitToken:
     return submit_tokens.cluster_token(call.yard.context, call.actor, call.path["cluster"], account)
 
 
+def consent_give(call: Call) -> SubmitConsent:
+    return submit_tokens.consent(call.yard.context, call.actor, call.path["cluster"], is_given=True)
+
+
+def consent_withdraw(call: Call) -> Deleted:
+    submit_tokens.consent(call.yard.context, call.actor, call.path["cluster"], is_given=False)
+    return Deleted(call.path["cluster"])
+
+
 def group_submit_token(call: Call) -> SubmitToken:
     account = call.text("account") or ""
     return submit_tokens.group_token(call.yard.context, call.actor, call.path["group"], account)
@@ -222,16 +231,16 @@ def user_delete(call: Call) -> Deleted:
 
 
 def token_list(call: Call) -> Page[Token]:
-    found = users.token_list(call.yard.context, call.actor, after=call.text("cursor") or "", limit=call.limit)
+    found = user_tokens.token_list(call.yard.context, call.actor, after=call.text("cursor") or "", limit=call.limit)
     return Page(found, found[-1].id if len(found) == call.limit else None)
 
 
 def token_create(call: Call) -> NewToken:
-    return users.token_create(call.yard.context, call.actor, call.body)
+    return user_tokens.token_create(call.yard.context, call.actor, call.body)
 
 
 def token_revoke(call: Call) -> Deleted:
-    users.token_revoke(call.yard.context, call.actor, call.path["token"])
+    user_tokens.token_revoke(call.yard.context, call.actor, call.path["token"], only=call.flag("only"))
     return Deleted(call.path["token"])
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -19,6 +20,7 @@ from switchyard.errors import BadRequest, Denied, Internal, PolicyRefused, Unava
 from switchyard.server.flyte.status import message_of
 from switchyard.server.grpc_message import reader, refuse_unreadable
 from switchyard.server.rainbow import calls
+from switchyard.server.rainbow.guesses import caller
 from switchyard.server.rainbow.messages import GRAPH, HANDOVER, SCHEDULER, SatisfyResponse, message
 from switchyard.server.yard import COMMIT_S_MAX, Yard, resolve, tell
 from switchyard.service.committer import Deliver, Told
@@ -56,7 +58,7 @@ def handlers(yard: Yard) -> tuple[grpc.GenericRpcHandler, ...]:
 
 async def _in_thread(threads: ThreadPoolExecutor, call: Callable[[Any], Any], request: Any) -> Any:
     """What waits for the database."""
-    return await asyncio.get_running_loop().run_in_executor(threads, call, request)
+    return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, call, request)
 
 
 async def _submit(threads: ThreadPoolExecutor, yard: Yard, deliver: Deliver, request: Any) -> Any:
@@ -99,6 +101,7 @@ def _bytes(answer: Any) -> bytes:
 async def _serve(name: str, serve: Serve, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
     try:
         refuse_unreadable(request)
+        caller.set(context.peer())
         return await serve(request)
     except TimeoutError:
         error: YardError = Unavailable("The database did not take it in time; it may still come about.")

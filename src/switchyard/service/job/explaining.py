@@ -88,8 +88,8 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
 def _ask(context: Context, actor: Actor, row: jobs.Row, spec: JobSpec, bounds: Bounds) -> Ask:
     """What the owner may, as the reader may see it: an administrator's grants are no reason why a user's job runs."""
     world = context.snapshots.world
-    owner = owner_of(context.snapshots.access, row.owner)
-    by_token = frozenset(bounds.by_token) if row.owner == actor.name else frozenset()
+    owner = owner_of(context.snapshots.access, row.owner_id, row.owner)
+    by_token = frozenset(bounds.by_token) if row.owner_id == actor.id else frozenset()
     return bounds.ask(
         demand_of_spec(spec),
         owner,

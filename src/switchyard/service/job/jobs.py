@@ -123,7 +123,7 @@ def _cancel_array(batch: Batch, row: jobs.Row, said: str) -> None:
 
 def may_act(actor: Actor, row: jobs.Row) -> None:
     """One's own jobs with `submit`, others' with `operate`."""
-    if row.owner != actor.name or not actor.may_project(Role.SUBMIT, row.project):
+    if row.owner_id != actor.id or not actor.may_project(Role.SUBMIT, row.project):
         actor.need_project(Role.OPERATE, row.project)
 
 
@@ -139,7 +139,7 @@ def all_events(context: Context, actor: Actor, *, after: int, limit: int, since_
         if since_s is not None:
             after = max(after, events.event_before(tx, context.now_us() - since_s * 1_000_000))
         projects = actor.viewable_projects()
-        found = events.event_list(tx, job_id=None, projects=projects, reader=actor.name, after=after, limit=limit)
+        found = events.event_list(tx, job_id=None, projects=projects, reader=actor.id, after=after, limit=limit)
     return _event_page(found, limit)
 
 
@@ -163,7 +163,14 @@ def next_events(
         projects = [project] if project is not None else actor.viewable_projects()
         if project is not None and not actor.may_project(Role.VIEW, project):
             projects = []
-        found = events.event_list(tx, job_id=job_id, projects=None if job_id else projects, after=after, limit=limit)
+        found = events.event_list(
+            tx,
+            job_id=job_id,
+            projects=None if job_id else projects,
+            reader=None if project else actor.id,
+            after=after,
+            limit=limit,
+        )
     items = _event_page(found, limit).items
     return items, items[-1].seq if len(items) == limit else max(newest, items[-1].seq if items else after)
 
@@ -190,7 +197,7 @@ def resolve(tx: Tx, ref: str) -> str:
 
 def visible_job(tx: Tx, actor: Actor, ref: str) -> jobs.Row:
     row = jobs.job_get(tx, resolve(tx, ref))
-    if row is None or not (row.owner == actor.name or actor.may_project(Role.VIEW, row.project)):
+    if row is None or not (row.owner_id == actor.id or actor.may_project(Role.VIEW, row.project)):
         raise NoSuchJob(f"There is no job {ref[:40]}, or it is not yours to see.")
     return row
 
@@ -199,7 +206,9 @@ def visible_filter(actor: Actor, wanted: jobs.JobFilter) -> jobs.JobFilter:
     """A filter narrowed to what the actor may see; a project they may not view is said so, not hidden."""
     if wanted.project is not None and not actor.may_project(Role.VIEW, wanted.project):
         raise Denied(f"You may not view the jobs of project {wanted.project}.")
-    return replace(wanted, projects=actor.viewable_projects(), reader=actor.name)
+    if wanted.owner is not None and wanted.owner == actor.name:
+        wanted = replace(wanted, owner=None, owner_id=actor.id)  # not those of an earlier user of the same name
+    return replace(wanted, projects=actor.viewable_projects(), reader=actor.id)
 
 
 def job_view(row: jobs.Row) -> Job:

@@ -27,7 +27,7 @@ def route_stats(context: Context, actor: Actor, since_s: int) -> RouteStats:
             tx,
             oldest=make_id(since_us, 0),
             projects=actor.viewable_projects(),
-            reader=actor.name,
+            reader=actor.id,
             budget=LOOK_MAX,
             limit=GROUPS_MAX,
         )

@@ -148,7 +148,7 @@ def retry(context: Context, submit: Submit, actor: Actor, ref: str, wanted: Retr
     avoid = row.cluster_id if wanted.elsewhere else None
     why = f"job {row.id} ran here, and is to run elsewhere"
     before = decode_bounds(row.bounds)
-    by_token = still_open(context.snapshots, before.by_token, row.id) if row.owner == actor.name else ()
+    by_token = still_open(context.snapshots, before.by_token, row.id) if row.owner_id == actor.id else ()
     bounds = again(before, by_token=by_token, is_elsewhere=wanted.elsewhere)
     write = submit.decide(actor, request, key=None, body=b"", last=((avoid, why),) if avoid else (), again=bounds)
     write.row["retry_of"] = row.id

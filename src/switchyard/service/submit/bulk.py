@@ -37,7 +37,7 @@ class BulkInsert:
     each: bool
     key: str | None
     body_hash: str
-    owner: str
+    owner: str  # by id
 
     def job_ids(self) -> Iterable[str]:
         return ()
@@ -95,7 +95,7 @@ class Bulk:
             request.each,
             key,
             sha256(body).hexdigest() if key else "",
-            actor.name,
+            actor.id,
         )
 
     def _refuse_many_selections(self, several: Iterable[JobRequest]) -> None:

@@ -137,7 +137,7 @@ class Submit:
     def repeated(self, actor: Actor, *, key: str, body: bytes) -> Accepted | None:
         """The job that this key and body made before: it is accepted, even if it would be refused by now."""
         with self._context.database.read() as tx:
-            held = jobs.key_get(tx, actor.name, key)
+            held = jobs.key_get(tx, actor.id, key)
             answer = _answer_again(tx, held, key=key, body_hash=sha256(body).hexdigest(), here={}) if held else None
         if isinstance(answer, KeyReused):
             raise answer
@@ -233,7 +233,7 @@ class Submit:
             rulings = self._rulings = _Rulings(versions)
         demand = demand_of_spec(spec)
         engine = bounds.engine or self._context.engines.default
-        key = (actor.name, demand, bounds, last)
+        key = (actor.id, demand, bounds, last)
         kept = rulings.kept.get(key)
         if kept is None:
             # Shapes that compete for nodes are searched, cluster by cluster, and other engines take what they take.
@@ -292,7 +292,7 @@ class Submit:
         results: list[Any] = []
         new: list[JobInsert] = []
         for write in writes:
-            held = earlier.get((write.row["owner"], write.key)) if write.key else None
+            held = earlier.get((write.row["owner_id"], write.key)) if write.key else None
             if id(write) in refused:
                 results.append(refused[id(write)])
             elif held is not None and held.job_id != write.row["id"]:
@@ -335,7 +335,7 @@ class Submit:
             batch.tx,
             [
                 {
-                    "owner": write.row["owner"],
+                    "owner": write.row["owner_id"],
                     "key": write.key,
                     "body_hash": write.body_hash,
                     "job_id": write.row["id"],

@@ -81,7 +81,7 @@ def rule_all(context: Context, world: World, rows: list[jobs.Row], specs: dict[s
     for row in rows:
         spill = decode_bounds(row.bounds).spill
         spilled = opened(spill, waited_s(row, context.now_us())) if spill else ()
-        key = (row.owner, row.spec_hash, row.bounds, row.avoid, spilled)
+        key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, spilled)
         ruling = rulings.get(key)
         if ruling is None:
             ruling = rulings[key] = rule_again(context, world, row, specs[row.spec_hash])
@@ -164,7 +164,7 @@ def rule_again(context: Context, world: World, row: jobs.Row, body: str, round_:
     """
     spec, bounds = msgspec.json.decode(body, type=JobSpec), decode_bounds(row.bounds)
     demand = demand_of_spec(spec)
-    owner = owner_of(context.snapshots.access, row.owner)
+    owner = owner_of(context.snapshots.access, row.owner_id, row.owner)
     engine = bounds.engine or context.engines.default
     waited = waited_s(row, context.now_us())
     ask = bounds.ask(demand, owner, world, engine=engine, last=last_of(row), waited_s=waited)
