@@ -42,7 +42,7 @@ resourcemanager:
   resourceMaxQuota: 1000
   redis: {hostPaths: ["redis:6379"], hostKey: k, maxRetries: 1, primaryName: p}
   taskTypes: {spark: {default: 5}}
-rainbow: {registration_secret: chocolate, anonymous_match: true}
+rainbow: {registration_secret: chocolate-cookies, anonymous_match: true}
 match: {engine: walk, allowed: [walk]}
 selection: {name: weighted, options: {a: 1}}
 """

@@ -21,7 +21,7 @@ from switchyard.model.access import (
 from switchyard.model.api import ProjectRequest
 from switchyard.model.cluster import ClusterChange, ClusterRequest
 from switchyard.route.world import Member
-from switchyard.service.access import projects, submit_tokens, users
+from switchyard.service.access import projects, submit_tokens, user_tokens, users
 from switchyard.service.cluster import clusters
 from switchyard.service.rights import Actor, Rights, rights_of
 from switchyard.service.snapshots import owner_of
@@ -141,7 +141,7 @@ def test_a_disabled_user_has_no_rights_left(lite: Rig) -> None:
     assert ann.user_id is not None
     users.user_change(lite.context, ADMIN, "ann", UserChange(is_enabled=False))
     assert lite.context.snapshots.access.actor(ann.user_id) is None
-    assert not owner_of(lite.context.snapshots.access, "ann").is_platform_admin
+    assert not owner_of(lite.context.snapshots.access, ann.user_id, "ann").is_platform_admin
     users.user_change(lite.context, ADMIN, "ann", UserChange(is_enabled=True))
     assert lite.actor(ann.user_id).is_platform_admin
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from switchyard.errors import Busy
 
-ONE_MAX, ONE_EVERY_S = 5, 10.0  # wrong guesses of one address at once, and how soon it has one more
+ONE_MAX, ONE_EVERY_S = 10, 10.0  # wrong guesses of one address at once, and how soon it has one more
 ALL_MAX, ALL_EVERY_S = 50, 1.0  # of all addresses together: an attacker may have many
 ADDRESSES_MAX = 4096
 
