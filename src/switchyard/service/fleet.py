@@ -65,6 +65,7 @@ class Fleet:
     agents: dict[str, AgentEntry]
     by_cluster: dict[str, tuple[str, ...]]
     submit_tokens: dict[str, SubmitEntry] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()  # names of private clusters that were deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ def load_fleet(tx: Tx, version: int, *, before: Fleet) -> Fleet:
     tokens = {
         row.id: SubmitEntry(On(row.on_kind), row.object, row.account, row.hash) for row in submit_tokens.token_all(tx)
     }
-    return Fleet(version, rows, agents, by_cluster, tokens)
+    gone = frozenset(cluster_store.cluster_gone_private(tx))
+    return Fleet(version, rows, agents, by_cluster, tokens, gone)
 
 
 def _agent_entry(row: cluster_store.Row, before: AgentEntry | None) -> AgentEntry:

@@ -129,8 +129,9 @@ def project_put(tx: Tx, row: dict[str, Any]) -> bool:
     return tx.execute(put).scalar() is not None
 
 
-def audit_insert(tx: Tx, row: dict[str, Any]) -> None:
-    tx.execute(sa.insert(audit).values(**row))
+def audit_insert(tx: Tx, *rows: dict[str, Any]) -> None:
+    if rows:
+        tx.execute(sa.insert(audit), list(rows))
 
 
 def audit_of(tx: Tx, object_: str, *, before: str | None, limit: int) -> list[Row]:

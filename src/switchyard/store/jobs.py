@@ -203,11 +203,14 @@ def job_states(tx: Tx, job_ids: Sequence[str]) -> dict[str, Row]:
     return {row.id: row for row in tx.execute(query)}
 
 
-def job_ids_by_prefix(tx: Tx, prefix: str, limit: int = 2) -> list[str]:
+def job_ids_by_prefix(tx: Tx, prefix: str, *, projects: Sequence[str] | None, reader: str, limit: int = 2) -> list[str]:
+    """Of the jobs that a reader may view: those of others make no prefix ambiguous."""
     # A range on the primary key: LIKE would not use it on every collation, and only digits and letters sort the same
     # in all of them, so the upper end is the highest id with this prefix.
     within = jobs.c.id.between(prefix, prefix.ljust(LENGTH, "Z"))
     query = sa.select(jobs.c.id).where(within).order_by(jobs.c.id).limit(limit)
+    if projects is not None:
+        query = query.where(sa.or_(jobs.c.project.in_(projects), jobs.c.owner_id == reader))
     return list(tx.execute(query).scalars())
 
 

@@ -29,6 +29,8 @@ def route_groups(
         window.c.state,
         window.c.blocked,
         clusters.c.name.label("cluster"),
+        window.c.cluster_id,
+        (window.c.owner_id == reader).label("is_own"),  # the reader knows where their own ran
         (window.c.attempt > 0).label("is_assigned"),
         sa.case((window.c.state == "PENDING", window.c.reason), else_="").label("reason"),
         sa.case((window.c.state == "REJECTED", window.c.plan_hash), else_=None).label("plan_hash"),

@@ -17,7 +17,8 @@ from switchyard.policy.asked import as_asked
 from switchyard.service.access.submit_tokens import still_open
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
-from switchyard.service.job.jobs import job_view, may_act, policy_of, visible_job
+from switchyard.service.job.jobs import audit_others, job_view, may_act, policy_of, visible_job
+from switchyard.service.job.sight import Sight
 from switchyard.service.rights import Actor
 from switchyard.service.run.arrays import Arrays, cancel_tasks
 from switchyard.service.run.report import Avoid, blocked, change_of, life_of, record
@@ -51,11 +52,13 @@ def job_change(context: Context, actor: Actor, ref: str, wanted: JobChange) -> J
             _note(batch, row, "released", f"by {actor.name}")
             batch.versions.add("pending")
         jobs.job_change(batch.tx, {row.id: change} if change else {})
+        if change:
+            audit_others(batch, context, actor, "job.change", [row], **msgspec.to_builtins(wanted))
         again = jobs.job_get(batch.tx, row.id)
         assert again is not None
         return again
 
-    return job_view(context.committer.call(apply, locks=[found.id]))
+    return job_view(context.committer.call(apply, locks=[found.id]), Sight(context, actor))
 
 
 def _hold(batch: Batch, row: jobs.Row, actor: Actor) -> dict[str, Any]:
@@ -104,11 +107,12 @@ def tasks_cancel(context: Context, actor: Actor, ref: str, indexes: IdSet) -> Jo
             cancel_tasks(batch, arrays.job(row.id), indexes)
             _note(batch, row, "tasks-cancelled", f"tasks {indexes} by {actor.name}"[:500])
             arrays.flush()
+            audit_others(batch, context, actor, "job.cancel-tasks", [row], tasks=str(indexes)[:500])
         again = jobs.job_get(batch.tx, row.id)
         assert again is not None
         return again
 
-    return job_view(context.committer.call(apply, locks=[found.id]))
+    return job_view(context.committer.call(apply, locks=[found.id]), Sight(context, actor))
 
 
 def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest) -> tuple[JobRequest, jobs.Row]:
@@ -154,8 +158,18 @@ def retry(context: Context, submit: Submit, actor: Actor, ref: str, wanted: Retr
     write.row["retry_of"] = row.id
     if avoid:
         write.row["avoid"] = msgspec.json.encode({avoid: Avoid(1, why)}).decode()
-    accepted: Accepted = context.committer.do(write)
-    return accepted.created
+    if row.owner_id == actor.id:
+        accepted: Accepted = context.committer.do(write)
+        return accepted.created
+
+    def apply(batch: Batch) -> Accepted:
+        (made,) = submit.apply_inserts(batch, [write])
+        if not isinstance(made, Accepted):
+            raise made
+        audit_others(batch, context, actor, "job.retry", [row], job=made.created.id)
+        return made
+
+    return context.committer.call(apply).created
 
 
 def _tasks_again(row: jobs.Row, rows: list[ranges.Row], wanted: str | None) -> str | None:

@@ -13,6 +13,7 @@ from switchyard.model.lifecycle import FINAL
 from switchyard.model.tasks import read_task
 from switchyard.service.context import Context
 from switchyard.service.job.jobs import visible_job
+from switchyard.service.job.sight import Sight
 from switchyard.service.rights import Actor
 from switchyard.store import events, jobs, ranges
 
@@ -38,8 +39,17 @@ def task_list(
                 tasks[index] = _task(row, each, index)
     found = [task for task in tasks.values() if not states or task.state in states]
     if len(found) > limit:
-        return _with_reasons(context, row.id, found[:limit]), found[limit - 1].index
-    return _with_reasons(context, row.id, found), None if next(every, None) is None else looked_at[-1]
+        return _seen(context, actor, row, found[:limit]), found[limit - 1].index
+    return _seen(context, actor, row, found), None if next(every, None) is None else looked_at[-1]
+
+
+def _seen(context: Context, actor: Actor, row: jobs.Row, tasks: list[Task]) -> list[Task]:
+    """With their reasons, and without the names of clusters that are hidden from the reader."""
+    sight = Sight(context, actor)
+    found = _with_reasons(context, row.id, tasks)
+    if sight.is_own(row):
+        return found
+    return [replace(task, cluster=sight.name(task.cluster), reason=sight.text(task.reason)) for task in found]
 
 
 def _with_reasons(context: Context, job_id: str, tasks: list[Task]) -> list[Task]:
