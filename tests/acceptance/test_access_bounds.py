@@ -215,9 +215,9 @@ def test_a_name_that_the_file_promises_is_no_way_in_either(tmp_path: Path) -> No
 # --- token pools
 
 
-def pool_call(stage: Stage, what: str, token: str, **fields: object) -> Any:
+def pool_call(stage: Stage, what: str, caller: str, **fields: object) -> Any:
     body = {"token": "lease-1", "project": "atlas", **fields}
-    return call("POST", f"{stage.url}/v1/token-pools/licences/{what}", body, token=token)
+    return call("POST", f"{stage.url}/v1/token-pools/licences/{what}", body, token=caller)
 
 
 def test_a_lease_of_a_token_pool_is_its_owners(stage: Stage) -> None:

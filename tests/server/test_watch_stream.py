@@ -18,7 +18,7 @@ from switchyard.model.access import On, Role, TokenRequest
 from switchyard.model.lifecycle import Seen
 from switchyard.server import app
 from switchyard.server.http import stream
-from switchyard.service.access import user_tokens, users
+from switchyard.service.access import user_tokens
 from tests.builders import a_request
 from tests.processes import free_port, until
 from tests.service.rig import ADMIN, Rig, running

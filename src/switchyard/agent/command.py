@@ -29,6 +29,7 @@ from switchyard.agent.log import line, set_up
 from switchyard.agent.loop import FREE_BYTES_MIN, Limits, Loop
 from switchyard.agent.site import read_site
 from switchyard.agent.site_state import SiteState
+from switchyard.agent.umask import keep_private
 from switchyard.errors import (
     EXIT_OK,
     BadRequest,
@@ -75,7 +76,9 @@ def main(argv: list[str]) -> int:
             return looking.discover_command(argv[1:])
         if argv[:1] == ["doctor"]:
             return looking.doctor_command(argv[1:])
-        return run(parser().parse_args(argv))
+        given = parser().parse_args(argv)
+        keep_private()
+        return run(given)
     except YardError as exc:
         print(f"error: {exc.detail}", file=sys.stderr)
         if exc.next_step:

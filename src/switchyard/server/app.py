@@ -25,6 +25,7 @@ from switchyard.server.http.routes import Door
 from switchyard.server.listener import Listener
 from switchyard.server.loops import Loops
 from switchyard.server.platform import layout_of, platform_of
+from switchyard.server.private_files import close_to_others
 from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings
 from switchyard.server.token_section import tokens_of
@@ -216,6 +217,7 @@ def run(settings: Settings, *, announce: bool = True) -> int:
     settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
     database = Database(settings.database)
     with _only_one(settings, database):
+        close_to_others(settings.data, database)
         _refuse_taken(settings.http, "--http")
         if settings.grpc:
             _refuse_taken(settings.grpc, "--grpc")

@@ -100,6 +100,7 @@ def _restore_sqlite(database: Database, file: Path, *, wait_s: int, force: bool)
         aside = _free_name(f"{target}.before-{_stamp()}") if is_there else None
         if aside is not None:
             os.link(target, aside)
+            aside.chmod(0o600)  # an earlier version may have made it readable to others
         if target.exists():
             part.replace(target)
         else:

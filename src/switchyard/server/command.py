@@ -17,6 +17,7 @@ from switchyard.server.cluster_templates import templates_of
 from switchyard.server.config import Config, read_config, sound_parts
 from switchyard.server.platform import read_platform
 from switchyard.server.positions import with_positions
+from switchyard.server.private_files import keep_private
 from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings, is_loopback, parse_address
 from switchyard.server.token_section import token_mistakes
@@ -25,7 +26,9 @@ from switchyard.service.rules.cluster_resources import Templates
 EXAMPLES = """\
 examples:
   yard server --data ./yard --http 127.0.0.1:8080
-      one server on an embedded SQLite file; prints the administrator's token once
+      one server on an embedded SQLite file; the first start prints the administrator's token, on a terminal
+  yard server new-admin-token --data ./yard
+      another token of the administrator, while the server is stopped
   yard server --data ./yard --http 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
   yard server --data ./a --http 127.0.0.1:8080 --database postgresql://yard@db/yard
       one of several servers on one PostgreSQL
@@ -35,6 +38,9 @@ examples:
 
 
 def main(argv: list[str]) -> int:
+    keep_private()
+    if argv[:1] == ["new-admin-token"]:
+        return _new_admin_token(argv[1:])
     options = _parser().parse_args(argv)
     try:
         settings = read_settings(options)
@@ -61,10 +67,24 @@ def main(argv: list[str]) -> int:
         return 1 if exc.code else 0
 
 
+def _new_admin_token(argv: list[str]) -> int:
+    from switchyard.server import admin_token
+
+    try:
+        return admin_token.main(argv)
+    except YardError as exc:
+        _complain(exc)
+        return exc.exit_code
+    except OSError as exc:
+        _complain(YardError(f"No token was made: {exc}", next_step="Check the folder given with --data."))
+        return 1
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="yard server",
-        description="Run a Switchyard server in the foreground; SIGTERM ends it.",
+        description="Run a Switchyard server in the foreground; SIGTERM ends it. `yard server new-admin-token` makes a "
+        "token of an administrator while no server runs.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from switchyard.errors import EXIT_ERROR, EXIT_OK, NotFound, YardError
 from switchyard.model.quantity import parse_duration_s
 from switchyard.server.backup import WAIT_S, Place, back_up, restore
+from switchyard.server.private_files import keep_private
 from switchyard.store import file_lock, schema_check
 from switchyard.store.database import Database, repair, revisions, upgrade
 
@@ -43,6 +44,7 @@ _Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main(argv: list[str]) -> int:
+    keep_private()
     options = _parser().parse_args(argv)
     data = Path(options.data or "~/.local/share/switchyard/server").expanduser().resolve()
     is_there = bool(options.data) or options.database is None

@@ -13,6 +13,7 @@ from pathlib import Path
 from switchyard.agent.backends import Setting, confine, proctable, supervisor
 from switchyard.agent.environment import variables
 from switchyard.agent.need import spec_of
+from switchyard.agent.umask import site_umask
 from switchyard.model.poll import Lease
 from switchyard.model.quantity import parse_bytes, parse_duration_s
 
@@ -76,6 +77,7 @@ def spawn(program: Path, path: Path, setting: Setting, *, seal: str) -> tuple[su
                 stderr=log,
                 cwd=path,
                 env=dict(setting.environment),
+                umask=site_umask(),  # the job's
             )
         except OSError:
             os.close(read_end)
