@@ -1,4 +1,4 @@
-"""Two umasks: the agent's own files are for its user alone, and what it runs has the umask the agent was started with."""
+"""Two umasks: the agent's own files are for its user alone; its jobs have the umask that the agent was started with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's files are for its own user alone: they hold every job's environment and the hashes of all credentials."""
+"""The server's files are for its own user alone: they hold the environment of every job and the hashes of tokens."""
 
 from __future__ import annotations
 

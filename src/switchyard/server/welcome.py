@@ -12,7 +12,7 @@ from switchyard.errors import YardError
 from switchyard.sdk import config
 from switchyard.server.settings import Settings
 
-TOKEN_FILE = "first-admin-token"
+FILE = "first-admin-token"
 log = structlog.get_logger()
 
 
@@ -23,7 +23,7 @@ def welcome(settings: Settings, token: str) -> None:
     if sys.stdout.isatty():
         say(f"First start: made the user `admin`. This is their token; it is shown only now:\n\n    {token}\n\n")
     else:
-        _keep(settings.data / TOKEN_FILE, token)
+        _keep(settings.data / FILE, token)
     try:
         path = config.config_path()
         before = config.load(path)
