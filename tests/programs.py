@@ -168,7 +168,7 @@ class Server(Program):
 
     @property
     def admin_token(self) -> str:
-        """The administrator's token: without a terminal the very first start puts it into a file, which its log names."""
+        """The administrator's token: without a terminal the first start puts it into a file, which its log names."""
         found = re.search(r"\btoken_file=(\S+)", self.log)
         assert found, f"{self.name} named no file with a token\n{self.tail()}"
         return Path(found[1]).read_text(encoding="utf-8").strip()

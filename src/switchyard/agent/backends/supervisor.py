@@ -143,7 +143,7 @@ def claim() -> bool:
     """Take the job for this process, or learn that it is taken. A link appears whole and only once."""
     pid = os.getpid()
     mine = f"claim.{pid}"
-    with open(mine, "w") as file:
+    with open(create(mine), "w") as file:
         file.write(f"{pid} {start_time(pid)} {boot_id()}\n")
     try:
         os.link(mine, "claim")
