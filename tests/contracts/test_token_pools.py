@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.errors import BadRequest, Conflict, Denied, Malformed, NoSuchPool, Rebuilding
+from switchyard.errors import BadRequest, Conflict, Malformed, NoSuchPool, Rebuilding
 from switchyard.model.tokens import (
     AllocationStatus,
     LimitedBy,
@@ -192,23 +192,6 @@ def test_separators_in_a_project_or_domain_are_refused(pools: TokenPools, where:
         with pytest.raises(Malformed, match="project and the domain"):
             call()
     assert pools.stand("a").used == 0
-
-
-def test_what_one_owner_holds_no_other_claims_renews_or_gives_back(pools: TokenPools) -> None:
-    pools.register_resource("a", 2)
-    assert pools.allocate_resource("a", "t", owner="ann").is_granted
-    for steal in (pools.release_resource, pools.allocate_resource):
-        with pytest.raises(Denied, match="another user"):
-            steal("a", "t", owner="bob")
-    with pytest.raises(Denied, match="another user"):
-        pools.allocate_many("a", [Claim("u"), Claim("t")], owner="bob")
-    assert not pools.renew_resource("a", "t", owner="bob")
-    assert pools.renew_resource("a", "t", owner="ann")
-    assert pools.allocate_resource("a", "t", owner="ann").is_granted
-    assert pools.release_resource("a", "t", owner="ann")
-    assert pools.allocate_resource("a", "t", owner="bob").is_granted
-    assert pools.release_resource("a", "t"), "without an owner: whoever leads"
-    assert pools.recount("a") is False, "the counters agree"
 
 
 def test_lease_that_is_not_renewed_gives_back_and_one_that_is_stays(pools: TokenPools) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -203,12 +204,12 @@ def job_states(tx: Tx, job_ids: Sequence[str]) -> dict[str, Row]:
     return {row.id: row for row in tx.execute(query)}
 
 
-def job_ids_by_prefix(tx: Tx, prefix: str, *, projects: Sequence[str] | None, reader: str, limit: int = 2) -> list[str]:
-    """Of the jobs that a reader may view: those of others make no prefix ambiguous."""
+def job_ids_by_prefix(tx: Tx, prefix: str, *, projects: Sequence[str] | None = None, reader: str = "") -> list[str]:
+    """Up to two, of the jobs that a reader may view: those of others make no prefix ambiguous."""
     # A range on the primary key: LIKE would not use it on every collation, and only digits and letters sort the same
     # in all of them, so the upper end is the highest id with this prefix.
     within = jobs.c.id.between(prefix, prefix.ljust(LENGTH, "Z"))
-    query = sa.select(jobs.c.id).where(within).order_by(jobs.c.id).limit(limit)
+    query = sa.select(jobs.c.id).where(within).order_by(jobs.c.id).limit(2)
     if projects is not None:
         query = query.where(sa.or_(jobs.c.project.in_(projects), jobs.c.owner_id == reader))
     return list(tx.execute(query).scalars())
@@ -262,8 +263,7 @@ def _conditions(wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
         if value is not None:
             found.append(column == value)
     if wanted.projects is not None:
-        own = () if wanted.reader is None else (jobs.c.owner_id == wanted.reader,)  # not `== None`: nobody's
-        found.append(sa.or_(jobs.c.project.in_(wanted.projects), *own))
+        found.append(sa.or_(jobs.c.project.in_(wanted.projects), jobs.c.owner_id == (wanted.reader or "")))
     for key, value in sorted(wanted.labels.items()):
         found.append(_has_label(key, value))
     return found
@@ -271,8 +271,6 @@ def _conditions(wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
 
 def _has_label(key: str, value: str) -> sa.ColumnElement[bool]:
     """Labels are stored as canonical JSON, so a pair is found by its own text."""
-    import json
-
     pair = f"{json.dumps(key, ensure_ascii=False)}:{json.dumps(value, ensure_ascii=False)}"
     # Not LIKE, which ignores case on SQLite: where taking the pair out changes the text, it was there.
     return sa.func.replace(jobs.c.labels, pair, "") != jobs.c.labels

@@ -194,11 +194,10 @@ class MemoryPools:
             pool = self._swept(namespace, now)
             held = pool.callers.get(key)
             if held is not None:
-                if _is_others(held, owner):
-                    return False
-                if pool.per_s is None:
+                is_own = not _is_others(held, owner)
+                if is_own and pool.per_s is None:
                     pool.renewed(key, held, now, lease_s)
-                return True
+                return is_own
             if pool.per_s is not None or self._opens_in_s(pool, now) == 0 or pool.used + units > pool.quota:
                 return False
             # It is being found out who held what: a holder's word is taken for it, as far as it can be true.
@@ -207,13 +206,7 @@ class MemoryPools:
             return True
 
     def release_resource(
-        self,
-        namespace: str,
-        token: str,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        owner: str = "",
+        self, namespace: str, token: str, *, project: str = "default", domain: str = "development", owner: str = ""
     ) -> bool:
         with self._lock:
             pool, key = self._swept(namespace, self._clock()), (project, domain, token)

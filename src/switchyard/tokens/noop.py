@@ -53,13 +53,7 @@ class NoopPools:
         return True
 
     def release_resource(
-        self,
-        namespace: str,
-        token: str,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        owner: str = "",
+        self, namespace: str, token: str, *, project: str = "default", domain: str = "development", owner: str = ""
     ) -> bool:
         return True
 

@@ -87,13 +87,7 @@ class TokenPools(ResourceManager, Protocol):
         ...
 
     def release_resource(
-        self,
-        namespace: str,
-        token: str,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        owner: str = "",
+        self, namespace: str, token: str, *, project: str = "default", domain: str = "development", owner: str = ""
     ) -> bool:
         """Give back. `owner`: only what this owner holds; what another one holds is a Denied."""
         ...

@@ -154,13 +154,7 @@ class RedisPools:
         )
 
     def release_resource(
-        self,
-        namespace: str,
-        token: str,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        owner: str = "",
+        self, namespace: str, token: str, *, project: str = "default", domain: str = "development", owner: str = ""
     ) -> bool:
         given: bytes = self._do(namespace, "give", owner, f"{project}/{domain}/{token}")[1]
         if given == OTHER_OWNER:
