@@ -194,6 +194,17 @@ CASES = [
         UNSEEN_MAKES,
         lambda *_: "/v1/clusters/foreign/submit-token",
     ),
+    Case("PUT /v1/clusters/{cluster}/submit-consent", "own", SEES, lambda *_: "/v1/clusters/own/submit-consent"),
+    Case(
+        "PUT /v1/clusters/{cluster}/submit-consent", "foreign", UNSEEN, lambda *_: "/v1/clusters/foreign/submit-consent"
+    ),
+    Case("DELETE /v1/clusters/{cluster}/submit-consent", "own", SEES, lambda *_: "/v1/clusters/own/submit-consent"),
+    Case(
+        "DELETE /v1/clusters/{cluster}/submit-consent",
+        "foreign",
+        UNSEEN,
+        lambda *_: "/v1/clusters/foreign/submit-consent",
+    ),
     Case(
         "POST /v1/cluster-groups/{group}/submit-token",
         "a group of no cluster",

@@ -143,6 +143,8 @@ class Snapshots:
         self.policy = policy  # the config alone, until the first refresh
         self.laid = Laid.by_file(layout)  # likewise
         self.fleet = Fleet(-1, {}, {}, {})
+        # Which clusters are hidden from a reader (service/job/sight.py): by who reads, and by the versions above.
+        self.hidden: dict[tuple[str, int, int, int], tuple[frozenset[str], frozenset[str]]] = {}
         self.token_pools = TokenPools(-1, {})
         self.world = World.of(0, [], layout=layout)
 

@@ -61,6 +61,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
             msgspec.structs.replace(each, cluster=sight.name(each.cluster), reason=sight.text(each.reason))
             for each in history
         ]
+        unseen |= {quote.cluster for quote in used.quotes if not sight.sees_name(quote.cluster)} if used else set()
     if body is not None:
         decided = _decided(context, row, bounds, body=body, history=history, unseen=unseen)
         if not is_own:

@@ -13,6 +13,7 @@ import msgspec
 
 from switchyard.model.access import RANK, Role
 from switchyard.model.job import JobSpec
+from switchyard.route.world import World
 from switchyard.service.context import Context
 from switchyard.service.rights import Actor
 
@@ -20,19 +21,33 @@ HIDDEN = "(hidden)"  # in the place of a cluster's name
 _WORD = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._@+-]*[A-Za-z0-9_])?")  # whatever a cluster can be called
 
 
+NOTHING: frozenset[str] = frozenset()
+READERS_MAX = 1024  # of whom it is remembered what is hidden from them
+
+
+def _hidden(context: Context, actor: Actor, world: World) -> tuple[frozenset[str], frozenset[str]]:
+    """The ids of clusters hidden from a reader, and the names; worked out once for a world, a fleet and its grants."""
+    snapshots = context.snapshots
+    key = (actor.id, world.version, snapshots.access.version, snapshots.fleet.version)
+    found = snapshots.hidden.get(key)
+    if found is None:
+        ids = actor.hidden_clusters(world)
+        gone = (name for name in snapshots.fleet.gone if name not in world.by_name)
+        found = ids, frozenset(world.by_id[each].name for each in ids).union(gone)
+        if len(snapshots.hidden) >= READERS_MAX:
+            snapshots.hidden.clear()
+        snapshots.hidden[key] = found
+    return found
+
+
 class Sight:
     """One reader, and what is hidden from them at this moment."""
 
     def __init__(self, context: Context, actor: Actor) -> None:
-        snapshots = context.snapshots
         self._actor = actor
-        self._world = snapshots.world
+        self._world = context.snapshots.world
         self._sees_all = actor.rights.platform >= RANK[Role.VIEW]
-        self._hidden = actor.hidden_clusters(self._world)
-        names = {self._world.by_id[each].name for each in self._hidden}
-        if not self._sees_all:
-            names |= {name for name in snapshots.fleet.gone if name not in self._world.by_name}
-        self._names = frozenset(names)
+        self._hidden, self._names = (NOTHING, NOTHING) if self._sees_all else _hidden(context, actor, self._world)
 
     def is_own(self, row: Any) -> bool:
         return self.is_reader(row.owner_id)
