@@ -227,8 +227,12 @@ def start_agent(
     env: Mapping[str, str] | None = None,
     reader: str | None = None,
     wait: bool = True,
+    is_root_allowed: bool = True,
 ) -> Agent:
     """`yard agent` of a cluster; returns when the server says the cluster is up.
+
+    Tests run as root on machines of their own, and most are not about accounts: so their agents start everybody's jobs
+    unless `is_root_allowed` is false.
 
     With authentication, seeing that needs `reader`, the token of a user who may view the cluster; without one the agent
     is returned as soon as it is started. `wait=False` is for agents that are meant not to come up.
@@ -239,6 +243,7 @@ def start_agent(
         file = graph if isinstance(graph, Path) else _write_graph(tmp / f"{cluster}-graph.yaml", graph)
         argv += ["--graph", str(file)]
     argv += ["--token", token] if token else []
+    argv += ["--allow-root"] if is_root_allowed else []
     # The log's name is unique per data folder, so two agents of one cluster do not share one.
     agent = Agent([*argv, *extra], tmp, name=f"agent-{data.name}", env={**isolated_env(tmp), **(env or {})})
     agent.cluster, agent.data = cluster, data

@@ -107,6 +107,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--state", type=Path, metavar="FILE", help="names and values to say of the cluster (YAML), read as it changes"
     )
+    made.add_argument(
+        "--allow-root",
+        action="store_true",
+        help="as root without an account map: start everybody's jobs, as root (else platform administrators' alone)",
+    )
     made.add_argument("--name", help="the agent's name (default: CLUSTER-HOSTNAME)")
     made.add_argument("--ca-file", metavar="FILE", help="certificates to trust instead of the system's")
     made.add_argument(
@@ -151,6 +156,7 @@ def run(given: argparse.Namespace) -> int:
                 graph=discover(directory) if is_found_here else described,
                 look=partial(discover, directory) if is_found_here else None,
                 site=site,
+                is_root_allowed=given.allow_root,
                 environment=environment,
             )
             with closing(make_backend(setting)) as backend:

@@ -79,7 +79,7 @@ class Rates(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class AccountsSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """As whom jobs run: `map` is a file with a line `user: local-account` for each user."""
+    """As whom jobs run: `map` is a file with a line `user: local-account` for each user; `*` stands for every other."""
 
     map: FolderName
     way: Way = Way.UID

@@ -135,6 +135,7 @@ class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
     fence: int
     name: str
     owner: str
+    is_owner_admin: bool = False  # the owner administers the platform: an agent of root's starts their jobs unmapped
     project: str
     domain: str
     workflow: str | None = None

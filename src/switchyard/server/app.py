@@ -108,7 +108,7 @@ def build(settings: Settings, database: Database | None = None) -> Yard:
     appliers[OutputWrite] = partial(apply_output, logs=logs)
     appliers[ReportWrite] = partial(apply_reports, logs=logs)
     appliers[Call] = apply_calls
-    leasing = Leasing(lambda: snapshots.laid.layout)
+    leasing = Leasing(lambda: snapshots.laid.layout, admins=lambda: snapshots.access.platform_admins)
     appliers[SyncAsk] = leasing.apply_syncs
     appliers[LeaseAsk] = leasing.apply_leases
     appliers[JobInsert] = submit.apply_inserts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 import structlog
@@ -19,7 +20,7 @@ from switchyard.policy.resolve import Policy, RuleRow
 from switchyard.route.world import Member, World
 from switchyard.service.fleet import ClusterEntry, Fleet, load_fleet
 from switchyard.service.laid import Laid, load_laid
-from switchyard.service.rights import TOKENS_OWNER, Actor, Rights, local_admin, rights_of
+from switchyard.service.rights import LOCAL_ADMIN, TOKENS_OWNER, Actor, Rights, local_admin, rights_of
 from switchyard.service.token.settings import PoolEntry
 from switchyard.store import access as access_store
 from switchyard.store import attributes as attribute_store
@@ -65,6 +66,15 @@ class Access:
             found = Actor(name, rights_of(name, groups, self.grants), groups, user_id)
             self.actors[user_id] = found
         return found
+
+    @cached_property
+    def platform_admins(self) -> frozenset[str]:
+        """The names of everybody who administers the platform; the local administrator's, where no user has it."""
+        grants = tuple(grant for grant in self.grants if grant.on is On.PLATFORM)
+        owners = {LOCAL_ADMIN: local_admin(), TOKENS_OWNER: Actor(TOKENS_OWNER, rights_of(TOKENS_OWNER, (), grants))}
+        for name, groups, is_enabled in self.users.values():
+            owners[name] = Actor(name, rights_of(name, groups, grants) if is_enabled else Rights())
+        return frozenset(name for name, owner in owners.items() if owner.is_platform_admin)
 
 
 def owner_of(access: Access, name: str) -> Actor:

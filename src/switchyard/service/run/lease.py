@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -66,8 +66,9 @@ class Given:
 class Leasing:
     """The use case, with what it remembers: how many cores each project has, and whom others passed by."""
 
-    def __init__(self, layout: Callable[[], Layout]) -> None:
+    def __init__(self, layout: Callable[[], Layout], *, admins: Callable[[], Container[str]] = frozenset) -> None:
         self._layout = layout
+        self._admins = admins  # the names of the platform's administrators, as they are now
         self._usage = Usage()
         self._passed = Passed()
 
@@ -158,7 +159,7 @@ class Leasing:
 
     def _lease(self, row: leases.Row, cluster: str, *, job: str | None = None) -> Lease:
         native = queue_named(self._layout().queues, queue_of(row.lane)).native.get(cluster)
-        return lease_of(row, cluster, native_queue=native, job=job)
+        return lease_of(row, cluster, native=native, job=job, is_owner_admin=row.owner in self._admins())
 
     def apply_syncs(self, batch: Batch, asks: list[SyncAsk]) -> list[Any]:
         """Begin sessions: redeliver what was leased and never arrived, name what is to be stopped."""
@@ -364,13 +365,14 @@ def _adopted(batch: Batch, ask: SyncAsk, known: set[tuple[str, int]]) -> set[tup
     return found
 
 
-def lease_of(row: leases.Row, cluster: str, *, native_queue: str | None, job: str | None = None) -> Lease:
+def lease_of(row: leases.Row, cluster: str, *, native: str | None, job: str | None, is_owner_admin: bool) -> Lease:
     return Lease(
         job=job or row.id,
         attempt=row.attempt,
         fence=row.fence,
         name=row.name,
         owner=row.owner,
+        is_owner_admin=is_owner_admin,
         project=row.project,
         domain=row.domain,
         workflow=row.workflow,
@@ -379,7 +381,7 @@ def lease_of(row: leases.Row, cluster: str, *, native_queue: str | None, job: st
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
         cluster=cluster,
         queue=queue_of(row.lane),
-        native_queue=native_queue,
+        native_queue=native,
         known=row.fence_known,
         spec=msgspec.Raw(row.spec.encode()),
     )
