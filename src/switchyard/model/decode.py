@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from switchyard.errors import Malformed
+from switchyard.model.native import NATIVE
 from switchyard.warm import warm
 
 T = TypeVar("T")
@@ -18,6 +19,7 @@ T = TypeVar("T")
 # Each string of valid JSON without escapes, whole, so that none is taken for the gap between two others; a string
 # followed by a colon is a key wherever it stands.
 _STRING = re.compile(rb'"([^"]*+)"(\s*+:)?+')
+_NATIVE_FIELD = re.compile(r"\bnative\.(\w+)")  # a word for a batch system: its grammar is told
 YAML_DEPTH_MAX = 64
 YAML_BYTES_MAX = 16 * 2**20
 TEXT_PER_NODE = 100  # a long text counts as several values: an alias repeats all of it
@@ -193,7 +195,10 @@ class _Traps:
 def _plain(message: str) -> str:
     """msgspec's message in a user's words: the place without the `$`."""
     message = message.replace(" - at `$.", " - at `").replace(" - at `$`", " - at the top")
-    if "matching regex" in message and "A-Za-z0-9_" in message:
+    if "matching regex" in message and (found := _NATIVE_FIELD.search(message)) and found[1] in NATIVE:
+        place = message.rpartition(" - at ")[2]
+        message = f"Not {NATIVE[found[1]].hint} - at {place}"
+    elif "matching regex" in message and "A-Za-z0-9_" in message:
         place = message.rpartition(" - at ")[2]
         message = f"Not a valid name (letters, digits, . _ @ + - inside, at most 128) - at {place}"
     elif "matching regex" in message:

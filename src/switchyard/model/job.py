@@ -13,6 +13,7 @@ from switchyard.model.execution import ExecutionConfig, QualityOfService
 from switchyard.model.idset import parse_array
 from switchyard.model.image import Needs
 from switchyard.model.names import LabelKey, LabelValue, Name, Title
+from switchyard.model.native import native_problem
 from switchyard.model.quantity import parse_amount, parse_bytes, parse_duration_s
 from switchyard.model.retry import Retry
 from switchyard.model.scope import LongName
@@ -213,6 +214,8 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     spill: SpillTexts = []  # `after 10m try pool burst`, `reject after 24h`: where it waits for long
 
     def __post_init__(self) -> None:
+        if self.spec.native is not None and (problem := native_problem(self.spec.native)):
+            raise ValueError(f"spec.{problem}")
         refuse_endless(self.parameters)
         if self.spill:
             parse_rules(self.spill)

@@ -18,7 +18,7 @@ from switchyard.model.quantity import DURATION_S_MAX, parse_duration_s
 UNCOUNTED = "-"  # before the lane of a job that counts nowhere any more; no queue's name begins so
 DEFAULT_QUEUE = "default"  # built in: it takes what no tag sends elsewhere
 PLACES_MAX = 2**31 - 1  # what the column holds
-NATIVE_PATTERN = r"^[!-~]+(?!\n)$"  # one printable word: it goes into a batch system's options
+NATIVE_PATTERN = r"^[!-~]+(?!\n)$"  # one printable word; where a queue is set, `native.NAMES` holds for it, too
 TAGS_MAX = 100
 WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e6  # of a project: beyond, a share says nothing any more
 COUNTED_MAX = 100  # projects with a limit, of one queue, counted one by one

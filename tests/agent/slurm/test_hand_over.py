@@ -263,3 +263,14 @@ def test_started_without_its_controller_it_knows_what_it_knew(tmp_path: Path, sl
     assert after.describe() == before.describe()
     with pytest.raises(Unavailable, match="Unable to contact"):
         SlurmBackend(a_slurm_setting(tmp_path / "new", slurm["alpha"], clients=silent))
+
+
+@pytest.mark.parametrize("note", ["no-number", "--allusers", "9;id", "٣", ""])
+def test_a_note_that_a_job_forged_harms_no_other(tmp_path: Path, slurm: SlurmBed, note: str) -> None:
+    """The number in it becomes a word of a question for all jobs."""
+    backend = SlurmBackend(a_slurm_setting(tmp_path, slurm["alpha"]))
+    forged = backend.submit(a_lease("sh", "-c", f"echo '{note} 0 n1 noted' > ../started; exit 0"))
+    end = end_of(backend, forged, END_S)
+    assert end.seen in (Seen.SUCCEEDED, Seen.FAILED, Seen.LOST)
+    assert end_of(backend, backend.submit(a_lease("sh", "-c", "exit 3")), END_S).exit_code == 3
+    backend.close()

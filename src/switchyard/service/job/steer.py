@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from switchyard.errors import BadRequest, Conflict
+from switchyard.errors import BadRequest, Conflict, Malformed
 from switchyard.model.api import Created, JobChange, RetryRequest
 from switchyard.model.idset import IdSet
 from switchyard.model.job import Job, JobRequest, JobSpec, State
 from switchyard.model.lifecycle import FINAL, unassign
+from switchyard.model.native import native_problem
 from switchyard.model.selection import Select
 from switchyard.model.tasks import read_task
 from switchyard.policy.asked import as_asked
@@ -123,9 +124,11 @@ def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest
             f"Job {row.id} is {row.state}: only a job that is over can be tried again.",
             next_step="Wait for its end, or cancel it first.",
         )
-    bounds = decode_bounds(row.bounds)
+    bounds, spec = decode_bounds(row.bounds), msgspec.json.decode(row.spec, type=JobSpec)
+    if problem := native_problem(spec.native):  # of a job that is older than the check
+        raise Malformed(f"Job {row.id} cannot be submitted once more: {problem}.")
     request = JobRequest(
-        spec=msgspec.json.decode(row.spec, type=JobSpec),
+        spec=spec,
         name=row.name,
         project=row.project,
         domain=row.domain,

@@ -33,6 +33,7 @@ from switchyard.agent.backends.slurm.quoting import cost_of, read_problem, read_
 from switchyard.agent.backends.slurm.script import places_of, script_of
 from switchyard.agent.backends.slurm.squeue import ask_queue
 from switchyard.agent.backends.slurm.states import status_of
+from switchyard.agent.backends.slurm.words import JOB
 from switchyard.agent.job_accounts import JobAccounts
 from switchyard.agent.log import line
 from switchyard.agent.need import need_of, room_of, spec_of, total
@@ -368,7 +369,8 @@ class SlurmBackend:
         if not found and self._cluster.has_accounts:
             said = self._caller.ask(command.sacct_by_name([name], user=handed.account, days=FIND_DAYS))
             found = [each.native for each in read_accounts(said, prefix=PREFIX) if each.name == name]
-        native = found[0].partition("_")[0] if found else ""
+        # A job can write what it likes into its own notes.
+        native = next((number for each in found if JOB.allows(number := each.partition("_")[0])), "")
         self._looked[name] = (now, native)
         if native:
             log.warning(line("found-by-name", name=name, native_id=native))
