@@ -227,6 +227,17 @@ def test_root_without_a_map_runs_jobs_of_administrators_alone(
         assert "event=root-without-map" in agent.log
 
 
+def test_who_administers_a_cluster_makes_no_submit_token_for_others(stage: Stage, tokens: dict[str, str]) -> None:
+    """Jobs of that token would run there under the other's account; as root, if the other administers the platform."""
+    stage.invite("adas")
+    stage.yard("grant", "add", "admin", "--to", "user:ada", "--on", "cluster:adas", check=True)
+    path = "/v1/clusters/adas/submit-token"
+    for account in ("admin", "grace"):
+        assert stage.call("POST", f"{path}?account={account}", token=tokens["ada"]).status == 403
+    assert stage.call("POST", f"{path}?account=ada", token=tokens["ada"]).status in (200, 201)
+    assert stage.call("POST", f"{path}?account=grace").status in (200, 201)
+
+
 def test_a_map_needs_folders_that_accounts_can_pass_through(
     stage: Stage, accounts: dict[str, str], tmp_path: Path
 ) -> None:

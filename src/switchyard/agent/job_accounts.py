@@ -18,7 +18,10 @@ from switchyard.agent.site import Site
 from switchyard.errors import Denied, Malformed, Unavailable
 from switchyard.model.poll import Lease
 
-HOW_TO_MAP = "Give users accounts of their own: `accounts: {map: FILE}` in the site file, and run the agent as root."
+HOW_TO_MAP = (
+    "Give users accounts of their own: `accounts: {map: FILE}` in the site file. The agent is then root, or submits to "
+    "Slurm by sudo."
+)
 REACH = (
     "read and change the agent's credential, journal and keys, and the folders, output and environments of other jobs"
 )

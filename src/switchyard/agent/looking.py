@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -113,6 +114,7 @@ def doctor_command(argv: list[str]) -> int:
         made.error(f"--wait: {exc}")
     from switchyard.agent import doctor
 
+    logging.getLogger("switchyard").addHandler(logging.NullHandler())  # what a backend logs, the findings say
     directory = given.data or (folder_of(given.cluster) if given.cluster else None)
     patient = doctor.Patient(
         urls=given.server or _known_servers(directory),

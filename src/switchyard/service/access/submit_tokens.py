@@ -67,6 +67,8 @@ def _made(context: Context, actor: Actor, on: On, object_: str, *, what: str, ac
     names = {name for name, _, _ in context.snapshots.access.users.values()}
     if account and account not in names:
         raise UnknownName(f"There is no user {account!r}.", next_step="`yard user ls` lists them.")
+    if account not in ("", actor.name):
+        actor.need_platform(Role.ADMIN)  # else who administers one cluster could run jobs there as anybody
 
     def apply(batch: Batch) -> str:
         token = put_token(batch, context, on, object_, account)
