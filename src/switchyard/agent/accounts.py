@@ -128,12 +128,14 @@ def read_map(path: Path) -> dict[str, str]:
     """The users of a file, each with a local account. Others must not be able to write it: it says who becomes whom."""
     try:
         with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            status = os.fstat(file.fileno())
             body = file.read(FILE_BYTES_MAX + 1)
     except OSError as exc:
         raise Malformed(f"Cannot read {path}: {exc.strerror}.", next_step=FIX_MAP) from exc
-    if mode & 0o022:
+    if status.st_mode & 0o022:
         raise Malformed(f"Others may write {path}.", next_step=f"chmod go-w {path}")
+    if status.st_uid not in (0, os.geteuid()):
+        raise Malformed(f"{path} belongs neither to root nor to the agent's account.", next_step=f"chown root {path}")
     if len(body) > FILE_BYTES_MAX:
         raise Malformed(f"{path}: over {FILE_BYTES_MAX} bytes.")
     found: dict[str, str] = convert(load_yaml(body, where=str(path)) or {}, dict[Entry, LocalName], where=str(path))

@@ -60,7 +60,10 @@ def start_words(
         words.append(f"limit_s={parse_duration_s(ask.time_limit)}")
     memory = ask.asked.memory if ask.limits.memory is None else ask.limits.memory
     words.append(f"data_bytes={parse_bytes(memory) * ask.tasks}")
-    return [os.fsencode(word) for word in (*words, *further)]
+    made = [os.fsencode(word) for word in (*words, *further)]
+    if any(b"\0" in word for word in made):  # it would end the word, and begin another one: another account, say
+        raise PolicyRefused("A NUL character stands in its command, its environment or its working directory.")
+    return made
 
 
 def environment(lease: Lease, home: Path, setting: Setting, account: Account | None) -> dict[str, str]:
