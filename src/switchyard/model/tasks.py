@@ -74,6 +74,12 @@ def write_task(tasks: bytes, position: int, task: TaskState) -> bytes:
     return bytes(changed)
 
 
+def ended_well(tasks: bytes) -> list[int]:
+    """The positions of the tasks that succeeded."""
+    code = _CODES[State.SUCCEEDED]
+    return [position for position, head in enumerate(tasks[::2]) if head & _STATE_BITS == code]
+
+
 def live_positions(tasks: bytes) -> list[int]:
     return [position for position in range(len(tasks) // 2) if tasks[2 * position] & _STATE_BITS in _LIVE]
 

@@ -21,7 +21,8 @@ from switchyard.model.queue import queue_of
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.rights import Actor
-from switchyard.service.run.arrays import Arrays, cancel_tasks
+from switchyard.service.run.array_cancel import cancel_tasks
+from switchyard.service.run.arrays import Arrays
 from switchyard.service.run.report import change_of, life_of, read_avoid, record, why_cancelling
 from switchyard.service.submit.bounds import decode_bounds
 from switchyard.service.token.needs import needs_of_row

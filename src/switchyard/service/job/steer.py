@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from switchyard.errors import BadRequest, Conflict
 from switchyard.model.api import Created, JobChange, RetryRequest
-from switchyard.model.idset import IdSet
+from switchyard.model.idset import TEXT_CHARS_MAX, IdSet
 from switchyard.model.job import Job, JobRequest, JobSpec, State
 from switchyard.model.lifecycle import FINAL, unassign
 from switchyard.model.selection import Select
-from switchyard.model.tasks import read_task
+from switchyard.model.tasks import ended_well
+from switchyard.model.taskset import TaskSet
 from switchyard.policy.asked import as_asked
 from switchyard.service.access.submit_tokens import still_open
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.job.jobs import job_view, may_act, policy_of, visible_job
 from switchyard.service.rights import Actor
-from switchyard.service.run.arrays import Arrays, cancel_tasks
+from switchyard.service.run.array_cancel import cancel_tasks
+from switchyard.service.run.arrays import Arrays
 from switchyard.service.run.report import Avoid, blocked, change_of, life_of, record
 from switchyard.service.submit.bounds import again, decode_bounds
 from switchyard.service.submit.limits import QUEUE
 from switchyard.service.submit.submit import Accepted, Submit
 from switchyard.service.upkeep.patience import is_held_back, set_off
 from switchyard.store import jobs, ranges
+
+NAMED_MAX = 10_000  # indexes that are looked at to name the one that is not there
 
 
 def job_change(context: Context, actor: Actor, ref: str, wanted: JobChange) -> Job:
@@ -92,9 +97,10 @@ def tasks_cancel(context: Context, actor: Actor, ref: str, indexes: IdSet) -> Jo
     may_act(actor, found)
     if found.array is None:
         raise BadRequest(f"Job {found.id} is not an array.", next_step="Leave the indexes away.")
-    unknown = [index for index in indexes if index not in IdSet.parse(found.array)]
-    if unknown:
-        raise BadRequest(f"Job {found.id} has no task {unknown[0]}.", next_step=f"Its tasks are {found.array[:80]}.")
+    every = IdSet.parse(found.array)
+    if not indexes.is_within(every):
+        unknown = next((index for index in islice(indexes, NAMED_MAX) if index not in every), str(indexes)[:80])
+        raise BadRequest(f"Job {found.id} has no task {unknown}.", next_step=f"Its tasks are {found.array[:80]}.")
 
     def apply(batch: Batch) -> jobs.Row:
         row = jobs.job_lock(batch.tx, [found.id])[found.id]
@@ -167,16 +173,17 @@ def _tasks_again(row: jobs.Row, rows: list[ranges.Row], wanted: str | None) -> s
     every = IdSet.parse(row.array)
     if wanted is not None:
         chosen = IdSet.parse(wanted)
-        if any(index not in every for index in chosen):
+        if not chosen.is_within(every):
             raise BadRequest(f"Job {row.id} has no such tasks.", next_step=f"Its tasks are {row.array[:80]}.")
     else:
-        done = {
-            each.lo + position
-            for each in rows
-            for position in range(each.hi - each.lo + 1)
-            if read_task(each.tasks, position).state is State.SUCCEEDED
-        }
-        chosen = IdSet.of(index for index in every if index not in done)
+        done = IdSet.of(each.lo + position for each in rows for position in ended_well(each.tasks))
+        chosen = TaskSet(row.array, every).split(done)[1].as_runs()
     if not chosen:
         raise Conflict(f"All tasks of {row.id} succeeded.", next_step="Name the tasks to run again.")
-    return str(chosen) + (f"%{row.array_max}" if row.array_max else "")
+    text = str(chosen) + (f"%{row.array_max}" if row.array_max else "")
+    if len(text) > TEXT_CHARS_MAX:
+        raise Conflict(
+            f"The {len(chosen):,} tasks of {row.id} that did not succeed are too scattered for one array.",
+            next_step="Name some of them: `yard retry ID --tasks 0-9999`.",
+        )
+    return text

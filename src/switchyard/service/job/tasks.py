@@ -28,12 +28,12 @@ def task_list(
         row = visible_job(tx, actor, ref)
         if row.array is None:
             raise BadRequest(f"Job {row.id} is not an array.", next_step="`yard show` has all there is.")
-        rows = ranges.range_of_job(tx, row.id)
-    every = (index for index in IdSet.parse(row.array) if index > after)
-    looked_at = list(islice(every, SCAN_MAX))
+        every = IdSet.parse(row.array).after(after)
+        looked_at = list(islice(every, SCAN_MAX))
+        rows = ranges.range_of_job(tx, row.id, between=(looked_at[0], looked_at[-1])) if looked_at else []
     tasks = {index: _waiting(row, index) for index in looked_at}
     for each in rows:
-        for index in range(max(each.lo, after + 1), min(each.hi, looked_at[-1] if looked_at else -1) + 1):
+        for index in range(max(each.lo, after + 1), min(each.hi, looked_at[-1]) + 1):
             if index in tasks:
                 tasks[index] = _task(row, each, index)
     found = [task for task in tasks.values() if not states or task.state in states]

@@ -192,7 +192,7 @@ class Leasing:
                 continue
             lease = self._lease(row, ask.cluster, job=row.job_id)
             attempt = 1 + len(ranges.range_spans(batch.tx, row.job_id, row.lo, row.lo, before_fence=row.fence))
-            for first, last in missing.ranges:
+            for first, last in missing.spans():
                 fence, lo, hi = row.fence + first, row.lo + first, row.lo + last
                 again.append(replaced(lease, attempt=attempt, fence=fence, lo=lo, hi=hi))
         return known, again

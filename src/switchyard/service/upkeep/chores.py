@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from switchyard.model.idset import IdSet
 from switchyard.model.job import JobSpec, OnLost
 from switchyard.model.lifecycle import Answer, Seen, assign, lose, reject
 from switchyard.model.poll import Report
@@ -27,7 +26,7 @@ from switchyard.service.job.history import Before, is_same, shorten, waits
 from switchyard.service.job.jobs import last_of
 from switchyard.service.quote.inquiries import quote_columns
 from switchyard.service.quote.quotes import Round, use_row
-from switchyard.service.run.arrays import Arrays
+from switchyard.service.run.arrays import ArrayJob, Arrays
 from switchyard.service.run.report import again_at, change_of, life_of, record
 from switchyard.service.snapshots import owner_of
 from switchyard.service.submit.bounds import decode_bounds, rule_within
@@ -213,9 +212,8 @@ def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan, before: Be
 
 def drop_tasks(row: jobs.Row) -> dict[str, Any]:
     """The columns of an array that ends before the tasks nobody has: they count as cancelled."""
-    later = msgspec.json.decode(row.later, type=list[tuple[int, str]]) if row.later else []
-    left = sum(len(IdSet.parse(each)) for each in (row.todo, *(index for _, index in later)) if each)
-    return {"todo": "", "later": None, "tasks_cancelled": row.tasks_cancelled + left}
+    array = ArrayJob.of(row)
+    return {"todo": "", "later": None, "tasks_cancelled": row.tasks_cancelled + array.left - array.live}
 
 
 def judge_silent(context: Context, leadership: Leadership) -> int:

@@ -125,7 +125,12 @@ def scancel(natives: Iterable[str]) -> list[str]:
     for native in natives:
         job, _, task = native.partition("_")
         tasks.setdefault(job, []).extend([int(task)] if task else [])
-    return ["scancel", *(f"{job}_[{IdSet.of(indexes)}]" if indexes else job for job, indexes in tasks.items())]
+    return ["scancel", *(f"{job}_[{_spans(indexes)}]" if indexes else job for job, indexes in tasks.items())]
+
+
+def _spans(indexes: Iterable[int]) -> str:
+    """`0-99,105`: without steps, which not every version of scancel takes."""
+    return ",".join(str(lo) if lo == hi else f"{lo}-{hi}" for lo, hi in IdSet.of(indexes).spans())
 
 
 def show_nodes() -> list[str]:
