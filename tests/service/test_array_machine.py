@@ -21,11 +21,12 @@ from switchyard.model.retry import Retry
 from switchyard.model.tasks import read_task
 from switchyard.model.taskset import LATER_MAX
 from switchyard.service.job import jobs, steer
+from switchyard.service.quarantine import damage_of
 from switchyard.service.run.arrays import ArrayJob
 from switchyard.service.upkeep.chores import judge_silent_ranges, route_waiting
 from switchyard.service.upkeep.moving import move_unleased
 from switchyard.service.upkeep.waiting import release_due
-from switchyard.store import ranges
+from switchyard.store import ranges, suspects
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent
 from tests.service.test_machine import run
@@ -152,7 +153,8 @@ class ArrayMachine(RuleBasedStateMachine):
             assert row == self.end, "what is over has changed"
             return
         array = ArrayJob.of(row)
-        assert not array.is_damaged
+        with self.rig.context.database.read() as tx:
+            assert not damage_of(suspects.suspect_list(tx, [self.job])[0])
         assert len(array.later) <= LATER_MAX
         later = [index for _, tasks in array.later for index in tasks]
         live, done = self.in_ranges()
