@@ -20,6 +20,7 @@
     │   ├── AgentLives           agent-lives
     │   ├── JournalRefused       journal-refused
     │   ├── Resync               resync
+    │   ├── Unreadable           unreadable
     │   └── Outdated             outdated         412   ABORTED
     ├── Gone                     gone             410   FAILED_PRECONDITION  6
     ├── PolicyRefused            policy-refused   422   FAILED_PRECONDITION  5
@@ -178,6 +179,14 @@ class Conflict(YardError):
     grpc = "ALREADY_EXISTS"
     exit_code = EXIT_CONFLICT
     default_next = "Look at what is there, then decide."
+
+
+class Unreadable(Conflict):
+    """What is stored about this cannot be read."""
+
+    code = "unreadable"
+    grpc = "FAILED_PRECONDITION"
+    default_next = "An operator has to look at the stored row: docs/how-to/repair-a-row.md."
 
 
 class NameTaken(Conflict):

@@ -133,6 +133,18 @@ MEANINGS: dict[str, Meaning] = {
         ),
         ("Look at what is there (`yard show`, `yard explain`), then decide.",),
     ),
+    "unreadable": Meaning(
+        "What is stored about this job is damaged, or was written by a version that this server does not know.",
+        (
+            "a disk that lost or changed bytes",
+            "a row that somebody changed by hand",
+            "an older server on a newer database",
+        ),
+        (
+            "`yard show` names the column. `yard cancel` ends the job.",
+            "An operator repairs the row, then `yard release` lets the job go on: docs/how-to/repair-a-row.md.",
+        ),
+    ),
     "name-taken": Meaning(
         "Something of this name exists already. Nothing was changed.",
         ("it was made before, perhaps by a script that ran twice",),

@@ -38,7 +38,11 @@ class IdSet:
     @staticmethod
     def stored(text: str) -> IdSet:
         """Read what `str` wrote, of whatever length; empty: no index."""
-        return IdSet(arrange([_numbers(part) for part in text.split(",")])) if text else IdSet()
+        if not text:
+            return IdSet()
+        if "," not in text:
+            return IdSet(tuple(plain(*_numbers(text))))
+        return IdSet(arrange([_numbers(part) for part in text.split(",")]))
 
     @staticmethod
     def of(indexes: Iterable[int]) -> IdSet:

@@ -34,6 +34,7 @@ from switchyard.service.clock import Clock, Ids
 from switchyard.service.cluster.layout import settle_file
 from switchyard.service.committer import Apply, Call, Committer, apply_calls
 from switchyard.service.context import Context
+from switchyard.service.quarantine import Quarantine
 from switchyard.service.rules.kinds import load_kinds
 from switchyard.service.run.journals import SyncAsk
 from switchyard.service.run.lease import LeaseAsk, Leasing
@@ -102,6 +103,7 @@ def build(settings: Settings, database: Database | None = None) -> Yard:
         tokens=tokens_of(settings.config.resourcemanager),
     )
     committer.committed = context.tally.committed
+    committer.mend = Quarantine(database).mend
     submit = Submit(context)
     bulk = Bulk(submit, ids)
     # The order in which the parts of a batch are applied.

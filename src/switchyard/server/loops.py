@@ -12,9 +12,11 @@ import structlog
 
 from switchyard.errors import YardError
 from switchyard.model.cluster import Load
+from switchyard.model.unreadable import UNREADABLE
 from switchyard.server.config import Rainbow
 from switchyard.server.yard import Yard
 from switchyard.service.committer import Batch
+from switchyard.service.quarantine import Quarantine
 from switchyard.service.quote.quoted import Quoting
 from switchyard.service.repeats import RepeatedFaults
 from switchyard.service.run import pollers
@@ -58,6 +60,7 @@ class Loops:
         self._move_after_s = float("inf")  # at most so long after this look; said once, as another server may lead
         self._tokens = TokenCare()
         self._faults = RepeatedFaults()
+        self._quarantine = Quarantine(yard.context.database)
 
     def start(self) -> None:
         pace = self._yard.settings.pace
@@ -101,8 +104,17 @@ class Loops:
                 await asyncio.sleep(FAILED_S)
             except Exception as exc:
                 log.error("loop", name=name, exc_info=exc)
-                await asyncio.sleep(FAILED_S)
+                if not (isinstance(exc, UNREADABLE) and await self._set_aside()):
+                    await asyncio.sleep(FAILED_S)
             await self._pause(name, every_s)
+
+    async def _set_aside(self) -> bool:
+        """A loop could not read a row: find the jobs that cannot be read, so that the next round goes by them."""
+        try:
+            return await self._yard.in_thread(self._quarantine.sweep, self._yard.context) > 0
+        except YardError as exc:
+            log.warning("loop", name="quarantine", error=exc.inner)
+            return False
 
     async def _pause(self, name: str, every_s: float) -> None:
         """Upkeep is also kicked: what a PENDING job waits for may just have come."""

@@ -24,6 +24,7 @@ from switchyard.server.yard import Yard
 from switchyard.service.job.pending import LiveJobs, live_jobs
 from switchyard.service.tally import KEYS_MAX, Count, Histogram
 from switchyard.service.token.pools import pools_used
+from switchyard.service.unreadable import told
 
 KEPT_S = 5.0  # counts of what is stored; Prometheus scrapes every 15 s or so, and from every replica
 MEDIA = (b"content-type", CONTENT_TYPE_LATEST.encode())
@@ -165,6 +166,12 @@ class Metrics(Collector):
             ("commit_queue", "Changes that wait for the committer.", yard.context.committer.waiting),
         ):
             yield GaugeMetricFamily(f"switchyard_{name}", about, value=value)
+        damaged = GaugeMetricFamily(
+            "switchyard_unreadable_rows", "Stored rows that this process could not read, by table.", labels=["table"]
+        )
+        for table, count in sorted({"jobs": 0, **told()}.items()):
+            damaged.add_metric([table], count)
+        yield damaged
         build = GaugeMetricFamily("switchyard_build_info", "The version that runs.", labels=["version", "database"])
         build.add_metric([package_version("switchyard"), yard.context.database.url.get_backend_name()], 1)
         yield build

@@ -10,6 +10,8 @@ import structlog
 from switchyard.model.access import On
 from switchyard.model.graph import Graph
 from switchyard.model.selection import Scalar
+from switchyard.model.unreadable import UNREADABLE
+from switchyard.service.unreadable import each_readable, tell
 from switchyard.store import clusters as cluster_store
 from switchyard.store import submit_tokens
 from switchyard.store.database import Tx
@@ -78,15 +80,27 @@ class SubmitEntry:
 
 
 def load_fleet(tx: Tx, version: int, *, before: Fleet) -> Fleet:
-    rows = {row.id: _cluster_entry(row, before.rows.get(row.id)) for row in cluster_store.cluster_all(tx)}
+    rows = {row.id: _readable_entry(row, before.rows.get(row.id)) for row in cluster_store.cluster_all(tx)}
     agents = {row.id: _agent_entry(row, before.agents.get(row.id)) for row in cluster_store.agent_all(tx)}
     by_cluster: dict[str, tuple[str, ...]] = {}
     for agent in agents.values():
         by_cluster[agent.cluster_id] = (*by_cluster.get(agent.cluster_id, ()), agent.id)
-    tokens = {
-        row.id: SubmitEntry(On(row.on_kind), row.object, row.account, row.hash) for row in submit_tokens.token_all(tx)
-    }
-    return Fleet(version, rows, agents, by_cluster, tokens)
+    tokens = each_readable("submit_tokens", submit_tokens.token_all(tx), _submit_entry)
+    return Fleet(version, rows, agents, by_cluster, dict(tokens))
+
+
+def _submit_entry(row: submit_tokens.Row) -> tuple[str, SubmitEntry]:
+    return row.id, SubmitEntry(On(row.on_kind), row.object, row.account, row.hash)
+
+
+def _readable_entry(row: cluster_store.Row, before: ClusterEntry | None) -> ClusterEntry:
+    """A cluster whose row cannot be read is there, and nobody is sent to it."""
+    try:
+        return _cluster_entry(row, before)
+    except UNREADABLE as exc:
+        tell("clusters", row.id, str(exc))
+        said = f"its stored row cannot be read: {exc}"[:300]
+        return ClusterEntry(row.id, row.name, True, True, said, (), {}, row.backend, None, row.created_us, {}, row)
 
 
 def _agent_entry(row: cluster_store.Row, before: AgentEntry | None) -> AgentEntry:
@@ -134,6 +148,6 @@ def _graph(text: str | None) -> Graph | None:
     """A graph that cannot be read, written by another version, is one cluster's trouble and nobody else's."""
     try:
         return msgspec.json.decode(text, type=Graph) if text else None
-    except msgspec.ValidationError as exc:
+    except UNREADABLE as exc:
         log.error("graph not understood", error=str(exc)[:300])
         return None

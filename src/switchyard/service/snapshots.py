@@ -13,6 +13,7 @@ from switchyard.errors import YardError
 from switchyard.model.access import Grant, On, Role, To
 from switchyard.model.cluster import POLLS, Health, Load
 from switchyard.model.layout import NO_LAYOUT, Layout
+from switchyard.model.unreadable import UNREADABLE
 from switchyard.policy.admit import ProjectEntry
 from switchyard.policy.laid import platform_with
 from switchyard.policy.resolve import Policy, RuleRow
@@ -21,6 +22,7 @@ from switchyard.service.fleet import ClusterEntry, Fleet, load_fleet
 from switchyard.service.laid import Laid, load_laid
 from switchyard.service.rights import TOKENS_OWNER, Actor, Rights, local_admin, rights_of
 from switchyard.service.token.settings import PoolEntry
+from switchyard.service.unreadable import each_readable, tell
 from switchyard.store import access as access_store
 from switchyard.store import attributes as attribute_store
 from switchyard.store import clusters as cluster_store
@@ -172,7 +174,12 @@ class Snapshots:
         """What agents said of their clusters at another replica, or before this one started."""
         for agent_id, load in cluster_store.agent_loads(tx).items():
             if agent_id in agent_ids:
-                self.take_load(agent_id, msgspec.json.decode(load, type=Load), self.seen[agent_id])
+                try:
+                    said = msgspec.json.decode(load, type=Load)
+                except UNREADABLE as exc:
+                    tell("agents", agent_id, f"column load: {exc}")
+                    continue
+                self.take_load(agent_id, said, self.seen[agent_id])
 
     def take_load(self, agent_id: str, load: Load, at_us: int) -> None:
         """How an agent says its cluster is."""
@@ -267,23 +274,26 @@ class Snapshots:
         return Health.UP, ""
 
     def _load_access(self, tx: Tx, version: int) -> Access:
-        users = {
-            row.id: (row.name, tuple(msgspec.json.decode(row.groups, type=list[str])), bool(row.is_enabled))
-            for row in access_store.user_all(tx)
-        }
+        users = dict(each_readable("users", access_store.user_all(tx), _user))  # of one left out nobody gets in
         tokens = {
             row.id: TokenEntry(row.id, row.user_id, row.hash, row.expires_us, row.revoked_us is not None)
             for row in access_store.token_all(tx)
         }
-        grants = tuple(
-            Grant(row.id, Role(row.role), To(row.to_kind), row.subject, On(row.on_kind), row.object, row.created_us)
-            for row in access_store.grant_all(tx)
-        )
-        projects = {
-            row.name: ProjectEntry(msgspec.json.decode(row.labels, type=dict[str, str]), row.archived_us is not None)
-            for row in access_store.project_all(tx)
-        }
+        grants = tuple(each_readable("grants", access_store.grant_all(tx), _grant))
+        projects = dict(each_readable("projects", access_store.project_all(tx), _project, key="name"))
         return Access(version, users, tokens, grants, projects)
+
+
+def _user(row: access_store.Row) -> tuple[str, tuple[str, tuple[str, ...], bool]]:
+    return row.id, (row.name, tuple(msgspec.json.decode(row.groups, type=list[str])), bool(row.is_enabled))
+
+
+def _grant(row: access_store.Row) -> Grant:
+    return Grant(row.id, Role(row.role), To(row.to_kind), row.subject, On(row.on_kind), row.object, row.created_us)
+
+
+def _project(row: access_store.Row) -> tuple[str, ProjectEntry]:
+    return row.name, ProjectEntry(msgspec.json.decode(row.labels, type=dict[str, str]), row.archived_us is not None)
 
 
 def _next_policy(tx: Tx, policy: Policy, version: int) -> Policy:
@@ -300,6 +310,8 @@ def _rule_row(policy: Policy, row: attribute_store.Row) -> RuleRow:
         value = None if kind is None or row.value is None else kind.read(msgspec.json.decode(row.value))
     except YardError as exc:  # written by another version of the kind's package; the other rules must hold all the same
         log.error("attribute not understood", kind=row.kind, row=row.id, error=exc.detail)
+    except UNREADABLE as exc:
+        tell("attributes", row.id, f"{row.kind}: {exc}")
     return RuleRow(row.id, row.kind, (row.domain, row.project, row.workflow, row.launch_plan), value)
 
 

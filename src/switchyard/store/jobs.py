@@ -184,7 +184,7 @@ def job_get(tx: Tx, job_id: str) -> Row | None:
     """One job with its spec and its cluster's name."""
     query = (
         sa.select(*_VIEW, specs.c.body.label("spec"))
-        .select_from(_WITH_CLUSTER.join(specs, specs.c.hash == jobs.c.spec_hash))
+        .select_from(_WITH_CLUSTER.outerjoin(specs, specs.c.hash == jobs.c.spec_hash))
         .where(jobs.c.id == job_id)
     )
     return tx.execute(query).one_or_none()
@@ -228,7 +228,7 @@ def job_list(
     lowest, looked_at = edge
     if lowest is None:
         return [], None
-    source = _WITH_CLUSTER.join(specs, specs.c.hash == jobs.c.spec_hash) if with_spec else _WITH_CLUSTER
+    source = _WITH_CLUSTER.outerjoin(specs, specs.c.hash == jobs.c.spec_hash) if with_spec else _WITH_CLUSTER
     columns = (*_VIEW, specs.c.body.label("spec")) if with_spec else _VIEW
     query = sa.select(*columns).select_from(source).where(jobs.c.id >= lowest, *_conditions(wanted))
     if before is not None:

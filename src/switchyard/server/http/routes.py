@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.routing import Route, Router
 
-from switchyard.errors import Denied, Malformed, MethodNotAllowed, NotFound, UnknownName
+from switchyard.errors import Denied, Internal, Malformed, MethodNotAllowed, NotFound, UnknownName, YardError
 from switchyard.model.api import Output
 from switchyard.model.attributes import AttributeRow
 from switchyard.model.decode import JsonReader
@@ -17,6 +17,7 @@ from switchyard.model.job import Job
 from switchyard.model.layout import ClusterSet, Named
 from switchyard.model.lifecycle import FINAL
 from switchyard.model.queue import DomainTags, QueueView
+from switchyard.model.unreadable import UNREADABLE
 from switchyard.server.flyte.door import FlyteDoor
 from switchyard.server.http import hot, quoting, stream
 from switchyard.server.http.answer import (
@@ -47,6 +48,7 @@ from switchyard.server.hub import first_of
 from switchyard.server.metrics import Metrics, metrics
 from switchyard.server.readiness import Readiness
 from switchyard.server.yard import Yard
+from switchyard.service.quarantine import explain_damage
 from switchyard.service.rights import Actor, Rights
 
 NOBODY = Actor("nobody", Rights())
@@ -192,6 +194,10 @@ class _Handler:
             await yard.in_thread(yard.context.snapshots.refresh)
             if yard.context.snapshots.known == known:
                 raise
+        except (*UNREADABLE, Internal) as exc:
+            if "job" not in call.path or (damage := await yard.in_thread(_damage, call)) is None:
+                raise
+            raise damage from exc
         if call.actor is not NOBODY:
             call = replace(call, actor=await authenticate_user(yard, scope))  # with the grants of now
         return await yard.in_thread(endpoint.handler, call)
@@ -243,6 +249,10 @@ def _template(scope: Scope) -> str:
 
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("latin-1")
+
+
+def _damage(call: Call) -> YardError | None:
+    return explain_damage(call.yard.context, call.actor, call.path["job"])
 
 
 def _is_awaited(found: Job | Output) -> bool:

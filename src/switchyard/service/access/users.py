@@ -25,6 +25,7 @@ from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.credential import make_credential
 from switchyard.service.rights import Actor
+from switchyard.service.unreadable import read_or
 from switchyard.store import access
 
 FIRST_ADMIN = "admin"
@@ -241,8 +242,8 @@ def audit_entry(row: access.Row) -> AuditEntry:
         actor=row.actor,
         action=row.action,
         object=row.object,
-        before=msgspec.json.decode(row.before) if row.before else None,
-        after=msgspec.json.decode(row.after) if row.after else None,
+        before=read_or("audit", row.id, lambda: msgspec.json.decode(row.before) if row.before else None, None),
+        after=read_or("audit", row.id, lambda: msgspec.json.decode(row.after) if row.after else None, None),
     )
 
 
@@ -335,5 +336,5 @@ def _not_oneself(actor: Actor, name: str, verb: str) -> None:
 
 
 def _user_view(row: access.Row) -> User:
-    groups = msgspec.json.decode(row.groups, type=list[str])
+    groups: list[str] = read_or("users", row.id, lambda: msgspec.json.decode(row.groups, type=list[str]), [])
     return User(row.id, row.name, row.full_name, groups, bool(row.is_enabled), row.created_us)

@@ -40,6 +40,7 @@ from switchyard.service.context import Context, audited, bump
 from switchyard.service.laid import FILE, Laid, load_laid
 from switchyard.service.rights import Actor
 from switchyard.service.rules.attributes import Condition
+from switchyard.service.unreadable import read_or
 from switchyard.store import attributes, clusters
 from switchyard.store import layout as layout_store
 from switchyard.store.database import Tx
@@ -204,7 +205,7 @@ def _settle_clusters(batch: Batch, context: Context, own: Layout, before: Layout
 
 
 def _decode_base(row: layout_store.Row) -> Layout:
-    return msgspec.json.decode(row.value, type=Layout)
+    return read_or("layout", row.part, lambda: msgspec.json.decode(row.value, type=Layout), NO_LAYOUT)
 
 
 def put_part(

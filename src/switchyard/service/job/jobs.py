@@ -18,6 +18,7 @@ from switchyard.model.job import Job, State, Tally, Usage
 from switchyard.model.lifecycle import FINAL, cancel
 from switchyard.model.names import readable
 from switchyard.model.queue import queue_of
+from switchyard.model.unreadable import UNREADABLE
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.rights import Actor
@@ -26,6 +27,7 @@ from switchyard.service.run.arrays import Arrays
 from switchyard.service.run.report import change_of, life_of, read_avoid, record, why_cancelling
 from switchyard.service.submit.bounds import decode_bounds
 from switchyard.service.token.needs import needs_of_row
+from switchyard.service.unreadable import tell
 from switchyard.store import events, jobs
 from switchyard.store.database import Tx
 
@@ -43,7 +45,11 @@ def job_get(context: Context, actor: Actor, ref: str) -> Job:
 def policy_of(tx: Tx, row: jobs.Row) -> JobPolicy | None:
     """The rules a job was admitted under."""
     body = jobs.policy_get(tx, row.policy_hash) if row.policy_hash else None
-    return msgspec.json.decode(body, type=JobPolicy) if body else None
+    try:
+        return msgspec.json.decode(body, type=JobPolicy) if body else None
+    except UNREADABLE as exc:
+        tell("policies", row.policy_hash, str(exc))
+        return None
 
 
 def job_list(
@@ -204,7 +210,34 @@ def visible_filter(actor: Actor, wanted: jobs.JobFilter) -> jobs.JobFilter:
 
 
 def job_view(row: jobs.Row) -> Job:
-    """A row as the API shows it."""
+    """A row as the API shows it. One that cannot be read is shown as far as it can, with the reason."""
+    try:
+        return _view(row)
+    except UNREADABLE as exc:
+        tell("jobs", row.id, f"{type(exc).__name__}: {exc}")
+        return _damaged_view(row, exc)
+
+
+def _damaged_view(row: jobs.Row, why: Exception) -> Job:
+    # One of which nobody knows how it stands, and that has not ended: whoever waits for its end goes on waiting.
+    unknown = State.PENDING if row.ended_us is None else State.FAILED
+    said = row.reason if str(row.reason).startswith("unreadable") else f"unreadable: {why}"
+    return Job(
+        id=row.id,
+        name=str(row.name),
+        owner=str(row.owner),
+        project=str(row.project),
+        domain=str(row.domain),
+        state=next((state for state in State if state.value == row.state), unknown),
+        cluster=row.cluster,
+        reason=str(said)[:2000],
+        cancel_requested=row.cancel_us is not None,
+        created_us=row.created_us if isinstance(row.created_us, int) else 0,
+        ended_us=row.ended_us if isinstance(row.ended_us, int) else None,
+    )
+
+
+def _view(row: jobs.Row) -> Job:
     spec, bounds = getattr(row, "spec", None), decode_bounds(row.bounds)
     return Job(
         id=row.id,

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from switchyard.model.ids import make_id
 from switchyard.model.queue import queue_of
 from switchyard.model.stats import BY, Bar, RouteStats
-from switchyard.route.verdicts import decode_verdicts
 from switchyard.service.context import Context
+from switchyard.service.job.history import readable_verdicts
 from switchyard.service.job.pending import blocked_word, reason_word
 from switchyard.service.rights import Actor
 from switchyard.service.submit.counting import pool_and_label, rejecting_step
@@ -32,7 +32,7 @@ def route_stats(context: Context, actor: Actor, since_s: int) -> RouteStats:
             limit=GROUPS_MAX,
         )
         bodies = decisions.verdicts_many(tx, [row.plan_hash for row in groups if row.plan_hash])
-    steps = {key: rejecting_step(decode_verdicts(body)) for key, body in bodies.items()}
+    steps = {key: rejecting_step(verdicts) for key, verdicts in readable_verdicts(bodies).items()}
     counts: dict[str, dict[str, dict[str, int]]] = {by: {} for by in BY}
     for row in groups:
         outcome = _outcome(row)

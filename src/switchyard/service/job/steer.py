@@ -14,12 +14,14 @@ from switchyard.model.job import Job, JobRequest, JobSpec, State
 from switchyard.model.lifecycle import FINAL, unassign
 from switchyard.model.selection import Select
 from switchyard.model.tasks import ended_well
-from switchyard.model.taskset import TaskSet
+from switchyard.model.taskset import TaskSet, read_later
 from switchyard.policy.asked import as_asked
 from switchyard.service.access.submit_tokens import still_open
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.job.jobs import job_view, may_act, policy_of, visible_job
+from switchyard.service.quarantine import BLOCKED, damage_of, unreadable
+from switchyard.service.quote.inquiries import QUOTES
 from switchyard.service.rights import Actor
 from switchyard.service.run.array_cancel import cancel_tasks
 from switchyard.service.run.arrays import Arrays
@@ -28,7 +30,7 @@ from switchyard.service.submit.bounds import again, decode_bounds
 from switchyard.service.submit.limits import QUEUE
 from switchyard.service.submit.submit import Accepted, Submit
 from switchyard.service.upkeep.patience import is_held_back, set_off
-from switchyard.store import jobs, ranges
+from switchyard.store import jobs, ranges, suspects
 
 NAMED_MAX = 10_000  # indexes that are looked at to name the one that is not there
 
@@ -49,6 +51,8 @@ def job_change(context: Context, actor: Actor, ref: str, wanted: JobChange) -> J
             _note(batch, row, "priority", f"{row.priority} → {wanted.priority} by {actor.name}")
         if wanted.hold is True:
             change |= _hold(batch, row, actor)
+        elif wanted.hold is False and BLOCKED in (row.blocked or ""):
+            change |= _let_go_on(batch, row, actor)
         elif wanted.hold is False and "hold" in (row.blocked or ""):
             # The router looks at it anew, also for whether it needs a place in its queue.
             left = blocked(blocked(row.blocked, remove="hold"), remove=QUEUE)
@@ -61,6 +65,19 @@ def job_change(context: Context, actor: Actor, ref: str, wanted: JobChange) -> J
         return again
 
     return job_view(context.committer.call(apply, locks=[found.id]))
+
+
+def _let_go_on(batch: Batch, row: jobs.Row, actor: Actor) -> dict[str, Any]:
+    """A job that was set aside because its row could not be read, and now can be."""
+    if why := damage_of(suspects.suspect_list(batch.tx, [row.id])[0]):
+        raise unreadable(row.id, why)
+    words = row.blocked
+    for word in (BLOCKED, QUEUE, QUOTES, "backoff"):  # the router looks at it anew
+        words = blocked(words, remove=word)
+    _note(batch, row, "released", f"by {actor.name}, after its row was repaired")
+    batch.versions.add("pending")
+    later = [due_us for due_us, _ in read_later(row.later, row.array)] if row.array is not None else []
+    return {"blocked": words, "reason": "", "wake_us": min(later, default=None)}
 
 
 def _hold(batch: Batch, row: jobs.Row, actor: Actor) -> dict[str, Any]:

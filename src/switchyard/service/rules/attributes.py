@@ -31,6 +31,7 @@ from switchyard.service.access.users import audit_entry
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.rights import Actor
+from switchyard.service.unreadable import read_or
 from switchyard.store import access, attributes
 from switchyard.store.database import Tx
 
@@ -243,7 +244,7 @@ def row_view(kind: Kind, row: attributes.Row) -> AttributeRow:
         number=kind.number,
         level=scope.level,
         scope=scope,
-        value=msgspec.json.decode(row.value),
+        value=read_or("attributes", row.id, lambda: msgspec.json.decode(row.value), {}),
         etag=row.etag,
         changed_us=row.changed_us,
         changed_by=row.changed_by,

@@ -30,7 +30,7 @@ def cancel_tasks(batch: Batch, array: ArrayJob, wanted: IdSet | None) -> None:
     if wanted is None and array.is_damaged:
         # Which tasks nobody has is not known; how many is, if the array's own indexes can be read.
         array.cancelled += max(0, array.total - array.ok - array.failed - array.cancelled - array.live)
-        array.is_damaged = False
+        array.is_damaged, array.was_damaged = False, True
     for each in array.ranges.values():
         for position in live_positions(each.tasks):
             if wanted is None or each.lo + position in wanted:

@@ -18,9 +18,19 @@ from switchyard.model.tasks import TaskState, cancelling_positions, fresh, live_
 from switchyard.model.taskset import TaskSet, add_later, read_later, write_later
 from switchyard.model.unreadable import UNREADABLE
 from switchyard.service.committer import Batch
+from switchyard.service.unreadable import tell
 from switchyard.store import jobs, ranges
 
 PREEMPTED_WAIT_US = 1_000_000  # an array stays where it is: not at once again into the place that was taken away
+
+
+def on_lost_of(row: Any) -> OnLost:
+    """The least that can be done about a loss, where the row's own word cannot be read."""
+    try:
+        return OnLost(row.on_lost)
+    except ValueError:
+        tell("jobs", row.id, f"column on_lost: {row.on_lost!r}")
+        return OnLost.WAIT
 
 
 @dataclass
@@ -42,16 +52,20 @@ class ArrayJob:
     is_changed: bool = False
     # Its sets of tasks cannot be read: they stay as they are stored, nothing is leased, and it does not end by itself.
     is_damaged: bool = False
+    was_damaged: bool = False  # and was cancelled: which tasks nobody had is not known
     ranges: dict[int, RangeState] = field(default_factory=dict)
     returned: list[tuple[int | None, int]] = field(default_factory=list)  # tasks to be tried again, and when
 
     @staticmethod
-    def of(row: Any) -> ArrayJob:
+    def of(row: Any, *, is_tolerant: bool = False) -> ArrayJob:
+        """`is_tolerant`: one whose sets cannot be read is no error, as its tasks that agents have go on and end."""
         is_damaged, total, todo, later = False, 0, TaskSet(row.array), []
         try:
             total = len(IdSet.parse(row.array))
             todo, later = TaskSet.read(row.todo, row.array), read_later(row.later, row.array)
         except UNREADABLE:
+            if not is_tolerant:
+                raise
             is_damaged = True
         return ArrayJob(
             row=row,
@@ -136,6 +150,8 @@ class ArrayJob:
         return change
 
     def verdict(self) -> str:
+        if self.was_damaged:
+            return "cancelled; its row could not be read"
         parts = [f"{self.failed} failed"] * bool(self.failed) + [f"{self.cancelled} cancelled"] * bool(self.cancelled)
         return f"of {self.total} tasks: {', '.join(parts)}" if parts else ""
 
@@ -145,7 +161,7 @@ class ArrayJob:
             return False
         if self.failed:
             self.state = State.FAILED
-        elif self.cancelled:
+        elif self.cancelled or self.was_damaged:
             self.state = State.CANCELLED
         else:
             self.state = State.SUCCEEDED
@@ -226,11 +242,11 @@ class Arrays:
         self._batch = batch
         self._jobs: dict[str, ArrayJob] = {}
 
-    def load(self, rows: list[Any]) -> None:
+    def load(self, rows: list[Any], *, is_tolerant: bool = True) -> None:
         """Take up locked rows of arrays, with their live ranges."""
         new = [row for row in rows if row.id not in self._jobs]
         for row in new:
-            self._jobs[row.id] = ArrayJob.of(row)
+            self._jobs[row.id] = ArrayJob.of(row, is_tolerant=is_tolerant)
         for row in ranges.range_live(self._batch.tx, [row.id for row in new]) if new else []:
             state = RangeState(row.job_id, row.fence, row.lo, row.hi, row.agent_id, row.cluster_id, row.tasks)
             self._jobs[row.job_id].ranges[row.fence] = state
@@ -261,7 +277,7 @@ class Arrays:
             fence=item.fence,
             is_leased=True,
             cancel_requested=before.is_cancelling or array.is_cancelling,
-            on_lost=OnLost(array.row.on_lost),
+            on_lost=on_lost_of(array.row),
         )
         again, why = again_at_us is not None, readable(item.reason)
         if agent_id is None:

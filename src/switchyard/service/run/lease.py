@@ -14,6 +14,7 @@ from msgspec.structs import replace as replaced
 from switchyard.errors import Gone, Resync, YardError
 from switchyard.model.cluster import POLLS
 from switchyard.model.idset import IdSet
+from switchyard.model.job import State
 from switchyard.model.layout import Layout
 from switchyard.model.lifecycle import adopt
 from switchyard.model.poll import BATCH_MAX, Held, Lease, Room, Stop
@@ -22,12 +23,13 @@ from switchyard.model.tasks import cancelling_positions, live_positions
 from switchyard.route.order import Line, Passed, Waiting
 from switchyard.service.committer import Batch
 from switchyard.service.run.arrays import Arrays, cut
+from switchyard.service.run.crowds import Crowds
 from switchyard.service.run.journals import SyncAsk, answered, begin_session
 from switchyard.service.run.report import adoption, life_of, record
 from switchyard.service.submit.bounds import decode_bounds
+from switchyard.service.unreadable import each_readable
 from switchyard.service.upkeep.queues import Usage, waiting_of
 from switchyard.store import clusters, jobs, leases, ranges, restored
-from switchyard.store import crowds as store
 
 LOOK_PAST = 100  # jobs of all lanes together that are looked at behind those that do not fit
 
@@ -140,12 +142,13 @@ class Leasing:
         seen = {row.id for row in rows}
         deeper = leases.lease_heads(looking.batch.tx, {cluster_id: want + LOOK_PAST // len(lengths) + 1})
         found = [row for row in deeper[cluster_id] if row.id not in seen and looking.crowds.knows(row)]
-        looking.arrays.load([row for row in found if row.array is not None])
+        looking.arrays.load([row for row in found if row.array is not None], is_tolerant=False)
         line.add(self._lanes(cluster_id, found, looking.batch))
         return bool(found)
 
     def _give(self, batch: Batch, arrays: Arrays, ask: LeaseAsk, row: leases.Row, count: int) -> list[Lease]:
         """The leases of one job: one, or of an array one per run of neighbours."""
+        State(row.state)  # a job of which it cannot be said how it stands is handed to nobody
         self._passed.forget(ask.cluster_id, row.id)
         lease = self._lease(row, ask.cluster)
         if row.array is None:
@@ -172,7 +175,8 @@ class Leasing:
                 continue
             batch.versions.add("seen")  # the other replicas hear at once that this agent is alive
             held = {(row.id, row.fence): row for row in leases.held_by(batch.tx, ask.agent_id)}
-            missing = [self._lease(row, ask.cluster) for key, row in held.items() if key not in ask.inventory]
+            unknown = [row for key, row in held.items() if key not in ask.inventory]
+            missing = each_readable("jobs", unknown, partial(self._lease, cluster=ask.cluster))
             tasks, again = self._held_tasks(batch, ask)
             cancels = [Held(job, fence) for job, fence in _cancels(batch, [ask.agent_id]).get(ask.agent_id, [])]
             gone = sorted(ask.inventory - set(held) - tasks - _adopted(batch, ask, set(held) | tasks))
@@ -190,7 +194,12 @@ class Leasing:
             missing = IdSet.of(position for position in live if (row.job_id, row.fence + position) not in ask.inventory)
             if not missing:
                 continue
-            lease = self._lease(row, ask.cluster, job=row.job_id)
+            found = each_readable(
+                "jobs", [row], partial(self._lease, cluster=ask.cluster, job=row.job_id), key="job_id"
+            )
+            if not found:
+                continue
+            lease = found[0]
             attempt = 1 + len(ranges.range_spans(batch.tx, row.job_id, row.lo, row.lo, before_fence=row.fence))
             for first, last in missing.spans():
                 fence, lo, hi = row.fence + first, row.lo + first, row.lo + last
@@ -207,7 +216,7 @@ class _Looking:
         self.heads = dict(heads)
         rows = [row for found in heads.values() for row in found]
         self.arrays = Arrays(batch)
-        self.arrays.load([row for row in rows if row.array is not None])
+        self.arrays.load([row for row in rows if row.array is not None], is_tolerant=False)
         self.crowds = Crowds(batch, rows)
 
     def size(self, row: leases.Row) -> int:
@@ -282,40 +291,6 @@ def _is_for(row: leases.Row, ask: LeaseAsk) -> bool:
     if best is not None:
         return best == ask.backend
     return not decode_bounds(row.bounds).needs_backend
-
-
-class Crowds:
-    """The crowds of the jobs in line: how many of each run, counted under a lock that all servers take."""
-
-    def __init__(self, batch: Batch, rows: Iterable[leases.Row]) -> None:
-        self._batch = batch
-        self._parked: dict[str, list[str]] = {}  # why → jobs
-        names = sorted({row.crowd for row in rows if row.crowd is not None})
-        if names:
-            store.crowd_lock(batch.tx, names)
-        self._live = store.crowd_live(batch.tx, names) if names else {}
-
-    def knows(self, row: leases.Row) -> bool:
-        """Whether its crowd is locked. Another one is not locked later: two servers could wait for each other."""
-        return row.crowd is None or row.crowd in self._live
-
-    def most(self, row: leases.Row, size: int) -> int:
-        """How many of a job's tasks its crowd leaves room for; one for which there is none is parked."""
-        if row.crowd is None or not size:
-            return size
-        spare: int = max(0, row.crowd_max - self._live[row.crowd])
-        if not spare:
-            said = f"waits: {row.crowd_max} jobs of workflow {row.workflow} run, and no more may (max_parallelism)"
-            self._parked.setdefault(said, []).append(row.id)
-        return min(size, spare)
-
-    def take(self, row: leases.Row, count: int) -> None:
-        if row.crowd is not None:
-            self._live[row.crowd] += count
-
-    def park(self) -> None:
-        for said, job_ids in self._parked.items():
-            store.crowd_park(self._batch.tx, job_ids, said)
 
 
 def _fitting(row: leases.Row, room: Room | None) -> int:
