@@ -12,7 +12,7 @@ from math import gcd
 
 Run = tuple[int, int, int]
 
-TANGLED_NUMBERS_MAX = 20_000  # of runs that lie within each other and follow no rule: these alone are written out
+TANGLED_NUMBERS_MAX = 10_000  # of runs that lie within each other and follow no rule: these alone are written out
 TANGLED_RUNS_MAX = 64  # of runs within each other, if they are more numbers than that
 
 
