@@ -4,6 +4,7 @@
     ├── BadRequest               bad-request      400   INVALID_ARGUMENT     2
     │   ├── Malformed            malformed        400
     │   ├── TooLarge             too-large        413   RESOURCE_EXHAUSTED
+    │   ├── TooSlow              too-slow         408   DEADLINE_EXCEEDED
     │   ├── UnknownName          unknown-name     400
     │   └── ConditionMissing     condition-…      428   FAILED_PRECONDITION
     ├── Unauthenticated          unauthenticated  401   UNAUTHENTICATED      4
@@ -110,6 +111,15 @@ class TooLarge(BadRequest):
     status = 413
     grpc = "RESOURCE_EXHAUSTED"
     default_next = "Send less in one request."
+
+
+class TooSlow(BadRequest):
+    """The request did not arrive in time."""
+
+    code = "too-slow"
+    status = 408
+    grpc = "DEADLINE_EXCEEDED"
+    default_next = "Send it again without a pause; check the network, and the proxy if there is one."
 
 
 class Unauthenticated(YardError):

@@ -45,7 +45,7 @@ def serving(rig: Rig) -> Iterator[Served]:
     port = free_port()
     rig.yard.settings = replace(rig.yard.settings, http=("127.0.0.1", port), is_open=True)
     loop = asyncio.new_event_loop()
-    server = app._Uvicorn(app._uvicorn_config(rig.yard.settings, rig.yard))
+    server = app.http_server(rig.yard.settings, rig.yard)
     server.config.loop = "none"
     rig.yard.attach(loop)
 

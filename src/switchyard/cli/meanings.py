@@ -60,6 +60,14 @@ MEANINGS: dict[str, Meaning] = {
         ("a job of over 8 MiB, a bulk request of over 64 MiB", "data passed as arguments or environment of a job"),
         ("Send less in one request: `yard submit --bulk FILE --batch 200`.", "Put data into files that the job reads."),
     ),
+    "too-slow": Meaning(
+        "The server gave up waiting for the rest of a request, and closed the connection. Nothing was stored.",
+        ("a network or a proxy that stalls", "a program that opens a request and does not finish it"),
+        (
+            "Send the request again in one go.",
+            "On a very slow line, the operator can raise `head_s` and `body_s` (`connections` in the server's file).",
+        ),
+    ),
     "unauthenticated": Meaning(
         "The server does not know who you are: the token is missing, unknown, expired or revoked.",
         (

@@ -12,18 +12,24 @@ import secrets
 import signal
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
 
+from switchyard.connection import is_loopback
 from switchyard.errors import EXIT_OK, Conflict, Unavailable
 from switchyard.model.log import Window
 from switchyard.policy.resolve import empty_policy
+from switchyard.server.connection_section import bounds_of
+from switchyard.server.http.acceptor import HttpServer
+from switchyard.server.http.gate import Gate
 from switchyard.server.http.routes import Door
 from switchyard.server.listener import Listener
 from switchyard.server.loops import Loops
+from switchyard.server.open_files import raise_open_files
 from switchyard.server.platform import layout_of, platform_of
 from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings
@@ -161,7 +167,7 @@ async def serve(settings: Settings, yard: Yard) -> None:
     loop = asyncio.get_running_loop()
     yard.attach(loop)
     yard.context.snapshots.refresh(force=True)
-    server = _Uvicorn(_uvicorn_config(settings, yard))
+    server = http_server(settings, yard)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -178,6 +184,8 @@ async def serve(settings: Settings, yard: Yard) -> None:
         grpc.start()
     serving = asyncio.ensure_future(server.serve())
     yard.is_ready, yard.refreshed_at = True, loop.time()
+    if not settings.tls_cert and not is_loopback(settings.http[0]):
+        log.warning("plain HTTP beyond this machine: everybody on the way can read tokens", url=settings.url)
     log.info("serving", url=settings.url, database=yard.context.database.url.get_backend_name())
     await asyncio.wait({serving, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     yard.is_ready = False
@@ -213,6 +221,7 @@ def run(settings: Settings, *, announce: bool = True) -> int:
     """The whole life of a server process."""
     import uvloop
 
+    settings = replace(settings, connections=bounds_of(settings.config.connections, raise_open_files()))
     settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
     database = Database(settings.database)
     with _only_one(settings, database):
@@ -266,30 +275,22 @@ def _only_one(settings: Settings, database: Database) -> Iterator[None]:
             yield
 
 
-class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handlers: ours must end the parked polls first, or it would wait for them."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _uvicorn_config(settings: Settings, yard: Yard) -> uvicorn.Config:
-    return uvicorn.Config(
+def http_server(settings: Settings, yard: Yard) -> HttpServer:
+    config = uvicorn.Config(
         Door(yard),
         host=settings.http[0],
         port=settings.http[1],
         loop="none",
-        http="httptools",
         ws="none",
         lifespan="off",
         log_level="warning",
         access_log=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=120,
+        timeout_keep_alive=settings.connections.idle_s,
         timeout_graceful_shutdown=1,
         backlog=4096,
         ssl_certfile=str(settings.tls_cert) if settings.tls_cert else None,
         ssl_keyfile=str(settings.tls_key) if settings.tls_key else None,
     )
+    return HttpServer(config, Gate(settings.connections))

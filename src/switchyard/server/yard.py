@@ -16,6 +16,7 @@ from switchyard.model.cluster import Load
 from switchyard.server.hub import Hub
 from switchyard.server.settings import Settings
 from switchyard.server.voices import Voices
+from switchyard.server.wait_places import WaitPlaces
 from switchyard.service.clock import Clock
 from switchyard.service.cluster.fit import Fitting
 from switchyard.service.committer import Told, Woken, Write
@@ -61,6 +62,10 @@ class Yard:
         self.voices = Voices(is_alone=context.database.is_sqlite)
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
         self.streams = 0  # followers of events connected here
+        most = settings.connections.http_max
+        # The other connections are for agents, whose polls are parked, and for short requests.
+        self.waits = WaitPlaces(most // 2, most // 4, "waits")
+        self.stream_places = WaitPlaces(most // 4, most // 8, "streams of events")
         self.uploads = 0  # graphs being taken in
         self.tokens_used: dict[str, int] = {}
         self.unflushed: dict[str, int] = {}  # agent → when it was last seen

@@ -13,6 +13,8 @@ import structlog
 
 from switchyard.errors import Internal, TooLarge, Unavailable, YardError
 from switchyard.model.api import Problem
+from switchyard.server.http.gate import address_of
+from switchyard.server.refusal_log import REFUSALS, credential_id
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -21,6 +23,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 JSON = (b"content-type", b"application/json")
 PROBLEM = (b"content-type", b"application/problem+json")
 RETRY_AFTER_S = 1
+REFUSED = frozenset({401, 403, 410})  # a credential or a right is missing; 410: of an agent that was removed
+WHO = "switchyard.who"  # in a request's scope: the name of the user or agent, once known
 
 log = structlog.get_logger()
 _encoder = msgspec.json.Encoder()
@@ -95,6 +99,22 @@ def problem_of(error: YardError) -> Problem:
     )
 
 
+def _note_refusal(scope: Scope, error: YardError) -> None:
+    """Log who was refused what, and from where; of a credential only what is no secret."""
+    client = scope.get("client")
+    token = (header(scope, b"authorization") or b"").decode("latin-1").partition(" ")[2].strip()
+    REFUSALS.note(
+        "call refused",
+        address=address_of(client[0]) if client else "",
+        reason=error.code,
+        method=scope["method"],
+        path=scope["path"],
+        who=scope.get(WHO, ""),
+        credential=credential_id(token),
+        detail=error.detail,
+    )
+
+
 async def guarded(
     scope: Scope,
     send: Send,
@@ -112,6 +132,8 @@ async def guarded(
     except YardError as exc:
         if exc.status >= 500 and not exc.transient:
             log.error("request failed", method=scope["method"], path=scope["path"], error=repr(exc), exc_info=exc)
+        if exc.status in REFUSED:
+            _note_refusal(scope, exc)
         await refuse(send, exc)
     except asyncio.CancelledError:
         # A stopping server gives up what is still open. Without an answer it would be a 500, which nobody tries again.

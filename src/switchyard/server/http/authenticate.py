@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from switchyard.connection import is_loopback
 from switchyard.errors import Denied, Gone, Unauthenticated
-from switchyard.server.http.answer import Scope, header
-from switchyard.server.settings import is_loopback
+from switchyard.server.http.answer import WHO, Scope, header
 from switchyard.server.yard import Yard
 from switchyard.service.cluster.agents import is_next, settle_rotation
 from switchyard.service.credential import holds, split_credential
@@ -49,6 +49,7 @@ def refuse_strangers(scope: Scope) -> None:
 
 async def authenticate_user(yard: Yard, scope: Scope) -> Actor:
     actor = await authenticate_token(yard, bearer(scope))
+    scope[WHO] = actor.name
     if actor.user_id is None:
         refuse_strangers(scope)
     return actor
@@ -83,6 +84,7 @@ async def authenticate_agent(yard: Yard, scope: Scope) -> AgentEntry:
         entry = yard.context.snapshots.fleet.agents.get(parts[0])
     if entry is None:
         raise Gone("This agent is not registered here any more.")
+    scope[WHO] = f"agent {entry.name}"
     if holds(parts[1], entry.hash):
         return entry
     if is_next(entry, parts[1], yard.context.now_us()):

@@ -171,7 +171,8 @@ class _Handler:
             if_none_match=_text(header(scope, b"if-none-match")),
         )
         if endpoint.is_waiting:
-            result = await self._wait(scope, call, known, receive)
+            with yard.waits.taken(call.actor.name):
+                result = await self._wait(scope, call, known, receive)
         else:
             result = await self._run(scope, call, known)
         if isinstance(result, Body):
