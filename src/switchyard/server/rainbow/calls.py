@@ -38,7 +38,7 @@ from switchyard.service.submit.submit import TakesLong
 
 MAIN = ("", "cluster", "containment")  # what a subsystem is called that is the cluster itself
 MATCHER = "match"  # its word for the one way to match
-GRAPH_BYTES_MAX = 60 * 2**20  # what the port takes in one message, less its other fields
+GRAPH_BYTES_MAX = 30 * 2**20  # what the port takes in one message, less its other fields
 CLUSTERS_MAX = 10_000
 QUICK_BYTES_MAX = 4096  # of a jobspec and the options beside it: read in less than a millisecond
 QUICK_CLUSTERS_MAX = 100  # with a token each
