@@ -49,11 +49,11 @@ class Program:
     def __init__(
         self, argv: Sequence[str], folder: Path, *, name: str, env: Mapping[str, str], cwd: Path | None = None
     ) -> None:
-        self.argv = list(argv)
+        self.argv, given = without_password(argv)
         self.name = name
         self.folder = folder
         self.log_file = folder / f"{name}.log"
-        self._env = dict(env)
+        self._env = {**env, **given}
         self._cwd = cwd or folder
         self._popen: subprocess.Popen[bytes] | None = None
 
@@ -257,9 +257,10 @@ def yard(
     *args: str, env: Mapping[str, str], stdin: str | None = None, timeout_s: float = COMMAND_S, check: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """Run one `yard` command as a user would, without a terminal. `check`: a failure fails the test, with its words."""
+    words, given = without_password(args)
     done = subprocess.run(
-        [*YARD, *args],
-        env=dict(env),
+        [*YARD, *words],
+        env={**env, **given},
         input=stdin,
         stdin=subprocess.DEVNULL if stdin is None else None,
         capture_output=True,
@@ -270,6 +271,16 @@ def yard(
     if check and done.returncode != 0:
         raise AssertionError(f"yard {' '.join(args)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
     return done
+
+
+def without_password(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The words of a command, and the environment for its database: a URL with a password is refused as a word."""
+    words = list(argv)
+    if "--database" in words:
+        at = words.index("--database")
+        if urllib.parse.urlsplit(words[at + 1]).password:
+            return words[:at] + words[at + 2 :], {"YARD_DATABASE_URL": words[at + 1]}
+    return words, {}
 
 
 def isolated_env(tmp: Path, *, url: str | None = None, token: str | None = None) -> dict[str, str]:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from switchyard.connection import is_loopback
 from switchyard.errors import EXIT_USAGE, Malformed
 from switchyard.server.command import main
 from switchyard.server.config import Config, read_config
-from switchyard.server.settings import Settings, is_loopback, parse_address
+from switchyard.server.settings import Settings, parse_address
 
 WHOLE = """
 clusters:

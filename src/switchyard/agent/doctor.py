@@ -30,6 +30,7 @@ from switchyard.agent.discover import discover
 from switchyard.agent.environment import PASSED_ON
 from switchyard.agent.loop import FREE_BYTES_MIN
 from switchyard.agent.site import Site
+from switchyard.connection import refuse_plain_http
 from switchyard.errors import YardError
 from switchyard.model.api import Version
 from switchyard.model.cluster import Agent
@@ -63,6 +64,7 @@ class Patient:
     site: Site = field(default_factory=Site)
     user: str | None = None  # whose small job it is
     wait_s: float = 60.0  # for its end
+    is_plain_allowed: bool = False  # http:// to another machine
 
 
 def examine_all(patient: Patient) -> list[Finding]:
@@ -76,8 +78,12 @@ def examine_all(patient: Patient) -> list[Finding]:
             found.append(Finding("url", False, exc.detail, exc.next_step))
             continue
         way = list(_way(server, patient))
+        try:
+            refuse_plain_http(url, is_plain_allowed=patient.is_plain_allowed)
+        except YardError as exc:
+            way.append(Finding("tls", False, exc.detail, exc.next_step))
         found += way
-        if all(step.is_ok for step in way):
+        if all(step.is_ok for step in way):  # else no credential goes there
             reached.append(server)
     found.append(_proxy(patient, is_reached=bool(reached)))
     kept, finding = _kept(patient.directory)
