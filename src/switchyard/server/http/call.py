@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from switchyard.errors import Malformed
+from switchyard.model.ids import LENGTH, is_id
 from switchyard.server.http.answer import Scope
 from switchyard.server.yard import Yard
 from switchyard.service.cluster.graphs import Caller
@@ -70,6 +71,14 @@ class Call:
         if value not in (None, "true", "false"):
             raise Malformed(f"The parameter {name!r} is true or false.")
         return value == "true"
+
+    @property
+    def id_cursor(self) -> str | None:
+        """Where the page before ended, in a list that goes by ids."""
+        cursor = self.text("cursor")
+        if cursor is not None and not (len(cursor) == LENGTH and is_id(cursor)):
+            raise Malformed("The parameter 'cursor' is the `next` of the page before.")
+        return cursor
 
     @property
     def limit(self) -> int:

@@ -11,7 +11,7 @@ from switchyard.model import jobfile
 from switchyard.model.access import Grant, NewToken, Token, User
 from switchyard.model.api import AuditEntry, CancelledMany, Created, Deleted, Event, Me, Output, Page, Version
 from switchyard.model.cluster import Agent, Cluster, Invite, NewInvite, SubmitToken
-from switchyard.model.ids import LENGTH, is_id
+from switchyard.model.ids import is_id
 from switchyard.model.idset import INDEX_MAX, IdSet
 from switchyard.model.job import Job, State, Task
 from switchyard.model.names import is_name
@@ -58,7 +58,7 @@ def job_list(call: Call) -> Page[Job]:
         call.yard.context,
         call.actor,
         wanted,
-        before=_id_cursor(call),
+        before=call.id_cursor,
         limit=call.limit,
         with_spec=call.flag("spec"),
     )
@@ -148,7 +148,7 @@ def invite_create(call: Call) -> NewInvite:
 
 
 def invite_list(call: Call) -> Page[Invite]:
-    after = call.text("cursor") or ""
+    after = call.id_cursor or ""
     found = clusters.invite_list(call.yard.context, call.actor, call.path["cluster"], after=after, limit=call.limit)
     return Page(found, found[-1].id if len(found) == call.limit else None)
 
@@ -222,7 +222,7 @@ def user_delete(call: Call) -> Deleted:
 
 
 def token_list(call: Call) -> Page[Token]:
-    found = users.token_list(call.yard.context, call.actor, after=call.text("cursor") or "", limit=call.limit)
+    found = users.token_list(call.yard.context, call.actor, after=call.id_cursor or "", limit=call.limit)
     return Page(found, found[-1].id if len(found) == call.limit else None)
 
 
@@ -249,7 +249,7 @@ def grant_delete(call: Call) -> Deleted:
 
 
 def audit_list(call: Call) -> Page[AuditEntry]:
-    return users.audit_list(call.yard.context, call.actor, before=call.text("cursor"), limit=call.limit)
+    return users.audit_list(call.yard.context, call.actor, before=call.id_cursor, limit=call.limit)
 
 
 def page(call: Call, items: Sequence[T], key: Callable[[T], str]) -> Page[T]:
@@ -258,13 +258,6 @@ def page(call: Call, items: Sequence[T], key: Callable[[T], str]) -> Page[T]:
     rest = sorted((item for item in items if key(item) > after), key=key)
     page = rest[: call.limit]
     return Page(page, key(page[-1]) if len(rest) > len(page) else None)
-
-
-def _id_cursor(call: Call) -> str | None:
-    cursor = call.text("cursor")
-    if cursor is not None and not (len(cursor) == LENGTH and is_id(cursor)):
-        raise Malformed("The cursor is not one of ours.")
-    return cursor
 
 
 def _job_id(text: str) -> str:

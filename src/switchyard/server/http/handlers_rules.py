@@ -69,7 +69,7 @@ def attribute_history(call: Call) -> Page[AuditEntry]:
         call.actor,
         call.path["kind"],
         scope_of(call),
-        before=call.text("cursor"),
+        before=call.id_cursor,
         limit=call.limit,
     )
 

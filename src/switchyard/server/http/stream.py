@@ -20,6 +20,7 @@ from switchyard.server.http.answer import Receive, Scope, Send, header
 from switchyard.server.http.authenticate import authenticate_user, bearer
 from switchyard.server.http.call import Call, read_query
 from switchyard.server.http.endpoints import ENDPOINTS, check_query
+from switchyard.server.http.gate import reset_on_close
 from switchyard.server.http.hot import until_gone
 from switchyard.server.yard import Yard
 from switchyard.service.job import jobs
@@ -27,6 +28,7 @@ from switchyard.service.rights import Actor
 
 PATH = "/v1/events/stream"
 SEQ_MAX = 2**63 - 1
+SEQ_DIGITS = 19  # Python itself refuses to read numbers of thousands
 STREAMS_MAX = 500  # followers of one server: each costs a query per burst of events
 PAGE = 200  # events read at once
 PART_BYTES = 32 * 1024  # handed to the socket at once: what a follower that does not read costs
@@ -80,7 +82,8 @@ async def events(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None
     gone: asyncio.Task[object] = asyncio.ensure_future(until_gone(receive))
     yard.streams += 1
     try:
-        await _follow(yard, scope, send, cursor, gone, who=_Seen(actor, rights))
+        with yard.stream_places.taken(actor.name):
+            await _follow(yard, scope, send, cursor, gone, who=_Seen(actor, rights))
     except Stalled:
         _cut_off(send)
     finally:
@@ -128,7 +131,14 @@ def _begin(call: Call, last_id: int | None) -> _Cursor:
     after = call.number("after", -1, most=SEQ_MAX)
     if last_id is not None:
         after = last_id
-    return _Cursor(jobs.last_event(context) if after < 0 else after, job, project)
+    newest = jobs.last_event(context)
+    if after > newest:
+        what = "Last-Event-ID" if last_id is not None else "parameter 'after'"
+        raise Malformed(
+            f"The {what} is above the number of the newest event, {newest}.",
+            next_step="Begin without one, or with the number of an event that this server has sent.",
+        )
+    return _Cursor(newest if after < 0 else after, job, project)
 
 
 def _look(yard: Yard, actor: Actor, cursor: _Cursor) -> tuple[list[Event], int]:
@@ -161,6 +171,7 @@ def _cut_off(send: Send) -> None:
     """Drop the connection with what it has not taken. ASGI has no word for it; uvicorn's `send` knows its transport."""
     transport = getattr(getattr(send, "__self__", None), "transport", None)
     if transport is not None:
+        reset_on_close(transport.get_extra_info("socket"))
         transport.abort()
 
 
@@ -168,6 +179,7 @@ def _last_id(scope: Scope) -> int | None:
     value = header(scope, b"last-event-id")
     if value is None or not value.strip():
         return None
-    if not value.isdigit() or int(value) > SEQ_MAX:
-        raise Malformed("The Last-Event-ID is not a number of ours.")
-    return int(value)
+    number = value.strip()
+    if not number.isdigit() or len(number) > SEQ_DIGITS or int(number) > SEQ_MAX:
+        raise Malformed("The Last-Event-ID is the number of an event, as the stream's `id` lines have it.")
+    return int(number)
