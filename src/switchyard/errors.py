@@ -24,7 +24,9 @@
     ├── Gone                     gone             410   FAILED_PRECONDITION  6
     ├── PolicyRefused            policy-refused   422   FAILED_PRECONDITION  5
     ├── Busy (transient)         busy             429   RESOURCE_EXHAUSTED   1
-    │   └── PlaceAsked           place-asked
+    │   ├── PlaceAsked           place-asked
+    │   └── Throttled            throttled
+    ├── LimitReached             limit-reached    429   RESOURCE_EXHAUSTED   6
     ├── Unavailable (transient)  unavailable      503   UNAVAILABLE          1
     │   └── Rebuilding           rebuilding
     ├── TimedOut                 timed-out        504   DEADLINE_EXCEEDED    7
@@ -60,6 +62,8 @@ class YardError(Exception):
     def __init__(self, detail: str = "", *, next_step: str = "") -> None:
         self.detail = detail or (self.__doc__ or "").strip()
         self.next_step = next_step or self.default_next
+        self.limit = ""  # the name of the limit that was reached, where it is one of a user
+        self.retry_after_s = 1 if self.transient else None
         super().__init__(self.detail)
 
     @property
@@ -272,6 +276,22 @@ class PlaceAsked(Busy):
 
     code = "place-asked"
     default_next = "Ask again in a second."
+
+
+class Throttled(Busy):
+    """You have as much open on this server, or ask as often, as one user may."""
+
+    code = "throttled"
+
+
+class LimitReached(YardError):
+    """You have as much on this yard as one user may."""
+
+    code = "limit-reached"
+    status = 429
+    grpc = "RESOURCE_EXHAUSTED"
+    exit_code = EXIT_CONFLICT
+    default_next = "Free what you no longer need, or ask an administrator to raise the limit."
 
 
 class Unavailable(YardError):

@@ -211,6 +211,33 @@ MEANINGS: dict[str, Meaning] = {
             "Send many jobs in one request (`yard submit --bulk`), or as an array.",
         ),
     ),
+    "throttled": Meaning(
+        "You have as many requests open on this server, or send as many a second, as one user may. The message names "
+        "the limit, its value and what you use of it. Time cures it: `Retry-After` says when to come back.",
+        (
+            "a script that asks for each job in a loop, or follows each in a process of its own",
+            "followers that nobody reads any more",
+        ),
+        (
+            "The command line and the SDK wait and try again by themselves.",
+            "Send many jobs in one request (`yard submit --bulk`); follow all jobs in one stream (`yard watch`).",
+            "An administrator can raise the limit for you: `limits.users` in the server's config file.",
+        ),
+    ),
+    "limit-reached": Meaning(
+        "You have as many live jobs or tasks, or make the yard keep as many bytes, as one user may. The message names "
+        "the limit, its value and what you use of it. Waiting alone does not cure it: nothing tries again by itself.",
+        (
+            "a script that submits faster than clusters run",
+            "jobs that wait for something that never comes",
+            "jobs that print very much",
+        ),
+        (
+            "`yard ls` lists your live jobs; `yard cancel` ends those you do not need.",
+            "Stored bytes go when old jobs and their output are removed (`retention` in the server's config file).",
+            "An administrator can raise the limit for you: `limits.users` in the server's config file.",
+        ),
+    ),
     "rebuilding": Meaning(
         "What was granted of a token pool was lost, or may have been. Nothing is granted until it is known again.",
         (

@@ -23,7 +23,7 @@ class Page(Struct, Generic[Item], frozen=True):
 
 
 class Problem(Struct, frozen=True, omit_defaults=True):
-    """RFC 9457: what happened (detail), a stable code, and what to do next."""
+    """RFC 9457: what happened (detail), a stable code, and what to do next. `limit`: the name of the limit reached."""
 
     type: str
     title: str
@@ -31,6 +31,7 @@ class Problem(Struct, frozen=True, omit_defaults=True):
     code: str
     detail: str
     next_step: str = ""
+    limit: str = ""
 
 
 class Event(Struct, frozen=True, omit_defaults=True):

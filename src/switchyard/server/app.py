@@ -39,14 +39,16 @@ from switchyard.service.run.journals import SyncAsk
 from switchyard.service.run.lease import LeaseAsk, Leasing
 from switchyard.service.run.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.run.report import ReportWrite, apply_reports
-from switchyard.service.snapshots import Snapshots
+from switchyard.service.snapshots import Snapshots, owner_of
 from switchyard.service.submit.bulk import Bulk, BulkInsert, unwritten_bulk
 from switchyard.service.submit.engines import Engines
 from switchyard.service.submit.newjob import JobInsert
 from switchyard.service.submit.rainbow import NumberedInsert, apply_numbered
 from switchyard.service.submit.submit import Submit, unwritten
+from switchyard.service.tally import Tally
 from switchyard.service.token.one_type import refuse_other_type
 from switchyard.service.upkeep.leadership import Leadership
+from switchyard.service.usage import Usage
 from switchyard.store import file_lock, restored, schema_check
 from switchyard.store.database import Database, create, revisions
 from switchyard.store.logfiles import DirectoryLogs
@@ -86,6 +88,12 @@ def build(settings: Settings, database: Database | None = None) -> Yard:
     _settle_restored(database, ids(), now_us=clock())
     engines = Engines(settings.config.match.engine, tuple(settings.config.match.allowed))
     engines.check()
+    tally = Tally()
+    usage = Usage(
+        settings.config.limits.of,
+        is_exempt=lambda name: owner_of(snapshots.access, name).is_platform_admin,
+        refused=tally.limits.add,
+    )
     context = Context(
         database,
         committer,
@@ -100,13 +108,15 @@ def build(settings: Settings, database: Database | None = None) -> Yard:
         selections=read_selection(settings.config.selection)[0],
         moving=settings.config.moving.terms,
         tokens=tokens_of(settings.config.resourcemanager),
+        tally=tally,
+        usage=usage,
     )
     committer.committed = context.tally.committed
     submit = Submit(context)
     bulk = Bulk(submit, ids)
     # The order in which the parts of a batch are applied.
-    appliers[OutputWrite] = partial(apply_output, logs=logs)
-    appliers[ReportWrite] = partial(apply_reports, logs=logs)
+    appliers[OutputWrite] = partial(apply_output, logs=logs, usage=usage)
+    appliers[ReportWrite] = partial(apply_reports, logs=logs, usage=usage)
     appliers[Call] = apply_calls
     leasing = Leasing(lambda: snapshots.laid.layout)
     appliers[SyncAsk] = leasing.apply_syncs

@@ -27,6 +27,7 @@ from switchyard.model.quantity import DURATION_S_MAX, parse_duration_s
 from switchyard.model.queue import Queue
 from switchyard.server.cluster_sections import doubles, strangers
 from switchyard.server.cluster_templates import ClusterResources, NamespaceMapping
+from switchyard.server.limits_section import Limits
 from switchyard.server.moving_section import Moving, Spill
 from switchyard.server.positions import with_positions
 
@@ -253,6 +254,7 @@ class Config(Section, frozen=True):
     logs: Logs = Logs()
     retention: Retention = Retention()
     metrics: MetricsSection = MetricsSection()
+    limits: Limits = Limits()
 
     @property
     def all_domains(self) -> list[Domain]:

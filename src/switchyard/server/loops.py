@@ -23,6 +23,7 @@ from switchyard.service.token.line import TokenCare
 from switchyard.service.upkeep import chores, moving, places, waiting
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.retention import Retention, Terms
+from switchyard.service.usage import COUNT_S
 from switchyard.store import access, clusters, leases
 
 log = structlog.get_logger()
@@ -69,6 +70,7 @@ class Loops:
             ("quotes", 1.0, self._quotes),
             ("checkpoint", pace.checkpoint_s, self._checkpoint),
             ("give up", 1.0, self._give_up),
+            ("usage", COUNT_S, self._usage),
         ):
             self._tasks.append(asyncio.create_task(self._repeat(name, every_s, once), name=name))
 
@@ -131,6 +133,10 @@ class Loops:
 
     async def _give_up(self) -> None:
         self._yard.give_up_commits(asyncio.get_running_loop().time())
+
+    async def _usage(self) -> None:
+        context = self._yard.context
+        await self._yard.in_thread(context.usage.look, context.database, context.committer)
 
     async def _flush(self) -> None:
         if self._yard.unflushed or self._yard.tokens_used or self._yard.voices.unflushed:

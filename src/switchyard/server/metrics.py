@@ -41,6 +41,7 @@ class _Shown:
 COUNTERS = (
     _Shown("route_decisions", "Decisions that were stored, on arrival and when an answer changed later.", "decisions"),
     _Shown("route_refusals", "Submits that were refused, and jobs that were rejected.", "refusals"),
+    _Shown("limit_refusals", "Requests that a limit of one user refused, by the limit's name.", "limits"),
     _Shown("jobs_accepted", "Jobs that were accepted.", "accepted"),
     _Shown("leases", "Attempts that were handed to agents.", "leases"),
     _Shown("moves", "Jobs that were moved from one cluster to another before they were leased.", "moves"),

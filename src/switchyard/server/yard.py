@@ -11,10 +11,13 @@ from typing import Any, TypeVar
 
 import structlog
 
-from switchyard.errors import Busy, Unavailable, YardError
+from switchyard.errors import Unavailable, YardError
 from switchyard.model.cluster import Load
+from switchyard.server.fair_threads import FairThreads
 from switchyard.server.hub import Hub
+from switchyard.server.limiter import Limiter, caller
 from switchyard.server.settings import Settings
+from switchyard.server.shared_reads import SharedReads
 from switchyard.server.voices import Voices
 from switchyard.service.clock import Clock
 from switchyard.service.cluster.fit import Fitting
@@ -32,7 +35,7 @@ SEEN_US = 1_000_000  # when agents were seen is written to the second: thousands
 # Threads that only reckon take turns at one interpreter: eight of them took four times as long for the same work. Two,
 # so that one question that takes seconds does not hold up all others.
 RECKONERS = 2
-TURNS_MAX = 1000  # decisions that wait for them
+TURNS_MAX = 1000  # decisions of one user that wait for them
 COMMIT_S_MAX = 30.0  # an accepted change waits no longer for its commit
 READY_S = 5.0  # without an answer of the database for this long, a balancer should ask another replica
 LOADED = frozenset({"access", "clusters", "layout", "policy", "tokens"})  # what is kept in memory here
@@ -56,7 +59,11 @@ class Yard:
         self.hub = Hub()
         self.threads = ThreadPoolExecutor(settings.bounds.threads, thread_name_prefix="use-case")
         self.reckoners = ThreadPoolExecutor(RECKONERS, thread_name_prefix="reckon")
-        self._turns = 0  # who waits for them
+        self.limiter = Limiter(settings.config.limits.of, context.tally.limits.add)
+        size = settings.bounds.threads
+        self._fair_threads = FairThreads(self.threads, size=size, share=size - 2, depth_of=self.limiter.calls_of)
+        self._fair_reckoners = FairThreads(self.reckoners, size=RECKONERS, share=1, depth_of=lambda _: TURNS_MAX)
+        self.reads = SharedReads()
         self.parked: dict[str, int] = {}  # agent → polls parked here
         self.voices = Voices(is_alone=context.database.is_sqlite)
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
@@ -117,20 +124,12 @@ class Yard:
         return future
 
     async def in_thread(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run a sync use case where it may block."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.threads, partial(function, *arguments, **named))
+        """Run a sync use case where it may block. Users whose calls wait for a thread take turns."""
+        return await self._fair_threads.run(caller.get(), partial(function, *arguments, **named))
 
     async def in_turn(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run what only reckons, and may take long."""
-        if self._turns >= TURNS_MAX:
-            raise Busy(f"{TURNS_MAX} decisions that take long are waiting.")
-        self._turns += 1
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self.reckoners, partial(function, *arguments, **named))
-        finally:
-            self._turns -= 1
+        """Run what only reckons, and may take long. One user has one such thread at a time."""
+        return await self._fair_reckoners.run(caller.get(), partial(function, *arguments, **named))
 
     def seen(self, agent_id: str, load: Load | None) -> None:
         """An agent spoke: it is alive, and this is how its cluster is.

@@ -14,6 +14,7 @@ from switchyard.service.submit.engines import Engines
 from switchyard.service.submit.selections import Selections
 from switchyard.service.tally import Tally
 from switchyard.service.token.settings import Tokens
+from switchyard.service.usage import Usage
 from switchyard.store import access
 from switchyard.store.database import Database
 from switchyard.store.events import counter_take
@@ -39,6 +40,7 @@ class Context:
     tally: Tally = field(default_factory=Tally)
     moving: MovingTerms = field(default_factory=MovingTerms)
     tokens: Tokens = field(default_factory=Tokens)
+    usage: Usage = field(default_factory=Usage)
 
 
 def bump(batch: Batch, version: str) -> None:

@@ -97,6 +97,7 @@ class Tally:
     decisions: Count = field(default_factory=lambda: Count("pool", "label", "queue", "cluster", "outcome"))
     # `code`: of the error, or `rejected` for a job that is stored as such; `step`: of the router, or `admit`.
     refusals: Count = field(default_factory=lambda: Count("code", "step"))
+    limits: Count = field(default_factory=lambda: Count("limit"))  # refusals by a limit of one user
     accepted: Count = field(default_factory=Count)
     decision_s: Histogram = field(default_factory=lambda: Histogram(DECISION_S))
     batch: Histogram = field(default_factory=lambda: Histogram(BATCH))

@@ -28,7 +28,7 @@ from switchyard.store.schema_clusters import (
     submit_tokens,
 )
 from switchyard.store.schema_quotes import quote_asks, quote_uses, quote_waits, quotes
-from switchyard.store.schema_rules import attributes, policies, projects, token_pools
+from switchyard.store.schema_rules import attributes, policies, projects, token_pools, usage
 
 # Defined elsewhere, and part of the schema.
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "quotes",
     "submit_tokens",
     "token_pools",
+    "usage",
 ]
 
 # SQLite uses a partial index only where the query says the same words, so these texts are shared with the queries.
@@ -73,6 +74,8 @@ PLACED = "places IS NOT NULL AND todo IS NOT NULL AND ended_us IS NULL"  # only 
 # PENDING, and kept from the router by something else: held, after others, a back-off.
 STOPPED = "state = 'PENDING' AND blocked IS NOT NULL AND blocked <> 'queue'"
 TOKENED = "tokens IS NOT NULL AND ended_us IS NULL"
+UNENDED = "state IN ('PENDING', 'ASSIGNED', 'SUBMITTED', 'RUNNING')"
+ARRAYS = "todo IS NOT NULL AND ended_us IS NULL"
 
 # Shared by many jobs. No foreign key holds them: without an index on the jobs' side removing one would read every job,
 # and that index costs each insert a sixth. `used_us` says when one was last put, and what was put lately stays.
@@ -168,6 +171,8 @@ jobs = Table(
     Column("tasks_cancelled", Integer, nullable=True),
 )
 Index("ix_jobs_seq", jobs.c.seq)
+Index("ix_jobs_live", jobs.c.owner, sqlite_where=text(UNENDED), postgresql_where=text(UNENDED))
+Index("ix_jobs_arrays", jobs.c.owner, sqlite_where=text(ARRAYS), postgresql_where=text(ARRAYS))
 Index("ix_jobs_due", jobs.c.wake_us, sqlite_where=text(DUE), postgresql_where=text(DUE))
 Index("ix_jobs_tokens", jobs.c.id, sqlite_where=text(TOKENED), postgresql_where=text(TOKENED))
 Index("ix_jobs_late", jobs.c.late_from_us, sqlite_where=text(LATE), postgresql_where=text(LATE))

@@ -12,13 +12,13 @@ from switchyard.errors import YardError
 from switchyard.server.flyte.status import CODES, Missing, Unserved, code_of, http_of, message_of
 from switchyard.server.http.answer import (
     JSON,
-    RETRY_AFTER_S,
     Receive,
     Scope,
     Send,
     guarded,
     header,
     read_body,
+    retry_after,
     send_body,
 )
 from switchyard.server.http.authenticate import authenticate_user
@@ -119,7 +119,7 @@ def _content_type(*, is_proto: bool) -> tuple[bytes, bytes]:
 
 async def send_error(send: Send, error: YardError, *, is_proto: bool = False) -> None:
     number, message = CODES[code_of(error)].number, message_of(error)
-    extra = [(b"retry-after", str(RETRY_AFTER_S).encode())] if error.transient else []
+    extra = retry_after(error)
     if error.status == 401:
         extra.append((b"www-authenticate", b"Bearer"))
     if is_proto:

@@ -61,11 +61,18 @@ def _actor(yard: Yard, context: grpc.ServicerContext) -> Actor:
     """Who calls: the token in the metadata is a user's token, as in HTTP."""
     given = {key: value for key, value in context.invocation_metadata() or () if key == AUTHORIZATION}
     assert yard.loop is not None
-    asking = authenticate_token(yard, bearer_token(given.get(AUTHORIZATION, "")))
+    asking = _admitted(yard, bearer_token(given.get(AUTHORIZATION, "")))
     try:
         return asyncio.run_coroutine_threadsafe(asking, yard.loop).result(AUTHENTICATE_S)
     except TimeoutError as exc:
         raise Unavailable("The token could not be looked up in time.") from exc
+
+
+async def _admitted(yard: Yard, token: str) -> Actor:
+    """On the server's loop, where users' requests are counted."""
+    actor = await authenticate_token(yard, token)
+    yard.limiter.request(actor)
+    return actor
 
 
 def _auth_metadata(yard: Yard) -> dict[str, grpc.RpcMethodHandler]:

@@ -20,7 +20,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON = (b"content-type", b"application/json")
 PROBLEM = (b"content-type", b"application/problem+json")
-RETRY_AFTER_S = 1
 
 log = structlog.get_logger()
 _encoder = msgspec.json.Encoder()
@@ -78,10 +77,15 @@ async def send_body(send: Send, status: int, body: bytes, *headers: tuple[bytes,
 
 async def send_problem(send: Send, error: YardError, *headers: tuple[bytes, bytes]) -> None:
     problem = problem_of(error)
-    extra = [*headers, (b"retry-after", str(RETRY_AFTER_S).encode())] if error.transient else [*headers]
+    extra = [*headers, *retry_after(error)]
     if error.status == 401:
         extra.append((b"www-authenticate", b"Bearer"))
     await send_body(send, error.status, _encoder.encode(problem), PROBLEM, *extra)
+
+
+def retry_after(error: YardError) -> list[tuple[bytes, bytes]]:
+    """The header that says when to come back, where time cures the error."""
+    return [] if error.retry_after_s is None else [(b"retry-after", str(error.retry_after_s).encode())]
 
 
 def problem_of(error: YardError) -> Problem:
@@ -92,6 +96,7 @@ def problem_of(error: YardError) -> Problem:
         code=error.code,
         detail=error.detail,
         next_step=error.next_step,
+        limit=error.limit,
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
-from switchyard.errors import Denied, Gone, Unauthenticated
+from switchyard.errors import Denied, Gone, Throttled, Unauthenticated
 from switchyard.server.http.answer import Scope, header
+from switchyard.server.limiter import caller
 from switchyard.server.settings import is_loopback
 from switchyard.server.yard import Yard
 from switchyard.service.cluster.agents import is_next, settle_rotation
@@ -15,6 +17,8 @@ from switchyard.service.rights import Actor, local_admin
 
 # A flood of bad tokens must not become a flood of queries.
 LOOK_AGAIN_US = 200_000
+REFUSE_S = 1.0
+COUNTED = "yard.counted"  # in the scope of a request: it has been counted
 
 
 def bearer(scope: Scope) -> str:
@@ -48,10 +52,24 @@ def refuse_strangers(scope: Scope) -> None:
 
 
 async def authenticate_user(yard: Yard, scope: Scope) -> Actor:
+    """Whose request this is. It counts towards the user's requests once, however often it is authenticated anew."""
     actor = await authenticate_token(yard, bearer(scope))
     if actor.user_id is None:
         refuse_strangers(scope)
+    caller.set(actor.name)
+    if COUNTED not in scope:
+        scope[COUNTED] = True
+        await _count(yard, actor)
     return actor
+
+
+async def _count(yard: Yard, actor: Actor) -> None:
+    """A request too many is refused after a pause: a client that does not wait by itself is made to."""
+    try:
+        yard.limiter.request(actor)
+    except Throttled:
+        await asyncio.sleep(random.uniform(0.5, 1.5) * REFUSE_S)  # noqa: S311  spread, not secret
+        raise
 
 
 async def authenticate_token(yard: Yard, token: str) -> Actor:
@@ -83,6 +101,7 @@ async def authenticate_agent(yard: Yard, scope: Scope) -> AgentEntry:
         entry = yard.context.snapshots.fleet.agents.get(parts[0])
     if entry is None:
         raise Gone("This agent is not registered here any more.")
+    caller.set(f"agent:{entry.id}")
     if holds(parts[1], entry.hash):
         return entry
     if is_next(entry, parts[1], yard.context.now_us()):

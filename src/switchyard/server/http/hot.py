@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from switchyard.errors import BadRequest, Denied, Gone, Malformed, PlaceAsked, PolicyRefused
+from switchyard.errors import BadRequest, Denied, Gone, LimitReached, Malformed, PlaceAsked, PolicyRefused
 from switchyard.model.api import BulkRequest
 from switchyard.model.decode import JsonReader
 from switchyard.model.job import JobRequest, State
@@ -53,7 +53,7 @@ async def submit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None
     try:
         write = await _decide(yard, scope, actor, request, key=key, body=body)
         accepted: Accepted = await yard.commit(write)
-    except (BadRequest, Denied, PolicyRefused) as exc:
+    except (BadRequest, Denied, LimitReached, PolicyRefused) as exc:
         # What was accepted stays so: the answer may have been lost, and the world has changed since.
         again = await yard.in_thread(yard.submit.repeated, actor, key=key, body=body) if key else None
         if again is None:

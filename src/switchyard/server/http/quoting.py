@@ -24,8 +24,10 @@ async def quote(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
     if scope["query_string"]:
         raise Malformed("This takes no parameters; everything is in the body.")
     request: JobRequest = _request.read(await read_body(scope, receive, yard.settings.bounds.job_bytes))
-    asked = await yard.in_thread(begin, yard.context, yard.submit, actor, request)
-    await send_json(send, 200, await _wait(yard, asked, receive))
+    with yard.limiter.holding(actor, "waits"):
+        asked = await yard.in_thread(begin, yard.context, yard.submit, actor, request)
+        found = await _wait(yard, asked, receive)
+    await send_json(send, 200, found)
 
 
 async def _wait(yard: Yard, asked: Asked, receive: Receive) -> Quotes:

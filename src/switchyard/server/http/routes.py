@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import MutableMapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.routing import Route, Router
@@ -13,12 +13,10 @@ from switchyard.errors import Denied, Malformed, MethodNotAllowed, NotFound, Unk
 from switchyard.model.api import Output
 from switchyard.model.attributes import AttributeRow
 from switchyard.model.decode import JsonReader
-from switchyard.model.job import Job
 from switchyard.model.layout import ClusterSet, Named
-from switchyard.model.lifecycle import FINAL
 from switchyard.model.queue import DomainTags, QueueView
 from switchyard.server.flyte.door import FlyteDoor
-from switchyard.server.http import hot, quoting, stream
+from switchyard.server.http import hot, quoting, stream, waiting
 from switchyard.server.http.answer import (
     Body,
     Receive,
@@ -43,7 +41,6 @@ from switchyard.server.http.endpoint import AGENT, EITHER, JOINER, USER, Endpoin
 from switchyard.server.http.endpoints import ENDPOINTS, check_query
 from switchyard.server.http.openapi import document
 from switchyard.server.http.upload import read_upload
-from switchyard.server.hub import first_of
 from switchyard.server.metrics import Metrics, metrics
 from switchyard.server.readiness import Readiness
 from switchyard.server.yard import Yard
@@ -53,7 +50,6 @@ NOBODY = Actor("nobody", Rights())
 TAGGED = (AttributeRow, ClusterSet, Named, QueueView, DomainTags)  # answers that carry an ETag
 COUNTED = frozenset({"/v1/jobs", "/v1/agents/poll", "/healthz", "/readyz", "/metrics", "/v1/openapi.json"})
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-LOG_AGAIN_S = 1.0  # how late a follower hears of what came in at another server, which tells nobody of logs
 
 
 class Door:
@@ -171,7 +167,9 @@ class _Handler:
             if_none_match=_text(header(scope, b"if-none-match")),
         )
         if endpoint.is_waiting:
-            result = await self._wait(scope, call, known, receive)
+            look = partial(self._run, scope, call, known)
+            is_log = endpoint.answer is Output
+            result = await waiting.wait(yard, call, receive, look, path=endpoint.path, is_log=is_log)
         else:
             result = await self._run(scope, call, known)
         if isinstance(result, Body):
@@ -207,30 +205,6 @@ class _Handler:
             raise Malformed("This call takes no body.", next_step="What it can be told goes into the query.")
         return None
 
-    async def _wait(self, scope: Scope, call: Call, known: tuple[int, ...], receive: Receive) -> Any:
-        """Park until there is what was asked for, woken by whoever brings it; look again now and then all the same."""
-        yard, bounds = self._yard, self._yard.settings.bounds
-        is_log = self._endpoint.answer is Output
-        wait_s = call.seconds(*(("wait_s", 0) if is_log else ("timeout_s", 30)), most=bounds.wait_s)
-        again_s = LOG_AGAIN_S if is_log else yard.settings.pace.sweep_s
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_s
-        gone: asyncio.Task[object] = asyncio.ensure_future(hot.until_gone(receive))
-        try:
-            found = await self._run(scope, call, known)
-            while not _is_awaited(found) and not gone.done() and not yard.hub.is_closing:
-                with yard.hub.watching(found.job if isinstance(found, Output) else found.id) as waiter:
-                    # Once more, now that we are registered: an end that came since would wake nobody.
-                    found = await self._run(scope, call, known)
-                    left_s = deadline - loop.time()
-                    if _is_awaited(found) or left_s <= 0:
-                        return found
-                    await first_of(waiter, gone, min(left_s, again_s))
-                    found = await self._run(scope, call, known)
-            return found
-        finally:
-            gone.cancel()
-
 
 def _template(scope: Scope) -> str:
     """The address as the table of endpoints has it: one with names in it would be another one for each of them."""
@@ -243,12 +217,6 @@ def _template(scope: Scope) -> str:
 
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("latin-1")
-
-
-def _is_awaited(found: Job | Output) -> bool:
-    if isinstance(found, Output):
-        return bool(found.chunks) or found.is_over
-    return found.state in FINAL
 
 
 def _hot(endpoint: Endpoint) -> Any:

@@ -145,10 +145,10 @@ def _unwrapped(payload: str) -> bytes:
     return text.encode()
 
 
-def submit_decide(yard: Yard, request: Any, *, is_quick: bool = False) -> Any:
+def submit_decide(yard: Yard, request: Any, *, is_quick: bool = False, is_counted: bool = False) -> Any:
     """The write that makes the job; or, where only an opinion was asked for, the answer.
 
-    `is_quick`: raise TakesLong rather than hold up a loop.
+    `is_quick`: raise TakesLong rather than hold up a loop. `is_counted`: the request counts already as its owner's.
     """
     if is_quick and not _is_small(request):
         raise TakesLong
@@ -161,6 +161,8 @@ def submit_decide(yard: Yard, request: Any, *, is_quick: bool = False) -> Any:
         raise Denied("request denied: there is no such cluster.", next_step=rainbow.TO_BE_LET_IN)
     tokens = [ClusterToken(each.name, each.token) for each in given]
     actor = rainbow.actor_of(yard.context, tokens)
+    if not is_counted:
+        yard.limiter.request(actor)
     wanted = jobspecs.read_request(
         request.jobspec,
         name=request.name,
@@ -183,7 +185,7 @@ def _is_small(request: Any) -> bool:
 def submit_again(yard: Yard, request: Any) -> Any:
     """Where it may take long. A no is final: it is never said by a snapshot that another server may have outdated."""
     yard.context.snapshots.refresh()
-    return submit_decide(yard, request)
+    return submit_decide(yard, request, is_counted=_is_small(request))
 
 
 def submitted(numbered: rainbow.Numbered) -> Any:

@@ -32,7 +32,7 @@ def keep_outside(context: Context, agent_id: str, chunks: Sequence[OutputChunk])
     """The same for a store beside the database. A log that cannot be kept never holds up a job."""
     try:
         with context.database.read() as tx:
-            keep_output(tx, context.logs, agent_id, chunks)
+            context.usage.note_bytes(None, keep_output(tx, context.logs, agent_id, chunks, context.usage))
     except YardError as exc:
         log.error("output dropped", agent=agent_id, chunks=len(chunks), error=exc.detail)
 

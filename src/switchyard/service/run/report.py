@@ -18,10 +18,12 @@ from switchyard.service.committer import Batch
 from switchyard.service.run.arrays import Arrays
 from switchyard.service.run.log_store import LogStore, keep_output
 from switchyard.service.submit.bounds import decode_bounds
+from switchyard.service.usage import Usage
 from switchyard.store import clusters, jobs, ranges
 from switchyard.store.output import DatabaseLogs
 
 _LOGS = DatabaseLogs()
+_USAGE = Usage()  # of nobody: where no limits are
 ATTEMPTS_MAX = 1000  # one that was preempted so often is left to its retries
 RETURN_WAIT_S_MAX = 600  # between two tries at a cluster that keeps returning a job
 HANDED_OVER = "handed over, end not reported"
@@ -75,13 +77,16 @@ class _Current:
         record(self.batch, row, step)
 
 
-def apply_reports(batch: Batch, writes: list[ReportWrite], *, logs: LogStore = _LOGS) -> list[Any]:
+def apply_reports(
+    batch: Batch, writes: list[ReportWrite], *, logs: LogStore = _LOGS, usage: Usage = _USAGE
+) -> list[Any]:
     """Apply the reports of all polls that wait, in the order they came; keep the output that came along."""
     current = _Current(batch)
     current.arrays.load([row for row in batch.rows.values() if row.array is not None])
     results: list[Any] = []
     for write in writes:
-        keep_output(batch.tx, logs, write.agent_id, write.output)  # first: an end that is told ends its log too
+        # First: an end that is told ends its log too.
+        usage.note_bytes(batch, keep_output(batch.tx, logs, write.agent_id, write.output, usage))
         results.append(Settled([_apply(current, write.agent_id, item) for item in write.reports]))
     jobs.job_change(batch.tx, current.changes)
     current.arrays.flush()

@@ -88,6 +88,7 @@ class Bulk:
         self._submit.count_refused(refused.values())
         if refused and not request.each:
             raise _refusal(refused, len(request.jobs))
+        self._submit.refuse_many(actor, writes, key=key)
         return BulkInsert(
             tuple(writes),
             refused,

@@ -28,6 +28,7 @@ from switchyard.service.context import Context
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import Snapshots
 from switchyard.service.submit.advice import advice
+from switchyard.service.submit.amounts import refuse_many, refuse_one
 from switchyard.service.submit.bounds import Again, Bounds, bounds_of, encode_bounds, refuse_empty_names, rule_within
 from switchyard.service.submit.counting import count_new
 from switchyard.service.submit.demands import demand_of_spec, largest_task
@@ -111,6 +112,7 @@ class Submit:
         access = self._context.snapshots.access
         actor = access.actor(actor.user_id or "") or actor  # with the grants by whose version it is remembered
         admitted, bounds = self._admit(actor, request)
+        refuse_one(self._context, actor, request)
         bounds = again.narrow(bounds) if again is not None else bounds
         world = self._context.snapshots.world  # one for all of it: the next may not have the chosen cluster any more
         versions = (world.version, access.version)
@@ -307,11 +309,15 @@ class Submit:
     def settle(self, batch: Batch, writes: list[JobInsert]) -> None:
         """What is to be done besides about jobs that were put into the batch."""
         count_new(self._context.tally, batch, writes)
+        self._context.usage.note_new(batch, ((write.row, write.spec_body) for write in writes))
         self.let_wait.note(batch, writes)
 
     def count_refused(self, errors: Iterable[YardError]) -> None:
         for error in errors:
             self._context.tally.refusals.add(error.code, "admit")
+
+    def refuse_many(self, actor: Actor, writes: list[JobInsert], *, key: str | None) -> None:
+        refuse_many(self._context, actor, writes, key=key)
 
     def put_shared(self, batch: Batch, writes: list[JobInsert]) -> None:
         if batch.is_replay or len(self._known) > KNOWN_MAX or batch.now_us - self._known_since_us > KNOWN_US:
