@@ -29,6 +29,7 @@ class Followers:
         self.sent = 0  # requests that were written
         self.statuses: Counter[int] = Counter()
         self.bodies: list[bytes] = []  # of answers that are not 200
+        self.headers: dict[str, str] = {}  # of the last answer
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="followers", daemon=True)
 
@@ -64,7 +65,7 @@ class Followers:
             while True:
                 writer.write(request)
                 self.sent += 1
-                status, body = await _answer(reader)
+                status, self.headers, body = await _answer(reader)
                 self.statuses[status] += 1
                 if status != 200:
                     self.bodies.append(body)
@@ -74,23 +75,19 @@ class Followers:
             writer.close()
 
 
-async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    head = await reader.readuntil(b"\r\n\r\n")
-    status = int(head.split(b" ", 2)[1])
-    fields = dict(line.split(b": ", 1) for line in head.lower().split(b"\r\n")[1:] if b": " in line)
-    if b"content-length" in fields:
-        return status, await reader.readexactly(int(fields[b"content-length"]))
+async def _answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    status = int(head.split(" ", 2)[1])
+    fields = dict(line.split(": ", 1) for line in head.lower().split("\r\n")[1:] if ": " in line)
+    if "content-length" in fields:
+        return status, fields, await reader.readexactly(int(fields["content-length"]))
     while await reader.read(65_536):  # a stream: until the server ends it
         pass
-    return status, b""
-
-
-def slowest(call: Callable[[], object], *, times: int) -> float:
-    """The median of so many calls, and the slowest, in seconds."""
-    return max(_spent(call) for _ in range(times))
+    return status, fields, b""
 
 
 def median(call: Callable[[], object], *, times: int) -> float:
+    """Of so many calls, how long the middle one took, in seconds."""
     return sorted(_spent(call) for _ in range(times))[times // 2]
 
 

@@ -75,7 +75,7 @@ PLACED = "places IS NOT NULL AND todo IS NOT NULL AND ended_us IS NULL"  # only 
 STOPPED = "state = 'PENDING' AND blocked IS NOT NULL AND blocked <> 'queue'"
 TOKENED = "tokens IS NOT NULL AND ended_us IS NULL"
 UNENDED = "state IN ('PENDING', 'ASSIGNED', 'SUBMITTED', 'RUNNING')"
-ARRAYS = "todo IS NOT NULL AND ended_us IS NULL"
+ARRAYS = "tasks_live IS NOT NULL AND ended_us IS NULL"  # in other words than PLACED: SQLite would take it for that
 
 # Shared by many jobs. No foreign key holds them: without an index on the jobs' side removing one would read every job,
 # and that index costs each insert a sixth. `used_us` says when one was last put, and what was put lately stays.

@@ -81,6 +81,7 @@ class Bulk:
                     key=None,
                     body=b"",
                     job_id=ids[place],
+                    is_one_of_many=True,
                 )
                 writes.append(decided)
             except YardError as exc:

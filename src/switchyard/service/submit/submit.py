@@ -100,9 +100,10 @@ class Submit:
         last: tuple[tuple[str, str], ...] = (),
         again: Again | None = None,
         is_quick: bool = False,
+        is_one_of_many: bool = False,
     ) -> JobInsert:
         """Admit and route, from memory alone. `last`: clusters that come last, each with the reason. `again`: what
-        bounds it as the job that it repeats.
+        bounds it as the job that it repeats. `is_one_of_many`: whether the user has too many is asked for all of them.
 
         `is_quick`: raise TakesLong rather than ask many clusters what nobody has asked before, or reckon with each.
         """
@@ -112,7 +113,8 @@ class Submit:
         access = self._context.snapshots.access
         actor = access.actor(actor.user_id or "") or actor  # with the grants by whose version it is remembered
         admitted, bounds = self._admit(actor, request)
-        refuse_one(self._context, actor, request)
+        if not is_one_of_many:
+            refuse_one(self._context, actor, request)
         bounds = again.narrow(bounds) if again is not None else bounds
         world = self._context.snapshots.world  # one for all of it: the next may not have the chosen cluster any more
         versions = (world.version, access.version)

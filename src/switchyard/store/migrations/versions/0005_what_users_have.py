@@ -9,9 +9,10 @@ branch_labels = None
 depends_on = None
 
 UNENDED = "state IN ('PENDING', 'ASSIGNED', 'SUBMITTED', 'RUNNING')"
-ARRAYS = "todo IS NOT NULL AND ended_us IS NULL"
+ARRAYS = "tasks_live IS NOT NULL AND ended_us IS NULL"
 
-# What is there already counts, too: 1024 bytes a job, as policy/limits.py has it, its spec and its output. Output in a directory is not known here.
+# What is there already counts, too: 1024 bytes a job, as policy/limits.py has it, its spec and its output. Output in a
+# directory is not known here.
 SUMS = """
     INSERT INTO usage (owner, bytes)
     SELECT owner, sum(size) FROM (
