@@ -50,3 +50,11 @@ def test_a_bucket_says_how_often_one_may_ask() -> None:
     assert error.limit == "requests"
     assert error.retry_after_s == 1
     assert "2 a second" in error.detail
+
+
+def test_many_at_once_begin_one_by_one_and_a_few_at_once() -> None:
+    limits, bucket = UserLimits(requests=500, burst=2000), Bucket(2000, 7.0)
+    delays = [bucket.delay_s(limits, 7.0) for _ in range(150)]
+    assert delays[:50] == pytest.approx([0.0] * 50)
+    assert delays[149] == pytest.approx(0.1), "a hundred more, a thousand a second"
+    assert [bucket.delay_s(limits, 7.0 + 0.1 + 0.05) for _ in range(50)] == pytest.approx([0.0] * 50)

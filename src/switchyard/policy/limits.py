@@ -9,6 +9,8 @@ from switchyard.model.quantity import show_bytes
 
 SERVER, YARD = "each server", "all servers together"
 SECTION = "limits"  # of the server's config file
+AT_ONCE = 50  # requests of one user that begin at once; more begin one by one,
+PACE_FACTOR = 2  # so many times as fast as the limit `requests` lets them come for long
 JOB_BYTES = 1024  # what a job counts besides its spec: its row, its events, its idempotency key
 
 
@@ -114,10 +116,11 @@ def is_over(most: int, used: int, asked: int) -> bool:
 
 @dataclass(slots=True)
 class Bucket:
-    """Requests one user may still send at once; filled again with time."""
+    """Requests one user may still send at once; filled again with time. `next_s`: when the next one may begin."""
 
     left: float
     at_s: float
+    next_s: float = 0.0
 
     def take(self, limits: UserLimits, now_s: float) -> YardError | None:
         """Take one, or say why not."""
@@ -128,6 +131,12 @@ class Bucket:
             return _too_often(limits, left)
         self.left = left - 1.0
         return None
+
+    def delay_s(self, limits: UserLimits, now_s: float) -> float:
+        """How long this request should wait before it begins: hundreds at once would hold up others on the loop."""
+        each_s = 1.0 / (PACE_FACTOR * limits.requests)
+        self.next_s = max(self.next_s, now_s - AT_ONCE * each_s) + each_s
+        return max(0.0, self.next_s - now_s)
 
 
 def _too_often(limits: UserLimits, left: float) -> YardError:

@@ -42,13 +42,16 @@ class Limiter:
         self._buckets: dict[str, Bucket] = {}
         self._open: dict[tuple[str, str], int] = {}  # limit and user → how many are open
 
-    def request(self, actor: Who) -> None:
-        """A request of this user begins. Administrators may send as many as they like: they set the limits."""
+    def request(self, actor: Who) -> float:
+        """A request of this user comes in: how long it should wait before it begins. Throttled: it is one too many.
+
+        Administrators may send as many as they like: they set the limits.
+        """
         if actor.is_platform_admin:
-            return
+            return 0.0
         limits, now_s = self._limits_of(actor.name), self._clock()
         if not limits.requests:
-            return
+            return 0.0
         bucket = self._buckets.get(actor.name)
         if bucket is None:
             self._drop_full(now_s)
@@ -57,6 +60,7 @@ class Limiter:
         if error is not None:
             self._refused(error.limit)
             raise error
+        return bucket.delay_s(limits, now_s)
 
     @contextmanager
     def holding(self, actor: Who, name: str) -> Iterator[None]:

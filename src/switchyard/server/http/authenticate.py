@@ -64,12 +64,17 @@ async def authenticate_user(yard: Yard, scope: Scope) -> Actor:
 
 
 async def _count(yard: Yard, actor: Actor) -> None:
-    """A request too many is refused after a pause: a client that does not wait by itself is made to."""
+    """Hundreds of requests of one user at once begin one by one, so that others' come in between.
+
+    A request too many is refused after a pause: a client that does not wait by itself is made to.
+    """
     try:
-        yard.limiter.request(actor)
+        delay_s = yard.limiter.request(actor)
     except Throttled:
         await asyncio.sleep(random.uniform(0.5, 1.5) * REFUSE_S)  # noqa: S311  spread, not secret
         raise
+    if delay_s:
+        await asyncio.sleep(delay_s)
 
 
 async def authenticate_token(yard: Yard, token: str) -> Actor:
