@@ -1,4 +1,4 @@
-"""Write docs/reference from the code: the command line, the error codes, the API, the config file.
+"""Write docs/reference from the code: the command line, the error codes, the API, the config file, the limits.
 
 python scripts/reference.py            write the pages
 python scripts/reference.py --check    say which are not as the code has them, and fail
@@ -18,6 +18,9 @@ from typing import Any
 
 import msgspec
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # also where this file is loaded by its path
+from limits_page import limits_page
+
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 WIDTH = 100  # of the help texts: as wide as a page shows without scrolling
 MADE = "<!-- Written by scripts/reference.py: change the code, then run `make reference`. -->\n"
@@ -25,7 +28,13 @@ MADE = "<!-- Written by scripts/reference.py: change the code, then run `make re
 
 def pages() -> dict[str, str]:
     """Every page, by its file's name."""
-    return {"cli.md": cli_page(), "errors.md": errors_page(), "api.md": api_page(), "config.md": config_page()}
+    return {
+        "cli.md": cli_page(),
+        "errors.md": errors_page(),
+        "api.md": api_page(),
+        "config.md": config_page(),
+        "limits.md": limits_page(MADE),
+    }
 
 
 def main(argv: list[str]) -> int:

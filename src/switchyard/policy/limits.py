@@ -23,7 +23,7 @@ class UserLimits:
     calls: int = 2000
     requests: int = 500
     burst: int = 2000
-    jobs: int = 100_000
+    jobs: int = 200_000
     tasks: int = 10_000_000
     bytes: int = 100 * 2**30
 
