@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from switchyard.store import access, clusters, events, jobs, leaders, leases, output, usage
+from switchyard.store import access, clusters, events, jobs, leaders, leases, output
 from switchyard.store.database import Database, Tx
 from switchyard.store.jobs import JobFilter
 from tests.store import prepared
@@ -370,28 +370,6 @@ def test_output_is_taken_only_from_the_agent_that_leased_the_attempt(store: Data
         assert output.output_holders(tx, "a1", asked) == {(an_id(1), 3): "ann"}
         assert output.output_holders(tx, "a2", asked) == {}
         assert output.output_holders(tx, "a1", []) == {}
-
-
-def test_what_users_have_is_counted_and_summed(store: Database) -> None:
-    tasks = {"array": "0-9", "tasks_live": 0, "todo": "0-9"}
-    over = {"state": "FAILED", "ended_us": NOW_US}
-    with store.write() as tx:
-        put_jobs(
-            tx,
-            job_row(1, owner="ann"),
-            job_row(2, owner="ann", **tasks),
-            job_row(3, owner="ann", **over),
-            job_row(4, owner="ann", **tasks, **over),
-            job_row(5, owner="bob"),
-        )
-        assert usage.live_jobs(tx, ["ann", "bob", "eve"]) == {"ann": 2, "bob": 1}
-        assert [(row.owner, row.array) for row in usage.live_arrays(tx, ["ann", "bob"])] == [("ann", "0-9")]
-        assert usage.owners_of(tx, [an_id(1), an_id(5), an_id(9)]) == {an_id(1): "ann", an_id(5): "bob"}
-        usage.bytes_add(tx, {"ann": 70, "bob": -1})
-        usage.bytes_add(tx, {"ann": -30, "bob": 5})
-        assert usage.bytes_read(tx, ["ann", "bob", "eve"]) == {"ann": 40, "bob": 5}
-        usage.bytes_add(tx, {"ann": -50})
-        assert usage.bytes_read(tx, ["ann"]) == {"ann": 0}, "a sum that lost something never falls below zero"
 
 
 def test_a_project_is_made_once(store: Database) -> None:

@@ -72,6 +72,16 @@ def test_a_server_that_starts_anew_asks_the_database(rig: Rig, ann: Actor) -> No
         rig.submit(actor=ann)
 
 
+def test_a_no_is_not_said_before_the_database_was_asked(rig: Rig, ann: Actor) -> None:
+    """Nobody tells a server that jobs have ended: what it remembers of yesterday must refuse nobody today."""
+    made = [rig.submit(actor=ann).id for _ in range(3)]
+    look(rig)
+    for job in made:
+        jobs.job_cancel(rig.context, ann, job, "")
+    rig.context.usage._round += 1  # a second later
+    rig.submit(actor=ann)
+
+
 def test_tasks_of_arrays_are_bounded_by_themselves(rig: Rig, ann: Actor) -> None:
     rig.submit(a_request(array="0-19"), actor=ann)
     rig.submit(actor=ann)

@@ -47,18 +47,25 @@ class Amounts:
     tasks: int = 0
     bytes: int = 0
 
+    def add(self, more: Amounts) -> None:
+        self.jobs += more.jobs
+        self.tasks += more.tasks
+        self.bytes += more.bytes
+
+
+NOTHING = Amounts()
+
 
 @dataclass(slots=True)
 class _Counted:
-    """What a user had when the database was asked, what this server has added since, and when that was."""
+    """What a user has: as the database said, and what this server has added since.
 
-    known: Amounts | None = None
+    `since`: that alone. `round`: when the database was last asked; none: never.
+    """
+
+    total: Amounts = field(default_factory=Amounts)
     since: Amounts = field(default_factory=Amounts)
-    round: int = 0
-
-    def used(self, name: str) -> int:
-        added: int = getattr(self.since, name)
-        return added if self.known is None else added + int(getattr(self.known, name))
+    round: int | None = None
 
 
 class Usage:
@@ -85,29 +92,33 @@ class Usage:
             return
         limits, counted = self._limits_of(actor.name), self._users.get(actor.name)
         self._asked.add(actor.name)
-        for name, most, more in (
-            ("jobs", limits.jobs, jobs),
-            ("tasks", limits.tasks, tasks),
-            ("bytes", limits.bytes, size),
-        ):
-            used = 0 if counted is None else counted.used(name)
-            if more and is_over(most, used, more):
-                self._refused(name)
-                raise refusal(name, most, used, more)
+        have = NOTHING if counted is None else counted.total
+        if is_over(limits.jobs, have.jobs, jobs):
+            raise self._refusal("jobs", limits.jobs, have.jobs, jobs)
+        if tasks and is_over(limits.tasks, have.tasks, tasks):
+            raise self._refusal("tasks", limits.tasks, have.tasks, tasks)
+        if is_over(limits.bytes, have.bytes, size):
+            raise self._refusal("bytes", limits.bytes, have.bytes, size)
+
+    def _refusal(self, name: str, most: int, used: int, asked: int) -> YardError:
+        self._refused(name)
+        return refusal(name, most, used, asked)
 
     def is_full(self, owner: str) -> bool:
         """Whether no more output of this user's jobs is kept."""
         counted, most = self._users.get(owner), self._limits_of(owner).bytes
-        return counted is not None and is_over(most, counted.used("bytes"), 1) and not self._is_exempt(owner)
+        if counted is None or not is_over(most, counted.total.bytes, 1) or self._is_exempt(owner):
+            return False
+        self._asked.add(owner)
+        return True
 
     def note(self, amounts: Mapping[str, Amounts]) -> None:
         """What this server has added, or removed, durably."""
         with self._lock:
             for owner, more in amounts.items():
-                since = self._users.setdefault(owner, _Counted()).since
-                since.jobs += more.jobs
-                since.tasks += more.tasks
-                since.bytes += more.bytes
+                counted = self._users.setdefault(owner, _Counted())
+                counted.since.add(more)
+                counted.total.add(more)
                 self._unwritten[owner] += more.bytes
                 self._asked.add(owner)
 
@@ -135,8 +146,8 @@ class Usage:
         """One round: tell the database of bytes, and count anew whoever needs it."""
         self._round += 1
         self._write(committer)
-        with self._lock:
-            asked, self._asked = self._asked, set()
+        asked, self._asked = self._asked, set()
+        asked = set(asked)  # a thread may have been about to add to the old one
         due = [name for name in asked if self._is_due(name)]
         if due:
             try:
@@ -145,13 +156,23 @@ class Usage:
             except YardError:
                 self._asked |= asked
                 raise
-        self._asked |= asked.difference(due) & self._users.keys()
+        # Who is near a limit is looked at in each round: nobody says that jobs have ended.
+        self._asked |= {name for name in due if self._is_due(name)}
+
+    def freshen(self, database: Database, owner: str) -> bool:
+        """Ask the database now, before a user is told no; false: it was asked a moment ago."""
+        counted = self._users.get(owner)
+        if counted is not None and counted.round == self._round:
+            return False
+        with database.read() as tx:
+            self.count(tx, [owner])
+        return True
 
     def count(self, tx: Tx, owners: list[str]) -> None:
         """Ask the database what these users have now."""
         with self._lock:
-            before = {owner: self._users.get(owner, _Counted()).since for owner in owners}
-            before = {owner: Amounts(each.jobs, each.tasks, each.bytes) for owner, each in before.items()}
+            for owner in owners:  # what is added from here on may be counted twice, until the next time
+                self._users.setdefault(owner, _Counted()).since = Amounts()
             unwritten = {owner: self._unwritten[owner] for owner in owners}
         sizes, live = store.bytes_read(tx, owners), store.live_jobs(tx, owners)
         tasks: Counter[str] = Counter()
@@ -159,25 +180,19 @@ class Usage:
             tasks[row.owner] += len(IdSet.parse(row.array))
         with self._lock:
             for owner in owners:
-                counted = self._users.setdefault(owner, _Counted())
-                was, since = before[owner], counted.since
-                size = sizes.get(owner, 0) + unwritten[owner]
-                counted.known = Amounts(live.get(owner, 0), tasks[owner], size)
-                # What came while the database was asked may be counted twice, until the next time.
-                counted.since = Amounts(since.jobs - was.jobs, since.tasks - was.tasks, since.bytes - was.bytes)
-                counted.round = self._round
-
-    def is_known(self, owner: str) -> bool:
-        counted = self._users.get(owner)
-        return counted is not None and counted.known is not None
+                counted = self._users[owner]
+                total = Amounts(live.get(owner, 0), tasks[owner], sizes.get(owner, 0) + unwritten[owner])
+                total.add(counted.since)
+                counted.total, counted.round = total, self._round
 
     def _is_due(self, name: str) -> bool:
         counted, limits = self._users.get(name), self._limits_of(name)
-        if counted is None or counted.known is None or self._round - counted.round >= STALE_ROUNDS:
+        if counted is None or counted.round is None or self._round - counted.round >= STALE_ROUNDS:
             return True
+        have = counted.total
         return any(
-            most and counted.used(what) > NEAR * most
-            for what, most in (("jobs", limits.jobs), ("tasks", limits.tasks), ("bytes", limits.bytes))
+            most and used > NEAR * most
+            for used, most in ((have.jobs, limits.jobs), (have.tasks, limits.tasks), (have.bytes, limits.bytes))
         )
 
     def _write(self, committer: Committer) -> None:

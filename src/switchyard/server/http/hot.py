@@ -100,6 +100,8 @@ async def _decide_once(yard: Yard, actor: Actor, request: JobRequest, *, key: st
         return await yard.in_thread(yard.submit.decide, actor, request, key=key, body=body)
     try:
         return yard.submit.decide(actor, request, key=key, body=body, is_quick=True)
+    except LimitReached:  # a no is not said before the database was asked
+        return await yard.in_thread(yard.submit.decide, actor, request, key=key, body=body)
     except TakesLong:
         return await yard.in_turn(yard.submit.decide, actor, request, key=key, body=body)
 

@@ -15,7 +15,7 @@ import grpc.aio
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
-from switchyard.errors import BadRequest, Denied, Internal, PolicyRefused, Unavailable, YardError
+from switchyard.errors import BadRequest, Denied, Internal, LimitReached, PolicyRefused, Unavailable, YardError
 from switchyard.server.flyte.status import message_of
 from switchyard.server.grpc_message import reader, refuse_unreadable
 from switchyard.server.rainbow import calls
@@ -63,7 +63,7 @@ async def _submit(threads: ThreadPoolExecutor, yard: Yard, deliver: Deliver, req
     """Decided here, or on a thread where that may take long; committed without one: hundreds may wait for a commit."""
     try:
         decided = calls.submit_decide(yard, request, is_quick=True)
-    except (TakesLong, BadRequest, Denied, PolicyRefused):
+    except (TakesLong, BadRequest, Denied, LimitReached, PolicyRefused):
         decided = await _in_thread(threads, partial(calls.submit_again, yard), request)
     if not isinstance(decided, NumberedInsert):
         return decided

@@ -114,7 +114,7 @@ class Submit:
         actor = access.actor(actor.user_id or "") or actor  # with the grants by whose version it is remembered
         admitted, bounds = self._admit(actor, request)
         if not is_one_of_many:
-            refuse_one(self._context, actor, request)
+            refuse_one(self._context, actor, request, is_quick=is_quick)
         bounds = again.narrow(bounds) if again is not None else bounds
         world = self._context.snapshots.world  # one for all of it: the next may not have the chosen cluster any more
         versions = (world.version, access.version)
