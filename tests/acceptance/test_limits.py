@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -268,6 +270,27 @@ def test_many_followers_of_one_user_make_nobody_else_wait(stage: Stage, path: st
     assert (coming < bound, parked < bound) == (True, True), (
         f"calm {calm:.3f}, coming {coming:.3f}, parked {parked:.3f}"
     )
+
+
+def test_slow_uploads_of_one_user_leave_places_for_others(stage: Stage) -> None:
+    stage.post("/v1/clusters", {"name": "drawn"})
+    other = token_of(stage, "operating-user")
+    stage.post("/v1/grants", {"role": "admin", "to": "user", "subject": "operating-user", "on": "platform"})
+    graph = {"nodes": 1, "each": {"core": 1}}
+    path, url = "/v1/clusters/drawn/graph", urlsplit(stage.url)
+    place = (str(url.hostname), int(url.port or 0))
+
+    def put(token: str | None) -> int:
+        return stage.call("PUT", path, graph, token=token).status
+
+    with ExitStack() as slow:
+        for _ in range(2):
+            line = slow.enter_context(socket.create_connection(place))
+            fields = ("Host: x", f"Authorization: Bearer {stage.token}", "Content-Length: 99")
+            line.sendall("\r\n".join((f"PUT {path} HTTP/1.1", *fields, "", "{")).encode())
+        until(lambda: put(None) == 429, SOON_S, "the same user has no further place")
+        assert put(other) == 200
+    until(lambda: put(None) == 200, SOON_S, "the places are free again")
 
 
 def test_mistakes_in_the_section_are_listed_with_their_places(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from switchyard.policy.limits import Bucket, UserLimits, is_over, refusal
 # For whom the present task works: a user's name, an agent, or nobody for what the server does by itself. Each request
 # is a task of its own, so this is set once, where the credential is read, and found wherever a thread is asked for.
 SERVER = ""
+ANONYMOUS = ":anonymous"  # all requests without a credential, or before it is read; no user can be called so
 caller: ContextVar[str] = ContextVar("caller", default=SERVER)
 SWEEP_MIN = 10_000  # buckets that are kept before full ones are dropped
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -68,7 +68,7 @@ class Yard:
         self.voices = Voices(is_alone=context.database.is_sqlite)
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
         self.streams = 0  # followers of events connected here
-        self.uploads = 0  # graphs being taken in
+        self.uploads: Counter[str] = Counter()  # caller → graphs being taken in
         self.tokens_used: dict[str, int] = {}
         self.unflushed: dict[str, int] = {}  # agent → when it was last seen
         self.is_ready = False

@@ -7,7 +7,7 @@ import random
 
 from switchyard.errors import Denied, Gone, Throttled, Unauthenticated
 from switchyard.server.http.answer import Scope, header
-from switchyard.server.limiter import caller
+from switchyard.server.limiter import SERVER, caller
 from switchyard.server.settings import is_loopback
 from switchyard.server.yard import Yard
 from switchyard.service.cluster.agents import is_next, settle_rotation
@@ -140,4 +140,5 @@ async def _look(yard: Yard) -> None:
     if 0 < wait_us <= LOOK_AGAIN_US:
         await asyncio.sleep(wait_us / 1_000_000)
     yard.looked_us, yard.next_look = yard.context.now_us(), None  # whoever comes from here on needs another look
+    caller.set(SERVER)  # in a task of its own, for all who wait
     await yard.in_thread(yard.context.snapshots.refresh)

@@ -41,6 +41,7 @@ from switchyard.server.http.endpoint import AGENT, EITHER, JOINER, USER, Endpoin
 from switchyard.server.http.endpoints import ENDPOINTS, check_query
 from switchyard.server.http.openapi import document
 from switchyard.server.http.upload import read_upload
+from switchyard.server.limiter import ANONYMOUS, caller
 from switchyard.server.metrics import Metrics, metrics
 from switchyard.server.readiness import Readiness
 from switchyard.server.yard import Yard
@@ -73,6 +74,7 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        caller.set(ANONYMOUS)
         status = 0
 
         async def noting(message: MutableMapping[str, Any]) -> None:
