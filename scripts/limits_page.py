@@ -21,7 +21,7 @@ change; then the bounds of the server, of a job and of the rest.
 ## What one user may have
 
 The section `limits` of the [server's config file](config.md#limits) sets these for all users, and `limits.users` for
-users by name. `0` means no limit. The defaults are chosen so that no honest user meets them.
+users by name. `0` means no limit; `burst` is at least 1. The defaults are chosen so that no honest user meets them.
 
 ```yaml
 limits:

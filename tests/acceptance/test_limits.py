@@ -17,7 +17,8 @@ from switchyard.errors import EXIT_CONFLICT
 from tests.acceptance.followers import Followers, median
 from tests.acceptance.stage import SOON_S, Secret, Stage, staged
 from tests.processes import until
-from tests.programs import Answer, isolated_env, yard
+from tests.programs import Answer, isolated_env, start_server, yard
+from tests.services import Postgres
 
 pytestmark = pytest.mark.xdist_group("limits")
 
@@ -291,6 +292,27 @@ def test_slow_uploads_of_one_user_leave_places_for_others(stage: Stage) -> None:
         until(lambda: put(None) == 429, SOON_S, "the same user has no further place")
         assert put(other) == 200
     until(lambda: put(None) == 200, SOON_S, "the places are free again")
+
+
+def test_live_jobs_count_over_all_servers_and_waits_at_each(tmp_path: Path, postgres: Postgres) -> None:
+    config, database = tmp_path / "server.yaml", postgres.create_database()
+    config.write_text(yaml.safe_dump({"limits": {"jobs": 3, "waits": 1}}), encoding="utf-8")
+    extra = ("--config", str(config))
+    with (
+        start_server(tmp_path, database=database, auth=True, extra=extra, name="one") as one,
+        start_server(tmp_path, database=database, auth=True, extra=extra, name="two") as two,
+    ):
+        here = Stage(tmp_path, one, Secret(one.admin_token))
+        there = Stage(tmp_path, two, here.token)
+        mine = token_of(here, "ann")
+        with here.agent("alpha"):
+            jobs = [held(here, mine) for _ in range(3)]
+            # The other server may accept a few until it has asked the database.
+            until(lambda: submit(there, mine).status == 429, SOON_S, "the limit holds at the other server")
+            with following(here, mine, f"/v1/jobs/{jobs[0]}/wait?timeout_s=60", 1):
+                path = f"/v1/jobs/{jobs[0]}/wait?timeout_s=0.1"
+                until(lambda: here.call("GET", path, token=mine).status == 429, SOON_S, "one wait here")
+                assert there.call("GET", path, token=mine).status == 200, "and one there"
 
 
 def test_mistakes_in_the_section_are_listed_with_their_places(tmp_path: Path) -> None:

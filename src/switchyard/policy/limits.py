@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from switchyard.errors import LimitReached, Throttled, YardError
 from switchyard.model.quantity import show_bytes
@@ -28,6 +28,9 @@ class UserLimits:
     bytes: int = 100 * 2**30
 
 
+_DEFAULTS = UserLimits()
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """One row of the table. `counted`: over which servers. `retry_s`: when to come back, where time cures it."""
@@ -40,7 +43,8 @@ class Limit:
 
     @property
     def default(self) -> int:
-        return next(int(str(each.default)) for each in fields(UserLimits) if each.name == self.name)
+        value: int = getattr(_DEFAULTS, self.name)
+        return value
 
 
 LIMITS: dict[str, Limit] = {
