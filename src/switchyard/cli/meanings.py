@@ -212,8 +212,7 @@ MEANINGS: dict[str, Meaning] = {
         ),
     ),
     "throttled": Meaning(
-        "You have as many requests open on this server, or send as many a second, as one user may. The message names "
-        "the limit, its value and what you use of it. Time cures it: `Retry-After` says when to come back.",
+        "You have as much open on this server, or ask as often, as one user may. The message names the limit.",
         (
             "a script that asks for each job in a loop, or follows each in a process of its own",
             "followers that nobody reads any more",
@@ -225,8 +224,7 @@ MEANINGS: dict[str, Meaning] = {
         ),
     ),
     "limit-reached": Meaning(
-        "You have as many live jobs or tasks, or make the yard keep as many bytes, as one user may. The message names "
-        "the limit, its value and what you use of it. Waiting alone does not cure it: nothing tries again by itself.",
+        "You have as many live jobs or tasks, or stored bytes, as one user may. The message names the limit.",
         (
             "a script that submits faster than clusters run",
             "jobs that wait for something that never comes",
@@ -234,7 +232,7 @@ MEANINGS: dict[str, Meaning] = {
         ),
         (
             "`yard ls` lists your live jobs; `yard cancel` ends those you do not need.",
-            "Stored bytes go when old jobs and their output are removed (`retention` in the server's config file).",
+            "Stored bytes go with old jobs and their output (`retention` in the server's config file).",
             "An administrator can raise the limit for you: `limits.users` in the server's config file.",
         ),
     ),
