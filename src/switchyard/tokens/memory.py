@@ -222,7 +222,7 @@ class MemoryPools:
             return Standing(pool.quota, pool.used, pool.per_s, len(pool.jobs), len(pool.callers), opens_in_s)
 
     def holders(self, namespace: str, *, after: str = "", limit: int = 100) -> tuple[list[TokenHolder], str]:
-        first, now = int(after) if after.isdigit() else 0, self._clock()
+        first, now = int(after) if after.isascii() and after.isdigit() else 0, self._clock()
         with self._lock:
             pool = self._swept(namespace, now)
             both = chain(

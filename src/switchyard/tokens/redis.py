@@ -311,7 +311,9 @@ def _place(after: str) -> tuple[str, str, int]:
     """Where a walk goes on: among whom, Redis's own cursor, and how many of that step were shown."""
     place, _, rest = after.partition(":")
     cursor, _, skip = rest.partition(":")
-    is_sound = place in ("callers", "jobs") and all(each.isascii() and each.isdigit() for each in (cursor, skip))
+    is_sound = place in ("callers", "jobs") and all(
+        each.isascii() and each.isdigit() and len(each) < 20 for each in (cursor, skip)
+    )
     return (place, cursor, int(skip)) if is_sound and len(after) < 60 else ("callers", "0", 0)
 
 
