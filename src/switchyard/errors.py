@@ -3,6 +3,8 @@
     YardError                    code             HTTP  gRPC                 exit
     ├── BadRequest               bad-request      400   INVALID_ARGUMENT     2
     │   ├── Malformed            malformed        400
+    │   │   └── BadValue         bad-value        400
+    │   ├── WrongMedia           wrong-media      415
     │   ├── TooLarge             too-large        413   RESOURCE_EXHAUSTED
     │   ├── UnknownName          unknown-name     400
     │   └── ConditionMissing     condition-…      428   FAILED_PRECONDITION
@@ -86,6 +88,20 @@ class Malformed(BadRequest):
     """The body, file or argument is not well-formed."""
 
     code = "malformed"
+
+
+class BadValue(Malformed):
+    """The request has the right form, but a value is out of range or contradicts another one."""
+
+    code = "bad-value"
+
+
+class WrongMedia(BadRequest):
+    """The body is declared as something other than JSON."""
+
+    code = "wrong-media"
+    status = 415
+    default_next = "Send the body as JSON, with the header `Content-Type: application/json`."
 
 
 class UnknownName(BadRequest):
@@ -307,6 +323,10 @@ class Internal(YardError):
     code = "internal"
     grpc = "INTERNAL"
     default_next = "Look at the server's log for this request, and report it."
+
+
+class ImpossibleValue(ValueError):
+    """A value of the right form that cannot be: a schema cannot say why. At the doors it becomes a BadValue."""
 
 
 def _all(base: type[YardError]) -> list[type[YardError]]:

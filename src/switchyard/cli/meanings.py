@@ -38,7 +38,7 @@ MEANINGS: dict[str, Meaning] = {
         "A body, file or argument is not well-formed: a wrong type, an unknown field, a value out of its bounds.",
         (
             "a misspelt field: the message names the closest one",
-            "an array range that goes backwards, or names an index twice",
+            "a body that is missing where one has to be: send at least `{}`",
             "YAML that reads a text as a number: put quotes around it",
             "JSON with the same key twice",
         ),
@@ -46,6 +46,20 @@ MEANINGS: dict[str, Meaning] = {
             "Go to the place that the message names: field, line or column.",
             "`yard submit --help` shows every field of a job file; `/v1/openapi.json` has all types.",
         ),
+    ),
+    "bad-value": Meaning(
+        "Every field has the right form, but a value is out of range, or two of them contradict each other.",
+        (
+            "more nodes than tasks, or a limit below the request",
+            "an array range that goes backwards, or names an index twice",
+            "an amount or a time that is absurdly large",
+        ),
+        ("The message names the values that do not go together: change one of them.",),
+    ),
+    "wrong-media": Meaning(
+        "The body is declared as something other than JSON, by its Content-Type. Nothing was stored.",
+        ("`curl -d` without a header: it declares a form",),
+        ("Send the header `Content-Type: application/json`.",),
     ),
     "unknown-name": Meaning(
         "The request names a project, domain, cluster or job that does not exist, or that you may not see.",

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from switchyard.errors import Malformed
+from switchyard.errors import BadValue, ImpossibleValue, Malformed
 from switchyard.warm import warm
 
 T = TypeVar("T")
@@ -18,6 +18,7 @@ T = TypeVar("T")
 # Each string of valid JSON without escapes, whole, so that none is taken for the gap between two others; a string
 # followed by a colon is a key wherever it stands.
 _STRING = re.compile(rb'"([^"]*+)"(\s*+:)?+')
+FLOAT_EXACT_MAX = 2.0**53  # above, a float is not every whole number any more
 YAML_DEPTH_MAX = 64
 YAML_BYTES_MAX = 16 * 2**20
 TEXT_PER_NODE = 100  # a long text counts as several values: an alias repeats all of it
@@ -43,9 +44,9 @@ class JsonReader:
 
     def read(self, body: bytes) -> Any:
         try:
-            value = self._decoder.decode(body)
+            value = self._decode(body)
         except msgspec.ValidationError as exc:
-            raise Malformed(_plain(str(exc))) from exc
+            raise refusal(exc) from exc
         except msgspec.DecodeError as exc:
             raise Malformed(f"The body is not valid JSON: {exc}") from exc
         except RecursionError as exc:
@@ -55,6 +56,47 @@ class JsonReader:
         if self._is_checked_whole:
             refuse_duplicates(body)
         return value
+
+    def _decode(self, body: bytes) -> Any:
+        try:
+            return self._decoder.decode(body)
+        except msgspec.ValidationError as exc:
+            if "got `float`" not in str(exc):
+                raise
+            # To JSON, and so to a schema, 3.0 is a whole number; to msgspec it is not.
+            whole = _with_whole_numbers(body)
+            if whole is None:
+                raise
+        return self._decoder.decode(whole)
+
+
+def refusal(exc: msgspec.ValidationError, where: str = "") -> Malformed:
+    """The error for a value that a type refuses: by its form, or for what no schema can say."""
+    kind = BadValue if isinstance(exc.__cause__, ImpossibleValue) else Malformed
+    return kind(where + _plain(str(exc)))
+
+
+def _with_whole_numbers(body: bytes) -> bytes | None:
+    """The same JSON with 3 for 3.0 and 3e0; none where that changes nothing."""
+    is_changed = False
+
+    def number(text: str) -> float | int:
+        nonlocal is_changed
+        value = float(text)
+        if not value.is_integer() or abs(value) >= FLOAT_EXACT_MAX:
+            return value
+        is_changed = True
+        return int(value)
+
+    try:
+        value = json.loads(body, parse_float=number, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return None
+    return msgspec.json.encode(value) if is_changed else None
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
 
 
 def decode_json(body: bytes, kind: type[T]) -> T:
@@ -90,7 +132,7 @@ def convert(value: Any, kind: type[T], *, where: str) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as exc:
-        raise Malformed(f"{where}: {_plain(str(exc))}") from exc
+        raise refusal(exc, f"{where}: ") from exc
     except RecursionError as exc:
         raise Malformed(f"{where}: nested too deeply.") from exc
 

@@ -6,10 +6,19 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from switchyard.errors import ImpossibleValue
+
 TASKS_MAX = 1_000_000  # of one array: two bytes of state each
 INDEX_MAX = 2**31 - 1
 TEXT_CHARS_MAX = 65_536
-_PART = re.compile(r"(\d{1,10})(?:-(\d{1,10})(?::(\d{1,10}))?)?\Z", re.ASCII)
+PART = r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?"
+_PART = re.compile(PART + r"\Z")
+_COUNT = re.compile(r"[0-9]{1,7}\Z")
+BLANKS = " \t\r\n"  # may stand around a part
+# What a schema says of the texts: made of the part that reads them.
+_SPACED = rf"[ \t\r\n]*{PART}[ \t\r\n]*"
+IDSET_PATTERN = f"^{_SPACED}(,{_SPACED})*$"
+ARRAY_PATTERN = rf"^{_SPACED}(,{_SPACED})*(%[ \t\r\n]*[0-9]{{1,7}}[ \t\r\n]*)?$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +31,18 @@ class IdSet:
     def parse(text: str) -> IdSet:
         """Read `0-9,20,30-40:2`. Refuses what is empty, backwards, twice or too large."""
         if len(text) > TEXT_CHARS_MAX:
-            raise ValueError(f"an index set of over {TEXT_CHARS_MAX} characters")
+            raise ImpossibleValue(f"an index set of over {TEXT_CHARS_MAX} characters")
         found: list[tuple[int, int]] = []
         count = 0
         for part in text.split(","):
             lo, hi, step = _numbers(part)
             count += (hi - lo) // step + 1
             if count > TASKS_MAX:
-                raise ValueError(f"an array has at most {TASKS_MAX:,} tasks")
+                raise ImpossibleValue(f"an array has at most {TASKS_MAX:,} tasks")
             found += [(lo, hi)] if step == 1 else [(index, index) for index in range(lo, hi + 1, step)]
         joined = IdSet(_join(found))
         if len(joined) != count:
-            raise ValueError(f"{text[:80]!r} names an index twice")
+            raise ImpossibleValue(f"{text[:80]!r} names an index twice")
         return joined
 
     @staticmethod
@@ -81,25 +90,27 @@ class IdSet:
 
 def parse_array(text: str) -> tuple[IdSet, int | None]:
     """Read `0-999%50`: the indexes, and how many may run at once."""
-    indexes, percent, most = text.strip().partition("%")
+    indexes, percent, most = text.partition("%")
     if not percent:
         return IdSet.parse(indexes), None
-    if not (most.isascii() and most.isdigit()) or not 1 <= int(most) <= TASKS_MAX:
-        raise ValueError(f"after % comes how many may run at once, from 1 to {TASKS_MAX:,}; not {most[:20]!r}")
+    most = most.strip(BLANKS)
+    if not _COUNT.match(most) or not 1 <= int(most) <= TASKS_MAX:
+        kind = ImpossibleValue if _COUNT.match(most) else ValueError
+        raise kind(f"after % comes how many may run at once, from 1 to {TASKS_MAX:,}; not {most[:20]!r}")
     return IdSet.parse(indexes), int(most)
 
 
 def _numbers(part: str) -> tuple[int, int, int]:
-    found = _PART.match(part.strip())
+    found = _PART.match(part.strip(BLANKS))
     if not found:
         raise ValueError(f"{part[:40]!r} is not an index or a range such as 0-999 or 0-100:10")
     lo = int(found[1])
     hi = int(found[2]) if found[2] else lo
     step = int(found[3]) if found[3] else 1
     if hi < lo:
-        raise ValueError(f"the range {part[:40]!r} is backwards")
+        raise ImpossibleValue(f"the range {part[:40]!r} is backwards")
     if step < 1 or hi > INDEX_MAX:
-        raise ValueError(f"{part[:40]!r}: a step is at least 1, and an index at most {INDEX_MAX}")
+        raise ImpossibleValue(f"{part[:40]!r}: a step is at least 1, and an index at most {INDEX_MAX}")
     return lo, hi, step
 
 

@@ -13,7 +13,8 @@ from msgspec import Meta, Struct
 
 from switchyard.model.job import Priority
 from switchyard.model.names import Name
-from switchyard.model.quantity import DURATION_S_MAX, parse_duration_s
+from switchyard.model.quantity import DURATION_S_MAX, DurationText, parse_duration_s
+from switchyard.model.schema import EACH_ONCE
 
 UNCOUNTED = "-"  # before the lane of a job that counts nowhere any more; no queue's name begins so
 DEFAULT_QUEUE = "default"  # built in: it takes what no tag sends elsewhere
@@ -28,7 +29,7 @@ Tag = Name
 Places = Annotated[int, Meta(ge=0, le=PLACES_MAX)]
 NativeName = Annotated[str, Meta(pattern=NATIVE_PATTERN, min_length=1, max_length=128)]
 ProjectWeight = Annotated[float, Meta(ge=WEIGHT_MIN, le=WEIGHT_MAX)]
-Ageing = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)]
+Ageing = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | DurationText
 
 
 class QueueLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -41,7 +42,8 @@ class QueueLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 class Queue(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A queue's own settings; not given: it bounds nothing, and is as any other."""
 
-    attributes: Annotated[list[Tag], Meta(max_length=TAGS_MAX)] = []  # the tags that select it, besides its name
+    # The tags that select it, besides its name.
+    attributes: Annotated[list[Tag], Meta(max_length=TAGS_MAX, extra_json_schema=EACH_ONCE)] = []
     limits: QueueLimits = QueueLimits()
     priority: Priority = 0  # added to that of its jobs
     interruptible: bool = False  # what runs here may be preempted: only for jobs that bear it

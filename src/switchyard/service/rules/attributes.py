@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from switchyard.errors import BadRequest, Malformed, NoSuchAttribute, Outdated, UnknownName
+from switchyard.errors import BadRequest, BadValue, Malformed, NoSuchAttribute, Outdated, UnknownName
 from switchyard.model.access import Role
 from switchyard.model.api import AuditEntry, Page
 from switchyard.model.attributes import (
@@ -323,7 +323,7 @@ def _needs_level(kind: Kind, scope: Scope) -> None:
         return
     allowed = ", ".join(each.value for each in kind.levels)
     if level is Level.PLATFORM:
-        raise Malformed(
+        raise BadValue(
             f"{kind.title}: give a domain, a project, or both.", next_step=f"It can be set at these levels: {allowed}."
         )
     raise BadRequest(

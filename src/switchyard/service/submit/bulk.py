@@ -242,7 +242,8 @@ def _refusal(refused: dict[int, YardError], count: int) -> YardError:
     shown = [f"jobs[{place}]: {refused[place].detail}" for place in sorted(refused)[:SHOWN_MAX]]
     more = f"\n… and {len(refused) - SHOWN_MAX} more" if len(refused) > SHOWN_MAX else ""
     first = refused[min(refused)]
-    kind = type(first) if len({type(error) for error in refused.values()}) == 1 else Malformed
+    kinds = {type(error) for error in refused.values()}
+    kind = type(first) if len(kinds) == 1 else Malformed if Malformed in kinds else BadRequest
     return kind(
         f"{len(refused)} of {count} jobs are refused, so none was made:\n" + "\n".join(shown) + more,
         next_step="Correct them, or send the request with `each: true` to make the others.",
