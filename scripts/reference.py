@@ -162,11 +162,15 @@ def _operation(end: Any, operation: dict[str, Any]) -> str:
         lines.append("")
     if "requestBody" in operation:
         (content,) = operation["requestBody"]["content"].values()
-        lines.append(f"Body: {_kind(content['schema'])}\n")
+        optional = "" if operation["requestBody"]["required"] else " (may be left out)"
+        lines.append(f"Body: {_kind(content['schema'])}{optional}\n")
+    refusals = sorted(status for status, answer in operation["responses"].items() if "$ref" in answer)
     for status, answer in sorted(operation["responses"].items()):
         for media, content in answer.get("content", {}).items():
             told = f" `{media}`" if media != "application/json" else ""
             lines.append(f"- {status}: {_kind(content.get('schema', {}))}{told}")
+    if refusals:
+        lines.append(f"- {', '.join(refusals)}: [Problem](#problem) `application/problem+json`")
     return "\n".join(lines)
 
 

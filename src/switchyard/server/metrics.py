@@ -16,7 +16,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from switchyard.errors import MethodNotAllowed
 from switchyard.model.access import Role
 from switchyard.server.http.answer import Receive, Scope, Send, send_body
 from switchyard.server.http.authenticate import authenticate_user
@@ -172,12 +171,10 @@ class Metrics(Collector):
 
 async def metrics(yard: Yard, shown: Metrics, scope: Scope, _receive: Receive, send: Send) -> None:
     """GET /metrics. It names pools, queues and clusters, private ones too, so not everybody may read it."""
-    if scope["method"] not in ("GET", "HEAD"):
-        raise MethodNotAllowed("/metrics takes GET.")
     if not yard.settings.config.metrics.anonymous:
         (await authenticate_user(yard, scope)).need_platform(Role.VIEW)
     body = await yard.in_thread(shown.text)
-    await send_body(send, 200, b"" if scope["method"] == "HEAD" else body, MEDIA)
+    await send_body(send, 200, body, MEDIA)
 
 
 def _counter(shown: _Shown, count: Count) -> Metric:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import structlog
 
-from switchyard.errors import Internal, TooLarge, Unavailable, YardError
+from switchyard.errors import Internal, Malformed, MethodNotAllowed, TooLarge, Unavailable, WrongMedia, YardError
 from switchyard.model.api import Problem
+from switchyard.model.decode import JsonReader
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -58,6 +59,16 @@ async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+def read_json(reader: JsonReader, scope: Scope, body: bytes) -> Any:
+    """A body that has to be there, and is JSON. A client that declares another type means something else."""
+    media = header(scope, b"content-type")
+    if media and media != JSON[1] and media.partition(b";")[0].strip().lower() != JSON[1]:
+        raise WrongMedia(f"The body is declared as {media[:80].decode('latin-1')!r}; it has to be JSON.")
+    if not body:
+        raise Malformed("The body is missing.", next_step="Send a JSON object, `{}` where nothing is to be said.")
+    return reader.read(body)
+
+
 def header(scope: Scope, name: bytes) -> bytes | None:
     for key, value in scope["headers"]:
         if key == name:
@@ -82,6 +93,13 @@ async def send_problem(send: Send, error: YardError, *headers: tuple[bytes, byte
     if error.status == 401:
         extra.append((b"www-authenticate", b"Bearer"))
     await send_body(send, error.status, _encoder.encode(problem), PROBLEM, *extra)
+
+
+async def send_not_allowed(scope: Scope, send: Send, methods: Iterable[str]) -> None:
+    """405, with the methods that there are."""
+    allowed = ", ".join(sorted(methods))
+    error = MethodNotAllowed(f"{scope['path'][:200]} takes {allowed}, not {scope['method'][:20]}.")
+    await send_problem(send, error, (b"allow", allowed.encode()))
 
 
 def problem_of(error: YardError) -> Problem:

@@ -17,7 +17,7 @@ from switchyard.model.names import KEY_PATTERN
 from switchyard.model.poll import OutputChunk, Poll, PollAnswer, Stop
 from switchyard.model.quote import QuoteAsk
 from switchyard.model.verdict import FitRequest
-from switchyard.server.http.answer import JSON, Receive, Scope, Send, header, read_body, send_body, send_json
+from switchyard.server.http.answer import JSON, Receive, Scope, Send, header, read_body, read_json, send_body, send_json
 from switchyard.server.http.authenticate import authenticate_agent, authenticate_user
 from switchyard.server.yard import Yard
 from switchyard.service.cluster.graphs import agent_graph
@@ -48,7 +48,7 @@ async def submit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None
     if scope["query_string"]:
         raise Malformed("A submit takes no parameters; everything is in the body.")
     body = await read_body(scope, receive, yard.settings.bounds.job_bytes)
-    request: JobRequest = _job_request.read(body)
+    request: JobRequest = read_json(_job_request, scope, body)
     key = _idempotency_key(scope)
     try:
         write = await _decide(yard, scope, actor, request, key=key, body=body)
@@ -66,15 +66,17 @@ async def submit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None
 async def bulk(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
     """POST /v1/jobs/bulk: thousands in one request. Decoded and decided on a thread, committed as one write."""
     actor = await authenticate_user(yard, scope)
+    if scope["query_string"]:
+        raise Malformed("A submit takes no parameters; everything is in the body.")
     body = await read_body(scope, receive, yard.settings.bounds.bulk_bytes)
     key = _idempotency_key(scope)
-    write = await yard.in_thread(_decide_bulk, yard, actor, key, body)
+    write = await yard.in_thread(_decide_bulk, yard, scope, actor, key, body)
     accepted: BulkAccepted = await yard.commit(write)
     await send_json(send, 201 if accepted.is_new else 200, accepted.answer)
 
 
-def _decide_bulk(yard: Yard, actor: Actor, key: str | None, body: bytes) -> BulkInsert:
-    request: BulkRequest = _bulk_request.read(body)
+def _decide_bulk(yard: Yard, scope: Scope, actor: Actor, key: str | None, body: bytes) -> BulkInsert:
+    request: BulkRequest = read_json(_bulk_request, scope, body)
     yard.context.snapshots.refresh()  # a no in it is final
     return yard.bulk.decide(actor, request, key=key, body=body)
 
@@ -119,7 +121,8 @@ async def fit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
     actor = await authenticate_user(yard, scope)
     if scope["query_string"]:
         raise Malformed("This takes no parameters; everything is in the body.")
-    request: FitRequest = _fit.read(await read_body(scope, receive, yard.settings.bounds.job_bytes))
+    body_in = await read_body(scope, receive, yard.settings.bounds.job_bytes)
+    request: FitRequest = read_json(_fit, scope, body_in)
     is_plain = request.job is not None and request.job.spec.demand is None  # a jobspec may take long even to be read
     body = yard.fit.kept(actor, request) if is_plain else None
     if body is None:
@@ -130,7 +133,9 @@ async def fit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
 async def poll(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
     """POST /v1/agents/poll: reports up, leases down; parked until there is something."""
     agent = await authenticate_agent(yard, scope)
-    message: Poll = _poll.read(await read_body(scope, receive, yard.settings.bounds.poll_bytes))
+    if scope["query_string"]:
+        raise Malformed("A poll takes no parameters; everything is in the body.")
+    message: Poll = read_json(_poll, scope, await read_body(scope, receive, yard.settings.bounds.poll_bytes))
     asks: list[QuoteAsk] = []
     if message.inventory is not None:
         answers, stops = await _report(yard, agent, message)

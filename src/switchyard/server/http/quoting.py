@@ -8,7 +8,7 @@ from switchyard.errors import Malformed
 from switchyard.model.decode import JsonReader
 from switchyard.model.job import JobRequest
 from switchyard.model.quote import Quotes
-from switchyard.server.http.answer import Receive, Scope, Send, read_body, send_json
+from switchyard.server.http.answer import Receive, Scope, Send, read_body, read_json, send_json
 from switchyard.server.http.authenticate import authenticate_user
 from switchyard.server.http.hot import until_gone
 from switchyard.server.hub import first_of
@@ -23,7 +23,7 @@ async def quote(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
     actor = await authenticate_user(yard, scope)
     if scope["query_string"]:
         raise Malformed("This takes no parameters; everything is in the body.")
-    request: JobRequest = _request.read(await read_body(scope, receive, yard.settings.bounds.job_bytes))
+    request: JobRequest = read_json(_request, scope, await read_body(scope, receive, yard.settings.bounds.job_bytes))
     asked = await yard.in_thread(begin, yard.context, yard.submit, actor, request)
     await send_json(send, 200, await _wait(yard, asked, receive))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.routing import Route, Router
 
-from switchyard.errors import Denied, Malformed, MethodNotAllowed, NotFound, UnknownName
+from switchyard.errors import Denied, Malformed, NotFound, UnknownName
 from switchyard.model.api import Output
 from switchyard.model.attributes import AttributeRow
 from switchyard.model.decode import JsonReader
@@ -27,8 +27,10 @@ from switchyard.server.http.answer import (
     guarded,
     header,
     read_body,
+    read_json,
     send_body,
     send_json,
+    send_not_allowed,
     send_problem,
 )
 from switchyard.server.http.authenticate import (
@@ -39,8 +41,8 @@ from switchyard.server.http.authenticate import (
     refuse_strangers,
 )
 from switchyard.server.http.call import Call, read_query
-from switchyard.server.http.endpoint import AGENT, EITHER, JOINER, USER, Endpoint
-from switchyard.server.http.endpoints import ENDPOINTS, check_query
+from switchyard.server.http.endpoint import AGENT, EITHER, JOINER, USER, Endpoint, check_query
+from switchyard.server.http.endpoints import ENDPOINTS
 from switchyard.server.http.openapi import document
 from switchyard.server.http.upload import read_upload
 from switchyard.server.hub import first_of
@@ -51,7 +53,9 @@ from switchyard.service.rights import Actor, Rights
 
 NOBODY = Actor("nobody", Rights())
 TAGGED = (AttributeRow, ClusterSet, Named, QueueView, DomainTags)  # answers that carry an ETag
-COUNTED = frozenset({"/v1/jobs", "/v1/agents/poll", "/healthz", "/readyz", "/metrics", "/v1/openapi.json"})
+PLAIN = frozenset({"/healthz", "/readyz", "/metrics", "/v1/openapi.json"})  # addresses of no table: GET alone
+COUNTED = PLAIN | {"/v1/jobs", "/v1/agents/poll"}
+READS = ("GET", "HEAD")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 LOG_AGAIN_S = 1.0  # how late a follower hears of what came in at another server, which tells nobody of logs
 
@@ -98,6 +102,8 @@ class Door:
             await guarded(scope, send, lambda: hot.submit(self._yard, scope, receive, send))
         elif method == "POST" and path == "/v1/agents/poll":
             await guarded(scope, send, lambda: hot.poll(self._yard, scope, receive, send))
+        elif path in PLAIN and method not in READS:
+            await send_not_allowed(scope, send, READS)
         elif path in ("/healthz", "/readyz"):
             reason = "" if path == "/healthz" else await self._readiness.why_not()
             said = {"status": "not ready", "reason": reason} if reason else {"status": "ok"}
@@ -105,7 +111,7 @@ class Door:
         elif path == "/metrics":
             await guarded(scope, send, lambda: metrics(self._yard, self._metrics, scope, receive, send))
         elif path == "/v1/openapi.json":
-            await send_json(send, 200, document())
+            await send_json(send, 200, document(is_open=self._yard.settings.is_open))
         elif not path.isprintable():
             # No name has such a character; `$` in a route's pattern would let a last newline through.
             await _no_such_address(scope, receive, send)
@@ -121,14 +127,13 @@ class _Methods:
     def __init__(self, yard: Yard, path: str, by_method: dict[str, Any]) -> None:
         self.path = path
         self._yard = yard
-        self._by_method = by_method
+        # HEAD is GET without the body, which the HTTP server leaves out.
+        self._by_method = by_method | ({"HEAD": by_method["GET"]} if "GET" in by_method else {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         handler = self._by_method.get(scope["method"])
         if handler is None:
-            allowed = ", ".join(sorted(self._by_method))
-            error = MethodNotAllowed(f"{scope['path'][:200]} takes {allowed}, not {scope['method'][:20]}.")
-            await send_problem(send, error, (b"allow", allowed.encode()))
+            await send_not_allowed(scope, send, self._by_method)
             return
         if isinstance(handler, _Handler):
             await handler(scope, receive, send)
@@ -202,7 +207,9 @@ class _Handler:
             scope, receive, bounds.job_bytes if self._endpoint.path == "/v1/plan" else bounds.other_bytes
         )
         if self._reader is not None:
-            return self._reader.read(raw or b"{}")
+            if raw or not self._endpoint.is_body_optional:
+                return read_json(self._reader, scope, raw)
+            return self._reader.read(b"{}")
         if raw.strip() not in (b"", b"{}"):
             raise Malformed("This call takes no body.", next_step="What it can be told goes into the query.")
         return None

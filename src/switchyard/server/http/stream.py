@@ -19,14 +19,15 @@ from switchyard.model.api import Event
 from switchyard.server.http.answer import Receive, Scope, Send, header
 from switchyard.server.http.authenticate import authenticate_user, bearer
 from switchyard.server.http.call import Call, read_query
-from switchyard.server.http.endpoints import ENDPOINTS, check_query
+from switchyard.server.http.endpoint import check_query
+from switchyard.server.http.endpoints import ENDPOINTS
 from switchyard.server.http.hot import until_gone
+from switchyard.server.http.parameters import SEQ_MAX
 from switchyard.server.yard import Yard
 from switchyard.service.job import jobs
 from switchyard.service.rights import Actor
 
 PATH = "/v1/events/stream"
-SEQ_MAX = 2**63 - 1
 STREAMS_MAX = 500  # followers of one server: each costs a query per burst of events
 PAGE = 200  # events read at once
 PART_BYTES = 32 * 1024  # handed to the socket at once: what a follower that does not read costs
@@ -93,6 +94,9 @@ async def _follow(
 ) -> None:
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
+    if scope["method"] == "HEAD":  # whether one may follow is all that is asked
+        await _send(send, b"", more=False)
+        return
     await _send(send, f"retry: {RETRY_MS}\nid: {cursor.after}\n\n".encode())
     loop = asyncio.get_running_loop()
     said = loop.time()
@@ -125,7 +129,7 @@ def _begin(call: Call, last_id: int | None) -> _Cursor:
         job = jobs.job_get(context, actor, job).id
     if project is not None and not actor.may_project(Role.VIEW, project):
         raise Denied(f"You may not view the jobs of project {project[:80]}.")
-    after = call.number("after", -1, most=SEQ_MAX)
+    after = call.number("after", -1)
     if last_id is not None:
         after = last_id
     return _Cursor(jobs.last_event(context) if after < 0 else after, job, project)
@@ -168,6 +172,6 @@ def _last_id(scope: Scope) -> int | None:
     value = header(scope, b"last-event-id")
     if value is None or not value.strip():
         return None
-    if not value.isdigit() or int(value) > SEQ_MAX:
+    if not value.isdigit() or len(value) > 19 or int(value) > SEQ_MAX:
         raise Malformed("The Last-Event-ID is not a number of ours.")
     return int(value)
