@@ -63,6 +63,7 @@ DOCUMENTS: dict[str, Any] = {
     "demand": {name: JOBSPEC[name] for name in ("version", "resources")},
     "jobspec": JOBSPEC,
     "options": {},
+    "graph": {"shapes": [{"type": "core"}, {"type": "node", "children": [[0, 2]]}]},
     "hosts": "",  # a hostlist, as Flux writes it
     "ranks": "",
 }

@@ -14,7 +14,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from switchyard.errors import ImpossibleValue
 from switchyard.model.graph.units import bytes_of
 from switchyard.model.hostlist import names_of, parse_hosts
 from switchyard.model.job import COUNT_MAX
@@ -228,26 +227,24 @@ def _check(graph: Graph) -> None:
     for index, shape in enumerate(shapes):
         for child, _ in shape.children:
             if not 0 <= child < index:
-                raise ImpossibleValue(f"shapes[{index}] has the child {child}, which does not stand before it")
+                raise ValueError(f"shapes[{index}] has the child {child}, which does not stand before it")
             used[child] = True
             depth[index] = max(depth[index], depth[child] + 1)
             has_node[index] |= has_node[child]
         if depth[index] > DEPTH_MAX:
-            raise ImpossibleValue(f"shapes[{index}] is nested deeper than {DEPTH_MAX}")
+            raise ValueError(f"shapes[{index}] is nested deeper than {DEPTH_MAX}")
         if shape.type == "node":
             if has_node[index]:
-                raise ImpossibleValue(f"shapes[{index}] is a node with a node inside")
+                raise ValueError(f"shapes[{index}] is a node with a node inside")
             has_node[index] = True
         if shape.type in COUNTED and shape.size > COUNT_MAX:
-            raise ImpossibleValue(
-                f"shapes[{index}] has the size {shape.size}; the most of a {shape.type} is {COUNT_MAX}"
-            )
+            raise ValueError(f"shapes[{index}] has the size {shape.size}; the most of a {shape.type} is {COUNT_MAX}")
     if not all(used[:-1]):
-        raise ImpossibleValue(f"shapes[{used.index(False)}] belongs to nothing; only the last is the root")
+        raise ValueError(f"shapes[{used.index(False)}] belongs to nothing; only the last is the root")
     if graph.vertices > VERTICES_MAX:
-        raise ImpossibleValue(f"it stands for {graph.vertices} vertices; the most is {VERTICES_MAX}")
+        raise ValueError(f"it stands for {graph.vertices} vertices; the most is {VERTICES_MAX}")
     if graph.nodes > NODES_MAX:
-        raise ImpossibleValue(f"{graph.nodes} nodes; the most is {NODES_MAX}")
+        raise ValueError(f"{graph.nodes} nodes; the most is {NODES_MAX}")
     for what, text in (("hosts", graph.hosts), ("ranks", graph.ranks)):
         if text and (named := sum(map(len, parse_hosts(text)))) != graph.nodes:
-            raise ImpossibleValue(f"{what} names {named} nodes, the shapes have {graph.nodes}")
+            raise ValueError(f"{what} names {named} nodes, the shapes have {graph.nodes}")
