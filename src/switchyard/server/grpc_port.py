@@ -52,6 +52,7 @@ class GrpcPort:
     async def _opened(self) -> grpc.aio.Server:
         settings = self._yard.settings
         assert settings.grpc is not None
+        self._yard.measure_pauses("grpc", self._loop)
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="grpc-call")
         server = grpc.aio.server(threads, options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
         server.add_generic_rpc_handlers((*_flyte(self._yard), *_rainbow(self._yard)))

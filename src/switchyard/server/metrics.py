@@ -54,6 +54,7 @@ HISTOGRAMS = (
     _Shown("route_decision_seconds", "From a decoded job to its decision.", "decision_s"),
     _Shown("commit_seconds", "One transaction of the committer.", "commit_s"),
     _Shown("commit_batch", "Changes in one transaction.", "batch"),
+    _Shown("loop_pause_seconds", "How late an event loop was for a callback that runs every 10 ms.", "pause_s"),
     _Shown("quote_seconds", "From the question to a cluster's quote.", "quote_s"),
     _Shown("token_wait_seconds", "From a job's first refusal to its tokens.", "token_wait_s"),
     _Shown("quote_eta_error_seconds", "How far a start was from what was quoted.", "eta_error_s"),
@@ -165,9 +166,28 @@ class Metrics(Collector):
             ("commit_queue", "Changes that wait for the committer.", yard.context.committer.waiting),
         ):
             yield GaugeMetricFamily(f"switchyard_{name}", about, value=value)
+        yield from self._of_pauses()
         build = GaugeMetricFamily("switchyard_build_info", "The version that runs.", labels=["version", "database"])
         build.add_metric([package_version("switchyard"), yard.context.database.url.get_backend_name()], 1)
         yield build
+
+    def _of_pauses(self) -> Iterator[Metric]:
+        labels = ["loop"]
+        wall = GaugeMetricFamily(
+            "switchyard_loop_pause_longest_seconds",
+            "The longest pause of an event loop since this was last read.",
+            labels=labels,
+        )
+        cpu = GaugeMetricFamily(
+            "switchyard_loop_pause_longest_cpu_seconds",
+            "The same, without the time for which the machine gave this process no core.",
+            labels=labels,
+        )
+        for name, meter in sorted(self._yard.pauses.items()):
+            longest = meter.take()
+            wall.add_metric([name], longest.wall_s)
+            cpu.add_metric([name], longest.cpu_s)
+        yield from (wall, cpu)
 
 
 async def metrics(yard: Yard, shown: Metrics, scope: Scope, _receive: Receive, send: Send) -> None:

@@ -14,6 +14,7 @@ import structlog
 from switchyard.errors import Busy, Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.server.hub import Hub
+from switchyard.server.pauses import PauseMeter
 from switchyard.server.settings import Settings
 from switchyard.server.voices import Voices
 from switchyard.service.clock import Clock
@@ -76,14 +77,22 @@ class Yard:
         self.is_pending_new = True  # a job came to wait, or what some wait for may have come
         self._is_reckoning = False
         self._is_refreshing = False
+        self.pauses: dict[str, PauseMeter] = {}  # of each event loop
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """From here on commits are told to this loop."""
         self.loop = loop
+        self.measure_pauses("http", loop)
         committer = self.context.committer
         committer.after_commit = self._after_commit
         committer.deliver = self._deliver
+
+    def measure_pauses(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        """On that loop's thread, or before it runs."""
+        meter = PauseMeter(name, self.context.tally.pause_s)
+        meter.start(loop)
+        self.pauses = {**self.pauses, name: meter}
 
     def commit(self, write: Write) -> asyncio.Future[Any]:
         """Queue a write; the future holds its result once it is durable."""
