@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from switchyard.errors import Malformed
+from switchyard.errors import Malformed, TooLarge
+from switchyard.model.json_pieces import values_at_most
 from switchyard.warm import warm
 
 T = TypeVar("T")
@@ -57,9 +58,22 @@ class JsonReader:
         return value
 
 
+_undecoded = JsonReader(msgspec.Raw, is_checked_whole=False)
+
+
 def decode_json(body: bytes, kind: type[T]) -> T:
     value: T = JsonReader(kind).read(body)
     return value
+
+
+def refuse_many_values(body: bytes, most: int) -> None:
+    """Decoding takes its time by the value: one text of 8 MB takes 10 ms, 8 MB of empty texts a second."""
+    if values_at_most(body, most):
+        return
+    _undecoded.read(body)  # what is not even JSON, or is nested without end, is told so; this builds no values
+    raise TooLarge(
+        f"The body has over {most} values.", next_step="Put what is large in a file, or send it in several requests."
+    )
 
 
 def refuse_duplicates(body: bytes) -> None:

@@ -20,6 +20,8 @@ from switchyard.model.selection import Select, Values, refuse_endless
 from switchyard.model.spill import SpillTexts, parse_rules
 from switchyard.model.tokens import TokensOfJob
 
+BYTES_MAX = 8 * 2**20  # of a request as JSON
+VALUES_MAX = 65_536  # in it; 10,000 words, as many variables and as many clusters are 60,000
 COUNT_MAX = 10_000_000
 Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 Amount = (
