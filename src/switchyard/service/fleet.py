@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
+from switchyard.errors import Malformed
 from switchyard.model.access import On
 from switchyard.model.graph import Graph
+from switchyard.model.graph.stored import read_stored
 from switchyard.model.selection import Scalar
 from switchyard.store import clusters as cluster_store
 from switchyard.store import submit_tokens
@@ -133,7 +135,7 @@ def _cluster_entry(row: cluster_store.Row, before: ClusterEntry | None) -> Clust
 def _graph(text: str | None) -> Graph | None:
     """A graph that cannot be read, written by another version, is one cluster's trouble and nobody else's."""
     try:
-        return msgspec.json.decode(text, type=Graph) if text else None
-    except msgspec.ValidationError as exc:
-        log.error("graph not understood", error=str(exc)[:300])
+        return read_stored(text.encode()) if text else None
+    except Malformed as exc:
+        log.error("graph not understood", error=exc.detail[:300])
         return None

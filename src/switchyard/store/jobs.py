@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Boolean, Integer, Text
 
 from switchyard.model.ids import LENGTH
-from switchyard.store import dialect
+from switchyard.store import dialect, page_bytes
 from switchyard.store.database import Tx
 from switchyard.store.schema import (
     DUE,
@@ -233,6 +233,7 @@ def job_list(
     query = sa.select(*columns).select_from(source).where(jobs.c.id >= lowest, *_conditions(wanted))
     if before is not None:
         query = query.where(jobs.c.id < before)
+    limit = page_bytes.with_specs(tx, query, limit) if with_spec else limit
     rows = list(tx.execute(query.order_by(jobs.c.id.desc()).limit(limit + 1)))
     if len(rows) > limit:
         return rows[:limit], rows[limit - 1].id

@@ -15,7 +15,6 @@ from switchyard.errors import Gone, Resync, YardError
 from switchyard.model.cluster import POLLS
 from switchyard.model.idset import IdSet
 from switchyard.model.layout import Layout
-from switchyard.model.lifecycle import adopt
 from switchyard.model.poll import BATCH_MAX, Held, Lease, Room, Stop
 from switchyard.model.queue import queue_named, queue_of
 from switchyard.model.tasks import cancelling_positions, live_positions
@@ -23,12 +22,13 @@ from switchyard.route.order import Line, Passed, Waiting
 from switchyard.service.committer import Batch
 from switchyard.service.run.arrays import Arrays, cut
 from switchyard.service.run.journals import SyncAsk, answered, begin_session
-from switchyard.service.run.report import adoption, life_of, record
+from switchyard.service.run.unknown_attempts import to_stop
 from switchyard.service.submit.bounds import decode_bounds
 from switchyard.service.upkeep.queues import Usage, waiting_of
-from switchyard.store import clusters, jobs, leases, ranges, restored
+from switchyard.store import clusters, leases, ranges
 from switchyard.store import crowds as store
 
+SPECS_BYTES_MAX = 16 * 2**20  # in one answer: it is held in memory, and encoded; the next poll gets the next
 LOOK_PAST = 100  # jobs of all lanes together that are looked at behind those that do not fit
 
 
@@ -175,7 +175,7 @@ class Leasing:
             missing = [self._lease(row, ask.cluster) for key, row in held.items() if key not in ask.inventory]
             tasks, again = self._held_tasks(batch, ask)
             cancels = [Held(job, fence) for job, fence in _cancels(batch, [ask.agent_id]).get(ask.agent_id, [])]
-            gone = sorted(ask.inventory - set(held) - tasks - _adopted(batch, ask, set(held) | tasks))
+            gone = to_stop(batch, ask, set(held) | tasks)
             stops = [Stop(job, fence, "not leased to this agent") for job, fence in gone]
             results[index] = Given(session, [*missing, *again], cancels, stops)
         return [results[index] for index in range(len(asks))]
@@ -232,8 +232,8 @@ def choose(
     """
     chosen: list[tuple[leases.Row, int]] = []
     passed: list[Waiting[leases.Row]] = []
-    want, room, has_misfits = ask.want, ask.room, False
-    while want > 0:
+    want, room, spare, has_misfits = ask.want, ask.room, SPECS_BYTES_MAX, False
+    while want > 0 and spare > 0:
         waiting = line.next()
         if waiting is None:
             if has_misfits and more():
@@ -244,8 +244,9 @@ def choose(
             passed.append(waiting)
             continue
         size = looking.size(row)
-        count = min(size, want, _fitting(row, room))
+        count = min(size, want, _fitting(row, room), spare // len(row.spec) + 1)
         if count:
+            spare -= count * len(row.spec)
             chosen.append((row, count))
             looking.crowds.take(row, count)
             line.give(waiting, row.cores * count)
@@ -344,23 +345,6 @@ def _cancels(batch: Batch, agent_ids: list[str]) -> dict[str, list[tuple[str, in
     for row in ranges.range_cancels(batch.tx, agent_ids):
         asked = live_positions(row.tasks) if row.cancel_us is not None else cancelling_positions(row.tasks)
         found.setdefault(row.agent_id, []).extend((row.job_id, row.fence + position) for position in asked)
-    return found
-
-
-def _adopted(batch: Batch, ask: SyncAsk, known: set[tuple[str, int]]) -> set[tuple[str, int]]:
-    """What the agent has from before a restore, and the store knows nothing of: it goes on with it."""
-    live = restored.job_restored(batch.tx, sorted({job for job, _ in ask.inventory - known}))
-    if not live:
-        return set()
-    found: set[tuple[str, int]] = set()
-    for row in jobs.job_lock(batch.tx, live).values():
-        fences = sorted(fence for job, fence in ask.inventory - known if job == row.id)
-        step = adopt(life_of(row), fences[-1])  # of several the last one: the others were followed by it
-        change = adoption(batch, row, ask.agent_id, step) if step is not None else None
-        if step is not None and change is not None:
-            jobs.job_change(batch.tx, {row.id: change})
-            record(batch, row, step)
-            found.add((row.id, fences[-1]))
     return found
 
 
