@@ -57,7 +57,11 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "too-large": Meaning(
         "A body or an answer is over its bound. Nothing was stored.",
-        ("a job of over 8 MiB, a bulk request of over 64 MiB", "data passed as arguments or environment of a job"),
+        (
+            "a job of over 8 MiB or 65,536 values, a bulk request of over 64 MiB",
+            "a pool, label, queue or attribute of over 1 MiB, any other request of over 256 KiB",
+            "data passed as arguments or environment of a job",
+        ),
         ("Send less in one request: `yard submit --bulk FILE --batch 200`.", "Put data into files that the job reads."),
     ),
     "unauthenticated": Meaning(

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import gc
 import os
 import secrets
 import signal
@@ -21,7 +20,9 @@ import uvicorn
 from switchyard.errors import EXIT_OK, Conflict, Unavailable
 from switchyard.model.log import Window
 from switchyard.policy.resolve import empty_policy
+from switchyard.server import collector
 from switchyard.server.http.routes import Door
+from switchyard.server.http.stepped import SteppedProtocol
 from switchyard.server.listener import Listener
 from switchyard.server.loops import Loops
 from switchyard.server.platform import layout_of, platform_of
@@ -169,8 +170,7 @@ async def serve(settings: Settings, yard: Yard) -> None:
     loops = Loops(yard, leadership)
     listener = Listener(yard) if not yard.context.database.is_sqlite else None
     grpc = _grpc_port(yard) if settings.grpc else None
-    gc.collect()
-    gc.freeze()  # what lives as long as the process is not looked at again by the collector
+    collector.begin()
     loops.start()
     if listener:
         listener.start()
@@ -193,6 +193,8 @@ async def serve(settings: Settings, yard: Yard) -> None:
     yard.context.tokens.pools.close()
     for threads in (yard.threads, yard.reckoners):
         threads.shutdown(wait=False, cancel_futures=True)
+    for pool in (yard.decoders, yard.bulks):
+        pool.close()
     yard.context.committer.close(COMMIT_S if has_answered else 0)
     yard.context.database.close()
     log.info("stopped")
@@ -280,7 +282,7 @@ def _uvicorn_config(settings: Settings, yard: Yard) -> uvicorn.Config:
         host=settings.http[0],
         port=settings.http[1],
         loop="none",
-        http="httptools",
+        http=SteppedProtocol,
         ws="none",
         lifespan="off",
         log_level="warning",

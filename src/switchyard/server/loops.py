@@ -12,6 +12,7 @@ import structlog
 
 from switchyard.errors import YardError
 from switchyard.model.cluster import Load
+from switchyard.server import collector
 from switchyard.server.config import Rainbow
 from switchyard.server.yard import Yard
 from switchyard.service.committer import Batch
@@ -69,6 +70,7 @@ class Loops:
             ("quotes", 1.0, self._quotes),
             ("checkpoint", pace.checkpoint_s, self._checkpoint),
             ("give up", 1.0, self._give_up),
+            ("collect", 10.0, self._collect),
         ):
             self._tasks.append(asyncio.create_task(self._repeat(name, every_s, once), name=name))
 
@@ -131,6 +133,10 @@ class Loops:
 
     async def _give_up(self) -> None:
         self._yard.give_up_commits(asyncio.get_running_loop().time())
+
+    async def _collect(self) -> None:
+        if collector.is_due() and not self._yard.has_large:
+            await self._yard.in_thread(collector.collect)
 
     async def _flush(self) -> None:
         if self._yard.unflushed or self._yard.tokens_used or self._yard.voices.unflushed:

@@ -14,10 +14,7 @@ from switchyard.service.rules.cluster_resources import Templates
 class Bounds:
     """The most of everything."""
 
-    job_bytes: int = 8 * 2**20  # DESIGN: bodies
-    bulk_bytes: int = 64 * 2**20
-    poll_bytes: int = 64 * 2**20  # reports, output and an inventory of 100,000
-    other_bytes: int = 2**20  # users, grants, tokens: small things
+    # The bodies of calls: server/http/bodies.py.
     graph_bytes: int = 256 * 2**20  # unpacked; a million vertices as JGF
     graph_packed_bytes: int = 64 * 2**20  # held in memory while it is taken in
     uploads: int = 4  # of graphs at once; above: 429

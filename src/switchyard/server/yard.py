@@ -13,6 +13,7 @@ import structlog
 
 from switchyard.errors import Busy, Unavailable, YardError
 from switchyard.model.cluster import Load
+from switchyard.server.bounded_pool import BoundedPool
 from switchyard.server.hub import Hub
 from switchyard.server.pauses import PauseMeter
 from switchyard.server.settings import Settings
@@ -34,6 +35,11 @@ SEEN_US = 1_000_000  # when agents were seen is written to the second: thousands
 # so that one question that takes seconds does not hold up all others.
 RECKONERS = 2
 TURNS_MAX = 1000  # decisions that wait for them
+# Large bodies are decoded one after the other, each within a second or two. More threads would only fight for the
+# interpreter, with the loop among them.
+DECODERS = 1
+BULKS = 2  # bulk requests that are decided at the same time: thousands of jobs each, for many seconds
+LARGE_BYTES_MAX = 256 * 2**20  # of the bodies that wait for one of these, in memory
 COMMIT_S_MAX = 30.0  # an accepted change waits no longer for its commit
 READY_S = 5.0  # without an answer of the database for this long, a balancer should ask another replica
 LOADED = frozenset({"access", "clusters", "layout", "policy", "tokens"})  # what is kept in memory here
@@ -58,6 +64,8 @@ class Yard:
         self.threads = ThreadPoolExecutor(settings.bounds.threads, thread_name_prefix="use-case")
         self.reckoners = ThreadPoolExecutor(RECKONERS, thread_name_prefix="reckon")
         self._turns = 0  # who waits for them
+        self.decoders = BoundedPool("decode", DECODERS, calls_max=200, bytes_max=LARGE_BYTES_MAX)
+        self.bulks = BoundedPool("bulk", BULKS, calls_max=50, bytes_max=LARGE_BYTES_MAX)
         self.parked: dict[str, int] = {}  # agent → polls parked here
         self.voices = Voices(is_alone=context.database.is_sqlite)
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
@@ -140,6 +148,11 @@ class Yard:
             return await loop.run_in_executor(self.reckoners, partial(function, *arguments, **named))
         finally:
             self._turns -= 1
+
+    @property
+    def has_large(self) -> bool:
+        """Whether a large request is being read or decided."""
+        return not (self.decoders.is_idle and self.bulks.is_idle)
 
     def seen(self, agent_id: str, load: Load | None) -> None:
         """An agent spoke: it is alive, and this is how its cluster is.

@@ -18,10 +18,11 @@ from switchyard.server.http.answer import (
     Send,
     guarded,
     header,
-    read_body,
     send_body,
 )
 from switchyard.server.http.authenticate import authenticate_user
+from switchyard.server.http.bodies import read_bounded
+from switchyard.server.http.body_bounds import LAYOUT
 from switchyard.server.http.call import read_query
 from switchyard.server.yard import Yard
 
@@ -56,7 +57,7 @@ class FlyteDoor:
         if call is None:
             raise Unserved(f"{binding.call} is not served here.", next_step="Projects, domains and attributes are.")
         actor = None if call.is_open else await authenticate_user(yard, scope)
-        body = await read_body(scope, receive, yard.settings.bounds.other_bytes)
+        body = await read_bounded(scope, receive, LAYOUT)
         query, wanted = read_query(scope), _wanted(scope)
 
         def work() -> bytes:

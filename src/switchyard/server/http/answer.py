@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from switchyard.errors import Internal, TooLarge, Unavailable, YardError
-from switchyard.model.api import Problem
+from switchyard.model.api import BulkAnswer, Problem
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -21,6 +21,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 JSON = (b"content-type", b"application/json")
 PROBLEM = (b"content-type", b"application/problem+json")
 RETRY_AFTER_S = 1
+PART_BYTES = 256 * 1024  # handed to the connection at once
+COPIED_BYTES = 8 * 2**20  # copied within some milliseconds
+STEP_ITEMS = 1000  # encoded at once
 
 log = structlog.get_logger()
 _encoder = msgspec.json.Encoder()
@@ -43,19 +46,22 @@ async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
     declared = header(scope, b"content-length")
     if declared is not None and declared.isdigit() and int(declared) > bytes_max:
         raise TooLarge(f"The body has {int(declared)} bytes; the most here is {bytes_max}.")
-    parts: list[bytes] = []
-    size = 0
+    whole: bytes | bytearray = b""
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         part = message.get("body", b"")
-        size += len(part)
-        if size > bytes_max:
+        if len(whole) + len(part) > bytes_max:
             raise TooLarge(f"The body is over {bytes_max} bytes.")
-        parts.append(part)
+        if not whole:
+            whole = part
+        elif isinstance(whole, bytearray):
+            whole += part  # grows in place: a join of 60 MB would take its time at the end, all at once
+        else:
+            whole = bytearray(whole) + part
         if not message.get("more_body"):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            return bytes(whole) if len(whole) <= COPIED_BYTES else whole  # type: ignore[return-value]
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
@@ -70,10 +76,29 @@ async def send_json(send: Send, status: int, value: object, *extra: tuple[bytes,
     await send_body(send, status, _encoder.encode(value), JSON, *extra)
 
 
+def encode(value: object) -> bytes:
+    """JSON. What may be large is encoded on a thread."""
+    return _encoder.encode(value)
+
+
+def encode_bulk(answer: BulkAnswer) -> bytes:
+    """In steps: one call of the encoder keeps the interpreter to itself."""
+    items = answer.items
+    parts = [_encoder.encode(items[at : at + STEP_ITEMS])[1:-1] for at in range(0, len(items), STEP_ITEMS)]
+    return b'{"items":[%b],"made":%d,"refused":%d}' % (b",".join(parts), answer.made, answer.refused)
+
+
 async def send_body(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-    await send({"type": "http.response.body", "body": body})
+    if len(body) <= PART_BYTES:
+        await send({"type": "http.response.body", "body": body})
+        return
+    # In parts, each when the one before is on its way: others get their turn in between.
+    for begin in range(0, len(body), PART_BYTES):
+        part = body[begin : begin + PART_BYTES]
+        await send({"type": "http.response.body", "body": part, "more_body": begin + PART_BYTES < len(body)})
+        await asyncio.sleep(0)
 
 
 async def send_problem(send: Send, error: YardError, *headers: tuple[bytes, bytes]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from switchyard.server.http.body_bounds import SMALL, BodyBound
 from switchyard.server.http.call import Call
 
 OPEN, USER, AGENT, JOINER = "open", "user", "agent", "joiner"
@@ -44,4 +45,5 @@ class Endpoint:
     is_waiting: bool = False
     media: str = "application/json"
     has_text: bool = False  # it may also answer with a text, as it was given
+    bound: BodyBound = SMALL
     is_upload: bool = False  # the body is large: taken piece by piece, packed or not, and not decoded here

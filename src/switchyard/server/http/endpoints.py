@@ -53,6 +53,7 @@ from switchyard.model.rendering import Rendering, RenderingChange, RenderRequest
 from switchyard.model.stats import RouteStats
 from switchyard.model.verdict import Explanation, FitAnswer, FitRequest, Plan
 from switchyard.server.http import graph_handlers, handlers, handlers_rendering, handlers_stats
+from switchyard.server.http.body_bounds import BULK, JOB, POLL
 from switchyard.server.http.endpoint import ABANDON, AGENT, CURSOR, EITHER, JOINER, LIMIT, OPEN, Endpoint, Query
 from switchyard.server.http.endpoints_layout import LAYOUT
 from switchyard.server.http.endpoints_rules import RULES
@@ -79,7 +80,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/version", "The server's version and clock", Version, handlers.version, who=OPEN),
     Endpoint("GET", "/v1/schema", "The JSON Schema of a job file", dict[str, Any], handlers.schema, who=OPEN),
     Endpoint("GET", "/v1/whoami", "Who the server takes you for", Me, handlers.whoami),
-    Endpoint("POST", "/v1/jobs", "Submit a job; 201 once it is durable", Created, body=JobRequest, status=201),
+    Endpoint(
+        "POST", "/v1/jobs", "Submit a job; 201 once it is durable", Created, body=JobRequest, status=201, bound=JOB
+    ),
     Endpoint(
         "POST",
         "/v1/jobs/bulk",
@@ -87,9 +90,19 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         BulkAnswer,
         body=BulkRequest,
         status=201,
+        bound=BULK,
     ),
-    Endpoint("POST", "/v1/plan", "Decide where a job would go; store nothing", Plan, handlers.plan, JobRequest),
-    Endpoint("POST", "/v1/quotes", "When and for how much a job would run; no job is made", Quotes, body=JobRequest),
+    Endpoint(
+        "POST", "/v1/plan", "Decide where a job would go; store nothing", Plan, handlers.plan, JobRequest, bound=JOB
+    ),
+    Endpoint(
+        "POST",
+        "/v1/quotes",
+        "When and for how much a job would run; no job is made",
+        Quotes,
+        body=JobRequest,
+        bound=JOB,
+    ),
     Endpoint("GET", "/v1/jobs", "Jobs, newest first", Page[Job], handlers.job_list, query=_JOB_FILTERS),
     Endpoint("GET", "/v1/jobs/{job}", "One job, by id or unambiguous prefix", Job, handlers.job_get),
     Endpoint("PATCH", "/v1/jobs/{job}", "Hold, release, another priority", Job, handlers.job_change, JobChange),
@@ -185,6 +198,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Whether a job would fit, on every cluster you may see; store nothing",
         FitAnswer,
         body=FitRequest,
+        bound=JOB,
     ),
     Endpoint("GET", "/v1/clusters/{cluster}", "One cluster", Cluster, handlers.cluster_get),
     Endpoint("PATCH", "/v1/clusters/{cluster}", "Change a cluster", Cluster, handlers.cluster_change, ClusterChange),
@@ -296,7 +310,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/agents/self", "The agent that asks", Agent, handlers.agent_self, who=AGENT),
     Endpoint("POST", "/v1/agents/rotate", "A new credential", Rotated, handlers.agent_rotate, status=201, who=AGENT),
     Endpoint("POST", "/v1/agents/join", "Join a cluster", Joined, handlers.join, Join, 201, JOINER),
-    Endpoint("POST", "/v1/agents/poll", "Reports up, leases down", PollAnswer, body=Poll, who=AGENT),
+    Endpoint("POST", "/v1/agents/poll", "Reports up, leases down", PollAnswer, body=Poll, who=AGENT, bound=POLL),
     Endpoint("GET", "/v1/users", "Users", Page[User], handlers.user_list, query=(LIMIT, CURSOR)),
     Endpoint("POST", "/v1/users", "Make a user", User, handlers.user_create, UserRequest, 201),
     Endpoint("GET", "/v1/users/{user}", "One user", User, handlers.user_get),

@@ -14,6 +14,7 @@ from switchyard.model.layout import (
 )
 from switchyard.model.queue import DomainTags, Queue, QueueView, TagsRequest
 from switchyard.server.http import handlers_layout as handlers
+from switchyard.server.http.body_bounds import LAYOUT as LARGE
 from switchyard.server.http.endpoint import CURSOR, LIMIT, Endpoint, Query
 
 RESET = Query("reset", "boolean", "only forget what was set at run time: the server's file holds again")
@@ -31,6 +32,7 @@ def _of_sets(part: Part, path: str, one: str, many: str) -> tuple[Endpoint, ...]
             ClusterSet,
             handlers.set_put(part),
             SetRequest,
+            bound=LARGE,
         ),
         Endpoint(
             "DELETE",
@@ -58,6 +60,7 @@ LAYOUT: tuple[Endpoint, ...] = (
         QueueView,
         handlers.queue_put,
         Queue,
+        bound=LARGE,
     ),
     Endpoint(
         "DELETE",

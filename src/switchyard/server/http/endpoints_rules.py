@@ -7,6 +7,7 @@ from typing import Any
 from switchyard.model.api import AuditEntry, Deleted, Page, Project, ProjectChange, ProjectRequest
 from switchyard.model.attributes import AttributeRow, Domain, EffectiveAttribute, KindInfo, PolicyView
 from switchyard.server.http import handlers_rules
+from switchyard.server.http.body_bounds import LAYOUT
 from switchyard.server.http.endpoint import CURSOR, LIMIT, Endpoint, Query
 
 _SCOPE = (Query("domain"), Query("project"), Query("workflow"), Query("launch_plan"))
@@ -47,6 +48,7 @@ RULES: tuple[Endpoint, ...] = (
         AttributeRow,
         handlers_rules.attribute_put,
         dict[str, Any],
+        bound=LAYOUT,
         query=_SCOPE,
     ),
     Endpoint(
@@ -64,6 +66,7 @@ RULES: tuple[Endpoint, ...] = (
         dict[str, Any],
         handlers_rules.attribute_check,
         dict[str, Any],
+        bound=LAYOUT,
         query=_SCOPE,
     ),
     Endpoint(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
-from dataclasses import replace
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.routing import Route, Router
@@ -20,13 +20,14 @@ from switchyard.model.queue import DomainTags, QueueView
 from switchyard.server.flyte.door import FlyteDoor
 from switchyard.server.http import hot, quoting, stream
 from switchyard.server.http.answer import (
+    JSON,
     Body,
     Receive,
     Scope,
     Send,
+    encode,
     guarded,
     header,
-    read_body,
     send_body,
     send_json,
     send_problem,
@@ -38,6 +39,7 @@ from switchyard.server.http.authenticate import (
     is_agents,
     refuse_strangers,
 )
+from switchyard.server.http.bodies import decode_body, read_bounded
 from switchyard.server.http.call import Call, read_query
 from switchyard.server.http.endpoint import AGENT, EITHER, JOINER, USER, Endpoint
 from switchyard.server.http.endpoints import ENDPOINTS, check_query
@@ -105,7 +107,7 @@ class Door:
         elif path == "/metrics":
             await guarded(scope, send, lambda: metrics(self._yard, self._metrics, scope, receive, send))
         elif path == "/v1/openapi.json":
-            await send_json(send, 200, document())
+            await send_body(send, 200, await self._yard.in_thread(_openapi), JSON)
         elif not path.isprintable():
             # No name has such a character; `$` in a route's pattern would let a last newline through.
             await _no_such_address(scope, receive, send)
@@ -171,21 +173,25 @@ class _Handler:
             if_none_match=_text(header(scope, b"if-none-match")),
         )
         if endpoint.is_waiting:
-            result = await self._wait(scope, call, known, receive)
+            found = await self._wait(scope, call, known, receive)
+            answer = await yard.in_thread(_encoded, found)
         else:
-            result = await self._run(scope, call, known)
-        if isinstance(result, Body):
-            await send_body(send, endpoint.status, result.content, (b"content-type", result.media))
-        else:
-            extra = [(b"etag", f'"{result.etag}"'.encode())] if isinstance(result, TAGGED) else []
-            await send_json(send, endpoint.status, result, *extra)
+            answer = await self._run(scope, call, known, self._answer)
+        await send_body(send, endpoint.status, answer.body, *answer.headers)
 
-    async def _run(self, scope: Scope, call: Call, known: tuple[int, ...]) -> Any:
+    def _answer(self, call: Call) -> Answer:
+        """Encoded where it was made: it may be large."""
+        assert self._endpoint.handler is not None
+        return _encoded(self._endpoint.handler(call))
+
+    async def _run(
+        self, scope: Scope, call: Call, known: tuple[int, ...], handler: Callable[[Call], Any] | None = None
+    ) -> Any:
         """That something is not there, or not allowed, is never said by what another server may have outdated."""
-        endpoint, yard = self._endpoint, self._yard
-        assert endpoint.handler is not None
+        yard, handler = self._yard, handler or self._endpoint.handler
+        assert handler is not None
         try:
-            return await yard.in_thread(endpoint.handler, call)
+            return await yard.in_thread(handler, call)
         except (NotFound, UnknownName, Denied):
             if yard.context.database.is_sqlite:  # it has one server
                 raise
@@ -194,15 +200,12 @@ class _Handler:
                 raise
         if call.actor is not NOBODY:
             call = replace(call, actor=await authenticate_user(yard, scope))  # with the grants of now
-        return await yard.in_thread(endpoint.handler, call)
+        return await yard.in_thread(handler, call)
 
     async def _read(self, scope: Scope, receive: Receive) -> Any:
-        bounds = self._yard.settings.bounds
-        raw = await read_body(
-            scope, receive, bounds.job_bytes if self._endpoint.path == "/v1/plan" else bounds.other_bytes
-        )
+        raw = await read_bounded(scope, receive, self._endpoint.bound)
         if self._reader is not None:
-            return self._reader.read(raw or b"{}")
+            return await decode_body(self._yard, raw or b"{}", self._reader, self._endpoint.bound)
         if raw.strip() not in (b"", b"{}"):
             raise Malformed("This call takes no body.", next_step="What it can be told goes into the query.")
         return None
@@ -230,6 +233,24 @@ class _Handler:
             return found
         finally:
             gone.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    body: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+
+
+def _encoded(result: Any) -> Answer:
+    if isinstance(result, Body):
+        return Answer(result.content, ((b"content-type", result.media),))
+    etag = ((b"etag", f'"{result.etag}"'.encode()),) if isinstance(result, TAGGED) else ()
+    return Answer(encode(result), (JSON, *etag))
+
+
+def _openapi() -> bytes:
+    """Made when it is first asked for, which takes a while."""
+    return encode(document())
 
 
 def _template(scope: Scope) -> str:

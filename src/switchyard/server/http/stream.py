@@ -100,17 +100,17 @@ async def _follow(
         news = yard.hub.news
         try:
             await who.look_again(yard, scope)  # a token that was revoked meanwhile ends the stream
-            found, reached = await yard.in_thread(_look, yard, who.actor, cursor)
+            parts, count, reached = await yard.in_thread(_look, yard, who.actor, cursor)
         except YardError:
             break  # told when it comes back
-        for part in _parts(found):
+        for part in parts:
             await _send(send, part)
-        if found or loop.time() - said >= BEAT_S:
+        if parts or loop.time() - said >= BEAT_S:
             # The number alone is no event to a client, but it is where it goes on: also past what it may not see.
             await _send(send, f": here\nid: {reached}\n\n".encode())
             said = loop.time()
         cursor.after = reached
-        if len(found) < PAGE:
+        if count < PAGE:
             left_s = max(0.0, said + BEAT_S - loop.time())
             await yard.hub.wait_news(news, min(AGAIN_S, left_s), gone)
             await asyncio.sleep(PACE_S)
@@ -131,11 +131,12 @@ def _begin(call: Call, last_id: int | None) -> _Cursor:
     return _Cursor(jobs.last_event(context) if after < 0 else after, job, project)
 
 
-def _look(yard: Yard, actor: Actor, cursor: _Cursor) -> tuple[list[Event], int]:
-    """The next events, and the number from which to go on."""
-    return jobs.next_events(
+def _look(yard: Yard, actor: Actor, cursor: _Cursor) -> tuple[list[bytes], int, int]:
+    """The next events as they are sent, how many they are, and the number from which to go on."""
+    found, reached = jobs.next_events(
         yard.context, actor, job_id=cursor.job, project=cursor.project, after=cursor.after, limit=PAGE
     )
+    return list(_parts(found)), len(found), reached
 
 
 def _parts(found: list[Event]) -> Iterator[bytes]:

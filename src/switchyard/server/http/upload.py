@@ -33,7 +33,7 @@ async def read_upload(yard: Yard, scope: Scope, receive: Receive) -> Source:
             if piece := message.get("body", b""):
                 await yard.in_thread(upload.feed, piece)
             if not message.get("more_body"):
-                return upload.end()
+                return await yard.in_thread(upload.end)
 
 
 @contextmanager

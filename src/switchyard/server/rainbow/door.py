@@ -124,11 +124,13 @@ class Satisfy:
 
     def kept(self, request: Any) -> bytes | None:
         """The answer that was given before, if the world is still the same."""
-        versions = self._yard.context.snapshots.versions
+        versions, key = self._yard.context.snapshots.versions, (request.payload, request.matcher)
+        if _size(key, b"") > ANSWER_KEY_BYTES_MAX:
+            return None  # never kept: not even looked up, as a key of megabytes takes its time
         with self._lock:
             if self._kept_of != versions:
                 self._kept, self._kept_of, self._kept_bytes = OrderedDict(), versions, 0
-            return self._kept.get((request.payload, request.matcher))
+            return self._kept.get(key)
 
     def answer(self, request: Any) -> bytes:
         versions = self._yard.context.snapshots.versions
