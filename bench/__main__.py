@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import agents, crowd, decide, explain, match, policy, rainbow, scale, slurm, start, submit, tokens
+from bench import agents, crowd, decide, explain, match, pauses, policy, rainbow, scale, slurm, start, submit, tokens
 from bench.table import Table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -32,6 +32,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
     "rainbow": rainbow.measure,
     "tokens": tokens.measure,
     "slurm": slurm.measure,
+    "pauses": pauses.measure,
 }
 
 

@@ -1,4 +1,4 @@
-"""Write docs/reference from the code: the command line, the error codes, the API, the config file.
+"""Write docs/reference from the code: the command line, the error codes, the API, the config file, the limits.
 
 python scripts/reference.py            write the pages
 python scripts/reference.py --check    say which are not as the code has them, and fail
@@ -18,6 +18,9 @@ from typing import Any
 
 import msgspec
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # also where this file is loaded by its path
+from limits_page import limits_page
+
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 WIDTH = 100  # of the help texts: as wide as a page shows without scrolling
 MADE = "<!-- Written by scripts/reference.py: change the code, then run `make reference`. -->\n"
@@ -25,7 +28,13 @@ MADE = "<!-- Written by scripts/reference.py: change the code, then run `make re
 
 def pages() -> dict[str, str]:
     """Every page, by its file's name."""
-    return {"cli.md": cli_page(), "errors.md": errors_page(), "api.md": api_page(), "config.md": config_page()}
+    return {
+        "cli.md": cli_page(),
+        "errors.md": errors_page(),
+        "api.md": api_page(),
+        "config.md": config_page(),
+        "limits.md": limits_page(MADE),
+    }
 
 
 def main(argv: list[str]) -> int:
@@ -162,11 +171,15 @@ def _operation(end: Any, operation: dict[str, Any]) -> str:
         lines.append("")
     if "requestBody" in operation:
         (content,) = operation["requestBody"]["content"].values()
-        lines.append(f"Body: {_kind(content['schema'])}\n")
+        optional = "" if operation["requestBody"]["required"] else " (may be left out)"
+        lines.append(f"Body: {_kind(content['schema'])}{optional}\n")
+    refusals = sorted(status for status, answer in operation["responses"].items() if "$ref" in answer)
     for status, answer in sorted(operation["responses"].items()):
         for media, content in answer.get("content", {}).items():
             told = f" `{media}`" if media != "application/json" else ""
             lines.append(f"- {status}: {_kind(content.get('schema', {}))}{told}")
+    if refusals:
+        lines.append(f"- {', '.join(refusals)}: [Problem](#problem) `application/problem+json`")
     return "\n".join(lines)
 
 

@@ -49,11 +49,11 @@ class Program:
     def __init__(
         self, argv: Sequence[str], folder: Path, *, name: str, env: Mapping[str, str], cwd: Path | None = None
     ) -> None:
-        self.argv = list(argv)
+        self.argv, given = without_password(argv)
         self.name = name
         self.folder = folder
         self.log_file = folder / f"{name}.log"
-        self._env = dict(env)
+        self._env = {**env, **given}
         self._cwd = cwd or folder
         self._popen: subprocess.Popen[bytes] | None = None
 
@@ -168,10 +168,10 @@ class Server(Program):
 
     @property
     def admin_token(self) -> str:
-        """The administrator's token, which the very first start of a server with authentication prints once."""
-        found = re.search(r"\byard_[0-9A-Z]{26}_\S+", self.log)
-        assert found, f"{self.name} printed no token\n{self.tail()}"
-        return found[0]
+        """The administrator's token: without a terminal the first start puts it into a file, which its log names."""
+        found = re.search(r"\btoken_file=(\S+)", self.log)
+        assert found, f"{self.name} named no file with a token\n{self.tail()}"
+        return Path(found[1]).read_text(encoding="utf-8").strip()
 
     def wait_ready(self, timeout_s: float = START_S) -> Self:
         self.wait_for(lambda: is_ready(self.url), timeout_s, f"{self.url}/readyz answers 200")
@@ -227,8 +227,12 @@ def start_agent(
     env: Mapping[str, str] | None = None,
     reader: str | None = None,
     wait: bool = True,
+    is_root_allowed: bool = True,
 ) -> Agent:
     """`yard agent` of a cluster; returns when the server says the cluster is up.
+
+    Tests run as root on machines of their own, and most are not about accounts: so their agents start everybody's jobs
+    unless `is_root_allowed` is false.
 
     With authentication, seeing that needs `reader`, the token of a user who may view the cluster; without one the agent
     is returned as soon as it is started. `wait=False` is for agents that are meant not to come up.
@@ -239,6 +243,7 @@ def start_agent(
         file = graph if isinstance(graph, Path) else _write_graph(tmp / f"{cluster}-graph.yaml", graph)
         argv += ["--graph", str(file)]
     argv += ["--token", token] if token else []
+    argv += ["--allow-root"] if is_root_allowed else []
     # The log's name is unique per data folder, so two agents of one cluster do not share one.
     agent = Agent([*argv, *extra], tmp, name=f"agent-{data.name}", env={**isolated_env(tmp), **(env or {})})
     agent.cluster, agent.data = cluster, data
@@ -257,9 +262,10 @@ def yard(
     *args: str, env: Mapping[str, str], stdin: str | None = None, timeout_s: float = COMMAND_S, check: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """Run one `yard` command as a user would, without a terminal. `check`: a failure fails the test, with its words."""
+    words, given = without_password(args)
     done = subprocess.run(
-        [*YARD, *args],
-        env=dict(env),
+        [*YARD, *words],
+        env={**env, **given},
         input=stdin,
         stdin=subprocess.DEVNULL if stdin is None else None,
         capture_output=True,
@@ -270,6 +276,16 @@ def yard(
     if check and done.returncode != 0:
         raise AssertionError(f"yard {' '.join(args)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
     return done
+
+
+def without_password(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The words of a command, and the environment for its database: a URL with a password is refused as a word."""
+    words = list(argv)
+    if "--database" in words:
+        at = words.index("--database")
+        if urllib.parse.urlsplit(words[at + 1]).password:
+            return words[:at] + words[at + 2 :], {"YARD_DATABASE_URL": words[at + 1]}
+    return words, {}
 
 
 def isolated_env(tmp: Path, *, url: str | None = None, token: str | None = None) -> dict[str, str]:

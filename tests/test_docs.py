@@ -224,3 +224,15 @@ def test_reader_of_options(line: str, wrong: str) -> None:
 def test_reader_of_anchors() -> None:
     text = "# The rooms, and §7\n## Rooms\n## Rooms\n```\n# no\n```"
     assert anchors(text) == {"the-rooms-and-7", "rooms", "rooms-1"}
+
+
+ADMIN_ENDPOINT = re.compile(r"^>? *admin:\n>? +endpoint: (\S+)$", re.MULTILINE)
+
+
+def test_endpoints_for_flytes_clients_are_of_the_form_that_all_of_them_read() -> None:
+    """flytectl reads the endpoint as a URL: a bare `host:port` is none, and after two slashes comes a DNS server."""
+    found = {file: ADMIN_ENDPOINT.findall(file.read_text(encoding="utf-8")) for file in documents()}
+    assert found[ROOT / "docs" / "how-to" / "use-flyte-clients.md"]
+    for file, endpoints in found.items():
+        for endpoint in endpoints:
+            assert re.fullmatch(r"dns:///[^/\s]+:\d+", endpoint), f"{file.relative_to(ROOT)}: {endpoint}"

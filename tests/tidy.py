@@ -36,8 +36,7 @@ CATCH_ALL_PLACES = (
     "server/loops.py",
     "agent/loop.py",
     "server/http/answer.py",  # the door's last resort: the client gets a problem, the log the place
-    "server/flyte/rpc.py",  # the same at the gRPC door: gRPC itself would say UNKNOWN, to flytekit a bad token
-    "server/rainbow/door.py",  # and at Rainbow's, whose clients would take UNKNOWN for a denied request
+    "server/grpc_intake.py",  # the same at the gRPC doors: gRPC itself would say UNKNOWN, to flytekit a bad token
     "service/committer.py",  # the thread that writes: one bad Write must not cost the others in its batch
 )
 # Where print is the work itself: commands that answer a person.

@@ -1,13 +1,44 @@
-"""TCP connections of the agent and the SDK: a server that vanished without a word is noticed in seconds, not hours."""
+"""Connections of the agent and the SDK: none shows a credential to others, and a vanished server is noticed soon."""
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
+from urllib.parse import urlsplit
+
+from switchyard.errors import BadRequest
 
 IDLE_S = 5  # silence of the server after which the kernel asks whether it is there
 PROBES = 2
 SENT_MS = 15_000  # for the server to take what was sent
+ALLOW_PLAIN = "YARD_INSECURE_HTTP"  # the variable that allows plain HTTP beyond this machine
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_allowed(value: str | None) -> bool:
+    """Whether the variable ALLOW_PLAIN, with this value, allows it."""
+    return (value or "").strip().lower() in ("1", "true", "yes")
+
+
+def refuse_plain_http(url: str, *, is_plain_allowed: bool) -> None:
+    """Raise before a credential goes over plain HTTP to another machine: everybody on the way can read it."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or is_plain_allowed or is_loopback(parts.hostname or ""):
+        return
+    raise BadRequest(
+        f"{url} is plain HTTP: everybody on the way to that machine can read the credential.",
+        next_step=f"Use https://. If something else protects the way, such as a tunnel, allow it: --insecure-http "
+        f"(server and agent) or {ALLOW_PLAIN}=1.",
+    )
 
 
 def notice_silence(sock: socket.socket) -> None:

@@ -3,7 +3,10 @@
     YardError                    code             HTTP  gRPC                 exit
     ├── BadRequest               bad-request      400   INVALID_ARGUMENT     2
     │   ├── Malformed            malformed        400
+    │   │   └── BadValue         bad-value        400
+    │   ├── WrongMedia           wrong-media      415
     │   ├── TooLarge             too-large        413   RESOURCE_EXHAUSTED
+    │   ├── TooSlow              too-slow         408   DEADLINE_EXCEEDED
     │   ├── UnknownName          unknown-name     400
     │   └── ConditionMissing     condition-…      428   FAILED_PRECONDITION
     ├── Unauthenticated          unauthenticated  401   UNAUTHENTICATED      4
@@ -20,11 +23,14 @@
     │   ├── AgentLives           agent-lives
     │   ├── JournalRefused       journal-refused
     │   ├── Resync               resync
+    │   ├── Unreadable           unreadable
     │   └── Outdated             outdated         412   ABORTED
     ├── Gone                     gone             410   FAILED_PRECONDITION  6
     ├── PolicyRefused            policy-refused   422   FAILED_PRECONDITION  5
     ├── Busy (transient)         busy             429   RESOURCE_EXHAUSTED   1
-    │   └── PlaceAsked           place-asked
+    │   ├── PlaceAsked           place-asked
+    │   └── Throttled            throttled
+    ├── LimitReached             limit-reached    429   RESOURCE_EXHAUSTED   6
     ├── Unavailable (transient)  unavailable      503   UNAVAILABLE          1
     │   └── Rebuilding           rebuilding
     ├── TimedOut                 timed-out        504   DEADLINE_EXCEEDED    7
@@ -60,6 +66,8 @@ class YardError(Exception):
     def __init__(self, detail: str = "", *, next_step: str = "") -> None:
         self.detail = detail or (self.__doc__ or "").strip()
         self.next_step = next_step or self.default_next
+        self.limit = ""  # the name of the limit that was reached, where it is one of a user
+        self.retry_after_s = 1 if self.transient else None
         super().__init__(self.detail)
 
     @property
@@ -88,6 +96,20 @@ class Malformed(BadRequest):
     code = "malformed"
 
 
+class BadValue(Malformed):
+    """The request has the right form, but a value is out of range or contradicts another one."""
+
+    code = "bad-value"
+
+
+class WrongMedia(BadRequest):
+    """The body is declared as something other than JSON."""
+
+    code = "wrong-media"
+    status = 415
+    default_next = "Send the body as JSON, with the header `Content-Type: application/json`."
+
+
 class UnknownName(BadRequest):
     """The request names something that does not exist."""
 
@@ -110,6 +132,15 @@ class TooLarge(BadRequest):
     status = 413
     grpc = "RESOURCE_EXHAUSTED"
     default_next = "Send less in one request."
+
+
+class TooSlow(BadRequest):
+    """The request did not arrive in time."""
+
+    code = "too-slow"
+    status = 408
+    grpc = "DEADLINE_EXCEEDED"
+    default_next = "Send it again without a pause; check the network, and the proxy if there is one."
 
 
 class Unauthenticated(YardError):
@@ -178,6 +209,14 @@ class Conflict(YardError):
     grpc = "ALREADY_EXISTS"
     exit_code = EXIT_CONFLICT
     default_next = "Look at what is there, then decide."
+
+
+class Unreadable(Conflict):
+    """What is stored about this cannot be read."""
+
+    code = "unreadable"
+    grpc = "FAILED_PRECONDITION"
+    default_next = "An operator has to look at the stored row: docs/how-to/repair-a-row.md."
 
 
 class NameTaken(Conflict):
@@ -274,6 +313,22 @@ class PlaceAsked(Busy):
     default_next = "Ask again in a second."
 
 
+class Throttled(Busy):
+    """You have as much open on this server, or ask as often, as one user may."""
+
+    code = "throttled"
+
+
+class LimitReached(YardError):
+    """You have as much on this yard as one user may."""
+
+    code = "limit-reached"
+    status = 429
+    grpc = "RESOURCE_EXHAUSTED"
+    exit_code = EXIT_CONFLICT
+    default_next = "Free what you no longer need, or ask an administrator to raise the limit."
+
+
 class Unavailable(YardError):
     """The server cannot serve this now."""
 
@@ -307,6 +362,10 @@ class Internal(YardError):
     code = "internal"
     grpc = "INTERNAL"
     default_next = "Look at the server's log for this request, and report it."
+
+
+class ImpossibleValue(ValueError):
+    """A value of the right form that cannot be: a schema cannot say why. At the doors it becomes a BadValue."""
 
 
 def _all(base: type[YardError]) -> list[type[YardError]]:

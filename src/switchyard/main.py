@@ -90,7 +90,8 @@ COMPLETE = "__complete"  # what the shells' completion scripts call
 FOOT = """\
 Options come after the command. `yard COMMAND --help` has options and examples.
 
-Environment: YARD_URL (the server), YARD_TOKEN, YARD_CONFIG (default ~/.config/switchyard/config.yaml), NO_COLOR.
+Environment: YARD_URL (the server), YARD_TOKEN, YARD_CONFIG (default ~/.config/switchyard/config.yaml), NO_COLOR,
+             YARD_INSECURE_HTTP=1 (send the token over http:// to another machine).
 Exit codes:  0 ok · 1 error · 2 usage · 3 not found · 4 denied · 5 rejected · 6 conflict · 7 timed out
              130 interrupted; `yard wait` and `yard submit --wait` exit as the job did
 """

@@ -192,6 +192,27 @@ def test_a_poll_that_makes_no_sense_is_refused_whole(scripted: ScriptedAgent, fi
     assert answer.headers["content-type"] == "application/problem+json"
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "grammar"),
+    [
+        ("gpu_type", "a100:8,license:matlab", "the name of a type of GPU"),
+        ("account", "physics --uid=0", "a name"),
+        ("licenses", ["matlab:2,ansys:9"], "a licence"),
+        ("constraint", "a;b", "an expression of features"),
+        ("options", ["--nice=5\n#SBATCH --uid=0"], "an option"),
+    ],
+)
+def test_a_hostile_word_for_a_batch_system_is_refused_with_its_grammar(
+    stage: Stage, field: str, value: object, grammar: str
+) -> None:
+    body = {"spec": {"command": ["true"], "native": {field: value}}}
+    for path, sent in (("/v1/jobs", body), ("/v1/jobs/bulk", {"jobs": [body]})):
+        answer = stage.call("POST", path, sent)
+        assert (answer.status, answer.json["code"]) == (400, "malformed"), path
+        assert f"native.{field}" in answer.json["detail"]
+        assert grammar in answer.json["detail"]
+
+
 BAD_YAML = "command: [echo]\nlabels: {team: ml\nname: x\n"
 
 

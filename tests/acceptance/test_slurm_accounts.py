@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import os
 import pwd
-import shlex
 import shutil
-import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +19,7 @@ import pytest
 from switchyard.model.job import State
 from tests.acceptance.slurm_stage import END_S, write_site
 from tests.acceptance.stage import Secret, Stage, staged
+from tests.people import local_accounts, open_way
 from tests.programs import YARD, Agent, start_agent
 from tests.slurm_bed import SlurmBed
 
@@ -40,16 +38,8 @@ class People:
 
 @pytest.fixture(scope="module")
 def people() -> Iterator[People]:
-    assert os.getuid() == 0, "local accounts can be made by root alone"
-    made = People(*(f"y{name}{os.getpid()}" for name in ("ada", "grace", "agent")))
-    names = (made.ada, made.grace, made.agent)
-    for name in names:
-        subprocess.run(["useradd", "--create-home", "--user-group", name], check=True, capture_output=True)
-    try:
-        yield made
-    finally:
-        for name in names:
-            subprocess.run(["userdel", "--remove", name], check=False, capture_output=True)
+    with local_accounts("ada", "grace", "agent") as names:
+        yield People(*names)
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +219,7 @@ def test_an_agent_with_an_account_of_its_own_submits_by_sudo(
 def as_account(stage: Stage, folder: Path, site: Path, account: str) -> Agent:
     """An agent under another account; the test's own folder is not its to enter, so its home is `folder`."""
     who = pwd.getpwnam(account)
-    identity = [*_open_way(folder / "way"), "setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}"]
+    identity = [*open_way(folder / "way"), "setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}"]
     identity += ["--clear-groups", "--"]
     words = ["agent", "--server", stage.url, "--cluster", "beta", "--backend", "slurm", "--config", str(site)]
     words += ["--data", str(folder / "data"), "--token", stage.invite("beta", is_reusable=True)]
@@ -239,21 +229,3 @@ def as_account(stage: Stage, folder: Path, site: Path, account: str) -> Agent:
     agent.start()
     agent.wait_for(lambda: "event=synced" in agent.log, END_S, "it has joined")
     return agent
-
-
-def _open_way(stash: Path) -> list[str]:
-    """Words before a program, for it to find Python and the project although they lie in a home that is root's alone.
-
-    In mounts of its own, what is needed of such a home is put into an empty, open folder at its place.
-    """
-    lines = []
-    needed = [Path(sys.base_prefix), Path(sys.prefix).parent]
-    for number, path in enumerate(needed):
-        closed = [step for step in reversed(path.parents) if not step.stat().st_mode & stat.S_IXOTH]
-        if closed:
-            kept = shlex.quote(f"{stash}{number}")
-            lines += [f"mkdir -p {kept}", f"mount --bind {shlex.quote(str(path))} {kept}"]
-            lines += [f"mount -t tmpfs -o mode=755 none {shlex.quote(str(closed[0]))}"]
-            lines += [f"mkdir -p {shlex.quote(str(path))}", f"mount --bind {kept} {shlex.quote(str(path))}"]
-    script = "; ".join(["set -e", *lines, 'exec "$@"'])
-    return ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", script, "sh"]

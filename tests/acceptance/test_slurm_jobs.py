@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.processes import until
 from tests.slurm_bed import SlurmBed
 
 pytestmark = pytest.mark.xdist_group("slurm-jobs")
+os.umask(UMASK := os.umask(0))  # what the programs that the tests start have
 SLOT = {"type": "slot", "count": 1, "label": "t", "with": [{"type": "core", "count": 1}]}
 
 
@@ -52,6 +54,12 @@ def test_flags_of_a_batch_system_reach_it(yard: Yard) -> None:
     assert yard.stage.yard("cancel", job).returncode == 0
     assert yard.stage.ended(job, timeout_s=END_S)["state"] == State.CANCELLED
     assert "account=test" in yard.stage.yard("show", job).stdout
+
+
+def test_a_job_has_the_umask_that_the_agent_was_started_with(yard: Yard) -> None:
+    """Slurm gives a job the umask of its submit, and the agent keeps its own files from others."""
+    job = submit(yard, "--cluster", "alpha", "--wait", "--", "sh", "-c", "umask")
+    assert yard.stage.yard("logs", job).stdout.strip() == f"{UMASK:04o}"
 
 
 @pytest.mark.parametrize(

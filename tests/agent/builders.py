@@ -53,6 +53,7 @@ def a_setting(directory: Path, graph: Graph | None = None, site: Site | None = N
         directory=directory,
         graph=graph or a_graph(),
         site=site or Site(),
+        is_root_allowed=True,
         environment={"PATH": os.environ["PATH"], "HOME": str(directory), "SECRET": "not for jobs"},
     )
 

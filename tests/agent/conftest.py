@@ -32,7 +32,7 @@ def agent(tmp_path: Path) -> Iterator[Starter]:
         data.mkdir(exist_ok=True)
         graph.write_text(f"nodes: 1\neach: {{core: {cores}, memory: 8GiB}}\n")
         argv = [*YARD, "agent", "--server", url, "--cluster", cluster, "--backend", backend, "--data", str(data)]
-        argv += ["--graph", str(graph), "-v", *extra]
+        argv += ["--graph", str(graph), "-v", "--allow-root", *extra]
         if tmpfs:
             # A disk of its own in a namespace of its own: gone with the agent and its jobs, and no need to be root.
             space = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]

@@ -12,6 +12,7 @@ from switchyard.agent.backends.endings import show_duration
 from switchyard.agent.backends.jobdir import Exit, JobDir
 from switchyard.agent.backends.launch import start_words
 from switchyard.agent.backends.local import LocalBackend
+from switchyard.agent.job_accounts import own_name
 from switchyard.errors import Unavailable
 from switchyard.model.lifecycle import Seen
 from tests.agent.builders import a_lease, a_local, a_setting, end_of, status_when
@@ -38,7 +39,9 @@ def test_job_has_a_minimal_environment_of_its_own(tmp_path: Path) -> None:
     env = dict(each.split("=", 1) for each in text.splitlines())
     assert env.pop("PATH") == os.environ["PATH"]
     assert env == {
-        "HOME": str(tmp_path),
+        "HOME": str(tmp_path / "jobs" / native_id / "work"),
+        "USER": own_name(),
+        "LOGNAME": own_name(),
         "MINE": "yes",
         "SWITCHYARD_JOB_ID": lease.job,
         "SWITCHYARD_ATTEMPT": "2",
@@ -95,7 +98,7 @@ def test_claim_of_another_boot_is_lost_and_its_pid_unharmed(tmp_path: Path) -> N
     backend = a_local(tmp_path)
     lease = a_lease("true")
     job = JobDir(tmp_path / "jobs" / marker(lease))
-    job.write_start(lease, start_words(lease, job.path, a_setting(tmp_path)))
+    job.write_start(lease, start_words(lease, job.work, a_setting(tmp_path), None))
     (job.path / "claim").write_text(f"{os.getpid()} 1 another-boot\n")
     ended = end_of(backend, marker(lease))
     assert (ended.seen, ended.reason) == (Seen.LOST, "the machine was restarted while it ran")
@@ -107,7 +110,7 @@ def test_submitted_and_never_claimed_is_started_again(tmp_path: Path) -> None:
     backend = a_local(tmp_path)
     lease = a_lease("true")
     job = JobDir(tmp_path / "jobs" / marker(lease))
-    job.write_start(lease, start_words(lease, job.path, a_setting(tmp_path)))
+    job.write_start(lease, start_words(lease, job.work, a_setting(tmp_path), None))
     assert end_of(backend, marker(lease)).seen is Seen.SUCCEEDED
     backend.close()
 
@@ -116,7 +119,7 @@ def test_cancelled_before_it_is_claimed_never_starts(tmp_path: Path) -> None:
     backend = a_local(tmp_path)
     lease = a_lease("sh", "-c", "echo ran > ran")
     job = JobDir(tmp_path / "jobs" / marker(lease))
-    job.write_start(lease, start_words(lease, job.path, a_setting(tmp_path)))
+    job.write_start(lease, start_words(lease, job.work, a_setting(tmp_path), None))
     backend.cancel([marker(lease)])
     assert end_of(backend, marker(lease)).seen is Seen.CANCELLED
     backend.submit(lease)

@@ -29,7 +29,7 @@ def jobs(*ids: str, **fields: Any) -> Say:
         ("01JCQ0V7", None, Target("01JCQ0V7")),
         ("01JCQ0V7[3,5-7]", None, Target("01JCQ0V7", "3,5-7")),
         ("01JCQ0V7", "5-7,3", Target("01JCQ0V7", "3,5-7")),
-        ("01JCQ0V7[0-10:5]", None, Target("01JCQ0V7", "0,5,10")),
+        ("01JCQ0V7[0-10:5]", None, Target("01JCQ0V7", "0-10:5")),
         ("what[ever", None, Target("what[ever")),
     ],
 )

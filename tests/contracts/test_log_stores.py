@@ -35,10 +35,11 @@ class Logs:
     def __init__(self, store: LogStore, transaction: Callable[[], Any]) -> None:
         self.store = store
         self._transaction = transaction
+        self.told = 0  # bytes that the store says it keeps
 
     def put(self, *pieces: tuple[int, int], stream: Stream = OUT) -> None:
         with self._transaction() as tx:
-            self.store.keep(tx, [Piece(stream, lo, text(lo, hi)) for lo, hi in pieces])
+            self.told += self.store.keep(tx, [Piece(stream, lo, text(lo, hi)) for lo, hi in pieces]).total()
 
     def read(self, offset: int = 0, *, stream: Stream = OUT, bytes_max: int = ALL) -> list[tuple[int, bytes]]:
         with self._transaction() as tx:
@@ -50,7 +51,7 @@ class Logs:
 
     def remove(self, *jobs: str) -> None:
         with self._transaction() as tx:
-            self.store.remove(tx, jobs)
+            self.told -= self.store.remove(tx, jobs).total()
 
     def spans(self, offset: int = 0, stream: Stream = OUT) -> list[tuple[int, int]]:
         """What is there, neighbours joined; every byte is checked, and that none comes twice or out of order."""
@@ -306,3 +307,17 @@ def test_a_folder_that_cannot_be_used_is_said_at_the_start(tmp_path: Path) -> No
     logs = in_folder(tmp_path / "file" / "logs")
     with pytest.raises(Unavailable, match="cannot be reached"):
         logs.put((0, 1))
+
+
+def test_a_store_says_how_many_bytes_it_keeps(make: Callable[..., Logs]) -> None:
+    """Whatever is put twice, overlaps, or is dropped by the bound."""
+    logs = make(bytes_max=64 * KIB)
+    for lo, hi in ((0, 10), (0, 10), (5, 400), (900, 5_000), (100, 9_000), (8_000, 300_000)):
+        logs.put((lo, hi))
+        assert logs.told == sum(len(data) for _, data in logs.read())
+    other = Stream(OTHER, 1, "stderr")
+    logs.put((0, 77), stream=other)
+    logs.remove(JOB)
+    assert logs.told == 77
+    logs.remove(JOB, OTHER)
+    assert logs.told == 0

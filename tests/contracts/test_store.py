@@ -365,11 +365,11 @@ def test_a_term_that_ends_later_than_any_could_is_over(store: Database) -> None:
 
 def test_output_is_taken_only_from_the_agent_that_leased_the_attempt(store: Database) -> None:
     with store.write() as tx:
-        put_jobs(tx, job_row(1, agent_id="a1", fence=3), job_row(2, agent_id=None, fence=1))
+        put_jobs(tx, job_row(1, agent_id="a1", fence=3, owner="ann"), job_row(2, agent_id=None, fence=1))
         asked = [(an_id(1), 3), (an_id(1), 2), (an_id(2), 1), (an_id(9), 1)]
-        assert output.output_holders(tx, "a1", asked) == {(an_id(1), 3)}
-        assert output.output_holders(tx, "a2", asked) == set()
-        assert output.output_holders(tx, "a1", []) == set()
+        assert output.output_holders(tx, "a1", asked) == {(an_id(1), 3): "ann"}
+        assert output.output_holders(tx, "a2", asked) == {}
+        assert output.output_holders(tx, "a1", []) == {}
 
 
 def test_a_project_is_made_once(store: Database) -> None:

@@ -39,7 +39,8 @@ def fits(value: Any, part: dict[str, Any]) -> bool:
         lengths = part.get("minLength", 0) <= len(value) <= part.get("maxLength", len(value))
         return lengths and ("pattern" not in part or re.search(part["pattern"], value) is not None)
     if isinstance(value, int | float):
-        return bool(part.get("minimum", value) <= value <= part.get("maximum", value))
+        is_above = "exclusiveMinimum" not in part or value > part["exclusiveMinimum"]
+        return bool(is_above and part.get("minimum", value) <= value <= part.get("maximum", value))
     return True
 
 

@@ -75,7 +75,7 @@ def grant_id(on: str, what: str) -> Callable[[Town, str], str]:
 
 
 def endless(query: str) -> Callable[[Town, str], str]:
-    return lambda _town, _role: f"/v1/events/stream?after=x&{query}"
+    return lambda _town, _role: f"/v1/events/stream?after=9000000000000000000&{query}"
 
 
 def me(town: Town, role: str) -> str:

@@ -82,13 +82,20 @@ def _text(value: Any) -> Any:
 
 @contextmanager
 def rainbow(
-    folder: Path, *, database: str | None = None, auth: bool = False, extra: tuple[str, ...] = (), **section: Any
+    folder: Path,
+    *,
+    database: str | None = None,
+    auth: bool = False,
+    extra: tuple[str, ...] = (),
+    requests: int = 0,
+    **section: Any,
 ) -> Iterator[tuple[Server, Door]]:
-    """A server with the door open, and a channel to it."""
+    """A server with the door open, and a channel to it. `requests`: a second, of all whose token names nobody."""
     port = free_port()
     config = folder / "rainbow.yaml"
     given = {"registration_secret": SECRET, "anonymous_match": True, **section}
-    config.write_text(yaml.safe_dump({"rainbow": given}), encoding="utf-8")
+    limits = {"users": {"rainbow": {"requests": requests, "burst": max(1, requests)}}}
+    config.write_text(yaml.safe_dump({"rainbow": given, "limits": limits}), encoding="utf-8")
     more = ("--grpc", f"127.0.0.1:{port}", "--config", str(config), *extra)
     with start_server(folder, database=database, auth=auth, extra=more) as server:
         door = Door(f"127.0.0.1:{port}")

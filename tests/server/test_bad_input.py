@@ -66,9 +66,9 @@ BODIES: list[tuple[str, Any, str]] = [
     ("a number of 400 digits", asks(tasks=int("9" * 400)), "malformed"),
     ("a memory that is none", asks(memory="lots"), "malformed"),
     ("negative memory", asks(memory=-1), "malformed"),
-    ("absurd memory", asks(memory="99999Ei"), "malformed"),
-    ("more nodes than tasks", asks(nodes=2, tasks=1), "malformed"),
-    ("a limit below the request", asks(memory="2GiB", limits={"memory": "1GiB"}), "malformed"),
+    ("absurd memory", asks(memory="99999Ei"), "bad-value"),
+    ("more nodes than tasks", asks(nodes=2, tasks=1), "bad-value"),
+    ("a limit below the request", asks(memory="2GiB", limits={"memory": "1GiB"}), "bad-value"),
     ("no time at all", asks(time_limit=0), "malformed"),
     ("a bad time", asks(time_limit="soon"), "malformed"),
     ("an unknown on_lost", spec(on_lost="panic"), "malformed"),
@@ -203,6 +203,17 @@ REQUESTS: list[tuple[str, str, Any, int]] = [
     ("GET", "/v1/agents?cluster=nowhere", None, 404),
     ("GET", "/v1/whoami?verbose=1", None, 400),
     ("POST", "/v1/jobs?dry_run=true", JOB, 400),
+    ("POST", "/v1/jobs/bulk?dry_run=true", {"jobs": [JOB]}, 400),
+    ("GET", "/v1/jobs?state=Running", None, 400),
+    ("GET", "/v1/jobs?" + "&".join(["state=RUNNING"] * 101), None, 400),
+    ("GET", "/v1/jobs/0/wait?timeout_s=nan", None, 400),
+    ("GET", "/v1/jobs/0/wait?timeout_s=1_0", None, 400),
+    ("GET", "/v1/jobs/0/wait?timeout_s=1000001", None, 400),
+    ("GET", "/v1/jobs/0/output?stream=stdin", None, 400),
+    ("GET", "/v1/token-pools/none/holders?after=%C2%B2", None, 400),
+    ("GET", "/v1/cluster-resources/changes?project=own", None, 400),
+    ("GET", "/v1/policy?domain=a%20b", None, 400),
+    ("GET", "/v1/policy?workflow=w", None, 400),
     # methods
     *((method, path, None, 405) for path in ("/v1/jobs", "/v1/users", "/v1/whoami") for method in ("PUT", "TRACE")),
     ("DELETE", "/v1/jobs", None, 405),
@@ -210,6 +221,11 @@ REQUESTS: list[tuple[str, str, Any, int]] = [
     ("GET", "/v1/agents/poll", None, 405),
     ("GET", "/v1/agents/join", None, 405),
     ("POST", "/v1/version", None, 405),
+    *(
+        (method, path, None, 405)
+        for path in ("/healthz", "/readyz", "/metrics", "/v1/openapi.json", "/v1/version", "/v1/events/stream")
+        for method in ("DELETE", "POST", "PUT", "PATCH", "OPTIONS", "TRACE")
+    ),
 ]
 
 
@@ -237,13 +253,18 @@ def test_bad_requests_are_refused_and_nothing_stored(town: Town) -> None:
 
 def test_a_wrong_method_is_told_the_right_ones(town: Town) -> None:
     answer = town.ask("DELETE", "/v1/jobs", token=town.root)
-    assert answer.headers["allow"] == "GET, POST"
+    assert answer.headers["allow"] == "GET, HEAD, POST"
+    assert town.ask("DELETE", "/healthz").headers["allow"] == "GET, HEAD"
+    assert town.ask("PUT", "/v1/agents/poll").headers["allow"] == "POST"
 
 
-def test_head_has_no_body(town: Town) -> None:
-    for path in ("/healthz", "/v1/jobs", "/nothing"):
-        assert town.ask("HEAD", path, token=town.root).body == b""
-    assert town.ask("HEAD", "/healthz").status == 200
+def test_head_is_answered_wherever_get_is(town: Town) -> None:
+    for path in ("/healthz", "/readyz", "/metrics", "/v1/openapi.json", "/v1/jobs", "/v1/clusters/own", "/nothing"):
+        head, got = (town.ask(method, path, token=town.root) for method in ("HEAD", "GET"))
+        assert (head.status, head.body, head.headers["content-type"]) == (got.status, b"", got.headers["content-type"])
+    assert town.ask("HEAD", "/v1/jobs").status == 401
+    stream = town.ask("HEAD", "/v1/events/stream", token=town.root)
+    assert (stream.status, stream.headers["content-type"], stream.body) == (200, "text/event-stream", b"")
 
 
 # --- bodies beyond the bound

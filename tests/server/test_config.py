@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from switchyard.connection import is_loopback
 from switchyard.errors import EXIT_USAGE, Malformed
 from switchyard.server.command import main
 from switchyard.server.config import Config, read_config
-from switchyard.server.settings import Settings, is_loopback, parse_address
+from switchyard.server.settings import Settings, parse_address
 
 WHOLE = """
 clusters:
@@ -42,7 +43,7 @@ resourcemanager:
   resourceMaxQuota: 1000
   redis: {hostPaths: ["redis:6379"], hostKey: k, maxRetries: 1, primaryName: p}
   taskTypes: {spark: {default: 5}}
-rainbow: {registration_secret: chocolate, anonymous_match: true}
+rainbow: {registration_secret: chocolate-cookies, anonymous_match: true}
 match: {engine: walk, allowed: [walk]}
 selection: {name: weighted, options: {a: 1}}
 """

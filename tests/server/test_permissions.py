@@ -135,14 +135,14 @@ CASES = [
         body=send(selector={"project": "foreign", "owner": "nobody-at-all"}),
     ),
     Case("GET /v1/events", "a user", USERS),
-    # A stream has no end; with a bad number it ends before it begins, after it was seen who asks for what.
+    # A stream has no end; with a number that no event has it ends at once, after it was seen who asks for what.
     Case("GET /v1/events/stream", "own", "401 401 401 403 400 400 400 400 400", endless("project=own")),
     Case("GET /v1/events/stream", "foreign", "401 401 401 403 403 403 403 403 400", endless("project=foreign")),
     Case(
         "GET /v1/events/stream",
         "a job of the foreign project",
         "401 401 401 404 404 404 404 404 400",
-        at("/v1/events/stream?after=x&job={}", foreign("job")),
+        at("/v1/events/stream?after=9000000000000000000&job={}", foreign("job")),
     ),
     Case("GET /v1/clusters", "a user", USERS),
     Case("POST /v1/clusters", "new", ROOT_MAKES, body=lambda town, _: {"name": town.name("made")}),
@@ -193,6 +193,17 @@ CASES = [
         "foreign",
         UNSEEN_MAKES,
         lambda *_: "/v1/clusters/foreign/submit-token",
+    ),
+    Case("PUT /v1/clusters/{cluster}/submit-consent", "own", SEES, lambda *_: "/v1/clusters/own/submit-consent"),
+    Case(
+        "PUT /v1/clusters/{cluster}/submit-consent", "foreign", UNSEEN, lambda *_: "/v1/clusters/foreign/submit-consent"
+    ),
+    Case("DELETE /v1/clusters/{cluster}/submit-consent", "own", SEES, lambda *_: "/v1/clusters/own/submit-consent"),
+    Case(
+        "DELETE /v1/clusters/{cluster}/submit-consent",
+        "foreign",
+        UNSEEN,
+        lambda *_: "/v1/clusters/foreign/submit-consent",
     ),
     Case(
         "POST /v1/cluster-groups/{group}/submit-token",

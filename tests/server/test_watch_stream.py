@@ -18,7 +18,7 @@ from switchyard.model.access import On, Role, TokenRequest
 from switchyard.model.lifecycle import Seen
 from switchyard.server import app
 from switchyard.server.http import stream
-from switchyard.service.access import users
+from switchyard.service.access import user_tokens
 from tests.builders import a_request
 from tests.processes import free_port, until
 from tests.service.rig import ADMIN, Rig, running
@@ -45,7 +45,7 @@ def serving(rig: Rig) -> Iterator[Served]:
     port = free_port()
     rig.yard.settings = replace(rig.yard.settings, http=("127.0.0.1", port), is_open=True)
     loop = asyncio.new_event_loop()
-    server = app._Uvicorn(app._uvicorn_config(rig.yard.settings, rig.yard))
+    server = app.http_server(rig.yard.settings, rig.yard)
     server.config.loop = "none"
     rig.yard.attach(loop)
 
@@ -187,13 +187,13 @@ def test_a_follower_sees_only_what_its_token_may_view_and_ends_with_it(served: S
     for project in ("web", "secret"):
         served.rig.project(project)
     served.rig.user("bob", (Role.VIEW, On.PROJECT, "web"))
-    made = users.token_create(served.rig.context, ADMIN, TokenRequest("bob"))
+    made = user_tokens.token_create(served.rig.context, ADMIN, TokenRequest("bob"))
     with Follower(served, "?after=0", f"Authorization: Bearer {made.token}") as follower:
         served.rig.submit(a_request(project="secret"))
         served.rig.submit(a_request(project="web"))
         follower.until("id: 2\nevent")
         assert [event["seq"] for event in follower.events] == [2]
-        users.token_revoke(served.rig.context, ADMIN, made.info.id)
+        user_tokens.token_revoke(served.rig.context, ADMIN, made.info.id)
         served.rig.submit(a_request(project="web"))
         follower.until("0\r\n\r\n")
         assert [event["seq"] for event in follower.events] == [2]

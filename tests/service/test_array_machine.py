@@ -6,10 +6,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from switchyard.errors import Resync
+from switchyard.model import taskset
 from switchyard.model.ids import make_id
 from switchyard.model.idset import IdSet
 from switchyard.model.job import State
@@ -17,19 +19,21 @@ from switchyard.model.lifecycle import FINAL, Answer, Seen
 from switchyard.model.poll import Held, Report
 from switchyard.model.retry import Retry
 from switchyard.model.tasks import read_task
+from switchyard.model.taskset import LATER_MAX
 from switchyard.service.job import jobs, steer
+from switchyard.service.quarantine import damage_of
 from switchyard.service.run.arrays import ArrayJob
 from switchyard.service.upkeep.chores import judge_silent_ranges, route_waiting
 from switchyard.service.upkeep.moving import move_unleased
 from switchyard.service.upkeep.waiting import release_due
-from switchyard.store import ranges
+from switchyard.store import ranges, suspects
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent
 from tests.service.test_machine import run
 from tests.services import Postgres
 from tests.store.prepared import emptied, migrated_file
 
-INDEXES = IdSet.parse("0-7,20,30-31")
+INDEXES = IdSet.parse("0-4,6-12:2,20,30-31")
 LOST_AFTER_S = 60
 TASKS = st.sampled_from(list(INDEXES))
 
@@ -149,7 +153,10 @@ class ArrayMachine(RuleBasedStateMachine):
             assert row == self.end, "what is over has changed"
             return
         array = ArrayJob.of(row)
-        later = [index for _, text in array.later for index in IdSet.parse(text)]
+        with self.rig.context.database.read() as tx:
+            assert not damage_of(suspects.suspect_list(tx, [self.job])[0])
+        assert len(array.later) <= LATER_MAX
+        later = [index for _, tasks in array.later for index in tasks]
         live, done = self.in_ranges()
         waiting = [*array.todo, *later]
         if row.cancel_us is None:
@@ -209,6 +216,12 @@ def test_any_order_of_a_tasks_events_on_sqlite(tmp_path: Path) -> None:
             self.url = f"sqlite:///{tmp_path / 'yard.db'}"
 
     run(OnSqlite, examples=10, steps=30)  # type: ignore[arg-type]
+
+
+def test_any_order_of_a_tasks_events_with_scattered_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets of more than one run are kept as bits from the beginning on."""
+    monkeypatch.setattr(taskset, "RUNS_MAX", 1)
+    test_any_order_of_a_tasks_events_on_sqlite(tmp_path)
 
 
 def test_any_order_of_a_tasks_events_on_postgresql(postgres: Postgres, tmp_path: Path) -> None:

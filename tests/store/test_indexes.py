@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from switchyard.store import clusters, crowds, decisions, events, jobs, leases, moving, pending, queues, schema
+from switchyard.store import clusters, crowds, decisions, events, jobs, leases, moving, pending, queues, schema, usage
 from switchyard.store.database import Database, Tx
 from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put_jobs
 
@@ -43,6 +43,8 @@ HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
     "count of those held back": (pending.count_stopped, "ix_jobs_stopped"),
     "count of those that clusters have": (pending.count_busy, "ix_jobs_busy"),
     "why they wait": (pending.waiting_reasons, "ix_jobs_waiting"),
+    "live jobs of users": (lambda tx: usage.live_jobs(tx, ["a", "b"]), "ix_jobs_live"),
+    "live arrays of users": (lambda tx: usage.live_arrays(tx, ["a", "b"]), "ix_jobs_arrays"),
     "cores by lane": (queues.cores_held, "ix_jobs_busy"),
     "places that are taken": (lambda tx: queues.places_taken(tx, ["q", "default"]), "ix_jobs_busy"),
     "lanes in which somebody waits for a place": (queues.queued_lanes, "ix_jobs_queued"),

@@ -13,6 +13,7 @@ import pwd
 import shutil
 import stat
 import struct
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,6 +30,7 @@ LIST_MAX = 10_000
 Entry = Annotated[str, Meta(min_length=1, max_length=256)]
 LocalName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*\$?(?!\n)$")]
 FIX_FOLDER = "Give the agent a spool folder that nobody else can write to."
+EVERY_OTHER = "*"  # in the map: who has no line of their own
 FIX_MAP = "A line `SWITCHYARD-USER: LOCAL-ACCOUNT` for each user; see docs/how-to/add-a-slurm-cluster.md."
 
 
@@ -76,13 +78,18 @@ class Account:
     home: str
 
     @property
+    def groups(self) -> list[int]:
+        """Every group it is in, its own among them."""
+        return os.getgrouplist(self.name, self.gid)
+
+    @property
     def environment(self) -> dict[str, str]:
         """What a login would set: the agent's own values are not the account's."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
 class Accounts:
-    """The map from Switchyard's users to local accounts."""
+    """The map from Switchyard's users to local accounts. A line `*` stands for every user that has none."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -97,13 +104,19 @@ class Accounts:
                 self._read()
             except Malformed as exc:
                 raise Unavailable(f"Nobody's job is submitted: {exc.detail}", next_step=FIX_MAP) from exc
-        name = self._users.get(user)
+        name = self._users.get(user) or self._users.get(EVERY_OTHER)
         if name is None:
             raise Denied(
                 f"The user {user} has no account on this cluster.",
                 next_step="Ask who runs the cluster to add you to the agent's map of accounts.",
             )
         return find_account(name)
+
+    def shared(self) -> list[str]:
+        """The accounts that stand for several users."""
+        counts = Counter(self._users.values())
+        several = {name for name, count in counts.items() if count > 1}
+        return sorted(several | {name for user, name in self._users.items() if user == EVERY_OTHER})
 
     def _read(self) -> None:
         mark = _mark(self._path)
@@ -115,12 +128,14 @@ def read_map(path: Path) -> dict[str, str]:
     """The users of a file, each with a local account. Others must not be able to write it: it says who becomes whom."""
     try:
         with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            status = os.fstat(file.fileno())
             body = file.read(FILE_BYTES_MAX + 1)
     except OSError as exc:
         raise Malformed(f"Cannot read {path}: {exc.strerror}.", next_step=FIX_MAP) from exc
-    if mode & 0o022:
+    if status.st_mode & 0o022:
         raise Malformed(f"Others may write {path}.", next_step=f"chmod go-w {path}")
+    if status.st_uid not in (0, os.geteuid()):
+        raise Malformed(f"{path} belongs neither to root nor to the agent's account.", next_step=f"chown root {path}")
     if len(body) > FILE_BYTES_MAX:
         raise Malformed(f"{path}: over {FILE_BYTES_MAX} bytes.")
     found: dict[str, str] = convert(load_yaml(body, where=str(path)) or {}, dict[Entry, LocalName], where=str(path))
@@ -183,6 +198,11 @@ def _give(folder: Path, account: Account) -> None:
         os.fchmod(number, 0o700)
     finally:
         os.close(number)
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For `open`: a new file is the agent's alone. Jobs pass through its folder, and could lock what they can read."""
+    return os.open(path, flags, 0o600)
 
 
 def open_theirs(path: Path, *, is_linked_ok: bool = False) -> BinaryIO:

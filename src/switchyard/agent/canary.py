@@ -81,6 +81,7 @@ def _lease(owner: str) -> Lease:
         fence=1,
         name="yard-doctor",
         owner=owner,
+        is_owner_admin=True,  # who runs the doctor runs the agent
         project="default",
         domain="development",
         spec=spec,

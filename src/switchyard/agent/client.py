@@ -205,7 +205,7 @@ def _by_status(status: int) -> type[YardError]:
 
 
 def _seconds(text: str | None) -> float | None:
-    if text is None or not text.strip().isdigit():
+    if text is None or not (text.isascii() and text.strip().isdigit()):
         return None
     return min(float(text), RETRY_AFTER_S_MAX)
 

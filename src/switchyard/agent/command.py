@@ -29,6 +29,8 @@ from switchyard.agent.log import line, set_up
 from switchyard.agent.loop import FREE_BYTES_MIN, Limits, Loop
 from switchyard.agent.site import read_site
 from switchyard.agent.site_state import SiteState
+from switchyard.agent.umask import keep_private
+from switchyard.connection import ALLOW_PLAIN, is_allowed, refuse_plain_http
 from switchyard.errors import (
     EXIT_OK,
     BadRequest,
@@ -38,6 +40,7 @@ from switchyard.errors import (
     Unauthenticated,
     YardError,
 )
+from switchyard.hidden_words import hide
 from switchyard.model.graph import Graph
 from switchyard.model.names import NAME_HINT, is_name
 from switchyard.model.poll import Join
@@ -61,7 +64,8 @@ examples:
   yard agent discover                      what this machine would register, in the form --graph reads
   yard agent doctor --cluster alpha        what is wrong, and what to do about it
 
-environment: YARD_URL (default of --server), YARD_JOIN_TOKEN (default of --token)
+environment: YARD_URL (default of --server), YARD_JOIN_TOKEN (default of --token, and not seen by `ps`),
+             YARD_INSECURE_HTTP=1 (as --insecure-http)
 exit codes:  0 ended by a signal, 1 unreachable or broken, 2 wrong use, 4 refused,
              6 removed, the name is taken, or another process has this agent's place
 """
@@ -75,7 +79,9 @@ def main(argv: list[str]) -> int:
             return looking.discover_command(argv[1:])
         if argv[:1] == ["doctor"]:
             return looking.doctor_command(argv[1:])
-        return run(parser().parse_args(argv))
+        given = parser().parse_args(argv)
+        keep_private()
+        return run(given)
     except YardError as exc:
         print(f"error: {exc.detail}", file=sys.stderr)
         if exc.next_step:
@@ -107,8 +113,16 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--state", type=Path, metavar="FILE", help="names and values to say of the cluster (YAML), read as it changes"
     )
+    made.add_argument(
+        "--allow-root",
+        action="store_true",
+        help="as root without an account map: start everybody's jobs, as root (else platform administrators' alone)",
+    )
     made.add_argument("--name", help="the agent's name (default: CLUSTER-HOSTNAME)")
     made.add_argument("--ca-file", metavar="FILE", help="certificates to trust instead of the system's")
+    made.add_argument(
+        "--insecure-http", action="store_true", help="allow http:// to another machine, which shows the credential"
+    )
     made.add_argument(
         "--chooser", default="priority", metavar="NAME|COMMAND", help="who orders and returns what was leased"
     )
@@ -128,8 +142,12 @@ def parser() -> argparse.ArgumentParser:
 
 def run(given: argparse.Namespace) -> int:
     set_up(verbose=given.verbose)
+    if given.token and not hide(given.token):
+        log.warning(line("join-token-seen", advice="every user sees --token in ps; use YARD_JOIN_TOKEN"))
     _check(given)
     servers = [read_server(url) for url in given.server or [os.environ.get("YARD_URL") or looking.URL_DEFAULT]]
+    for server in servers:
+        refuse_plain_http(server.url, is_plain_allowed=given.insecure_http or is_allowed(os.environ.get(ALLOW_PLAIN)))
     _check_tls(servers, given.ca_file)
     make_backend = load(given.backend)
     chooser = load_chooser(given.chooser)
@@ -151,6 +169,7 @@ def run(given: argparse.Namespace) -> int:
                 graph=discover(directory) if is_found_here else described,
                 look=partial(discover, directory) if is_found_here else None,
                 site=site,
+                is_root_allowed=given.allow_root,
                 environment=environment,
             )
             with closing(make_backend(setting)) as backend:

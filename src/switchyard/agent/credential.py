@@ -18,6 +18,7 @@ from typing import IO
 import msgspec
 from msgspec import Struct
 
+from switchyard.agent.accounts import private_opener
 from switchyard.agent.log import line
 from switchyard.errors import Conflict, Malformed, Unavailable
 
@@ -137,7 +138,9 @@ def claim_folder(directory: Path) -> IO[str]:
     """Make the folder, and hold it for as long as the returned file is open."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = (directory / LOCK).open("a+")
+        # `open`, since a Path's has no opener. A lock file of an older version may be open to all.
+        file = open(directory / LOCK, "a+", opener=private_opener)  # noqa: SIM115
+        os.fchmod(file.fileno(), 0o600)
     except OSError as exc:
         raise Unavailable(
             f"The data folder {directory} cannot be used: {exc}.", next_step="Choose another one with --data."

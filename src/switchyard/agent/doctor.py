@@ -6,6 +6,7 @@ system is given one small job; nothing else is changed.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import socket
 import sqlite3
@@ -28,8 +29,10 @@ from switchyard.agent.client import Connection, Server, read_server
 from switchyard.agent.credential import Credential, Keys
 from switchyard.agent.discover import discover
 from switchyard.agent.environment import PASSED_ON
+from switchyard.agent.job_accounts import JobAccounts
 from switchyard.agent.loop import FREE_BYTES_MIN
-from switchyard.agent.site import Site
+from switchyard.agent.site import Site, is_ssh
+from switchyard.connection import refuse_plain_http
 from switchyard.errors import YardError
 from switchyard.model.api import Version
 from switchyard.model.cluster import Agent
@@ -63,6 +66,7 @@ class Patient:
     site: Site = field(default_factory=Site)
     user: str | None = None  # whose small job it is
     wait_s: float = 60.0  # for its end
+    is_plain_allowed: bool = False  # http:// to another machine
 
 
 def examine_all(patient: Patient) -> list[Finding]:
@@ -76,8 +80,12 @@ def examine_all(patient: Patient) -> list[Finding]:
             found.append(Finding("url", False, exc.detail, exc.next_step))
             continue
         way = list(_way(server, patient))
+        try:
+            refuse_plain_http(url, is_plain_allowed=patient.is_plain_allowed)
+        except YardError as exc:
+            way.append(Finding("tls", False, exc.detail, exc.next_step))
         found += way
-        if all(step.is_ok for step in way):
+        if all(step.is_ok for step in way):  # else no credential goes there
             reached.append(server)
     found.append(_proxy(patient, is_reached=bool(reached)))
     kept, finding = _kept(patient.directory)
@@ -247,6 +255,8 @@ def _backend(patient: Patient, kind: str | None) -> Iterator[Finding]:
             with closing(make(setting)) as backend:
                 backend.refresh()
                 yield _answers(kind, backend)
+                if kind != "fake":  # which starts no programs
+                    yield _accounts(patient.site)
                 if backend.has_queue:
                     yield _canary(patient, backend)
         except (YardError, OSError) as exc:
@@ -258,6 +268,14 @@ def _answers(kind: str, backend: Backend) -> Finding:
     graph, state = backend.describe(), backend.state()
     found = f"nodes {graph.nodes}, cores {graph.cores}, GPUs {graph.gpus}"
     return Finding("backend", True, f"{kind} answers: {found}; {state.running} running, {state.queued} queued")
+
+
+def _accounts(site: Site) -> Finding:
+    """Whether users' jobs are kept apart. Jobs that share an account are no fault, but somebody should know."""
+    sharing = JobAccounts(site, is_root_allowed=False, is_elsewhere=is_ssh(shlex.split(site.slurm.prefix))).sharing()
+    if sharing is None:
+        return Finding("accounts", True, "each user's jobs run under an account of their own")
+    return Finding("accounts", None, sharing.detail, sharing.advice)
 
 
 def _canary(patient: Patient, backend: Backend) -> Finding:

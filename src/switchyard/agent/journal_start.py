@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from switchyard.agent.accounts import private_opener
+
 FILE = "starts"
 
 
@@ -21,7 +23,7 @@ def load(folder: Path) -> int:
 
 def save(folder: Path, start: int) -> None:
     new = folder / f"{FILE}.new"
-    with new.open("w", encoding="utf-8") as file:
+    with open(new, "w", encoding="utf-8", opener=private_opener) as file:
         file.write(f"{start}\n")
         file.flush()
         os.fsync(file.fileno())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from switchyard.agent import credential as credentials
 from switchyard.agent.backends.registry import kinds
 from switchyard.agent.discover import describe, describe_system, read_graph
 from switchyard.agent.site import read_site
+from switchyard.connection import ALLOW_PLAIN, is_allowed
 from switchyard.errors import EXIT_ERROR, EXIT_OK, Unavailable, YardError
 from switchyard.model.quantity import parse_duration_s
 
@@ -113,6 +115,7 @@ def doctor_command(argv: list[str]) -> int:
         made.error(f"--wait: {exc}")
     from switchyard.agent import doctor
 
+    logging.getLogger("switchyard").addHandler(logging.NullHandler())  # what a backend logs, the findings say
     directory = given.data or (folder_of(given.cluster) if given.cluster else None)
     patient = doctor.Patient(
         urls=given.server or _known_servers(directory),
@@ -120,6 +123,7 @@ def doctor_command(argv: list[str]) -> int:
         backend=given.backend,
         ca_file=given.ca_file,
         environment=dict(os.environ),
+        is_plain_allowed=is_allowed(os.environ.get(ALLOW_PLAIN)),
         site=read_site(given.config),
         user=given.user,
         wait_s=wait_s,

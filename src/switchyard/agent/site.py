@@ -13,11 +13,13 @@ from switchyard.agent.accounts import Allow, Way
 from switchyard.errors import Malformed
 from switchyard.model.decode import convert, load_yaml
 from switchyard.model.names import Name
+from switchyard.model.native import NAME
 
 FILE_BYTES_MAX = 1024 * 1024
 Rate = Annotated[float, Meta(ge=0, le=1e9)]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 Patience = Annotated[float, Meta(gt=0, le=30 * 86_400)]
+SlurmAccount = Annotated[str, Meta(max_length=NAME.chars_max, pattern=rf"^({NAME.pattern})?(?!\n)$")]
 Words = Annotated[str, Meta(max_length=4096)]
 FolderName = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^/[^\u0000-\u001f]*(?!\n)$")]
 
@@ -45,7 +47,7 @@ class SlurmSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     # A job that began and that the controller does not know any more is lost when the accounts have provably caught up
     # and do not know its end; or, if nothing proves that, after this time.
     accounts_lost_after_s: Patience = 3600.0
-    account: Annotated[str, Meta(max_length=128)] = ""  # for jobs that name none
+    account: SlurmAccount = ""  # for jobs that name none
 
     def __post_init__(self) -> None:
         try:
@@ -79,7 +81,7 @@ class Rates(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class AccountsSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """As whom jobs run: `map` is a file with a line `user: local-account` for each user."""
+    """As whom jobs run: `map` is a file with a line `user: local-account` for each user; `*` stands for every other."""
 
     map: FolderName
     way: Way = Way.UID

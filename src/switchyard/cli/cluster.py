@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from switchyard.cli import cluster_drain, cluster_fit, cluster_graph, cluster_state
+from switchyard.cli import cluster_agree, cluster_drain, cluster_fit, cluster_graph, cluster_state
 from switchyard.cli.connect import connect
 from switchyard.cli.output import confirm, emit, emit_list, note, paint
 from switchyard.cli.parser import Parser, Verb, add_force, duration_s, no_arguments, pair, run_noun
@@ -81,7 +81,7 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
         ("trouble", load.trouble if load else ""),
         ("id", cluster.id),
         ("backend", cluster.backend),
-        ("open to", "those with a grant" if cluster.is_private else "everyone"),
+        ("open to", _open_to(cluster)),
         ("groups", " ".join(cluster.groups)),
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(cluster.labels.items()))),
         ("jobs", f"{load.running} running, {load.queued} queued" if load else ""),
@@ -101,6 +101,12 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
 
         print()
         print_agents(agents)
+
+
+def _open_to(cluster: Cluster) -> str:
+    if cluster.is_by_token:
+        return f"those with its submit token (`yard cluster edit {cluster.name} --public` shares it)"
+    return "those with a grant" if cluster.is_private else "everyone"
 
 
 def _amount(kind: str, size: int) -> str:
@@ -325,6 +331,7 @@ VERBS = (
         _token_arguments,
         examples="  yard cluster token alpha --save\n  yard cluster token gpu --group --account alice",
     ),
+    *cluster_agree.VERBS,
     *cluster_graph.VERBS,
     *cluster_fit.VERBS,
     *cluster_state.VERBS,

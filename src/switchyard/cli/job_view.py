@@ -135,7 +135,7 @@ def print_job(job: Job, now: int) -> None:
         ("queue tags", " ".join(job.tags)),
         ("priority", str(job.priority) if job.priority else ""),
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(job.labels.items()))),
-        *(_spec_fields(spec) if spec else []),
+        *(_spec_fields(spec, is_env_hidden=job.is_env_hidden) if spec else []),
         ("attempt", f"{job.attempt} (fence {job.fence})" if job.attempt else ""),
         ("retries", str(job.tries) if job.tries else ""),
         ("retry of", job.retry_of or ""),
@@ -155,11 +155,12 @@ def print_job(job: Job, now: int) -> None:
     print_fields(fields)
 
 
-def _spec_fields(spec: JobSpec) -> list[tuple[str, str]]:
+def _spec_fields(spec: JobSpec, *, is_env_hidden: bool) -> list[tuple[str, str]]:
+    env = " ".join(f"{key}={shlex.quote(value)}" for key, value in spec.env.items())
     on_lost = spec.on_lost.value if spec.on_lost.value != "wait" or spec.lost_after else ""
     return [
         ("command", shlex.join(spec.command)),
-        ("env", " ".join(f"{key}={shlex.quote(value)}" for key, value in spec.env.items())),
+        ("env", "hidden: shown to its owner and to operators of its project" if is_env_hidden else env),
         ("cwd", spec.cwd or ""),
         ("image", spec.image or ""),
         ("asks for", resources_text(spec.resources)),

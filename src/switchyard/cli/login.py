@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 from switchyard.cli.connect import RETRY_S
 from switchyard.cli.output import note
 from switchyard.cli.parser import Parser, add_shared
+from switchyard.connection import refuse_plain_http
 from switchyard.errors import BadRequest
 from switchyard.sdk.client import Client
 from switchyard.sdk.config import clean_token, config_path, load, resolve, save
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 EXAMPLES = """\
   yard login --server https://yard.example.org
   yard login --token-stdin < token.txt"""
@@ -30,7 +29,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--ca-file", metavar="FILE", help="trust the certificates in this file (kept, too)")
     add_shared(parser, outputs=())
     args = parser.parse_args(argv)
-    url = resolve(args.server).url
+    account = resolve(args.server)
+    url = account.url
+    refuse_plain_http(url, is_plain_allowed=account.is_plain_allowed)  # before anybody types a token
     token = clean_token(sys.stdin.readline() if args.token_stdin else _ask(url))
     if not token:
         raise BadRequest(
@@ -42,9 +43,6 @@ def main(argv: list[str]) -> int:
     stored = load(config_path()).with_token(url, token)
     save(config_path(), replace(stored, ca_file=ca_file or stored.ca_file))
     print(f"Signed in to {url} as {me.name}. The token is kept in {config_path()}.")
-    parts = urlsplit(url)
-    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        note("Beware: http:// sends the token readable over the network; use https://.")
     if os.environ.get("YARD_TOKEN"):
         note("Beware: YARD_TOKEN is set and wins over what was stored now.")
     return 0

@@ -38,7 +38,7 @@ MEANINGS: dict[str, Meaning] = {
         "A body, file or argument is not well-formed: a wrong type, an unknown field, a value out of its bounds.",
         (
             "a misspelt field: the message names the closest one",
-            "an array range that goes backwards, or names an index twice",
+            "a body that is missing where one has to be: send at least `{}`",
             "YAML that reads a text as a number: put quotes around it",
             "JSON with the same key twice",
         ),
@@ -46,6 +46,20 @@ MEANINGS: dict[str, Meaning] = {
             "Go to the place that the message names: field, line or column.",
             "`yard submit --help` shows every field of a job file; `/v1/openapi.json` has all types.",
         ),
+    ),
+    "bad-value": Meaning(
+        "Every field has the right form, but a value is out of range, or two of them contradict each other.",
+        (
+            "more nodes than tasks, or a limit below the request",
+            "an array range that goes backwards, or names an index twice",
+            "an amount or a time that is absurdly large",
+        ),
+        ("The message names the values that do not go together: change one of them.",),
+    ),
+    "wrong-media": Meaning(
+        "The body is declared as something other than JSON, by its Content-Type. Nothing was stored.",
+        ("`curl -d` without a header: it declares a form",),
+        ("Send the header `Content-Type: application/json`.",),
     ),
     "unknown-name": Meaning(
         "The request names a project, domain, cluster or job that does not exist, or that you may not see.",
@@ -57,8 +71,20 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "too-large": Meaning(
         "A body or an answer is over its bound. Nothing was stored.",
-        ("a job of over 8 MiB, a bulk request of over 64 MiB", "data passed as arguments or environment of a job"),
+        (
+            "a job of over 8 MiB or 65,536 values, a bulk request of over 64 MiB",
+            "a pool, label, queue or attribute of over 1 MiB, any other request of over 256 KiB",
+            "data passed as arguments or environment of a job",
+        ),
         ("Send less in one request: `yard submit --bulk FILE --batch 200`.", "Put data into files that the job reads."),
+    ),
+    "too-slow": Meaning(
+        "The server gave up waiting for the rest of a request, and closed the connection. Nothing was stored.",
+        ("a network or a proxy that stalls", "a program that opens a request and does not finish it"),
+        (
+            "Send the request again in one go.",
+            "On a very slow line, the operator can raise `head_s` and `body_s` (`connections` in the server's file).",
+        ),
     ),
     "unauthenticated": Meaning(
         "The server does not know who you are: the token is missing, unknown, expired or revoked.",
@@ -132,6 +158,18 @@ MEANINGS: dict[str, Meaning] = {
             "a cluster or user that is still in use",
         ),
         ("Look at what is there (`yard show`, `yard explain`), then decide.",),
+    ),
+    "unreadable": Meaning(
+        "What is stored about this job is damaged, or was written by a version that this server does not know.",
+        (
+            "a disk that lost or changed bytes",
+            "a row that somebody changed by hand",
+            "an older server on a newer database",
+        ),
+        (
+            "`yard show` names the column. `yard cancel` ends the job.",
+            "An operator repairs the row, then `yard release` lets the job go on: docs/how-to/repair-a-row.md.",
+        ),
     ),
     "name-taken": Meaning(
         "Something of this name exists already. Nothing was changed.",
@@ -209,6 +247,31 @@ MEANINGS: dict[str, Meaning] = {
         (
             "The command line and the SDK wait and try again by themselves.",
             "Send many jobs in one request (`yard submit --bulk`), or as an array.",
+        ),
+    ),
+    "throttled": Meaning(
+        "You have as much open on this server, or ask as often, as one user may. The message names the limit.",
+        (
+            "a script that asks for each job in a loop, or follows each in a process of its own",
+            "followers that nobody reads any more",
+        ),
+        (
+            "The command line and the SDK wait and try again by themselves.",
+            "Send many jobs in one request (`yard submit --bulk`); follow all jobs in one stream (`yard watch`).",
+            "An administrator can raise the limit for you: `limits.users` in the server's config file.",
+        ),
+    ),
+    "limit-reached": Meaning(
+        "You have as many live jobs or tasks, or stored bytes, as one user may. The message names the limit.",
+        (
+            "a script that submits faster than clusters run",
+            "jobs that wait for something that never comes",
+            "jobs that print very much",
+        ),
+        (
+            "`yard ls` lists your live jobs; `yard cancel` ends those you do not need.",
+            "Stored bytes go with old jobs and their output (`retention` in the server's config file).",
+            "An administrator can raise the limit for you: `limits.users` in the server's config file.",
         ),
     ),
     "rebuilding": Meaning(

@@ -49,7 +49,8 @@ def _create(args: Namespace) -> int:
     if args.output:
         emit(made, args.output, name=lambda each: each.token)
         return 0
-    holds = f"for {span(args.expires * 1_000_000)}" if args.expires else "until revoked"
+    ends_us = made.info.expires_us
+    holds = f"for {span(ends_us - made.info.created_us)}" if ends_us is not None else "until revoked"
     print(f"A token for {made.info.user}, shown once; it holds {holds}. Sign in with `yard login`, or set YARD_TOKEN:")
     print(made.token)  # the last word on stdout: scripts take it from there
     return 0
@@ -58,19 +59,24 @@ def _create(args: Namespace) -> int:
 def _revoke(args: Namespace) -> int:
     with connect(args) as yard:
         for token in args.id:
-            yard.revoke_token(token)
-            print(f"Token {token} is revoked.")
+            yard.revoke_token(token, only=args.only)
+            print(f"Token {token} is revoked{'' if args.only else ', with those that were made with it'}.")
     return 0
 
 
 def _create_arguments(parser: Parser) -> None:
     parser.add_argument("--user", metavar="NAME", help="for this user (default: yourself)")
     parser.add_argument("--note", default="", metavar="TEXT", help="what it is for")
-    parser.add_argument("--expires", type=duration_s, metavar="T", help="holds this long, as in 30d (default: no end)")
+    parser.add_argument(
+        "--expires", type=duration_s, metavar="T", help="holds this long, as in 30d; no longer than yours"
+    )
 
 
 def _revoke_arguments(parser: Parser) -> None:
     parser.add_argument("id", nargs="+", metavar="ID", help="the token's id, as `yard token ls` shows it")
+    parser.add_argument(
+        "--only", action="store_true", help="tokens that were made with it live on; for platform administrators"
+    )
 
 
 VERBS = (
@@ -84,7 +90,7 @@ VERBS = (
     ),
     Verb(
         "revoke",
-        "End tokens at once",
+        "End tokens at once, with the tokens that were made with them",
         _revoke,
         _revoke_arguments,
         examples="  yard token revoke 01JCQ0V7K3E8R5T9W1X2Y4Z6AB",

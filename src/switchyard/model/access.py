@@ -85,7 +85,10 @@ class UserChange(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Token(Struct, frozen=True, omit_defaults=True):
-    """A token as it is listed. The secret is shown once, at its making."""
+    """A token as it is listed. The secret is shown once, at its making.
+
+    `parent`: the token that it was made with. It ends no later, and is revoked together with it.
+    """
 
     id: str
     user: str
@@ -94,10 +97,11 @@ class Token(Struct, frozen=True, omit_defaults=True):
     expires_us: int | None = None
     last_used_us: int | None = None
     is_revoked: bool = False
+    parent: str | None = None
 
 
 class TokenRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """No user: for yourself. `expires_s`: seconds from now; none: it does not expire."""
+    """No user: for yourself. `expires_s`: seconds from now; none: as long as the token that it is made with."""
 
     user: Name | None = None
     note: Title = ""

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from msgspec import Meta, Raw, Struct
 
-from switchyard.model.idset import IdSet
+from switchyard.model.ids import JobIdText
+from switchyard.model.idset import IDSET_PATTERN, TEXT_CHARS_MAX, IdSet
 from switchyard.model.job import Priority, State
 from switchyard.model.names import TEXT_PATTERN, LabelKey, LabelValue, Name
 from switchyard.model.quantity import DURATION_S_MAX
@@ -23,7 +24,7 @@ class Page(Struct, Generic[Item], frozen=True):
 
 
 class Problem(Struct, frozen=True, omit_defaults=True):
-    """RFC 9457: what happened (detail), a stable code, and what to do next."""
+    """RFC 9457: what happened (detail), a stable code, and what to do next. `limit`: the name of the limit reached."""
 
     type: str
     title: str
@@ -31,6 +32,7 @@ class Problem(Struct, frozen=True, omit_defaults=True):
     code: str
     detail: str
     next_step: str = ""
+    limit: str = ""
 
 
 class Event(Struct, frozen=True, omit_defaults=True):
@@ -137,11 +139,14 @@ class Version(Struct, frozen=True):
     now_us: int
 
 
+Indexes = Annotated[str, Meta(max_length=TEXT_CHARS_MAX, extra_json_schema={"pattern": IDSET_PATTERN})]
+
+
 class CancelRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`tasks`: of an array only these, e.g. `3,5-7`."""
 
     reason: Annotated[str, Meta(max_length=1024)] = ""
-    tasks: Annotated[str, Meta(max_length=65_536)] | None = None
+    tasks: Indexes | None = None
 
     def __post_init__(self) -> None:
         if self.tasks is not None:
@@ -159,7 +164,7 @@ class RetryRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """A job that is over, once more as a new job. `tasks`: of an array these; none: those that did not succeed."""
 
     elsewhere: bool = False
-    tasks: Annotated[str, Meta(max_length=65_536)] | None = None
+    tasks: Indexes | None = None
 
     def __post_init__(self) -> None:
         if self.tasks is not None:
@@ -219,7 +224,7 @@ class CancelMany(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     reason: Annotated[str, Meta(max_length=1024)] = ""
     dry_run: bool = False
     limit: Annotated[int, Meta(ge=1, le=SELECT_JOBS_MAX)] = SELECT_JOBS_MAX
-    cursor: Annotated[str, Meta(max_length=26)] | None = None
+    cursor: JobIdText | None = None
 
 
 class CancelledMany(Struct, frozen=True, omit_defaults=True):

@@ -58,6 +58,7 @@ class Cluster(Struct, frozen=True, kw_only=True, omit_defaults=True):
     health: Health
     reason: str = ""
     is_private: bool = False
+    is_by_token: bool = False  # everyone sees it; who submits to it shows its submit token, or holds a grant
     groups: list[str] = []
     labels: dict[str, str] = {}
     backend: str = ""
@@ -142,6 +143,14 @@ class SubmitToken(Struct, frozen=True):
 
     cluster: str  # or the group
     token: str
+
+
+class SubmitConsent(Struct, frozen=True):
+    """Whether a user agrees that a cluster's administrators make submit tokens in their name."""
+
+    cluster: str
+    account: str
+    is_given: bool
 
 
 class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,12 +6,13 @@ A field that is not given leaves the word to the next level; a map or list that 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
 
 from switchyard.model.names import LABEL_KEY_PATTERN, TEXT_PATTERN, LabelKey, LabelValue
-from switchyard.model.quantity import parse_duration_s
+from switchyard.model.quantity import DURATION_S_MAX, DurationText, parse_duration_s
+from switchyard.model.schema import not_both
 
 PARALLEL_MAX = 10_000_000
 MAP_MAX = 256
@@ -21,7 +22,7 @@ LongText = Annotated[str, Meta(max_length=4096, pattern=TEXT_PATTERN)]
 EnvValue = Annotated[str, Meta(max_length=131_072, pattern=r"^[^\u0000]*$")]
 EnvName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\u0000=\n]+(?!\n)$")]
 AnnotationKey = Annotated[str, Meta(pattern=LABEL_KEY_PATTERN, min_length=1, max_length=317)]  # prefix/name
-Duration = Annotated[int, Meta(ge=1, le=10 * 366 * 86_400)] | Annotated[str, Meta(max_length=40)]
+Duration = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | DurationText
 
 
 class RunAs(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -71,6 +72,7 @@ class Tier(StrEnum):
 class QualityOfService(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A tier, or a budget of its own: how long a job may wait before it is reported late."""
 
+    SCHEMA: ClassVar[dict[str, Any]] = not_both("tier", "queueing_budget")
     tier: Tier | None = None
     queueing_budget: Duration | None = None
 

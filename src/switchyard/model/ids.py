@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import Annotated, NewType
+
+from msgspec import Meta
 
 JobId = NewType("JobId", str)
 ClusterId = NewType("ClusterId", str)
@@ -12,6 +14,8 @@ UserId = NewType("UserId", str)
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26
 RANDOM_BITS = 80
+ID_PATTERN = rf"^[{ALPHABET}]{{{LENGTH}}}(?!\n)$"
+JobIdText = Annotated[str, Meta(pattern=ID_PATTERN, min_length=LENGTH, max_length=LENGTH)]
 _PAIRS = [a + b for a in ALPHABET for b in ALPHABET]
 
 

@@ -1,113 +1,213 @@
-"""Sets of array indexes as ranges: `0-999`, `1,3,7-9`, `0-100:10`. Immutable; cutting and joining cost the ranges."""
+"""Sets of array indexes as runs with a step: `0-999`, `1,3,7-9`, `0-100:10`. Immutable.
+
+A set is never expanded into its indexes: reading, cutting and joining cost the number of runs. What cannot be written
+in TEXT_CHARS_MAX characters is refused when it is read, so that `parse` always accepts what `str` writes.
+"""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+from switchyard.errors import ImpossibleValue
+from switchyard.model.runs import Run, arrange, meet, pack, plain, size
 
 TASKS_MAX = 1_000_000  # of one array: two bytes of state each
 INDEX_MAX = 2**31 - 1
 TEXT_CHARS_MAX = 65_536
-_PART = re.compile(r"(\d{1,10})(?:-(\d{1,10})(?::(\d{1,10}))?)?\Z", re.ASCII)
+CACHED_CHARS_MAX = 1000  # longer texts are rare: of those only the last few are remembered
+PART = r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?"
+_PART = re.compile(PART + r"\Z")
+_COUNT = re.compile(r"[0-9]{1,7}\Z")
+BLANKS = " \t\r\n"  # may stand around a part
+# What a schema says of the texts: made of the part that reads them.
+_SPACED = rf"[ \t\r\n]*{PART}[ \t\r\n]*"
+IDSET_PATTERN = f"^{_SPACED}(,{_SPACED})*$"
+ARRAY_PATTERN = rf"^{_SPACED}(,{_SPACED})*(%[ \t\r\n]*[0-9]{{1,7}}[ \t\r\n]*)?$"
 
 
 @dataclass(frozen=True, slots=True)
 class IdSet:
-    """Sorted, disjoint, never touching ranges, both ends included."""
+    """Runs (first, last, step) in order: each begins behind the last index of the one before."""
 
-    ranges: tuple[tuple[int, int], ...] = ()
+    runs: tuple[Run, ...] = ()
 
     @staticmethod
     def parse(text: str) -> IdSet:
         """Read `0-9,20,30-40:2`. Refuses what is empty, backwards, twice or too large."""
         if len(text) > TEXT_CHARS_MAX:
-            raise ValueError(f"an index set of over {TEXT_CHARS_MAX} characters")
-        found: list[tuple[int, int]] = []
-        count = 0
-        for part in text.split(","):
-            lo, hi, step = _numbers(part)
-            count += (hi - lo) // step + 1
-            if count > TASKS_MAX:
-                raise ValueError(f"an array has at most {TASKS_MAX:,} tasks")
-            found += [(lo, hi)] if step == 1 else [(index, index) for index in range(lo, hi + 1, step)]
-        joined = IdSet(_join(found))
-        if len(joined) != count:
-            raise ValueError(f"{text[:80]!r} names an index twice")
-        return joined
+            raise ImpossibleValue(f"an index set of over {TEXT_CHARS_MAX} characters")
+        return _short(text) if len(text) <= CACHED_CHARS_MAX else _long(text)
+
+    @staticmethod
+    def stored(text: str) -> IdSet:
+        """Read what `str` wrote, of whatever length; empty: no index."""
+        if not text:
+            return IdSet()
+        if "," not in text:
+            return IdSet(tuple(plain(*_numbers(text))))
+        return IdSet(arrange([_numbers(part) for part in text.split(",")]))
 
     @staticmethod
     def of(indexes: Iterable[int]) -> IdSet:
-        return IdSet(_join([(index, index) for index in indexes]))
+        return IdSet(pack((index, index, 1) for index in sorted(set(indexes))))
 
     def __len__(self) -> int:
-        return sum(hi - lo + 1 for lo, hi in self.ranges)
+        return sum(map(size, self.runs))
 
     def __bool__(self) -> bool:
-        return bool(self.ranges)
+        return bool(self.runs)
 
     def __iter__(self) -> Iterator[int]:
-        for lo, hi in self.ranges:
-            yield from range(lo, hi + 1)
+        for first, last, step in self.runs:
+            yield from range(first, last + 1, step)
 
     def __contains__(self, index: int) -> bool:
-        return any(lo <= index <= hi for lo, hi in self.ranges)
+        place = bisect_right(self.runs, (index, INDEX_MAX + 1, 0)) - 1
+        if place < 0:
+            return False
+        first, last, step = self.runs[place]
+        return index <= last and (index - first) % step == 0
 
     def __str__(self) -> str:
-        return ",".join(str(lo) if lo == hi else f"{lo}-{hi}" for lo, hi in self.ranges)
+        return ",".join(map(_text, self.runs))
 
-    def first(self, most: int) -> tuple[int, int] | None:
-        """The first run of neighbours, at most that many."""
-        if not self.ranges or most < 1:
-            return None
-        lo, hi = self.ranges[0]
-        return lo, min(hi, lo + most - 1)
+    def after(self, index: int) -> Iterator[int]:
+        """The indexes behind this one, in order; those before it cost nothing."""
+        place = max(0, bisect_right(self.runs, (index, INDEX_MAX + 1, 0)) - 1)
+        for first, last, step in self.runs[place:]:
+            skipped = max(0, (index - first) // step + 1)
+            yield from range(first + skipped * step, last + 1, step)
 
-    def without(self, lo: int, hi: int) -> IdSet:
-        left: list[tuple[int, int]] = []
-        for low, high in self.ranges:
-            if high < lo or low > hi:
-                left.append((low, high))
-                continue
-            if low < lo:
-                left.append((low, lo - 1))
-            if high > hi:
-                left.append((hi + 1, high))
-        return IdSet(tuple(left))
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """First and last index of each run of neighbours."""
+        for first, last, step in self.runs:
+            if step == 1:
+                yield first, last
+            else:
+                yield from ((index, index) for index in range(first, last + 1, step))
+
+    def span_count(self) -> int:
+        return sum(1 if run[2] == 1 else size(run) for run in self.runs)
+
+    def take(self, most: int) -> tuple[IdSet, IdSet]:
+        """The first so many indexes, and the rest."""
+        taken: list[Run] = []
+        for place, (first, last, step) in enumerate(self.runs):
+            count = (last - first) // step + 1
+            if count > most:
+                cut = first + most * step
+                taken += plain(first, cut - step, step) if most else []
+                return IdSet(tuple(taken)), IdSet((*plain(cut, last, step), *self.runs[place + 1 :]))
+            taken.append((first, last, step))
+            most -= count
+        return self, IdSet()
 
     def union(self, other: IdSet) -> IdSet:
-        return IdSet(_join([*self.ranges, *other.ranges]))
+        return IdSet(arrange([*self.runs, *other.runs]))
+
+    def common(self, other: IdSet) -> list[Run]:
+        """The runs that both sets have, in order. Their number is at most that of the runs of both sets."""
+        return list(meet(self.runs, other.runs))
+
+    def is_within(self, other: IdSet) -> bool:
+        return sum(map(size, meet(self.runs, other.runs))) == len(self)
+
+
+class Positions:
+    """The indexes of an array by their position in it."""
+
+    def __init__(self, indexes: IdSet) -> None:
+        self._runs = indexes.runs
+        self._offsets = [0, *accumulate(map(size, self._runs))]
+        self.total = self._offsets[-1]
+
+    def of(self, index: int) -> int | None:
+        place = bisect_right(self._runs, (index, INDEX_MAX + 1, 0)) - 1
+        if place >= 0:
+            first, last, step = self._runs[place]
+            if index <= last and (index - first) % step == 0:
+                return self._offsets[place] + (index - first) // step
+        return None
+
+    def runs(self, first: int, last: int) -> Iterator[Run]:
+        """The indexes from one position to another, both included."""
+        place = bisect_right(self._offsets, first) - 1
+        while first <= last:
+            begins, _, step = self._runs[place]
+            end = min(last, self._offsets[place + 1] - 1)
+            offset = self._offsets[place]
+            yield begins + (first - offset) * step, begins + (end - offset) * step, step
+            first, place = end + 1, place + 1
+
+    def strides(self, some: Iterable[Run]) -> Iterator[tuple[int, int, int]]:
+        """Runs of indexes of the array as runs of positions: first, count and step."""
+        for first, last, step in meet(self._runs, tuple(some)):
+            place = bisect_right(self._runs, (first, INDEX_MAX + 1, 0)) - 1
+            begins, _, own = self._runs[place]
+            yield self._offsets[place] + (first - begins) // own, (last - first) // step + 1, max(1, step // own)
 
 
 def parse_array(text: str) -> tuple[IdSet, int | None]:
     """Read `0-999%50`: the indexes, and how many may run at once."""
-    indexes, percent, most = text.strip().partition("%")
+    indexes, percent, most = text.partition("%")
     if not percent:
         return IdSet.parse(indexes), None
-    if not (most.isascii() and most.isdigit()) or not 1 <= int(most) <= TASKS_MAX:
-        raise ValueError(f"after % comes how many may run at once, from 1 to {TASKS_MAX:,}; not {most[:20]!r}")
+    most = most.strip(BLANKS)
+    if not _COUNT.match(most) or not 1 <= int(most) <= TASKS_MAX:
+        kind = ImpossibleValue if _COUNT.match(most) else ValueError
+        raise kind(f"after % comes how many may run at once, from 1 to {TASKS_MAX:,}; not {most[:20]!r}")
     return IdSet.parse(indexes), int(most)
 
 
-def _numbers(part: str) -> tuple[int, int, int]:
-    found = _PART.match(part.strip())
+@lru_cache(maxsize=256)
+def _short(text: str) -> IdSet:
+    return _parse(text)
+
+
+@lru_cache(maxsize=4)
+def _long(text: str) -> IdSet:
+    return _parse(text)
+
+
+def _parse(text: str) -> IdSet:
+    parts: list[Run] = []
+    count = 0
+    for part in text.split(","):
+        first, last, step = _numbers(part)
+        tasks = (last - first) // step + 1
+        count += tasks
+        if count > TASKS_MAX:
+            raise ImpossibleValue(f"an array has at most {TASKS_MAX:,} tasks")
+        parts.append((first, first + (tasks - 1) * step, step))
+    found = IdSet(arrange(parts))
+    if len(found) != count:
+        raise ImpossibleValue(f"{text[:80]!r} names an index twice")
+    if len(str(found)) > TEXT_CHARS_MAX:
+        raise ImpossibleValue(f"the indexes {text[:40]!r} take over {TEXT_CHARS_MAX} characters to write in order")
+    return found
+
+
+def _numbers(part: str) -> Run:
+    found = _PART.match(part.strip(BLANKS))
     if not found:
         raise ValueError(f"{part[:40]!r} is not an index or a range such as 0-999 or 0-100:10")
-    lo = int(found[1])
-    hi = int(found[2]) if found[2] else lo
+    first = int(found[1])
+    last = int(found[2]) if found[2] else first
     step = int(found[3]) if found[3] else 1
-    if hi < lo:
-        raise ValueError(f"the range {part[:40]!r} is backwards")
-    if step < 1 or hi > INDEX_MAX:
-        raise ValueError(f"{part[:40]!r}: a step is at least 1, and an index at most {INDEX_MAX}")
-    return lo, hi, step
+    if last < first:
+        raise ImpossibleValue(f"the range {part[:40]!r} is backwards")
+    if step < 1 or last > INDEX_MAX:
+        raise ImpossibleValue(f"{part[:40]!r}: a step is at least 1, and an index at most {INDEX_MAX}")
+    return first, last, step
 
 
-def _join(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    found: list[tuple[int, int]] = []
-    for lo, hi in sorted(ranges):
-        if found and lo <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], hi))
-        else:
-            found.append((lo, hi))
-    return tuple(found)
+def _text(run: Run) -> str:
+    first, last, step = run
+    if first == last:
+        return str(first)
+    return f"{first}-{last}" if step == 1 else f"{first}-{last}:{step}"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
 
 from switchyard.errors import Malformed
 from switchyard.model.decode import convert
 from switchyard.model.names import TEXT_PATTERN, LabelKey
+from switchyard.model.schema import given
 
 SUBSYSTEM = "system"
 COMPATIBILITY_MAX = 64
@@ -32,6 +33,7 @@ Bound = Text | Whole  # no fractions: YAML reads 6.10 as 6.1, so a version with 
 class Compatibility(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One need: the field equals a value, or its version lies between `min` and `max`, both included."""
 
+    SCHEMA: ClassVar[dict[str, Any]] = {"oneOf": [given("equals"), {"anyOf": [given("min"), given("max")]}]}
     field: LabelKey
     equals: bool | Whole | float | Text | None = None
     min: Bound | None = None

@@ -3,34 +3,52 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct, field
 
+from switchyard.errors import ImpossibleValue
 from switchyard.model.attributes import JobPolicy
 from switchyard.model.execution import ExecutionConfig, QualityOfService
-from switchyard.model.idset import parse_array
+from switchyard.model.idset import ARRAY_PATTERN, TEXT_CHARS_MAX, parse_array
 from switchyard.model.image import Needs
 from switchyard.model.names import LabelKey, LabelValue, Name, Title
-from switchyard.model.quantity import parse_amount, parse_bytes, parse_duration_s
+from switchyard.model.native import native_problem
+from switchyard.model.quantity import (
+    AMOUNT_ABOVE_ZERO_PATTERN,
+    DURATION_S_MAX,
+    AmountText,
+    DurationText,
+    parse_amount,
+    parse_bytes,
+    parse_duration_s,
+)
 from switchyard.model.retry import Retry
+from switchyard.model.schema import needs
 from switchyard.model.scope import LongName
 from switchyard.model.selection import Select, Values, refuse_endless
 from switchyard.model.spill import SpillTexts, parse_rules
 from switchyard.model.tokens import TokensOfJob
 
+BYTES_MAX = 8 * 2**20  # of a request as JSON
+VALUES_MAX = 65_536  # in it; 10,000 words, as many variables and as many clusters are 60,000
 COUNT_MAX = 10_000_000
 Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
-Amount = (
-    Annotated[int, Meta(ge=0, le=2**63 - 1)]
-    | Annotated[float, Meta(ge=0, le=1e18)]
-    | Annotated[str, Meta(max_length=40)]
+Amount = Annotated[int, Meta(ge=0, le=2**63 - 1)] | Annotated[float, Meta(ge=0, le=1e18)] | AmountText
+Cores = (
+    Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    | Annotated[float, Meta(gt=0, le=1e18)]
+    | Annotated[AmountText, Meta(extra_json_schema={"pattern": AMOUNT_ABOVE_ZERO_PATTERN})]
 )
-Duration = Annotated[int, Meta(ge=1, le=10 * 366 * 86_400)] | Annotated[str, Meta(max_length=40)]
+Duration = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | DurationText
 # NUL cannot stand in an argument, a path or the environment of any process.
-Word = Annotated[str, Meta(max_length=131_072, pattern=r"^[^\u0000]*$")]
+WORD_PATTERN = r"^[^\u0000]*$"
+WORD_CHARS_MAX = 131_072
+Word = Annotated[str, Meta(max_length=WORD_CHARS_MAX, pattern=WORD_PATTERN)]
 EnvKey = Annotated[str, Meta(max_length=256, pattern=r"^[^\u0000=\n]+(?!\n)$")]
+# Of a command: the program.
+FIRST_WORD = {"prefixItems": [{"type": "string", "minLength": 1, "maxLength": WORD_CHARS_MAX, "pattern": WORD_PATTERN}]}
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 After = Annotated[str, Meta(max_length=64, pattern=r"^([0-9A-Za-z]{6,26}|#[0-9]{1,6})(:(ok|any|notok))?(?!\n)$")]
 
@@ -87,7 +105,7 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     nodes: Count | None = None
     tasks: Count = 1
     # Not given: what the rules say; if they say nothing, one core and none of the rest.
-    cores: Amount | None = None
+    cores: Cores | None = None
     gpus: Annotated[int, Meta(ge=0, le=COUNT_MAX)] | None = None
     memory: Amount | None = None
     ephemeral_storage: Amount | None = None
@@ -98,11 +116,12 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         if self.cores is not None and parse_amount(self.cores) <= 0:
             raise ValueError("cores must be more than zero")
         if self.nodes is not None and self.nodes > self.tasks:
-            raise ValueError(f"nodes ({self.nodes}) cannot exceed tasks ({self.tasks})")
+            raise ImpossibleValue(f"nodes ({self.nodes}) cannot exceed tasks ({self.tasks})")
         if self.time_limit is not None:
             parse_duration_s(self.time_limit)
-        parse_bytes(self.memory or 0)
-        parse_bytes(self.ephemeral_storage or 0)
+        for size in (self.memory, self.ephemeral_storage):
+            if size is not None:
+                parse_bytes(size)
         self._check_limits()
 
     @property
@@ -125,10 +144,10 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         )
         for name, request, limit in pairs:
             if limit is not None and request is not None and parse_amount(limit) < parse_amount(request):
-                raise ValueError(f"limits.{name} ({limit}) is below the request ({request})")
+                raise ImpossibleValue(f"limits.{name} ({limit}) is below the request ({request})")
         if None not in (self.gpus, self.limits.gpus) and self.gpus != self.limits.gpus:
             # A device is given or not: Kubernetes refuses a limit of such a resource that is not the request.
-            raise ValueError(f"limits.gpus ({self.limits.gpus}) must be the request ({self.gpus})")
+            raise ImpossibleValue(f"limits.gpus ({self.limits.gpus}) must be the request ({self.gpus})")
 
 
 NativeWord = Annotated[str, Meta(max_length=512, pattern=r"^[\u0021-\u007e]*(?!\n)$")]
@@ -153,7 +172,7 @@ class Native(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What runs and what it needs. Stored once, by hash; never changes."""
 
-    command: Annotated[list[Word], Meta(min_length=1, max_length=10_000)]
+    command: Annotated[list[Word], Meta(min_length=1, max_length=10_000, extra_json_schema=FIRST_WORD)]
     env: Annotated[dict[EnvKey, Word], Meta(max_length=10_000)] = {}
     cwd: Word | None = None
     image: Annotated[str, Meta(max_length=1024, pattern=r"^[^\u0000-\u0020]+(?!\n)$")] | None = None
@@ -187,6 +206,7 @@ class ClusterToken(Struct, frozen=True, forbid_unknown_fields=True):
 class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The body of a submit. Not given: project `default`, domain `development`."""
 
+    SCHEMA: ClassVar[dict[str, Any]] = needs("launch_plan", "workflow")
     spec: JobSpec
     name: Title | None = None
     project: Name = "default"
@@ -202,7 +222,7 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     tags: Annotated[list[Name], Meta(max_length=100)] = []  # of queues
     quality_of_service: QualityOfService | None = None
     # `0-999%50`: a task for each index, at most 50 of them at once.
-    array: Annotated[str, Meta(max_length=65_536)] | None = None
+    array: Annotated[str, Meta(max_length=TEXT_CHARS_MAX, extra_json_schema={"pattern": ARRAY_PATTERN})] | None = None
     # `ID`, `ID:ok`, `ID:any` or `ID:notok`: begin after that job's end. In a bulk request `#3` is its fourth job.
     after: Annotated[list[After], Meta(max_length=1000)] = []
     hold: bool = False
@@ -213,6 +233,8 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     spill: SpillTexts = []  # `after 10m try pool burst`, `reject after 24h`: where it waits for long
 
     def __post_init__(self) -> None:
+        if self.spec.native is not None and (problem := native_problem(self.spec.native)):
+            raise ValueError(f"spec.{problem}")
         refuse_endless(self.parameters)
         if self.spill:
             parse_rules(self.spill)
@@ -270,6 +292,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     spec: JobSpec | msgspec.Raw | None = None
+    is_env_hidden: bool = False  # the spec has an environment, shown to the owner and to operators of the project
     cluster: str | None = None
     attempt: int = 0
     fence: int = 0

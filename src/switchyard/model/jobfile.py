@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from switchyard.model.job import JobRequest, JobSpec, Resources
+from switchyard.model.schema import described
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 TITLE = "A Switchyard job file"
@@ -62,7 +61,7 @@ FIELDS = {
 
 def schema() -> dict[str, Any]:
     """The whole document. The nested form of the API is allowed as well, as `yard submit` allows it."""
-    _, parts = msgspec.json.schema_components([JobRequest, JobSpec, Resources], ref_template="#/$defs/{name}")
+    _, parts = described([JobRequest, JobSpec, Resources], ref_template="#/$defs/{name}")
     nested = [parts.pop(kind.__name__) for kind in (JobRequest, JobSpec, Resources)]
     request, spec, resources = (dict(part["properties"]) for part in nested)
     del request["spec"], spec["resources"]
@@ -76,6 +75,7 @@ def schema() -> dict[str, Any]:
         "description": ABOUT,
         **_object({name: _described(name, part) for name, part in properties.items()}),
         "anyOf": [{"required": ["command"]}, {"required": ["spec"]}],
+        **JobRequest.SCHEMA,
         "$defs": parts,
     }
 

@@ -14,7 +14,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from switchyard.model.names import Name, is_name
+from switchyard.model.names import NAME_PATTERN, Name, is_name
 from switchyard.model.queue import DomainTags, Queue, QueueView
 
 WEIGHT_MAX = 1e9  # far above any share one could mean, far below where a float's score of the draw overflows
@@ -120,8 +120,8 @@ class SetMember(Struct, frozen=True, forbid_unknown_fields=True):
     Looser than it means, so that every mistake in a set is said at once.
     """
 
-    id: Annotated[str, Meta(max_length=128)]
-    weight: float = 1.0
+    id: Annotated[str, Meta(max_length=128, extra_json_schema={"pattern": NAME_PATTERN})]
+    weight: Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": WEIGHT_MAX})] = 1.0
 
 
 class SetRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -185,6 +185,11 @@ def set_mistakes(members: Sequence[SetMember], known: Collection[str]) -> list[s
         *(f"{member.id!r}: {wrong}" for member in members if (wrong := weight_mistake(member.weight))),
         *unknown_members((member.id for member in members), known),
     ]
+
+
+def has_right_form(members: Iterable[SetMember]) -> bool:
+    """Whether each member is as the schema says, whatever else is wrong with the set."""
+    return all(is_name(member.id) and not weight_mistake(member.weight) for member in members)
 
 
 def twice_in(names: Iterable[str]) -> list[str]:

@@ -16,6 +16,7 @@ from switchyard.model.quote import QUOTES_MAX, QuoteAsk, QuoteGiven
 from switchyard.model.retry import Cause
 
 BATCH_MAX = 1000
+BASE64_PATTERN = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?(?!\n)$"
 CHUNK_BYTES_MAX = 256 * 1024
 Text = Annotated[str, Meta(max_length=4096)]
 Opaque = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+(?!\n)$")]
@@ -77,7 +78,7 @@ class OutputChunk(Struct, frozen=True, forbid_unknown_fields=True):
     fence: Fence
     stream: Annotated[str, Meta(pattern=r"^(stdout|stderr)(?!\n)$")]
     offset: Annotated[int, Meta(ge=0, le=2**62)]
-    data: Annotated[bytes, Meta(max_length=CHUNK_BYTES_MAX)]
+    data: Annotated[bytes, Meta(max_length=CHUNK_BYTES_MAX, extra_json_schema={"pattern": BASE64_PATTERN})]
 
 
 class Room(Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,6 +136,7 @@ class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
     fence: int
     name: str
     owner: str
+    is_owner_admin: bool = False  # the owner administers the platform: an agent of root's starts their jobs unmapped
     project: str
     domain: str
     workflow: str | None = None

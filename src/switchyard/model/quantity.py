@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 from functools import lru_cache
+from typing import Annotated
 
-AMOUNT = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})(?:[eE]([+-]?[0-9]{1,2}))?([A-Za-z]{0,3})\Z")
+from msgspec import Meta
+
+from switchyard.errors import ImpossibleValue
+
+NUMBER = r"([0-9]{1,20}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})(?:[eE]([+-]?[0-9]{1,2}))?"
+AMOUNT = re.compile(NUMBER + r"([A-Za-z]{0,3})\Z")
 EXPONENT_AND_UNIT = re.compile(r"[0-9.][eE][+-]?[0-9]+[A-Za-z]")  # in Kubernetes one excludes the other
 SUFFIX: dict[str, Fraction] = {
     "": Fraction(1),
@@ -28,9 +35,18 @@ SUFFIX: dict[str, Fraction] = {
     "Ei": Fraction(2**60),
 }
 AMOUNT_MAX = Fraction(2**63 - 1)  # what the database's integers hold
-DURATION = re.compile(r"(?:([0-9]{1,6})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,9})s?)?\Z")
-CLOCK = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,6}):([0-5]?[0-9]):([0-5]?[0-9])\Z")
+UNITS = r"(?:([0-9]{1,6})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,9})s?)?"
+HOURS = r"(?:([0-9]{1,4})-)?([0-9]{1,6}):([0-5]?[0-9]):([0-5]?[0-9])"
+DURATION = re.compile(UNITS + r"\Z")
+CLOCK = re.compile(HOURS + r"\Z")
 DURATION_S_MAX = 10 * 366 * 86_400
+# What a schema says of the texts: made of the very parts that read them. A duration has a digit that is not zero.
+AMOUNT_ABOVE_ZERO_PATTERN = f"^(?=[0-9.]*[1-9]){NUMBER}({'|'.join(SUFFIX)})B?(?!\\n)$"
+AMOUNT_PATTERN = f"^{NUMBER}({'|'.join(SUFFIX)})B?(?!\\n)$"
+DURATION_PATTERN = f"^(?=[^\\n]*[1-9])({HOURS}|{UNITS})(?!\\n)$"
+# The readers below check them, with better messages than a pattern's; the patterns are for who reads the schema.
+AmountText = Annotated[str, Meta(max_length=40, extra_json_schema={"pattern": AMOUNT_PATTERN})]
+DurationText = Annotated[str, Meta(max_length=40, extra_json_schema={"pattern": DURATION_PATTERN})]
 
 
 @lru_cache(maxsize=4096, typed=True)  # typed: True is not 1.0
@@ -38,17 +54,28 @@ def parse_amount(text: str | int | float) -> Fraction:
     """An exact amount. Bytes may be written with a B (GiB, MB); cores with m (500m)."""
     if isinstance(text, bool):
         raise ValueError("an amount is a number such as 4, 500m or 16GiB")
-    found = AMOUNT.match(str(text))
+    value = _float_amount(text) if isinstance(text, float) else _written_amount(str(text))
+    if value > AMOUNT_MAX:
+        raise ImpossibleValue(f"{str(text)[:40]!r} is absurdly large; the most is 2^63 - 1")
+    return value
+
+
+def _float_amount(number: float) -> Fraction:
+    """Exactly as the number is shown: 0.1 is a tenth. JSON has no limit on digits, so there is none here."""
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(f"{number} is not an amount; write a number such as 4, 0.5, 500m or 16GiB")
+    return Fraction(repr(number))
+
+
+def _written_amount(text: str) -> Fraction:
+    found = AMOUNT.match(text)
     if not found:
-        raise ValueError(f"{str(text)[:40]!r} is not an amount; write a number such as 4, 0.5, 500m or 16GiB")
+        raise ValueError(f"{text[:40]!r} is not an amount; write a number such as 4, 0.5, 500m or 16GiB")
     number, exponent, suffix = found.groups()
     suffix = suffix[:-1] if suffix.endswith("B") else suffix
     if suffix not in SUFFIX:
-        raise ValueError(f"{str(text)[:40]!r} has an unknown unit; known are m, k, M, G, T, P, E and Ki … Ei")
-    value = Fraction(number) * Fraction(10) ** int(exponent or 0) * SUFFIX[suffix]
-    if value > AMOUNT_MAX:
-        raise ValueError(f"{str(text)[:40]!r} is absurdly large; the most is 2^63 - 1")
-    return value
+        raise ValueError(f"{text[:40]!r} has an unknown unit; known are m, k, M, G, T, P, E and Ki … Ei")
+    return Fraction(number) * Fraction(10) ** int(exponent or 0) * SUFFIX[suffix]
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -83,7 +110,7 @@ def parse_duration_s(text: str | int | float) -> int:
     if seconds is None or seconds <= 0:
         raise ValueError(f"{str(text)[:40]!r} is not a duration; write 90, 15m, 1h30m, 2d or 1:30:00")
     if seconds > DURATION_S_MAX:
-        raise ValueError(f"{str(text)[:40]!r} is over ten years")
+        raise ImpossibleValue(f"{str(text)[:40]!r} is over ten years")
     return seconds
 
 

@@ -13,12 +13,13 @@ from msgspec import Meta, Struct
 
 from switchyard.model.job import Priority
 from switchyard.model.names import Name
-from switchyard.model.quantity import DURATION_S_MAX, parse_duration_s
+from switchyard.model.quantity import DURATION_S_MAX, DurationText, parse_duration_s
+from switchyard.model.schema import EACH_ONCE
 
 UNCOUNTED = "-"  # before the lane of a job that counts nowhere any more; no queue's name begins so
 DEFAULT_QUEUE = "default"  # built in: it takes what no tag sends elsewhere
 PLACES_MAX = 2**31 - 1  # what the column holds
-NATIVE_PATTERN = r"^[!-~]+(?!\n)$"  # one printable word: it goes into a batch system's options
+NATIVE_PATTERN = r"^[!-~]+(?!\n)$"  # one printable word; where a queue is set, `native.NAMES` holds for it, too
 TAGS_MAX = 100
 WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e6  # of a project: beyond, a share says nothing any more
 COUNTED_MAX = 100  # projects with a limit, of one queue, counted one by one
@@ -28,7 +29,7 @@ Tag = Name
 Places = Annotated[int, Meta(ge=0, le=PLACES_MAX)]
 NativeName = Annotated[str, Meta(pattern=NATIVE_PATTERN, min_length=1, max_length=128)]
 ProjectWeight = Annotated[float, Meta(ge=WEIGHT_MIN, le=WEIGHT_MAX)]
-Ageing = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)]
+Ageing = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | DurationText
 
 
 class QueueLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -41,7 +42,8 @@ class QueueLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 class Queue(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A queue's own settings; not given: it bounds nothing, and is as any other."""
 
-    attributes: Annotated[list[Tag], Meta(max_length=TAGS_MAX)] = []  # the tags that select it, besides its name
+    # The tags that select it, besides its name.
+    attributes: Annotated[list[Tag], Meta(max_length=TAGS_MAX, extra_json_schema=EACH_ONCE)] = []
     limits: QueueLimits = QueueLimits()
     priority: Priority = 0  # added to that of its jobs
     interruptible: bool = False  # what runs here may be preempted: only for jobs that bear it

@@ -7,11 +7,12 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from switchyard.model.quantity import parse_duration_s
+from switchyard.errors import ImpossibleValue
+from switchyard.model.quantity import DurationText, parse_duration_s
 
 LIMIT_MAX = 100
 BACKOFF_S_MAX = 86_400
-Duration = Annotated[int, Meta(ge=1, le=BACKOFF_S_MAX)] | Annotated[str, Meta(max_length=40)]
+Duration = Annotated[int, Meta(ge=1, le=BACKOFF_S_MAX)] | DurationText
 ExitCodes = Annotated[
     str, Meta(max_length=1024, pattern=r"^[0-9]{1,3}(-[0-9]{1,3})?(,[0-9]{1,3}(-[0-9]{1,3})?)*(?!\n)$")
 ]
@@ -43,11 +44,11 @@ class Retry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
     def __post_init__(self) -> None:
         if parse_duration_s(self.backoff) > parse_duration_s(self.backoff_max):
-            raise ValueError("backoff is above backoff_max")
+            raise ImpossibleValue("backoff is above backoff_max")
         if self.exit_codes is not None:
             for lo, hi in code_ranges(self.exit_codes):
                 if lo > hi or hi > 255:
-                    raise ValueError(f"exit_codes {self.exit_codes[:40]!r}: ranges go up, and codes end at 255")
+                    raise ImpossibleValue(f"exit_codes {self.exit_codes[:40]!r}: ranges go up, and codes end at 255")
 
 
 def wait_before(policy: Retry, *, tries: int, cause: Cause, exit_code: int | None) -> int | None:

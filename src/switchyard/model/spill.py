@@ -9,15 +9,19 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
-from switchyard.model.names import is_name
-from switchyard.model.quantity import parse_duration_s
+from switchyard.errors import ImpossibleValue
+from switchyard.model.names import NAME_PATTERN, is_name
+from switchyard.model.quantity import DURATION_PATTERN, parse_duration_s
 
 RULES_MAX = 10
-SpillText = Annotated[str, Meta(max_length=200)]
-SpillTexts = Annotated[list[SpillText], Meta(max_length=RULES_MAX)]
-
 TRY = re.compile(r"after +(\S+) +try +pool +(\S+)\Z")
 REJECT = re.compile(r"reject +after +(\S+)\Z")
+# What a schema says of a rule: the same forms, with what `parse_duration_s` and `is_name` take in their places.
+_AFTER, _POOL = (pattern.removeprefix("^").removesuffix(r"(?!\n)$") for pattern in (DURATION_PATTERN, NAME_PATTERN))
+_AFTER = _AFTER.replace(r"[^\n]*", "[^ \\n]*")  # its digit that is not zero is one of the duration's own
+PATTERN = rf"^(after +{_AFTER} +try +pool +{_POOL}|reject +after +{_AFTER})(?!\n)$"
+SpillText = Annotated[str, Meta(max_length=200, extra_json_schema={"pattern": PATTERN})]
+SpillTexts = Annotated[list[SpillText], Meta(max_length=RULES_MAX)]
 FORMS = "`after 10m try pool NAME` or `reject after 24h`"
 
 
@@ -44,20 +48,21 @@ def parse_rule(text: str) -> SpillRule:
     try:
         return SpillRule(parse_duration_s(after), pool, text, after)
     except ValueError as exc:
-        raise ValueError(f"{text[:80]!r}: {exc}") from None
+        raise type(exc)(f"{text[:80]!r}: {exc}") from None
 
 
 def parse_rules(texts: Sequence[str]) -> tuple[SpillRule, ...]:
     """All rules of one list, as given; ValueError lists every mistake."""
-    mistakes: list[str] = []
+    mistakes: list[ValueError] = []
     rules: list[SpillRule] = []
     for text in texts:
         try:
             rules.append(parse_rule(text))
         except ValueError as exc:
-            mistakes.append(str(exc))
-    if mistakes := [*mistakes, *_contradictions(rules)]:
-        raise ValueError("; ".join(mistakes))
+            mistakes.append(exc)
+    if said := [*map(str, mistakes), *_contradictions(rules)]:
+        is_form_right = all(isinstance(mistake, ImpossibleValue) for mistake in mistakes)
+        raise (ImpossibleValue if is_form_right else ValueError)("; ".join(said))
     return tuple(rules)
 
 

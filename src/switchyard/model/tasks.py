@@ -22,6 +22,9 @@ _STATE_BITS = 0x0F
 _PREEMPTED, _NO_EXIT, _IS_SIGNAL, _CANCELLING = 0x10, 0x20, 0x40, 0x80
 
 
+_WENT_BACK = (_CODES[None] | _NO_EXIT, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class TaskState:
     """One task as its range keeps it. No state: it went back."""
@@ -43,7 +46,9 @@ def fresh(count: int) -> bytes:
 
 
 def read_task(tasks: bytes, position: int) -> TaskState:
-    head, exit_byte = tasks[2 * position], tasks[2 * position + 1]
+    head, exit_byte = tasks[2 * position : 2 * position + 2] or _WENT_BACK
+    if head & _STATE_BITS >= len(_STATES):
+        head, exit_byte = _WENT_BACK  # no version of ours wrote that: whoever has the task is told to stop it
     has_exit = not head & _NO_EXIT
     is_signal = bool(head & _IS_SIGNAL)
     return TaskState(
@@ -72,6 +77,12 @@ def write_task(tasks: bytes, position: int, task: TaskState) -> bytes:
     changed[2 * position] = head
     changed[2 * position + 1] = exit_byte
     return bytes(changed)
+
+
+def ended_well(tasks: bytes) -> list[int]:
+    """The positions of the tasks that succeeded."""
+    code = _CODES[State.SUCCEEDED]
+    return [position for position, head in enumerate(tasks[::2]) if head & _STATE_BITS == code]
 
 
 def live_positions(tasks: bytes) -> list[int]:

@@ -33,7 +33,7 @@ Namespace = Annotated[str, Meta(pattern=NAMESPACE_PATTERN, min_length=1, max_len
 Token = Annotated[str, Meta(pattern=WORD_PATTERN, min_length=1, max_length=TOKEN_CHARS_MAX)]
 Units = Annotated[int, Meta(ge=1, le=UNITS_MAX)]
 # Checked against the server's resourceMaxQuota, whose message is the better one.
-Quota = Annotated[int, Meta(ge=-(2**53), le=2**53)]
+Quota = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": QUOTA_MAX})]
 Cap = Annotated[int, Meta(ge=0, le=QUOTA_MAX)]
 PerSeconds = Annotated[int, Meta(ge=1, le=PER_S_MAX)]
 Lease = Annotated[int, Meta(ge=1, le=LEASE_S_MAX)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -12,6 +12,7 @@ from switchyard.model.job import JobRequest
 from switchyard.model.names import Name
 from switchyard.model.queue import Standing
 from switchyard.model.quote import Quote
+from switchyard.model.schema import given
 
 
 class Say(StrEnum):
@@ -53,6 +54,7 @@ class Plan(Struct, frozen=True, omit_defaults=True):
 class FitRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Would it fit? A job as it would be submitted, or a jobspec. `only_fitting`: leave the others out."""
 
+    SCHEMA: ClassVar[dict[str, Any]] = {"oneOf": [given("job"), given("jobspec")]}
     job: JobRequest | None = None
     jobspec: dict[str, Any] | None = None
     match_engine: Name | None = None

@@ -30,6 +30,7 @@ from switchyard.model.cluster import (
     Invite,
     InviteRequest,
     NewInvite,
+    SubmitConsent,
     SubmitToken,
 )
 from switchyard.model.selection import Scalar
@@ -136,6 +137,14 @@ class Administration(Rules, Layouts, TokenCalls):
         """A new submit token of this cluster; the old one ends. `account`: whose jobs they are that show only it."""
         return self._post(at("clusters", cluster, "submit-token"), SubmitToken, query={"account": account})
 
+    def agree(self, cluster: str) -> SubmitConsent:
+        """Agree that this cluster's administrators make submit tokens in your name."""
+        return self._put_bytes(at("clusters", cluster, "submit-consent"), SubmitConsent, body=b"")
+
+    def disagree(self, cluster: str) -> None:
+        """Withdraw that: submit tokens in your name end."""
+        self._delete(at("clusters", cluster, "submit-consent"))
+
     def group_submit_token(self, group: str, *, account: str | None = None) -> SubmitToken:
         """The same for all clusters of a group."""
         return self._post(at("cluster-groups", group, "submit-token"), SubmitToken, query={"account": account})
@@ -193,8 +202,9 @@ class Administration(Rules, Layouts, TokenCalls):
         """A token for yourself, or for another user. The secret is shown this once."""
         return self._post(at("tokens"), NewToken, body=TokenRequest(user, note, expires_s))
 
-    def revoke_token(self, token: str) -> None:
-        self._delete(at("tokens", token))
+    def revoke_token(self, token: str, *, only: bool = False) -> None:
+        """With it end the tokens that were made with it. `only`: they do not; for platform administrators."""
+        self._delete(at("tokens", token), query={"only": "true"} if only else {})
 
     def grants(self, *, limit: int | None = None) -> Iterator[Grant]:
         return self._walk(at("grants"), Page[Grant], limit=limit)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
+from switchyard.connection import refuse_plain_http
 from switchyard.errors import TimedOut
 from switchyard.model.api import (
     BulkAnswer,
@@ -113,8 +114,11 @@ class Client(Following, Administration, Graphs):
         ca_file: str | None = None,
         retry_s: float = RETRY_S,
         on_retry: OnRetry | None = None,
+        insecure_http: bool = False,
     ) -> None:
         account = resolve(url, token, ca_file=ca_file)
+        if account.token or account.clusters:
+            refuse_plain_http(account.url, is_plain_allowed=insecure_http or account.is_plain_allowed)
         self.url = account.url
         self.ca_file = account.ca_file
         self.outage_s = WAIT_OUTAGE_S

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from switchyard.connection import ALLOW_PLAIN, is_allowed
 from switchyard.errors import BadRequest, Malformed, Unauthenticated, YardError
 from switchyard.model.decode import convert, load_yaml
 from switchyard.model.job import ClusterToken
@@ -49,6 +50,7 @@ class Account:
     token: str | None
     clusters: tuple[ClusterToken, ...] = ()
     ca_file: str | None = None
+    is_plain_allowed: bool = False  # to send the token over http:// to another machine
 
 
 def resolve(url: str | None = None, token: str | None = None, *, ca_file: str | None = None) -> Account:
@@ -63,6 +65,7 @@ def resolve(url: str | None = None, token: str | None = None, *, ca_file: str | 
         # Submit tokens are secrets of one server: they never go to another.
         clusters=stored.clusters if where == home else (),
         ca_file=ca_file or stored.ca_file or None,
+        is_plain_allowed=is_allowed(os.environ.get(ALLOW_PLAIN)),
     )
 
 

@@ -22,6 +22,7 @@ BY_STATUS: dict[int, type[YardError]] = {
     409: errors.Conflict,
     410: errors.Gone,
     413: errors.TooLarge,
+    415: errors.WrongMedia,
     422: errors.PolicyRefused,
     429: errors.Busy,
     502: errors.Unavailable,

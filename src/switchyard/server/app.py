@@ -6,25 +6,32 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import gc
 import os
 import secrets
 import signal
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
 
+from switchyard.connection import is_loopback
 from switchyard.errors import EXIT_OK, Conflict, Unavailable
 from switchyard.model.log import Window
 from switchyard.policy.resolve import empty_policy
+from switchyard.server import collector
+from switchyard.server.connection_section import bounds_of
+from switchyard.server.http.acceptor import HttpServer
+from switchyard.server.http.gate import Gate
 from switchyard.server.http.routes import Door
 from switchyard.server.listener import Listener
 from switchyard.server.loops import Loops
+from switchyard.server.open_files import raise_open_files
 from switchyard.server.platform import layout_of, platform_of
+from switchyard.server.private_files import close_to_others
 from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings
 from switchyard.server.token_section import tokens_of
@@ -34,6 +41,7 @@ from switchyard.service.clock import Clock, Ids
 from switchyard.service.cluster.layout import settle_file
 from switchyard.service.committer import Apply, Call, Committer, apply_calls
 from switchyard.service.context import Context
+from switchyard.service.quarantine import Quarantine
 from switchyard.service.rules.kinds import load_kinds
 from switchyard.service.run.journals import SyncAsk
 from switchyard.service.run.lease import LeaseAsk, Leasing
@@ -45,8 +53,10 @@ from switchyard.service.submit.engines import Engines
 from switchyard.service.submit.newjob import JobInsert
 from switchyard.service.submit.rainbow import NumberedInsert, apply_numbered
 from switchyard.service.submit.submit import Submit, unwritten
+from switchyard.service.tally import Tally
 from switchyard.service.token.one_type import refuse_other_type
 from switchyard.service.upkeep.leadership import Leadership
+from switchyard.service.usage import Usage
 from switchyard.store import file_lock, restored, schema_check
 from switchyard.store.database import Database, create, revisions
 from switchyard.store.logfiles import DirectoryLogs
@@ -86,6 +96,12 @@ def build(settings: Settings, database: Database | None = None) -> Yard:
     _settle_restored(database, ids(), now_us=clock())
     engines = Engines(settings.config.match.engine, tuple(settings.config.match.allowed))
     engines.check()
+    tally = Tally()
+    usage = Usage(
+        settings.config.limits.of,
+        is_exempt=lambda name: name in snapshots.access.admin_names,
+        refused=tally.limits.add,
+    )
     context = Context(
         database,
         committer,
@@ -101,15 +117,18 @@ def build(settings: Settings, database: Database | None = None) -> Yard:
         selections=read_selection(settings.config.selection)[0],
         moving=settings.config.moving.terms,
         tokens=tokens_of(settings.config.resourcemanager),
+        tally=tally,
+        usage=usage,
     )
     committer.committed = context.tally.committed
+    committer.mend = Quarantine(database).mend
     submit = Submit(context)
     bulk = Bulk(submit, ids)
     # The order in which the parts of a batch are applied.
-    appliers[OutputWrite] = partial(apply_output, logs=logs)
-    appliers[ReportWrite] = partial(apply_reports, logs=logs)
+    appliers[OutputWrite] = partial(apply_output, logs=logs, usage=usage)
+    appliers[ReportWrite] = partial(apply_reports, logs=logs, usage=usage)
     appliers[Call] = apply_calls
-    leasing = Leasing(lambda: snapshots.laid.layout)
+    leasing = Leasing(lambda: snapshots.laid.layout, admins=lambda: snapshots.access.platform_admins)
     appliers[SyncAsk] = leasing.apply_syncs
     appliers[LeaseAsk] = leasing.apply_leases
     appliers[JobInsert] = submit.apply_inserts
@@ -162,7 +181,7 @@ async def serve(settings: Settings, yard: Yard) -> None:
     loop = asyncio.get_running_loop()
     yard.attach(loop)
     yard.context.snapshots.refresh(force=True)
-    server = _Uvicorn(_uvicorn_config(settings, yard))
+    server = http_server(settings, yard)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -170,8 +189,7 @@ async def serve(settings: Settings, yard: Yard) -> None:
     loops = Loops(yard, leadership)
     listener = Listener(yard) if not yard.context.database.is_sqlite else None
     grpc = _grpc_port(yard) if settings.grpc else None
-    gc.collect()
-    gc.freeze()  # what lives as long as the process is not looked at again by the collector
+    collector.begin()
     loops.start()
     if listener:
         listener.start()
@@ -179,6 +197,8 @@ async def serve(settings: Settings, yard: Yard) -> None:
         grpc.start()
     serving = asyncio.ensure_future(server.serve())
     yard.is_ready, yard.refreshed_at = True, loop.time()
+    if not settings.tls_cert and not is_loopback(settings.http[0]):
+        log.warning("plain HTTP beyond this machine: everybody on the way can read tokens", url=settings.url)
     log.info("serving", url=settings.url, database=yard.context.database.url.get_backend_name())
     await asyncio.wait({serving, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     yard.is_ready = False
@@ -194,6 +214,8 @@ async def serve(settings: Settings, yard: Yard) -> None:
     yard.context.tokens.pools.close()
     for threads in (yard.threads, yard.reckoners):
         threads.shutdown(wait=False, cancel_futures=True)
+    for pool in (yard.decoders, yard.bulks):
+        pool.close()
     yard.context.committer.close(COMMIT_S if has_answered else 0)
     yard.context.database.close()
     log.info("stopped")
@@ -214,9 +236,11 @@ def run(settings: Settings, *, announce: bool = True) -> int:
     """The whole life of a server process."""
     import uvloop
 
+    settings = replace(settings, connections=bounds_of(settings.config.connections, raise_open_files()))
     settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
     database = Database(settings.database)
     with _only_one(settings, database):
+        close_to_others(settings.data, database)
         _refuse_taken(settings.http, "--http")
         if settings.grpc:
             _refuse_taken(settings.grpc, "--grpc")
@@ -267,30 +291,22 @@ def _only_one(settings: Settings, database: Database) -> Iterator[None]:
             yield
 
 
-class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handlers: ours must end the parked polls first, or it would wait for them."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _uvicorn_config(settings: Settings, yard: Yard) -> uvicorn.Config:
-    return uvicorn.Config(
+def http_server(settings: Settings, yard: Yard) -> HttpServer:
+    config = uvicorn.Config(
         Door(yard),
         host=settings.http[0],
         port=settings.http[1],
         loop="none",
-        http="httptools",
         ws="none",
         lifespan="off",
         log_level="warning",
         access_log=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=120,
+        timeout_keep_alive=settings.connections.idle_s,
         timeout_graceful_shutdown=1,
         backlog=4096,
         ssl_certfile=str(settings.tls_cert) if settings.tls_cert else None,
         ssl_keyfile=str(settings.tls_key) if settings.tls_key else None,
     )
+    return HttpServer(config, Gate(settings.connections))

@@ -100,6 +100,7 @@ def _restore_sqlite(database: Database, file: Path, *, wait_s: int, force: bool)
         aside = _free_name(f"{target}.before-{_stamp()}") if is_there else None
         if aside is not None:
             os.link(target, aside)
+            aside.chmod(0o600)  # an earlier version may have made it readable to others
         if target.exists():
             part.replace(target)
         else:
@@ -170,10 +171,11 @@ def _need_there(database: Database) -> None:
 
 def _run(program: str, options: list[str], database: Database, environment: Mapping[str, str], *rest: str) -> None:
     """One of PostgreSQL's own programs. The password goes by the environment: others can see a command line."""
-    url = database.url._replace(drivername="postgresql", password=None)
+    secret = database.url.password or database.url.query.get("password")
+    url = database.url._replace(drivername="postgresql", password=None).difference_update_query(["password"])
     env = dict(environment)
-    if database.url.password:
-        env["PGPASSWORD"] = str(database.url.password)
+    if secret:
+        env["PGPASSWORD"] = str(secret)
     words = [_find(program, environment), *options, "--no-password", f"--dbname={url.render_as_string()}", *rest]
     try:
         done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PROGRAM_S, check=False)

@@ -11,30 +11,38 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from switchyard.connection import ALLOW_PLAIN, is_allowed, is_loopback
 from switchyard.errors import EXIT_USAGE, Malformed, YardError
 from switchyard.server.cluster_sections import strangers
 from switchyard.server.cluster_templates import templates_of
 from switchyard.server.config import Config, read_config, sound_parts
+from switchyard.server.database_option import add_database, given_database
 from switchyard.server.platform import read_platform
 from switchyard.server.positions import with_positions
+from switchyard.server.private_files import keep_private
 from switchyard.server.selection_section import read_selection
-from switchyard.server.settings import Settings, is_loopback, parse_address
+from switchyard.server.settings import Settings, parse_address
 from switchyard.server.token_section import token_mistakes
 from switchyard.service.rules.cluster_resources import Templates
 
 EXAMPLES = """\
 examples:
   yard server --data ./yard --http 127.0.0.1:8080
-      one server on an embedded SQLite file; prints the administrator's token once
+      one server on an embedded SQLite file; the first start prints the administrator's token, on a terminal
+  yard server new-admin-token --data ./yard
+      another token of the administrator, while the server is stopped
   yard server --data ./yard --http 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
-  yard server --data ./a --http 127.0.0.1:8080 --database postgresql://yard@db/yard
-      one of several servers on one PostgreSQL
+  yard server --data ./a --http 127.0.0.1:8080 --database-file /etc/switchyard/database
+      one of several servers on one PostgreSQL; the file has its URL, with the password
   yard server --data ./try --http 127.0.0.1:8080 --no-auth
       for trying out: every local caller is an administrator
 """
 
 
 def main(argv: list[str]) -> int:
+    keep_private()
+    if argv[:1] == ["new-admin-token"]:
+        return _new_admin_token(argv[1:])
     options = _parser().parse_args(argv)
     try:
         settings = read_settings(options)
@@ -61,10 +69,24 @@ def main(argv: list[str]) -> int:
         return 1 if exc.code else 0
 
 
+def _new_admin_token(argv: list[str]) -> int:
+    from switchyard.server import admin_token
+
+    try:
+        return admin_token.main(argv)
+    except YardError as exc:
+        _complain(exc)
+        return exc.exit_code
+    except OSError as exc:
+        _complain(YardError(f"No token was made: {exc}", next_step="Check the folder given with --data."))
+        return 1
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="yard server",
-        description="Run a Switchyard server in the foreground; SIGTERM ends it.",
+        description="Run a Switchyard server in the foreground; SIGTERM ends it. `yard server new-admin-token` makes a "
+        "token of an administrator while no server runs.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -72,11 +94,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--http", metavar="HOST:PORT", default="127.0.0.1:8080", help="default: %(default)s")
     parser.add_argument("--grpc", metavar="HOST:PORT", help="no gRPC port without it")
     parser.add_argument("--config", metavar="FILE", help="YAML: clusters, queues, domains, …")
-    parser.add_argument("--database", metavar="URL", help="sqlite:///FILE or postgresql://… (default: SQLite in DIR)")
+    add_database(parser, " (default: SQLite in DIR)")
     parser.add_argument("--tls-cert", metavar="FILE", help="serve TLS with this certificate (PEM)")
     parser.add_argument("--tls-key", metavar="FILE", help="and this key")
     parser.add_argument(
         "--tls-client-ca", metavar="FILE", help="gRPC: only clients with a certificate of this authority (PEM)"
+    )
+    parser.add_argument(
+        "--insecure-http", action="store_true", help="allow --http and --grpc beyond loopback without TLS"
     )
     parser.add_argument("--no-auth", action="store_true", help="loopback only: every caller is the local admin")
     # For `make bench` alone: the same server with the commit left out, or with one commit per request.
@@ -92,6 +117,12 @@ def read_settings(options: argparse.Namespace) -> Settings:
     for address, flag in ((http, "--http"), (grpc, "--grpc")):
         if options.no_auth and address is not None and not is_loopback(address[0]):
             mistakes.append(f"--no-auth is for loopback only, and {flag} is {address[0]}")
+        if address is not None and not is_loopback(address[0]) and not options.tls_cert and not _is_plain(options):
+            mistakes.append(
+                f"{flag} {address[0]} is beyond this machine, and without TLS everybody on the way can read tokens: "
+                "give --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that ends TLS, or allow it with "
+                f"--insecure-http ({ALLOW_PLAIN}=1)"
+            )
     cert, key = _file(options.tls_cert, "--tls-cert", mistakes), _file(options.tls_key, "--tls-key", mistakes)
     if bool(options.tls_cert) != bool(options.tls_key):
         mistakes.append("--tls-cert and --tls-key go together")
@@ -101,9 +132,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
     config = _config(options.config, mistakes)
     templates = _templates(config, options.config, mistakes)
     data = Path(options.data or "~/.local/share/switchyard/server").expanduser().resolve()
-    database = options.database or f"sqlite:///{data / 'switchyard.db'}"
-    if database.partition("://")[0] not in ("sqlite", "postgresql", "postgres"):
-        mistakes.append("--database starts with sqlite:/// or postgresql://")
+    database = _database(options, mistakes) or f"sqlite:///{data / 'switchyard.db'}"
     if mistakes:
         listed = "\n".join(f"  - {mistake}" for mistake in mistakes)
         raise Malformed(f"The server cannot start:\n{listed}", next_step="Correct them all and start again.")
@@ -121,6 +150,21 @@ def read_settings(options: argparse.Namespace) -> Settings:
         config=config,
         templates=templates,
     )
+
+
+def _is_plain(options: argparse.Namespace) -> bool:
+    return bool(options.insecure_http) or is_allowed(os.environ.get(ALLOW_PLAIN))
+
+
+def _database(options: argparse.Namespace, mistakes: list[str]) -> str | None:
+    try:
+        url = given_database(options, os.environ)
+    except Malformed as exc:
+        mistakes.append(f"{exc.detail} {exc.next_step}")
+        return None
+    if url and url.partition("://")[0] not in ("sqlite", "postgresql", "postgres"):
+        mistakes.append("--database starts with sqlite:/// or postgresql://")
+    return url
 
 
 def _address(text: str, flag: str, mistakes: list[str]) -> tuple[str, int] | None:

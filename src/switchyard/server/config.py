@@ -27,6 +27,8 @@ from switchyard.model.quantity import DURATION_S_MAX, parse_duration_s
 from switchyard.model.queue import Queue
 from switchyard.server.cluster_sections import doubles, strangers
 from switchyard.server.cluster_templates import ClusterResources, NamespaceMapping
+from switchyard.server.connection_section import Connections
+from switchyard.server.limits_section import Limits
 from switchyard.server.moving_section import Moving, Spill
 from switchyard.server.positions import with_positions
 
@@ -143,17 +145,20 @@ class ResourceManager(Section, frozen=True):
         parse_duration_s(self.leaseMax)
 
 
+SECRET_CHARS_MIN = 12
+
+
 class Rainbow(Section, frozen=True):
     """Rainbow's door on the gRPC port. `handover_ttl`: how long a job counts whose end nobody reports."""
 
-    registration_secret: Annotated[str, Meta(min_length=1, max_length=512)]
+    registration_secret: Annotated[str, Meta(min_length=SECRET_CHARS_MIN, max_length=512)]
     anonymous_match: bool = False
     receive_lease: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "60s"
     handover_ttl: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "24h"
 
     def __post_init__(self) -> None:
-        if not self.registration_secret.strip():
-            raise ValueError("the registration_secret is blank")
+        if len(self.registration_secret.strip()) < SECRET_CHARS_MIN:
+            raise ValueError(f"the registration_secret has under {SECRET_CHARS_MIN} characters: it could be guessed")
         parse_duration_s(self.receive_lease)
         parse_duration_s(self.handover_ttl)
 
@@ -253,6 +258,8 @@ class Config(Section, frozen=True):
     logs: Logs = Logs()
     retention: Retention = Retention()
     metrics: MetricsSection = MetricsSection()
+    connections: Connections = Connections()
+    limits: Limits = Limits()
 
     @property
     def all_domains(self) -> list[Domain]:

@@ -12,27 +12,29 @@ from typing import TypeAlias
 from switchyard.errors import EXIT_ERROR, EXIT_OK, NotFound, YardError
 from switchyard.model.quantity import parse_duration_s
 from switchyard.server.backup import WAIT_S, Place, back_up, restore
+from switchyard.server.database_option import add_database, given_database
+from switchyard.server.private_files import keep_private
 from switchyard.store import file_lock, schema_check
 from switchyard.store.database import Database, repair, revisions, upgrade
 
 EXAMPLES = """\
 examples:
   yard db status --data ./yard
-  yard db upgrade --database postgresql://yard@db/yard
+  yard db upgrade --database-file ./database
   yard db backup /backups --data ./yard                 while the server runs
   yard db restore /backups/switchyard-20260102T030405Z.db --data ./yard
 """
 BACKUP = """\
 examples:
   yard db backup yard.backup --data ./yard
-  yard db backup /backups --database postgresql://yard@db/yard      a file named after the time; needs pg_dump
+  yard db backup /backups --database-file ./database      a file named after the time; needs pg_dump
 
 The server may be running. Output that is kept in a directory (`logs: {store: directory}`) is not in the backup.
 """
 RESTORE = """\
 examples:
   yard db restore yard.backup --data ./yard --force
-  yard db restore /backups/switchyard-20260102T030405Z.dump --database postgresql://yard@db/yard
+  yard db restore /backups/switchyard-20260102T030405Z.dump --database-file ./database
 
 Stop every server first. Jobs that an agent got after the backup was made go on there, if the agent is heard of within
 the wait; what was submitted after it is not known any more, and is stopped. Fences go on above all there were.
@@ -43,14 +45,14 @@ _Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main(argv: list[str]) -> int:
+    keep_private()
     options = _parser().parse_args(argv)
     data = Path(options.data or "~/.local/share/switchyard/server").expanduser().resolve()
-    is_there = bool(options.data) or options.database is None
-    place = Place(
-        data if is_there else None, options.database or f"sqlite:///{data / 'switchyard.db'}", dict(os.environ)
-    )
     try:
-        if options.database is None and options.verb in ("upgrade", "restore"):
+        database = given_database(options, os.environ)
+        is_there = bool(options.data) or database is None
+        place = Place(data if is_there else None, database or f"sqlite:///{data / 'switchyard.db'}", dict(os.environ))
+        if database is None and options.verb in ("upgrade", "restore"):
             data.mkdir(parents=True, exist_ok=True, mode=0o700)
         sys.stdout.write(f"{_do(options, place)}\n")
     except YardError as exc:
@@ -147,7 +149,7 @@ def _verb(verbs: _Verbs, name: str, about: str, examples: str) -> argparse.Argum
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="the server's folder (default: in your home)")
-    parser.add_argument("--database", metavar="URL", help="sqlite:///FILE or postgresql://…")
+    add_database(parser)
 
 
 def _duration(text: str) -> int:

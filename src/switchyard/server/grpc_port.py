@@ -11,29 +11,45 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 import uvloop
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 
-from switchyard.errors import Unavailable
+from switchyard.errors import Unavailable, YardError
+from switchyard.server.connection_section import ConnectionBounds
 from switchyard.server.flyte.absent import is_installed, refusal
 from switchyard.server.flyte.status import code_of, message_of
+from switchyard.server.grpc_intake import CALLS_MAX, GRAPH_MESSAGE_BYTES_MAX, CallContext, Intake, peer_address
+from switchyard.server.grpc_message import reader, refuse_unreadable
 from switchyard.server.yard import Yard
 
-MESSAGE_BYTES_MAX = 64 * 2**20
+SEND_BYTES_MAX = 64 * 2**20
 THREADS = 8
-CALLS_MAX = 1000  # running and waiting for a thread; above: RESOURCE_EXHAUSTED, and clients try again
+STREAMS_MAX = 256  # calls on one connection; further ones wait in the client
+NAME_BYTES_MAX = 4096  # of a health check
+WATCHES_MAX = 100  # calls of the health service that wait for a change
 PING_MS_MIN = (
     10_000  # Flyte's clients ping every 30 s, with or without a call; gRPC's own bound, 5 min, would cut them off
 )
+WINDOW_BYTES = 64 * 1024  # what a client may send of a message that nobody has asked for yet
 OPEN_S = 10.0
 STOP_S = 0.5
 T = TypeVar("T")
-OPTIONS = [
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.so_reuseport", 0),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", PING_MS_MIN),
-]
+
+
+def options_of(bounds: ConnectionBounds) -> list[tuple[str, int]]:
+    """gRPC's own settings. A client that never speaks HTTP/2 is closed, and so is one that makes no calls."""
+    return [
+        ("grpc.max_receive_message_length", GRAPH_MESSAGE_BYTES_MAX),
+        ("grpc.max_send_message_length", SEND_BYTES_MAX),
+        ("grpc.max_concurrent_streams", STREAMS_MAX),
+        ("grpc.max_allowed_incoming_connections", bounds.grpc_max),
+        ("grpc.server_handshake_timeout_ms", bounds.head_s * 1000),
+        ("grpc.max_connection_idle_ms", bounds.idle_s * 1000),
+        ("grpc.http2.bdp_probe", 0),  # it would widen the window
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+        ("grpc.so_reuseport", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", PING_MS_MIN),
+    ]
 
 
 class GrpcPort:
@@ -52,11 +68,14 @@ class GrpcPort:
     async def _opened(self) -> grpc.aio.Server:
         settings = self._yard.settings
         assert settings.grpc is not None
+        self._yard.measure_pauses("grpc", self._loop)
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="grpc-call")
-        server = grpc.aio.server(threads, options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
-        server.add_generic_rpc_handlers((*_flyte(self._yard), *_rainbow(self._yard)))
+        server = grpc.aio.server(options=options_of(settings.connections), maximum_concurrent_rpcs=CALLS_MAX)
+        intake = Intake()
         self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        server.add_generic_rpc_handlers(
+            (*_flyte(self._yard, intake, threads), *_rainbow(self._yard, intake), _health(self._health, intake))
+        )
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         host, port = settings.grpc
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -86,29 +105,66 @@ class GrpcPort:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(OPEN_S)
 
 
-def _flyte(yard: Yard) -> tuple[grpc.GenericRpcHandler, ...]:
+def _flyte(yard: Yard, intake: Intake, threads: ThreadPoolExecutor) -> tuple[grpc.GenericRpcHandler, ...]:
     if not is_installed():
         return (_Absent(),)
     from switchyard.server.flyte.rpc import handlers
 
-    return handlers(yard)
+    return handlers(yard, intake, threads)
 
 
-def _rainbow(yard: Yard) -> tuple[grpc.GenericRpcHandler, ...]:
+def _rainbow(yard: Yard, intake: Intake) -> tuple[grpc.GenericRpcHandler, ...]:
     if yard.settings.config.rainbow is None:
         return ()
     from switchyard.server.rainbow.door import handlers
 
-    return handlers(yard)
+    return handlers(yard, intake)
 
 
 class _Absent(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Refuses every call of Flyte's services, with the reason."""
+    """Refuses every call of Flyte's services, with the reason and without its message."""
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        return grpc.unary_unary_rpc_method_handler(_refuse) if details.method.startswith("/flyteidl.") else None
+        return grpc.stream_unary_rpc_method_handler(_refuse) if details.method.startswith("/flyteidl.") else None
 
 
-def _refuse(_request: bytes, context: grpc.ServicerContext) -> None:
+async def _refuse(_messages: Any, context: CallContext) -> None:
     error = refusal()
-    context.abort(grpc.StatusCode[code_of(error)], message_of(error))
+    await context.abort(grpc.StatusCode[code_of(error)], message_of(error))
+
+
+def _health(servicer: health.aio.HealthServicer, intake: Intake) -> grpc.GenericRpcHandler:
+    """The standard service. Its messages are a name, and anybody may send them."""
+    watches = 0
+
+    async def request_of(context: CallContext) -> Any:
+        try:
+            body = await intake.message(context, peer_address(context.peer()), NAME_BYTES_MAX)
+            request = reader(health_pb2.HealthCheckRequest)(body)
+            refuse_unreadable(request)
+        except YardError as exc:
+            await context.abort(grpc.StatusCode[exc.grpc], message_of(exc))
+        return request
+
+    async def check(_messages: Any, context: CallContext) -> Any:
+        return await servicer.Check(await request_of(context), context)
+
+    async def watch(_messages: Any, context: CallContext) -> None:
+        nonlocal watches
+        request = await request_of(context)
+        if watches >= WATCHES_MAX:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{WATCHES_MAX} watch already.")
+        watches += 1
+        try:
+            await servicer.Watch(request, context)
+        finally:
+            watches -= 1
+
+    write = health_pb2.HealthCheckResponse.SerializeToString
+    return grpc.method_handlers_generic_handler(
+        "grpc.health.v1.Health",
+        {
+            "Check": grpc.stream_unary_rpc_method_handler(check, response_serializer=write),
+            "Watch": grpc.stream_stream_rpc_method_handler(watch, response_serializer=write),
+        },
+    )

@@ -1,7 +1,9 @@
 """Who waits for what, in this process. Lives on the event loop: register, compare the version, then wait.
 
 A wake-up bumps the cluster's version, so one that comes between a look and the wait is not lost: the waiter sees that
-the version moved and looks again.
+the version moved and looks again. Followers of jobs register before they look.
+
+Many followers are woken a slice at a time: each will be answered, and others' requests come in between.
 """
 
 from __future__ import annotations
@@ -10,6 +12,9 @@ import asyncio
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+
+SLICE = 32  # followers that are woken at once; each then costs the loop some tenths of a millisecond
+SLICE_S = 0.02  # between two slices
 
 
 class Hub:
@@ -20,7 +25,6 @@ class Hub:
         self._jobs: dict[str, set[asyncio.Future[None]]] = {}
         self._versions: dict[str, int] = {}
         self._streams: set[asyncio.Future[None]] = set()
-        self.news = 0  # grows whenever something happened to any job
         self.is_closing = False
 
     def version(self, cluster_id: str) -> int:
@@ -35,13 +39,11 @@ class Hub:
             _finish(self._clusters.get(cluster_id))
         self.tell(jobs)
         if jobs:
-            self.news += 1
-            _finish(self._streams)
+            self._wake_slices(self._streams)
 
     def tell(self, jobs: Iterable[str]) -> None:
         """Who waits for these jobs looks again. No event: there is more of a log."""
-        for job_id in jobs:
-            _finish(self._jobs.get(job_id))
+        self._wake_slices(waiter for job_id in jobs for waiter in self._jobs.get(job_id, ()))
 
     def wake_all(self) -> None:
         """After a listener reconnected: anything may have happened."""
@@ -50,9 +52,8 @@ class Hub:
 
     def wake_jobs(self) -> None:
         """Anything may have happened to any job."""
-        self.tell(list(self._jobs))
-        self.news += 1
-        _finish(self._streams)
+        self.tell(self._jobs)
+        self._wake_slices(self._streams)
 
     def close(self) -> None:
         """The server stops: every waiter goes home now."""
@@ -71,16 +72,29 @@ class Hub:
         """Register, then look: what happens to the job from here on, and the server's stop, finishes the future."""
         return self._registered(self._jobs, job_id)
 
-    async def wait_news(self, seen: int, timeout_s: float, gone: asyncio.Task[object]) -> None:
-        """Until something happened to any job since `seen`, the client is gone, or the time is over."""
-        if self.news == seen and not self.is_closing:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._streams.add(waiter)
-            try:
-                await first_of(waiter, gone, timeout_s)
-            finally:
-                waiter.cancel()
-                self._streams.discard(waiter)
+    @contextmanager
+    def following(self, job_id: str | None) -> Iterator[asyncio.Future[None]]:
+        """The same for a stream: of one job's events, or of all."""
+        if job_id is not None:
+            with self.watching(job_id) as waiter:
+                yield waiter
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._streams.add(waiter)
+        try:
+            yield waiter
+        finally:
+            waiter.cancel()
+            self._streams.discard(waiter)
+
+    def _wake_slices(self, waiters: Iterable[asyncio.Future[None]]) -> None:
+        found = list(waiters)
+        if self.is_closing or len(found) <= SLICE:
+            _finish(found)
+            return
+        loop = asyncio.get_running_loop()
+        for number, start in enumerate(range(0, len(found), SLICE)):
+            loop.call_later(number * SLICE_S, _finish, found[start : start + SLICE])
 
     @contextmanager
     def _registered(self, table: dict[str, set[asyncio.Future[None]]], key: str) -> Iterator[asyncio.Future[None]]:
@@ -102,7 +116,7 @@ async def first_of(waiter: asyncio.Future[None], gone: asyncio.Task[object], tim
     await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _finish(waiters: set[asyncio.Future[None]] | None) -> None:
+def _finish(waiters: Iterable[asyncio.Future[None]] | None) -> None:
     for waiter in waiters or ():
         if not waiter.done():
             waiter.set_result(None)

@@ -12,9 +12,12 @@ import structlog
 
 from switchyard.errors import YardError
 from switchyard.model.cluster import Load
-from switchyard.server.config import Rainbow
+from switchyard.model.unreadable import UNREADABLE
+from switchyard.server import collector
+from switchyard.server.config import SECRET_CHARS_MIN, Rainbow
 from switchyard.server.yard import Yard
 from switchyard.service.committer import Batch
+from switchyard.service.quarantine import Quarantine
 from switchyard.service.quote.quoted import Quoting
 from switchyard.service.repeats import RepeatedFaults
 from switchyard.service.run import pollers
@@ -23,12 +26,13 @@ from switchyard.service.token.line import TokenCare
 from switchyard.service.upkeep import chores, moving, places, waiting
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.retention import Retention, Terms
+from switchyard.service.usage import COUNT_S
 from switchyard.store import access, clusters, leases
 
 log = structlog.get_logger()
 # What waits is looked at after this at the latest, should all words about what it waits for have been lost.
 LOOK_S_MAX = 10.0
-POLLING = Rainbow("-")  # what was handed out comes back, also when the door has been closed since
+POLLING = Rainbow("-" * SECRET_CHARS_MIN)  # what was handed out comes back, also when the door has been closed since
 CLEAN_S_MAX = 600.0  # between two clean-ups; terms that are shorter than days are looked at sooner
 CLEAN_AFTER_JUMP_S = 3600.0  # what is old by a clock that was set wrong is not removed before somebody can see that
 MOVED_S = 0.25  # after a look that moved something the next one: what it moved may have been begun, and the rest go on
@@ -58,6 +62,7 @@ class Loops:
         self._move_after_s = float("inf")  # at most so long after this look; said once, as another server may lead
         self._tokens = TokenCare()
         self._faults = RepeatedFaults()
+        self._quarantine = Quarantine(yard.context.database)
 
     def start(self) -> None:
         pace = self._yard.settings.pace
@@ -69,6 +74,8 @@ class Loops:
             ("quotes", 1.0, self._quotes),
             ("checkpoint", pace.checkpoint_s, self._checkpoint),
             ("give up", 1.0, self._give_up),
+            ("usage", COUNT_S, self._usage),
+            ("collect", 10.0, self._collect),
         ):
             self._tasks.append(asyncio.create_task(self._repeat(name, every_s, once), name=name))
 
@@ -101,8 +108,17 @@ class Loops:
                 await asyncio.sleep(FAILED_S)
             except Exception as exc:
                 log.error("loop", name=name, exc_info=exc)
-                await asyncio.sleep(FAILED_S)
+                if not (isinstance(exc, UNREADABLE) and await self._set_aside()):
+                    await asyncio.sleep(FAILED_S)
             await self._pause(name, every_s)
+
+    async def _set_aside(self) -> bool:
+        """A loop could not read a row: find the jobs that cannot be read, so that the next round goes by them."""
+        try:
+            return await self._yard.in_thread(self._quarantine.sweep, self._yard.context) > 0
+        except YardError as exc:
+            log.warning("loop", name="quarantine", error=exc.inner)
+            return False
 
     async def _pause(self, name: str, every_s: float) -> None:
         """Upkeep is also kicked: what a PENDING job waits for may just have come."""
@@ -131,6 +147,14 @@ class Loops:
 
     async def _give_up(self) -> None:
         self._yard.give_up_commits(asyncio.get_running_loop().time())
+
+    async def _usage(self) -> None:
+        context = self._yard.context
+        await self._yard.in_thread(context.usage.look, context.database, context.committer)
+
+    async def _collect(self) -> None:
+        if collector.is_due() and not self._yard.has_large:
+            await self._yard.in_thread(collector.collect)
 
     async def _flush(self) -> None:
         if self._yard.unflushed or self._yard.tokens_used or self._yard.voices.unflushed:

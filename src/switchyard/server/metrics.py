@@ -16,7 +16,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from switchyard.errors import MethodNotAllowed
 from switchyard.model.access import Role
 from switchyard.server.http.answer import Receive, Scope, Send, send_body
 from switchyard.server.http.authenticate import authenticate_user
@@ -24,6 +23,7 @@ from switchyard.server.yard import Yard
 from switchyard.service.job.pending import LiveJobs, live_jobs
 from switchyard.service.tally import KEYS_MAX, Count, Histogram
 from switchyard.service.token.pools import pools_used
+from switchyard.service.unreadable import told
 
 KEPT_S = 5.0  # counts of what is stored; Prometheus scrapes every 15 s or so, and from every replica
 MEDIA = (b"content-type", CONTENT_TYPE_LATEST.encode())
@@ -41,6 +41,7 @@ class _Shown:
 COUNTERS = (
     _Shown("route_decisions", "Decisions that were stored, on arrival and when an answer changed later.", "decisions"),
     _Shown("route_refusals", "Submits that were refused, and jobs that were rejected.", "refusals"),
+    _Shown("limit_refusals", "Requests that a limit of one user refused, by the limit's name.", "limits"),
     _Shown("jobs_accepted", "Jobs that were accepted.", "accepted"),
     _Shown("leases", "Attempts that were handed to agents.", "leases"),
     _Shown("moves", "Jobs that were moved from one cluster to another before they were leased.", "moves"),
@@ -54,6 +55,7 @@ HISTOGRAMS = (
     _Shown("route_decision_seconds", "From a decoded job to its decision.", "decision_s"),
     _Shown("commit_seconds", "One transaction of the committer.", "commit_s"),
     _Shown("commit_batch", "Changes in one transaction.", "batch"),
+    _Shown("loop_pause_seconds", "How late an event loop was for a callback that runs every 10 ms.", "pause_s"),
     _Shown("quote_seconds", "From the question to a cluster's quote.", "quote_s"),
     _Shown("token_wait_seconds", "From a job's first refusal to its tokens.", "token_wait_s"),
     _Shown("quote_eta_error_seconds", "How far a start was from what was quoted.", "eta_error_s"),
@@ -165,19 +167,42 @@ class Metrics(Collector):
             ("commit_queue", "Changes that wait for the committer.", yard.context.committer.waiting),
         ):
             yield GaugeMetricFamily(f"switchyard_{name}", about, value=value)
+        damaged = GaugeMetricFamily(
+            "switchyard_unreadable_rows", "Stored rows that this process could not read, by table.", labels=["table"]
+        )
+        for table, count in sorted({"jobs": 0, **told()}.items()):
+            damaged.add_metric([table], count)
+        yield damaged
+        yield from self._of_pauses()
         build = GaugeMetricFamily("switchyard_build_info", "The version that runs.", labels=["version", "database"])
         build.add_metric([package_version("switchyard"), yard.context.database.url.get_backend_name()], 1)
         yield build
 
+    def _of_pauses(self) -> Iterator[Metric]:
+        labels = ["loop"]
+        wall = GaugeMetricFamily(
+            "switchyard_loop_pause_longest_seconds",
+            "The longest pause of an event loop since this was last read.",
+            labels=labels,
+        )
+        cpu = GaugeMetricFamily(
+            "switchyard_loop_pause_longest_cpu_seconds",
+            "The same, without the time for which the machine gave this process no core.",
+            labels=labels,
+        )
+        for name, meter in sorted(self._yard.pauses.items()):
+            longest = meter.take()
+            wall.add_metric([name], longest.wall_s)
+            cpu.add_metric([name], longest.cpu_s)
+        yield from (wall, cpu)
+
 
 async def metrics(yard: Yard, shown: Metrics, scope: Scope, _receive: Receive, send: Send) -> None:
     """GET /metrics. It names pools, queues and clusters, private ones too, so not everybody may read it."""
-    if scope["method"] not in ("GET", "HEAD"):
-        raise MethodNotAllowed("/metrics takes GET.")
     if not yard.settings.config.metrics.anonymous:
         (await authenticate_user(yard, scope)).need_platform(Role.VIEW)
     body = await yard.in_thread(shown.text)
-    await send_body(send, 200, b"" if scope["method"] == "HEAD" else body, MEDIA)
+    await send_body(send, 200, body, MEDIA)
 
 
 def _counter(shown: _Shown, count: Count) -> Metric:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from switchyard.server.config import Config
+from switchyard.server.connection_section import ConnectionBounds, Connections, bounds_of
 from switchyard.service.rules.cluster_resources import Templates
+
+USUAL_CONNECTIONS = bounds_of(Connections(), open_files=1024)  # what most systems allow a process that asks for no more
 
 
 @dataclass(frozen=True)
 class Bounds:
     """The most of everything."""
 
-    job_bytes: int = 8 * 2**20  # DESIGN: bodies
-    bulk_bytes: int = 64 * 2**20
-    poll_bytes: int = 64 * 2**20  # reports, output and an inventory of 100,000
-    other_bytes: int = 2**20  # users, grants, tokens: small things
+    # The bodies of calls: server/http/bodies.py.
     graph_bytes: int = 256 * 2**20  # unpacked; a million vertices as JGF
     graph_packed_bytes: int = 64 * 2**20  # held in memory while it is taken in
     uploads: int = 4  # of graphs at once; above: 429
@@ -63,6 +62,7 @@ class Settings:
     templates: Templates = field(default_factory=Templates)  # of cluster resources
     bounds: Bounds = Bounds()
     pace: Pace = Pace()
+    connections: ConnectionBounds = USUAL_CONNECTIONS
 
     @property
     def url(self) -> str:
@@ -78,12 +78,3 @@ def parse_address(text: str) -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
         raise ValueError(f"{text[:80]!r} is not HOST:PORT")
     return host, int(port)
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

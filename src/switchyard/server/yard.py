@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -11,11 +12,18 @@ from typing import Any, TypeVar
 
 import structlog
 
-from switchyard.errors import Busy, Unavailable, YardError
+from switchyard.errors import Unavailable, YardError
 from switchyard.model.cluster import Load
+from switchyard.server.bounded_pool import BoundedPool
+from switchyard.server.fair_threads import FairThreads
 from switchyard.server.hub import Hub
+from switchyard.server.limiter import Limiter, caller
+from switchyard.server.pauses import PauseMeter
+from switchyard.server.rainbow.guesses import Guesses
 from switchyard.server.settings import Settings
+from switchyard.server.shared_reads import SharedReads
 from switchyard.server.voices import Voices
+from switchyard.server.wait_places import WaitPlaces
 from switchyard.service.clock import Clock
 from switchyard.service.cluster.fit import Fitting
 from switchyard.service.committer import Told, Woken, Write
@@ -32,7 +40,12 @@ SEEN_US = 1_000_000  # when agents were seen is written to the second: thousands
 # Threads that only reckon take turns at one interpreter: eight of them took four times as long for the same work. Two,
 # so that one question that takes seconds does not hold up all others.
 RECKONERS = 2
-TURNS_MAX = 1000  # decisions that wait for them
+TURNS_MAX = 1000  # decisions of one user that wait for them
+# Large bodies are decoded one after the other, each within a second or two. More threads would only fight for the
+# interpreter, with the loop among them.
+DECODERS = 1
+BULKS = 2  # bulk requests that are decided at the same time: thousands of jobs each, for many seconds
+LARGE_BYTES_MAX = 256 * 2**20  # of the bodies that wait for one of these, in memory
 COMMIT_S_MAX = 30.0  # an accepted change waits no longer for its commit
 READY_S = 5.0  # without an answer of the database for this long, a balancer should ask another replica
 LOADED = frozenset({"access", "clusters", "layout", "policy", "tokens"})  # what is kept in memory here
@@ -56,12 +69,23 @@ class Yard:
         self.hub = Hub()
         self.threads = ThreadPoolExecutor(settings.bounds.threads, thread_name_prefix="use-case")
         self.reckoners = ThreadPoolExecutor(RECKONERS, thread_name_prefix="reckon")
-        self._turns = 0  # who waits for them
+        self.limiter = Limiter(settings.config.limits.of, context.tally.limits.add)
+        size = settings.bounds.threads
+        self._fair_threads = FairThreads(self.threads, size=size, share=size - 2, depth_of=self.limiter.calls_of)
+        self._fair_reckoners = FairThreads(self.reckoners, size=RECKONERS, share=1, depth_of=lambda _: TURNS_MAX)
+        self.reads = SharedReads()
+        self.decoders = BoundedPool("decode", DECODERS, calls_max=200, bytes_max=LARGE_BYTES_MAX)
+        self.bulks = BoundedPool("bulk", BULKS, calls_max=50, bytes_max=LARGE_BYTES_MAX)
         self.parked: dict[str, int] = {}  # agent → polls parked here
         self.voices = Voices(is_alone=context.database.is_sqlite)
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
+        self.guesses = Guesses(time.monotonic)  # at Rainbow's registration secret
         self.streams = 0  # followers of events connected here
-        self.uploads = 0  # graphs being taken in
+        most = settings.connections.http_max
+        # The other connections are for agents, whose polls are parked, and for short requests.
+        self.waits = WaitPlaces(most // 2, most // 4, "waits")
+        self.stream_places = WaitPlaces(most // 4, most // 8, "streams of events")
+        self.uploads: Counter[str] = Counter()  # caller → graphs being taken in
         self.tokens_used: dict[str, int] = {}
         self.unflushed: dict[str, int] = {}  # agent → when it was last seen
         self.is_ready = False
@@ -76,14 +100,22 @@ class Yard:
         self.is_pending_new = True  # a job came to wait, or what some wait for may have come
         self._is_reckoning = False
         self._is_refreshing = False
+        self.pauses: dict[str, PauseMeter] = {}  # of each event loop
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """From here on commits are told to this loop."""
         self.loop = loop
+        self.measure_pauses("http", loop)
         committer = self.context.committer
         committer.after_commit = self._after_commit
         committer.deliver = self._deliver
+
+    def measure_pauses(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        """On that loop's thread, or before it runs."""
+        meter = PauseMeter(name, self.context.tally.pause_s)
+        meter.start(loop)
+        self.pauses = {**self.pauses, name: meter}
 
     def commit(self, write: Write) -> asyncio.Future[Any]:
         """Queue a write; the future holds its result once it is durable."""
@@ -117,20 +149,17 @@ class Yard:
         return future
 
     async def in_thread(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run a sync use case where it may block."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.threads, partial(function, *arguments, **named))
+        """Run a sync use case where it may block. Users whose calls wait for a thread take turns."""
+        return await self._fair_threads.run(caller.get(), partial(function, *arguments, **named))
 
     async def in_turn(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run what only reckons, and may take long."""
-        if self._turns >= TURNS_MAX:
-            raise Busy(f"{TURNS_MAX} decisions that take long are waiting.")
-        self._turns += 1
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self.reckoners, partial(function, *arguments, **named))
-        finally:
-            self._turns -= 1
+        """Run what only reckons, and may take long. One user has one such thread at a time."""
+        return await self._fair_reckoners.run(caller.get(), partial(function, *arguments, **named))
+
+    @property
+    def has_large(self) -> bool:
+        """Whether a large request is being read or decided."""
+        return not (self.decoders.is_idle and self.bulks.is_idle)
 
     def seen(self, agent_id: str, load: Load | None) -> None:
         """An agent spoke: it is alive, and this is how its cluster is.

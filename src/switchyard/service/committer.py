@@ -25,6 +25,7 @@ import msgspec
 import structlog
 
 from switchyard.errors import Busy, Internal, Unavailable, YardError
+from switchyard.model.unreadable import UNREADABLE
 from switchyard.service.numbering import insert_numbered
 from switchyard.service.outage import Outage
 from switchyard.service.repeats import RepeatedFaults
@@ -177,6 +178,8 @@ class Committer:
         # Set by the server: told after each commit, before the waiters are; and who tells them.
         self.after_commit: Callable[[Woken], None] = lambda _woken: None
         self.deliver: Deliver = _deliver_here
+        # Asked when a write failed to read what is stored: whether the cause is out of the way now.
+        self.mend: Callable[[Any], bool] = lambda _write: False
         # And after each transaction: how many writes were in it, and how many seconds it took.
         self.committed: Callable[[int, float], None] = lambda _writes, _seconds: None
 
@@ -296,12 +299,14 @@ class Committer:
                 return [exc]  # its answer: nothing of it is stored
         return replay(items, self._commit_one)
 
-    def _commit_one(self, item: _Item) -> Any:
+    def _commit_one(self, item: _Item, *, is_first: bool = True) -> Any:
         try:
             return self._attempt([item], is_replay=True)[0]
         except YardError:
             raise
         except Exception as exc:  # noqa: BLE001  the thread that writes must outlive every defect
+            if is_first and isinstance(exc, UNREADABLE) and self.mend(item.write):
+                return self._commit_one(item, is_first=False)
             error = Internal(f"The change failed: {type(exc).__name__}")
             error.__cause__ = exc
             return error

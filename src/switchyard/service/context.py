@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+import msgspec
 
 from switchyard.route.moving import MovingTerms
 from switchyard.service.cluster.compiler import Compiler
@@ -14,6 +16,7 @@ from switchyard.service.submit.engines import Engines
 from switchyard.service.submit.selections import Selections
 from switchyard.service.tally import Tally
 from switchyard.service.token.settings import Tokens
+from switchyard.service.usage import Usage
 from switchyard.store import access
 from switchyard.store.database import Database, Tx
 from switchyard.store.events import counter_take
@@ -40,6 +43,7 @@ class Context:
     tally: Tally = field(default_factory=Tally)
     moving: MovingTerms = field(default_factory=MovingTerms)
     tokens: Tokens = field(default_factory=Tokens)
+    usage: Usage = field(default_factory=Usage)
 
 
 def bump(batch: Batch, version: str) -> None:
@@ -60,17 +64,35 @@ def audited(
     after: object = None,
 ) -> None:
     """Record who changed what, in the change's own transaction."""
-    import msgspec
+    access.audit_insert(batch.tx, _audit_row(batch, context, actor, action, object_, before, after))
 
-    access.audit_insert(
-        batch.tx,
-        {
-            "id": context.new_id(),
-            "at_us": batch.now_us,
-            "actor": actor,
-            "action": action,
-            "object": object_,
-            "before": None if before is None else msgspec.json.encode(before).decode(),
-            "after": None if after is None else msgspec.json.encode(after).decode(),
-        },
-    )
+
+def audited_jobs(
+    batch: Batch,
+    context: Context,
+    actor: str,
+    action: str,
+    owners: Mapping[str, str],
+    *,
+    after: Mapping[str, object] | None = None,
+) -> None:
+    """Record who changed which jobs of whom. `owners`: job → its owner's name."""
+    rows = [
+        _audit_row(batch, context, actor, action, job_id, None, {"owner": owner, **(after or {})})
+        for job_id, owner in owners.items()
+    ]
+    access.audit_insert(batch.tx, *rows)
+
+
+def _audit_row(  # noqa: PLR0917  the columns, in their order
+    batch: Batch, context: Context, actor: str, action: str, object_: str, before: object, after: object
+) -> dict[str, object]:
+    return {
+        "id": context.new_id(),
+        "at_us": batch.now_us,
+        "actor": actor,
+        "action": action,
+        "object": object_,
+        "before": None if before is None else msgspec.json.encode(before).decode(),
+        "after": None if after is None else msgspec.json.encode(after).decode(),
+    }

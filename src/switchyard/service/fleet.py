@@ -7,9 +7,13 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
+from switchyard.errors import Malformed
 from switchyard.model.access import On
 from switchyard.model.graph import Graph
+from switchyard.model.graph.stored import read_stored
 from switchyard.model.selection import Scalar
+from switchyard.model.unreadable import UNREADABLE
+from switchyard.service.unreadable import each_readable, tell
 from switchyard.store import clusters as cluster_store
 from switchyard.store import submit_tokens
 from switchyard.store.database import Tx
@@ -65,6 +69,7 @@ class Fleet:
     agents: dict[str, AgentEntry]
     by_cluster: dict[str, tuple[str, ...]]
     submit_tokens: dict[str, SubmitEntry] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()  # names of private clusters that were deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +78,33 @@ class SubmitEntry:
 
     on: On
     object: str
-    account: str
+    account: str  # a user's id; empty: nobody's in particular
     hash: str
 
 
 def load_fleet(tx: Tx, version: int, *, before: Fleet) -> Fleet:
-    rows = {row.id: _cluster_entry(row, before.rows.get(row.id)) for row in cluster_store.cluster_all(tx)}
+    rows = {row.id: _readable_entry(row, before.rows.get(row.id)) for row in cluster_store.cluster_all(tx)}
     agents = {row.id: _agent_entry(row, before.agents.get(row.id)) for row in cluster_store.agent_all(tx)}
     by_cluster: dict[str, tuple[str, ...]] = {}
     for agent in agents.values():
         by_cluster[agent.cluster_id] = (*by_cluster.get(agent.cluster_id, ()), agent.id)
-    tokens = {
-        row.id: SubmitEntry(On(row.on_kind), row.object, row.account, row.hash) for row in submit_tokens.token_all(tx)
-    }
-    return Fleet(version, rows, agents, by_cluster, tokens)
+    tokens = each_readable("submit_tokens", submit_tokens.token_all(tx), _submit_entry)
+    gone = frozenset(cluster_store.cluster_gone_private(tx))
+    return Fleet(version, rows, agents, by_cluster, dict(tokens), gone)
+
+
+def _submit_entry(row: submit_tokens.Row) -> tuple[str, SubmitEntry]:
+    return row.id, SubmitEntry(On(row.on_kind), row.object, row.account, row.hash)
+
+
+def _readable_entry(row: cluster_store.Row, before: ClusterEntry | None) -> ClusterEntry:
+    """A cluster whose row cannot be read is there, and nobody is sent to it."""
+    try:
+        return _cluster_entry(row, before)
+    except UNREADABLE as exc:
+        tell("clusters", row.id, str(exc))
+        said = f"its stored row cannot be read: {exc}"[:300]
+        return ClusterEntry(row.id, row.name, True, True, said, (), {}, row.backend, None, row.created_us, {}, row)
 
 
 def _agent_entry(row: cluster_store.Row, before: AgentEntry | None) -> AgentEntry:
@@ -133,7 +151,7 @@ def _cluster_entry(row: cluster_store.Row, before: ClusterEntry | None) -> Clust
 def _graph(text: str | None) -> Graph | None:
     """A graph that cannot be read, written by another version, is one cluster's trouble and nobody else's."""
     try:
-        return msgspec.json.decode(text, type=Graph) if text else None
-    except msgspec.ValidationError as exc:
+        return read_stored(text.encode()) if text else None
+    except (Malformed, *UNREADABLE) as exc:
         log.error("graph not understood", error=str(exc)[:300])
         return None

@@ -9,6 +9,8 @@ import msgspec
 
 from switchyard.model.layout import Change, Layout, Part, lay_over
 from switchyard.model.queue import Queue
+from switchyard.model.unreadable import UNREADABLE
+from switchyard.service.unreadable import tell
 from switchyard.store import layout as layout_store
 from switchyard.store.database import Tx
 
@@ -51,11 +53,14 @@ def load_laid(tx: Tx, version: int, *, before: Laid) -> Laid:
     rows: dict[tuple[Part, str], Standing] = {}
     base = before.own
     for row in layout_store.layout_all(tx):
-        if row.part == FILE:
-            base = msgspec.json.decode(row.value, type=Layout)
-        else:
-            standing = read_standing(row)
-            rows[standing.change.part, row.name] = standing
+        try:
+            if row.part == FILE:
+                base = msgspec.json.decode(row.value, type=Layout)
+            else:
+                standing = read_standing(row)
+                rows[standing.change.part, row.name] = standing
+        except UNREADABLE as exc:
+            tell("layout", f"{row.part} {row.name}", str(exc))
     layout = lay_over(base, (standing.change for standing in rows.values()))
     return Laid(before.own, base, layout, version, rows)
 

@@ -38,6 +38,12 @@ class Actor:
     rights: Rights
     groups: tuple[str, ...] = ()
     user_id: str | None = None
+    token_id: str | None = None  # of the token that was shown, where one was
+
+    @property
+    def id(self) -> str:
+        """Who this is for good: a later user of the same name is another one."""
+        return self.user_id or self.name
 
     @property
     def is_platform_admin(self) -> bool:
@@ -91,12 +97,12 @@ class Actor:
         return frozenset(own & world.by_id.keys()).union(of_groups if groups else ())
 
 
-def rights_of(name: str, groups: tuple[str, ...], grants: tuple[Grant, ...]) -> Rights:
+def rights_of(user_id: str, groups: tuple[str, ...], grants: tuple[Grant, ...]) -> Rights:
     """Gather all grants that reach a user: their own, their groups', everyone's."""
     platform = _NOTHING
     tables: dict[On, dict[str, int]] = {On.PROJECT: {}, On.CLUSTER: {}, On.CLUSTER_GROUP: {}}
     for grant in grants:
-        if not _reaches(grant, name, groups):
+        if not reaches(grant, user_id, groups):
             continue
         rank = RANK[grant.role]
         if grant.on is On.PLATFORM:
@@ -112,10 +118,11 @@ def local_admin() -> Actor:
     return Actor(LOCAL_ADMIN, Rights(platform=RANK[Role.ADMIN]))
 
 
-def _reaches(grant: Grant, name: str, groups: tuple[str, ...]) -> bool:
+def reaches(grant: Grant, user_id: str, groups: tuple[str, ...]) -> bool:
+    """Whether a user holds a grant. Users hold theirs by id."""
     if grant.to is To.EVERYONE:
         return True
-    return grant.subject == name if grant.to is To.USER else grant.subject in groups
+    return grant.subject == user_id if grant.to is To.USER else grant.subject in groups
 
 
 def _word(rank: int) -> str:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import msgspec
 import structlog
 
 from switchyard.errors import YardError
-from switchyard.model.access import Grant, On, Role, To
+from switchyard.model.access import RANK, Grant, On, Role, To
 from switchyard.model.cluster import POLLS, Health, Load
 from switchyard.model.layout import NO_LAYOUT, Layout
+from switchyard.model.unreadable import UNREADABLE
 from switchyard.policy.admit import ProjectEntry
 from switchyard.policy.laid import platform_with
 from switchyard.policy.resolve import Policy, RuleRow
 from switchyard.route.world import Member, World
 from switchyard.service.fleet import ClusterEntry, Fleet, load_fleet
 from switchyard.service.laid import Laid, load_laid
-from switchyard.service.rights import TOKENS_OWNER, Actor, Rights, local_admin, rights_of
+from switchyard.service.rights import LOCAL_ADMIN, TOKENS_OWNER, Actor, Rights, local_admin, rights_of
 from switchyard.service.token.settings import PoolEntry
+from switchyard.service.unreadable import each_readable, tell
 from switchyard.store import access as access_store
 from switchyard.store import attributes as attribute_store
 from switchyard.store import clusters as cluster_store
@@ -53,6 +56,16 @@ class Access:
     grants: tuple[Grant, ...]
     projects: dict[str, ProjectEntry] = field(default_factory=dict)
     actors: dict[str, Actor] = field(default_factory=dict)
+    callers: dict[str, Actor] = field(default_factory=dict)  # token → its user, as a caller who showed it
+
+    def is_open(self, member: Member) -> bool:
+        """Whether everyone may submit to a cluster."""
+        return self.everyone.on_cluster(member) >= RANK[Role.SUBMIT]
+
+    @cached_property
+    def everyone(self) -> Rights:
+        """What whoever comes may do."""
+        return rights_of("", (), self.grants)
 
     def actor(self, user_id: str) -> Actor | None:
         """The user with their rights, worked out at first need."""
@@ -62,22 +75,54 @@ class Access:
             if user is None or not user[2]:
                 return None
             name, groups, _ = user
-            found = Actor(name, rights_of(name, groups, self.grants), groups, user_id)
+            found = Actor(name, rights_of(user_id, groups, self.grants), groups, user_id)
             self.actors[user_id] = found
         return found
 
+    def caller(self, token: TokenEntry) -> Actor | None:
+        """The user of a token, as a caller who showed this token."""
+        found = self.callers.get(token.id)
+        if found is None:
+            actor = self.actor(token.user_id)
+            if actor is None:
+                return None
+            found = self.callers[token.id] = replace(actor, token_id=token.id)
+        return found
 
-def owner_of(access: Access, name: str) -> Actor:
+    @cached_property
+    def platform_admins(self) -> frozenset[str]:
+        """Their ids, as `owner_of` would say it of each; worked out at once, since each lease asks."""
+        grants = [grant for grant in self.grants if grant.on is On.PLATFORM and RANK[grant.role] >= RANK[Role.ADMIN]]
+        named = {grant.subject for grant in grants if grant.to is To.USER}
+        of_group = {grant.subject for grant in grants if grant.to is To.GROUP}
+        is_everyone = any(grant.to is To.EVERYONE for grant in grants)
+        admins = {LOCAL_ADMIN, *([TOKENS_OWNER] if is_everyone else [])}
+        for user_id, (_, groups, is_enabled) in self.users.items():
+            if is_enabled and (is_everyone or user_id in named or not of_group.isdisjoint(groups)):
+                admins.add(user_id)
+        return frozenset(admins)
+
+    @cached_property
+    def admin_names(self) -> frozenset[str]:
+        """Their names, for what is kept by name."""
+        return frozenset(self.users[each][0] if each in self.users else each for each in self.platform_admins)
+
+
+def owner_of(access: Access, owner_id: str | None, name: str) -> Actor:
     """Who owns a job, with the grants of now; one who is gone or disabled has none."""
-    for user_id, (user, _, _) in access.users.items():
-        if user == name:
-            return access.actor(user_id) or Actor(name, Rights())
-    if name == TOKENS_OWNER:
-        if name not in access.actors:
-            access.actors[name] = Actor(name, rights_of(name, (), access.grants))
-        return access.actors[name]
+    if owner_id in access.users:
+        return access.actor(owner_id) or Actor(name, Rights(), user_id=owner_id)
+    if owner_id == TOKENS_OWNER:
+        return tokens_owner(access)
     admin = local_admin()
-    return admin if name == admin.name else Actor(name, Rights())
+    return admin if owner_id == admin.id else Actor(name, Rights(), user_id=owner_id)
+
+
+def tokens_owner(access: Access) -> Actor:
+    """Who owns a job that came with a submit token of nobody in particular: it may what everyone may."""
+    if TOKENS_OWNER not in access.actors:
+        access.actors[TOKENS_OWNER] = Actor(TOKENS_OWNER, access.everyone)
+    return access.actors[TOKENS_OWNER]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +163,8 @@ class Snapshots:
         self.policy = policy  # the config alone, until the first refresh
         self.laid = Laid.by_file(layout)  # likewise
         self.fleet = Fleet(-1, {}, {}, {})
+        # Which clusters are hidden from a reader (service/job/sight.py): by who reads, and by the versions above.
+        self.hidden: dict[tuple[str, int, int, int], tuple[frozenset[str], frozenset[str]]] = {}
         self.token_pools = TokenPools(-1, {})
         self.world = World.of(0, [], layout=layout)
 
@@ -172,7 +219,12 @@ class Snapshots:
         """What agents said of their clusters at another replica, or before this one started."""
         for agent_id, load in cluster_store.agent_loads(tx).items():
             if agent_id in agent_ids:
-                self.take_load(agent_id, msgspec.json.decode(load, type=Load), self.seen[agent_id])
+                try:
+                    said = msgspec.json.decode(load, type=Load)
+                except UNREADABLE as exc:
+                    tell("agents", agent_id, f"column load: {exc}")
+                    continue
+                self.take_load(agent_id, said, self.seen[agent_id])
 
     def take_load(self, agent_id: str, load: Load, at_us: int) -> None:
         """How an agent says its cluster is."""
@@ -267,23 +319,26 @@ class Snapshots:
         return Health.UP, ""
 
     def _load_access(self, tx: Tx, version: int) -> Access:
-        users = {
-            row.id: (row.name, tuple(msgspec.json.decode(row.groups, type=list[str])), bool(row.is_enabled))
-            for row in access_store.user_all(tx)
-        }
+        users = dict(each_readable("users", access_store.user_all(tx), _user))  # of one left out nobody gets in
         tokens = {
             row.id: TokenEntry(row.id, row.user_id, row.hash, row.expires_us, row.revoked_us is not None)
             for row in access_store.token_all(tx)
         }
-        grants = tuple(
-            Grant(row.id, Role(row.role), To(row.to_kind), row.subject, On(row.on_kind), row.object, row.created_us)
-            for row in access_store.grant_all(tx)
-        )
-        projects = {
-            row.name: ProjectEntry(msgspec.json.decode(row.labels, type=dict[str, str]), row.archived_us is not None)
-            for row in access_store.project_all(tx)
-        }
+        grants = tuple(each_readable("grants", access_store.grant_all(tx), _grant))
+        projects = dict(each_readable("projects", access_store.project_all(tx), _project, key="name"))
         return Access(version, users, tokens, grants, projects)
+
+
+def _user(row: access_store.Row) -> tuple[str, tuple[str, tuple[str, ...], bool]]:
+    return row.id, (row.name, tuple(msgspec.json.decode(row.groups, type=list[str])), bool(row.is_enabled))
+
+
+def _grant(row: access_store.Row) -> Grant:
+    return Grant(row.id, Role(row.role), To(row.to_kind), row.subject, On(row.on_kind), row.object, row.created_us)
+
+
+def _project(row: access_store.Row) -> tuple[str, ProjectEntry]:
+    return row.name, ProjectEntry(msgspec.json.decode(row.labels, type=dict[str, str]), row.archived_us is not None)
 
 
 def _next_policy(tx: Tx, policy: Policy, version: int) -> Policy:
@@ -300,6 +355,8 @@ def _rule_row(policy: Policy, row: attribute_store.Row) -> RuleRow:
         value = None if kind is None or row.value is None else kind.read(msgspec.json.decode(row.value))
     except YardError as exc:  # written by another version of the kind's package; the other rules must hold all the same
         log.error("attribute not understood", kind=row.kind, row=row.id, error=exc.detail)
+    except UNREADABLE as exc:
+        tell("attributes", row.id, f"{row.kind}: {exc}")
     return RuleRow(row.id, row.kind, (row.domain, row.project, row.workflow, row.launch_plan), value)
 
 

@@ -87,6 +87,7 @@ BATCH = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 QUOTE_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 TOKEN_WAIT_S = (0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
 ETA_ERROR_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0)
+PAUSE_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class Tally:
     decisions: Count = field(default_factory=lambda: Count("pool", "label", "queue", "cluster", "outcome"))
     # `code`: of the error, or `rejected` for a job that is stored as such; `step`: of the router, or `admit`.
     refusals: Count = field(default_factory=lambda: Count("code", "step"))
+    limits: Count = field(default_factory=lambda: Count("limit"))  # refusals by a limit of one user
     accepted: Count = field(default_factory=Count)
     decision_s: Histogram = field(default_factory=lambda: Histogram(DECISION_S))
     batch: Histogram = field(default_factory=lambda: Histogram(BATCH))
@@ -104,6 +106,7 @@ class Tally:
     leases: Count = field(default_factory=lambda: Count("cluster"))
     moves: Count = field(default_factory=lambda: Count("from_cluster", "to_cluster"))
     requests: Count = field(default_factory=lambda: Count("method", "route", "code"))
+    pause_s: Histogram = field(default_factory=lambda: Histogram(PAUSE_S, "loop"))  # of an event loop
     quotes: Count = field(default_factory=lambda: Count("cluster", "said"))
     quote_s: Histogram = field(default_factory=lambda: Histogram(QUOTE_S))  # from the question to the answer
     # How far a start was from what was quoted; `side`: late or early.

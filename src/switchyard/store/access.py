@@ -29,17 +29,22 @@ def user_change(tx: Tx, user_id: str, change: dict[str, Any]) -> None:
     tx.execute(sa.update(users).where(users.c.id == user_id).values(**change))
 
 
+def user_lock(tx: Tx, name: str) -> Row | None:
+    """The user, who is not deleted before this transaction ends."""
+    return tx.execute(sa.select(users).where(users.c.name == name).with_for_update()).one_or_none()
+
+
 def user_delete(tx: Tx, user_id: str) -> None:
+    """A user goes with their tokens and grants. Tokens that they made for others stay, as tokens without a parent."""
+    gone = sa.select(tokens.c.id).where(tokens.c.user_id == user_id)
+    tx.execute(sa.update(tokens).where(tokens.c.parent_id.in_(gone)).values(parent_id=None))
+    tx.execute(sa.delete(grants).where(grants.c.to_kind == "user", grants.c.subject == user_id))
     tx.execute(sa.delete(tokens).where(tokens.c.user_id == user_id))
     tx.execute(sa.delete(users).where(users.c.id == user_id))
 
 
 def token_all(tx: Tx) -> list[Row]:
     return list(tx.execute(sa.select(tokens).order_by(tokens.c.id)))
-
-
-def token_get(tx: Tx, token_id: str) -> Row | None:
-    return tx.execute(sa.select(tokens).where(tokens.c.id == token_id)).one_or_none()
 
 
 def token_list(tx: Tx, user_id: str | None, *, after: str, limit: int) -> list[Row]:
@@ -53,8 +58,30 @@ def token_insert(tx: Tx, row: dict[str, Any]) -> None:
     tx.execute(sa.insert(tokens).values(**row))
 
 
-def token_change(tx: Tx, token_id: str, change: dict[str, Any]) -> None:
-    tx.execute(sa.update(tokens).where(tokens.c.id == token_id).values(**change))
+def token_lock(tx: Tx, token_id: str) -> Row | None:
+    return tx.execute(sa.select(tokens).where(tokens.c.id == token_id).with_for_update()).one_or_none()
+
+
+def token_descendants(tx: Tx, token_id: str) -> list[str]:
+    """The tokens that were made with this one, with those again, and so on."""
+    found: list[str] = []
+    level = [token_id]
+    while level:
+        query = sa.select(tokens.c.id).where(tokens.c.parent_id.in_(level)).order_by(tokens.c.id)
+        level = list(tx.execute(query.with_for_update()).scalars())
+        found += level
+    return found
+
+
+def token_adopt(tx: Tx, token_id: str, parent_id: str | None) -> None:
+    """Tokens that were made with this one count as made with another, or with none."""
+    tx.execute(sa.update(tokens).where(tokens.c.parent_id == token_id).values(parent_id=parent_id))
+
+
+def token_end(tx: Tx, token_ids: list[str], *, at_us: int) -> None:
+    tx.execute(
+        sa.update(tokens).where(tokens.c.id.in_(token_ids), tokens.c.revoked_us.is_(None)).values(revoked_us=at_us)
+    )
 
 
 def token_used(tx: Tx, used: dict[str, int]) -> None:
@@ -83,11 +110,6 @@ def grant_delete_of(tx: Tx, *, on_kind: str, object_: str, everyone: bool = Fals
     tx.execute(gone.where(grants.c.to_kind == "everyone") if everyone else gone)
 
 
-def grant_delete_to(tx: Tx, user: str) -> None:
-    """A user who goes takes their grants along."""
-    tx.execute(sa.delete(grants).where(grants.c.to_kind == "user", grants.c.subject == user))
-
-
 def project_all(tx: Tx) -> list[Row]:
     return list(tx.execute(sa.select(projects).order_by(projects.c.name)))
 
@@ -107,8 +129,9 @@ def project_put(tx: Tx, row: dict[str, Any]) -> bool:
     return tx.execute(put).scalar() is not None
 
 
-def audit_insert(tx: Tx, row: dict[str, Any]) -> None:
-    tx.execute(sa.insert(audit).values(**row))
+def audit_insert(tx: Tx, *rows: dict[str, Any]) -> None:
+    if rows:
+        tx.execute(sa.insert(audit), list(rows))
 
 
 def audit_of(tx: Tx, object_: str, *, before: str | None, limit: int) -> list[Row]:

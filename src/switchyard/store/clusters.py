@@ -29,6 +29,12 @@ def cluster_by_name(tx: Tx, name: str) -> Row | None:
     return tx.execute(sa.select(clusters).where(clusters.c.name == name, _ALIVE)).one_or_none()
 
 
+def cluster_gone_private(tx: Tx) -> list[str]:
+    """The names of private clusters that were deleted: jobs, events and reasons still have them."""
+    query = sa.select(clusters.c.name).where(clusters.c.deleted_us.is_not(None), clusters.c.is_private)
+    return list(tx.execute(query.distinct()).scalars())
+
+
 def cluster_by_id(tx: Tx, cluster_id: str) -> Row | None:
     return tx.execute(sa.select(clusters).where(clusters.c.id == cluster_id, _ALIVE)).one_or_none()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 import sqlalchemy as sa
 
+from switchyard.model.unreadable import UNREADABLE
 from switchyard.store.database import Tx
 from switchyard.store.events import counter_take
 from switchyard.store.leaders import AHEAD_US
@@ -109,7 +110,10 @@ def _shift_tasks(tx: Tx, *, now_us: int, by_us: int, beyond_us: int) -> None:
     """The same for the tasks of arrays that wait for a retry: their times are inside the row."""
     query = sa.select(jobs.c.id, jobs.c.later).where(sa.text(DUE), jobs.c.later.is_not(None)).order_by(jobs.c.id)
     for row in tx.execute(query.with_for_update()).all():
-        waits = msgspec.json.decode(row.later, type=list[tuple[int, str]])
+        try:
+            waits = msgspec.json.decode(row.later, type=list[tuple[int, str]])
+        except UNREADABLE:
+            continue  # whoever needs it says so
         later = [(max(now_us, due - by_us) if due > beyond_us else due, indexes) for due, indexes in waits]
         if later != waits:
             text = msgspec.json.encode(later).decode()

@@ -96,6 +96,10 @@ def event_list(
 
     `projects`: those the reader may view, besides their own jobs; none: all.
     """
+    source: sa.Join = events.outerjoin(clusters, clusters.c.id == events.c.cluster_id)
+    owner_id: sa.ColumnElement[Any] = sa.cast(sa.null(), sa.Text)
+    if projects is not None:  # only then is there a reader from whom something may be hidden
+        source, owner_id = source.join(jobs, jobs.c.id == events.c.job_id), jobs.c.owner_id
     happened = (
         sa.select(
             events.c.seq,
@@ -107,8 +111,10 @@ def event_list(
             events.c.fence,
             clusters.c.name.label("cluster"),
             events.c.reason,
+            clusters.c.id.label("cluster_id"),
+            owner_id.label("owner_id"),
         )
-        .select_from(events.outerjoin(clusters, clusters.c.id == events.c.cluster_id))
+        .select_from(source)
         .where(events.c.seq > after)
     )
     # What was decided on arrival is read off the times of the first attempt, wherever that stands now and whatever its
@@ -131,6 +137,8 @@ def event_list(
             sa.literal(0),
             sa.case((is_assigned, clusters.c.name), else_=None),
             sa.case((is_rejected, jobs.c.reason), else_=sa.func.coalesce(jobs.c.arrival, "")),
+            sa.case((is_assigned, clusters.c.id), else_=None),
+            jobs.c.owner_id,
         )
         .select_from(
             jobs.outerjoin(
@@ -142,9 +150,10 @@ def event_list(
     if job_id is not None:
         happened, accepted = happened.where(events.c.job_id == job_id), accepted.where(jobs.c.id == job_id)
     if projects is not None:
-        visible = sa.or_(jobs.c.project.in_(projects), jobs.c.owner == reader)
-        happened = happened.join(jobs, jobs.c.id == events.c.job_id).where(visible)
-        accepted = accepted.where(visible)
+        # Not `== None`, which would mean those that nobody owns.
+        own = () if reader is None else (jobs.c.owner_id == reader,)
+        visible = sa.or_(jobs.c.project.in_(projects), *own)
+        happened, accepted = happened.where(visible), accepted.where(visible)
     # Each half is cut before the union, or the union would read both tables whole.
     parts = sa.union_all(
         sa.select(happened.order_by(events.c.seq).limit(limit).subquery()),

@@ -73,7 +73,7 @@ def sqlite_file(url: sa.URL) -> Path:
 def _lock(file: Path, next_step: str) -> int:
     for _ in range(TRIES_MAX):
         try:
-            fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise Unavailable(
                 f"The database {file} cannot be opened: {exc.strerror}.",

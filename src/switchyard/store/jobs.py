@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Boolean, Integer, Text
 
 from switchyard.model.ids import LENGTH
-from switchyard.store import dialect
+from switchyard.store import dialect, page_bytes
 from switchyard.store.database import Tx
 from switchyard.store.schema import (
     DUE,
@@ -39,13 +40,14 @@ _VIEW = (*jobs.c, clusters.c.name.label("cluster"))
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs to list. `projects`: those the reader may view; none: all."""
+    """Which jobs to list. `projects`: those the reader may view; none: all. `reader`: whose own jobs are listed too."""
 
     states: Sequence[str] = ()
     cluster: str | None = None
     project: str | None = None
     domain: str | None = None
     owner: str | None = None
+    owner_id: str | None = None
     workflow: str | None = None
     launch_plan: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
@@ -137,6 +139,7 @@ _USUAL = (
     "seq",
     "name",
     "owner",
+    "owner_id",
     "project",
     "domain",
     "lane",
@@ -184,7 +187,7 @@ def job_get(tx: Tx, job_id: str) -> Row | None:
     """One job with its spec and its cluster's name."""
     query = (
         sa.select(*_VIEW, specs.c.body.label("spec"))
-        .select_from(_WITH_CLUSTER.join(specs, specs.c.hash == jobs.c.spec_hash))
+        .select_from(_WITH_CLUSTER.outerjoin(specs, specs.c.hash == jobs.c.spec_hash))
         .where(jobs.c.id == job_id)
     )
     return tx.execute(query).one_or_none()
@@ -193,7 +196,7 @@ def job_get(tx: Tx, job_id: str) -> Row | None:
 def job_states(tx: Tx, job_ids: Sequence[str]) -> dict[str, Row]:
     query = (
         sa.select(
-            jobs.c.id, jobs.c.state, jobs.c.reason, jobs.c.owner, jobs.c.project, clusters.c.name.label("cluster")
+            jobs.c.id, jobs.c.state, jobs.c.reason, jobs.c.owner_id, jobs.c.project, clusters.c.name.label("cluster")
         )
         .select_from(_WITH_CLUSTER)
         .where(jobs.c.id.in_(job_ids))
@@ -201,11 +204,14 @@ def job_states(tx: Tx, job_ids: Sequence[str]) -> dict[str, Row]:
     return {row.id: row for row in tx.execute(query)}
 
 
-def job_ids_by_prefix(tx: Tx, prefix: str, limit: int = 2) -> list[str]:
+def job_ids_by_prefix(tx: Tx, prefix: str, *, projects: Sequence[str] | None = None, reader: str = "") -> list[str]:
+    """Up to two, of the jobs that a reader may view: those of others make no prefix ambiguous."""
     # A range on the primary key: LIKE would not use it on every collation, and only digits and letters sort the same
     # in all of them, so the upper end is the highest id with this prefix.
     within = jobs.c.id.between(prefix, prefix.ljust(LENGTH, "Z"))
-    query = sa.select(jobs.c.id).where(within).order_by(jobs.c.id).limit(limit)
+    query = sa.select(jobs.c.id).where(within).order_by(jobs.c.id).limit(2)
+    if projects is not None:
+        query = query.where(sa.or_(jobs.c.project.in_(projects), jobs.c.owner_id == reader))
     return list(tx.execute(query).scalars())
 
 
@@ -228,11 +234,12 @@ def job_list(
     lowest, looked_at = edge
     if lowest is None:
         return [], None
-    source = _WITH_CLUSTER.join(specs, specs.c.hash == jobs.c.spec_hash) if with_spec else _WITH_CLUSTER
+    source = _WITH_CLUSTER.outerjoin(specs, specs.c.hash == jobs.c.spec_hash) if with_spec else _WITH_CLUSTER
     columns = (*_VIEW, specs.c.body.label("spec")) if with_spec else _VIEW
     query = sa.select(*columns).select_from(source).where(jobs.c.id >= lowest, *_conditions(wanted))
     if before is not None:
         query = query.where(jobs.c.id < before)
+    limit = page_bytes.with_specs(tx, query, limit) if with_spec else limit
     rows = list(tx.execute(query.order_by(jobs.c.id.desc()).limit(limit + 1)))
     if len(rows) > limit:
         return rows[:limit], rows[limit - 1].id
@@ -250,13 +257,14 @@ def _conditions(wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
         (jobs.c.project, wanted.project),
         (jobs.c.domain, wanted.domain),
         (jobs.c.owner, wanted.owner),
+        (jobs.c.owner_id, wanted.owner_id),
         (jobs.c.workflow, wanted.workflow),
         (jobs.c.launch_plan, wanted.launch_plan),
     ):
         if value is not None:
             found.append(column == value)
     if wanted.projects is not None:
-        found.append(sa.or_(jobs.c.project.in_(wanted.projects), jobs.c.owner == wanted.reader))
+        found.append(sa.or_(jobs.c.project.in_(wanted.projects), jobs.c.owner_id == (wanted.reader or "")))
     for key, value in sorted(wanted.labels.items()):
         found.append(_has_label(key, value))
     return found
@@ -264,8 +272,6 @@ def _conditions(wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
 
 def _has_label(key: str, value: str) -> sa.ColumnElement[bool]:
     """Labels are stored as canonical JSON, so a pair is found by its own text."""
-    import json
-
     pair = f"{json.dumps(key, ensure_ascii=False)}:{json.dumps(value, ensure_ascii=False)}"
     # Not LIKE, which ignores case on SQLite: where taking the pair out changes the text, it was there.
     return sa.func.replace(jobs.c.labels, pair, "") != jobs.c.labels
@@ -314,9 +320,12 @@ TOKEN_COLUMNS = (
 
 def job_waiting(tx: Tx, *, after: str, limit: int) -> list[Row]:
     """PENDING jobs in arrival order, with what the router asks about them."""
-    asked = (jobs.c.id, jobs.c.owner, jobs.c.bounds, jobs.c.avoid, jobs.c.reason, jobs.c.spec_hash, jobs.c.waits_us)
+    asked = (jobs.c.id, jobs.c.owner, jobs.c.owner_id, jobs.c.bounds, jobs.c.avoid, jobs.c.reason, jobs.c.spec_hash)
     query = (
-        sa.select(*asked, *TOKEN_COLUMNS).where(sa.text(WAITING), jobs.c.id > after).order_by(jobs.c.id).limit(limit)
+        sa.select(*asked, jobs.c.waits_us, *TOKEN_COLUMNS)
+        .where(sa.text(WAITING), jobs.c.id > after)
+        .order_by(jobs.c.id)
+        .limit(limit)
     )
     return list(tx.execute(query))
 

@@ -32,8 +32,8 @@ _LANES = sa.text(f"""
 """).bindparams(sa.bindparam("clusters", expanding=True))
 
 _COLUMNS = (
-    "j.id, j.name, j.owner, j.project, j.domain, j.workflow, j.launch_plan, j.lane, j.priority, j.labels, j.attempt, \
-j.fence, j.fence_known, j.crowd, j.crowd_max, j.places, j.bounds, j.started_us, \
+    "j.id, j.name, j.owner, j.owner_id, j.project, j.domain, j.workflow, j.launch_plan, j.lane, j.priority, j.labels, \
+j.attempt, j.fence, j.fence_known, j.crowd, j.crowd_max, j.places, j.bounds, j.started_us, \
 j.cluster_id, j.cores, j.gpus, j.memory_bytes, j.state, j.on_lost, j.cancel_us, j.array, j.array_max, j.todo, j.later, \
 j.tasks_live, j.tasks_ok, j.tasks_failed, j.tasks_cancelled, s.body AS spec"
 )

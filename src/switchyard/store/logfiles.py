@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -46,26 +47,30 @@ class DirectoryLogs:
                 next_step="Make it writable for the server, or set `logs: {store: database}`.",
             ) from exc
 
-    def keep(self, _tx: Tx | None, pieces: Sequence[Piece]) -> None:
-        """Keep what is new of these."""
+    def keep(self, _tx: Tx | None, pieces: Sequence[Piece]) -> Counter[str]:
+        """Keep what is new of these; how many bytes more, or less, are kept of each job."""
+        added: Counter[str] = Counter()
         with _translated():
             for stream, group in groupby(sorted(pieces), key=lambda piece: piece.stream):
-                self._keep_stream(self._folder(stream), [piece for piece in group if piece.data])
+                added[stream.job] += self._keep_stream(self._folder(stream), [piece for piece in group if piece.data])
+        return added
 
-    def _keep_stream(self, folder: Path, pieces: list[Piece]) -> None:
+    def _keep_stream(self, folder: Path, pieces: list[Piece]) -> int:
         if not pieces:
-            return
+            return 0
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         held = _runs(folder)
+        before = _length(held)
         end = max(held[-1][1] if held else 0, *(piece.end for piece in pieces))
         for piece in pieces:
             for part in self._window.kept((piece.offset, piece.end), end):
                 for span in missing(part, held):
                     held = self._write(folder, held, span, piece.data[span[0] - piece.offset : span[1] - piece.offset])
         cut = self._window.tail_from(end)
-        for lo, hi in held:
-            if lo >= self._window.half and hi <= cut:
-                (folder / _name(lo)).unlink(missing_ok=True)
+        dropped = [(lo, hi) for lo, hi in held if lo >= self._window.half and hi <= cut]
+        for lo, _ in dropped:
+            (folder / _name(lo)).unlink(missing_ok=True)
+        return _length(held) - _length(dropped) - before
 
     def _write(self, folder: Path, held: list[Span], span: Span, data: bytes) -> list[Span]:
         """Add to the file that ends where this begins, while it is small; then begin others."""
@@ -101,10 +106,15 @@ class DirectoryLogs:
                     reached, left = begin + len(data), left - len(data)
             return chunks, max((hi for _, hi in runs), default=0)
 
-    def remove(self, _tx: Tx | None, job_ids: Iterable[str]) -> None:
-        """Forget all that these jobs wrote."""
+    def remove(self, _tx: Tx | None, job_ids: Iterable[str]) -> Counter[str]:
+        """Forget all that these jobs wrote; how many bytes of each that was."""
+        removed: Counter[str] = Counter()
         for job in job_ids:
-            shutil.rmtree(self._job_folder(job), ignore_errors=True)
+            folder = self._job_folder(job)
+            with contextlib.suppress(OSError):  # nothing there, or another server removes it as we look
+                removed[job] = sum(_length(_runs(stream)) for stream in folder.iterdir())
+            shutil.rmtree(folder, ignore_errors=True)
+        return removed
 
     def _job_folder(self, job: str) -> Path:
         assert JOB.fullmatch(job), "ids are checked at the door: no other text becomes a path"
@@ -128,6 +138,10 @@ def _runs(folder: Path) -> list[Span]:
                 with contextlib.suppress(FileNotFoundError):
                     runs.append((int(entry.name), int(entry.name) + entry.stat().st_size))
     return sorted(run for run in runs if run[0] < run[1])
+
+
+def _length(runs: Iterable[Span]) -> int:
+    return sum(hi - lo for lo, hi in runs)
 
 
 def _write_at(path: Path, position: int, data: bytes) -> None:

@@ -38,6 +38,7 @@ def line_page(tx: Tx, cluster_id: str, lane: str, *, after: Place | None, limit:
     asked = (
         jobs.c.id,
         jobs.c.owner,
+        jobs.c.owner_id,
         jobs.c.bounds,
         jobs.c.avoid,
         jobs.c.spec_hash,

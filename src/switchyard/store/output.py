@@ -6,6 +6,7 @@ become half a million rows. All statements stay within one stream's part of the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
@@ -34,21 +35,28 @@ class DatabaseLogs:
         # The bound is kept to within one block, so a small bound needs small blocks.
         self._block = max(1, min(BLOCK_BYTES, self._window.half // 4))
 
-    def keep(self, tx: Tx, pieces: Sequence[Piece]) -> None:
-        """Keep what is new of these. What is there stays: a byte at an offset is always the same byte."""
+    def keep(self, tx: Tx, pieces: Sequence[Piece]) -> Counter[str]:
+        """Keep what is new of these. What is there stays: a byte at an offset is always the same byte.
+
+        Returns how many bytes more, or less, are kept of each job.
+        """
         new: list[dict[str, Any]] = []
         grown: list[dict[str, Any]] = []
+        added: Counter[str] = Counter()
         for stream, group in groupby(sorted(pieces), key=lambda piece: piece.stream):
-            self._keep_stream(tx, stream, [piece for piece in group if piece.data], new, grown)
+            size = self._keep_stream(tx, stream, [piece for piece in group if piece.data], new, grown)
+            added[stream.job] += size
         if grown:
             tx.execute(_GROW, grown)
         dialect.put_new(tx, output, new)
+        return added
 
     def _keep_stream(
         self, tx: Tx, stream: Stream, pieces: list[Piece], new: list[dict[str, Any]], grown: list[dict[str, Any]]
-    ) -> None:
+    ) -> int:
         if not pieces:
-            return
+            return 0
+        added = 0
         new_end = max(piece.end for piece in pieces)
         rows = list(tx.execute(_FROM, _key(stream) | {"the_first": pieces[0].offset, "the_end": new_end}))
         held: list[Span] = [(row.offset, row.offset + row.size) for row in rows]
@@ -59,6 +67,7 @@ class DatabaseLogs:
             for part in self._window.kept((piece.offset, piece.end), end):
                 for lo, hi in missing(part, held):
                     data = piece.data[lo - piece.offset : hi - piece.offset]
+                    added += len(data)
                     if last is not None and lo == last.offset + last.size and self._may_grow(last, hi):
                         grown.append(_key(stream) | {"the_offset": last.offset, "the_data": bytes(last.data) + data})
                         last = None
@@ -66,10 +75,9 @@ class DatabaseLogs:
                         new += [_row(stream, at, data[at - lo : to - lo]) for at, to in cut((lo, hi), self._block)]
                     held = sorted([*held, (lo, hi)])
         if end > max(reach, self._window.bytes_max):
-            tx.execute(
-                _DROP,
-                _key(stream) | {"the_half": self._window.half, "the_cut": self._window.tail_from(end) - self._block},
-            )
+            dropped = {"the_half": self._window.half, "the_cut": self._window.tail_from(end) - self._block}
+            added -= sum(tx.execute(_DROP, _key(stream) | dropped).scalars())
+        return added
 
     def _may_grow(self, last: Row, hi: int) -> bool:
         is_small = hi - last.offset <= min(GROW_BYTES, self._block)
@@ -96,9 +104,14 @@ class DatabaseLogs:
                     reached = begin + len(data)
         return chunks, _end(tx, stream)
 
-    def remove(self, tx: Tx, job_ids: Iterable[str]) -> None:
-        """Forget all that these jobs wrote."""
-        tx.execute(sa.delete(output).where(output.c.job_id.in_(sorted(job_ids))))
+    def remove(self, tx: Tx, job_ids: Iterable[str]) -> Counter[str]:
+        """Forget all that these jobs wrote; how many bytes of each that was."""
+        ids = sorted(job_ids)
+        sizes = sa.select(output.c.job_id, sa.func.sum(_SIZE).label("size")).where(output.c.job_id.in_(ids))
+        found = Counter({row.job_id: int(row.size) for row in tx.execute(sizes.group_by(output.c.job_id))})
+        if found:
+            tx.execute(sa.delete(output).where(output.c.job_id.in_(sorted(found))))
+        return found
 
 
 _SIZE = sa.func.length(output.c.data)
@@ -131,8 +144,10 @@ _LAST = sa.select(output.c.offset, _SIZE.label("size")).where(_MINE).order_by(ou
 _GROW = (
     sa.update(output).where(_MINE, output.c.offset == sa.bindparam("the_offset")).values(data=sa.bindparam("the_data"))
 )
-_DROP = sa.delete(output).where(
-    _MINE, output.c.offset >= sa.bindparam("the_half"), output.c.offset < sa.bindparam("the_cut")
+_DROP = (
+    sa.delete(output)
+    .where(_MINE, output.c.offset >= sa.bindparam("the_half"), output.c.offset < sa.bindparam("the_cut"))
+    .returning(_SIZE)
 )
 
 
@@ -149,16 +164,16 @@ def _row(stream: Stream, offset: int, data: bytes) -> dict[str, Any]:
     return {"job_id": stream.job, "fence": stream.fence, "stream": stream.name, "offset": offset, "data": data}
 
 
-def output_holders(tx: Tx, agent_id: str, attempts: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Those of these attempts (job, fence) that an agent leased."""
+def output_holders(tx: Tx, agent_id: str, attempts: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    """Those of these attempts (job, fence) that an agent leased, each with the job's owner."""
     asked = set(attempts)
     ids = sorted({job for job, _ in asked})
     if not ids:
-        return set()
-    held = {
-        (row.id, row.fence)
-        for row in tx.execute(sa.select(jobs.c.id, jobs.c.fence).where(jobs.c.id.in_(ids), jobs.c.agent_id == agent_id))
-    }
+        return {}
+    query = sa.select(jobs.c.id, jobs.c.fence, jobs.c.agent_id, jobs.c.owner).where(jobs.c.id.in_(ids))
+    rows = list(tx.execute(query))
+    owners = {row.id: row.owner for row in rows}
+    held = {(row.id, row.fence) for row in rows if row.agent_id == agent_id}
     fences = [fence for _, fence in asked]
     reach = ranges.c.fence + ranges.c.hi - ranges.c.lo
     tasks = sa.select(ranges.c.job_id, ranges.c.fence, reach.label("reach")).where(
@@ -168,6 +183,7 @@ def output_holders(tx: Tx, agent_id: str, attempts: Iterable[tuple[str, int]]) -
         reach >= min(fences),
     )
     parts = [(row.job_id, row.fence, row.reach) for row in tx.execute(tasks)]
-    return (asked & held) | {
-        (job, fence) for job, fence in asked for owner, lo, hi in parts if owner == job and lo <= fence <= hi
+    mine = (asked & held) | {
+        (job, fence) for job, fence in asked for array, lo, hi in parts if array == job and lo <= fence <= hi
     }
+    return {attempt: owners[attempt[0]] for attempt in mine}

@@ -155,6 +155,7 @@ _ASKED = (
     jobs.c.priority,
     jobs.c.cores,
     jobs.c.owner,
+    jobs.c.owner_id,
     jobs.c.bounds,
     jobs.c.avoid,
     jobs.c.spec_hash,

@@ -141,6 +141,7 @@ def wait_due(tx: Tx, *, now_us: int, limit: int) -> list[Row]:
         sa.select(
             quote_waits,
             jobs.c.owner,
+            jobs.c.owner_id,
             jobs.c.bounds,
             jobs.c.avoid,
             jobs.c.spec_hash,

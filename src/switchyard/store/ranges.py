@@ -27,13 +27,18 @@ def range_live(tx: Tx, job_ids: list[str]) -> list[Row]:
     return list(tx.execute(query.order_by(ranges.c.job_id, ranges.c.fence)))
 
 
-def range_of_job(tx: Tx, job_id: str) -> list[Row]:
-    """All ranges of a job, the oldest first: of an index in several, the last one holds."""
+def range_of_job(tx: Tx, job_id: str, *, between: tuple[int, int] | None = None) -> list[Row]:
+    """All ranges of a job, the oldest first: of an index in several, the last one holds.
+
+    `between`: only those with tasks from the one index to the other.
+    """
     query = (
         sa.select(ranges, clusters.c.name.label("cluster"))
         .select_from(ranges.outerjoin(clusters, clusters.c.id == ranges.c.cluster_id))
         .where(ranges.c.job_id == job_id)
     )
+    if between is not None:
+        query = query.where(ranges.c.lo <= between[1], ranges.c.hi >= between[0])
     return list(tx.execute(query.order_by(ranges.c.fence)))
 
 

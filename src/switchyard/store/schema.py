@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    Table,
-    Text,
-    text,
-)
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, LargeBinary, Table, Text, text
 
 from switchyard.store.metadata import metadata
 from switchyard.store.schema_clusters import (
@@ -25,10 +14,11 @@ from switchyard.store.schema_clusters import (
     handovers,
     invites,
     layout,
+    submit_consents,
     submit_tokens,
 )
 from switchyard.store.schema_quotes import quote_asks, quote_uses, quote_waits, quotes
-from switchyard.store.schema_rules import attributes, policies, projects, token_pools
+from switchyard.store.schema_rules import attributes, policies, projects, token_pools, usage
 
 # Defined elsewhere, and part of the schema.
 __all__ = [
@@ -48,8 +38,10 @@ __all__ = [
     "quote_uses",
     "quote_waits",
     "quotes",
+    "submit_consents",
     "submit_tokens",
     "token_pools",
+    "usage",
 ]
 
 # SQLite uses a partial index only where the query says the same words, so these texts are shared with the queries.
@@ -73,6 +65,8 @@ PLACED = "places IS NOT NULL AND todo IS NOT NULL AND ended_us IS NULL"  # only 
 # PENDING, and kept from the router by something else: held, after others, a back-off.
 STOPPED = "state = 'PENDING' AND blocked IS NOT NULL AND blocked <> 'queue'"
 TOKENED = "tokens IS NOT NULL AND ended_us IS NULL"
+UNENDED = "state IN ('PENDING', 'ASSIGNED', 'SUBMITTED', 'RUNNING')"
+ARRAYS = "tasks_live IS NOT NULL AND ended_us IS NULL"  # in other words than PLACED: SQLite would take it for that
 
 # Shared by many jobs. No foreign key holds them: without an index on the jobs' side removing one would read every job,
 # and that index costs each insert a sixth. `used_us` says when one was last put, and what was put lately stays.
@@ -100,7 +94,8 @@ jobs = Table(
     Column("id", Text, primary_key=True),
     Column("seq", BigInteger, nullable=False),
     Column("name", Text, nullable=False),
-    Column("owner", Text, nullable=False),
+    Column("owner", Text, nullable=False),  # the name, as it is shown
+    Column("owner_id", Text, nullable=True),  # who it is; none: a user who is gone
     Column("project", Text, nullable=False),
     Column("domain", Text, nullable=False),
     Column("workflow", Text, nullable=True),
@@ -168,6 +163,8 @@ jobs = Table(
     Column("tasks_cancelled", Integer, nullable=True),
 )
 Index("ix_jobs_seq", jobs.c.seq)
+Index("ix_jobs_live", jobs.c.owner, sqlite_where=text(UNENDED), postgresql_where=text(UNENDED))
+Index("ix_jobs_arrays", jobs.c.owner, sqlite_where=text(ARRAYS), postgresql_where=text(ARRAYS))
 Index("ix_jobs_due", jobs.c.wake_us, sqlite_where=text(DUE), postgresql_where=text(DUE))
 Index("ix_jobs_tokens", jobs.c.id, sqlite_where=text(TOKENED), postgresql_where=text(TOKENED))
 Index("ix_jobs_late", jobs.c.late_from_us, sqlite_where=text(LATE), postgresql_where=text(LATE))
@@ -308,7 +305,7 @@ output = Table(
 idempotency = Table(
     "idempotency",
     metadata,
-    Column("owner", Text, primary_key=True),
+    Column("owner", Text, primary_key=True),  # as jobs.owner_id
     Column("key", Text, primary_key=True),
     Column("body_hash", Text, nullable=False),
     Column("job_id", Text, nullable=False),
@@ -348,6 +345,7 @@ tokens = Table(
     Column("expires_us", BigInteger, nullable=True),
     Column("last_used_us", BigInteger, nullable=True),
     Column("revoked_us", BigInteger, nullable=True),
+    Column("parent_id", Text, nullable=True),  # the token that this one was made with: they are revoked together
 )
 
 grants = Table(
@@ -356,7 +354,7 @@ grants = Table(
     Column("id", Text, primary_key=True),
     Column("role", Text, nullable=False),
     Column("to_kind", Text, nullable=False),
-    Column("subject", Text, nullable=False),
+    Column("subject", Text, nullable=False),  # a user's id, else a name
     Column("on_kind", Text, nullable=False),
     Column("object", Text, nullable=False),  # a cluster's id, else a name
     Column("created_us", BigInteger, nullable=False),

@@ -109,8 +109,8 @@ layout = Table(
     Column("changed_by", Text, nullable=False),
 )
 
-# Whoever has such a token may submit to a cluster, or to every cluster of a group, without a grant. `account`: whose
-# job it is where the token is all that a caller shows; empty: nobody's in particular.
+# Whoever has such a token may submit to a cluster, or to every cluster of a group, without a grant. `account`: the id
+# of the user whose job it is where the token is all that a caller shows; empty: nobody's in particular.
 submit_tokens = Table(
     "submit_tokens",
     metadata,
@@ -122,6 +122,15 @@ submit_tokens = Table(
     Column("created_us", BigInteger, nullable=False),
 )
 Index("uq_submit_tokens", submit_tokens.c.on_kind, submit_tokens.c.object, submit_tokens.c.account, unique=True)
+
+# Users who agreed that a cluster's administrators make submit tokens in their name.
+submit_consents = Table(
+    "submit_consents",
+    metadata,
+    Column("cluster_id", Text, primary_key=True),
+    Column("user_id", Text, primary_key=True),
+    Column("created_us", BigInteger, nullable=False),
+)
 
 # What clusters that only poll were given, each time under a number of its own that fits in 32 bits and is never used
 # again. A number drawn at submit has no fence yet. `jobspec`: as its submitter wrote it.

@@ -56,6 +56,14 @@ policies = Table(
     Column("used_us", BigInteger, nullable=False),
 )
 
+# How many bytes are kept for the jobs of each user: output, specs, rows.
+usage = Table(
+    "usage",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
+)
+
 # What there is to hold tokens of. Who holds how many is known where the pools are, and derived from the jobs that live.
 token_pools = Table(
     "token_pools",

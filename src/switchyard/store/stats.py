@@ -29,6 +29,8 @@ def route_groups(
         window.c.state,
         window.c.blocked,
         clusters.c.name.label("cluster"),
+        window.c.cluster_id,
+        (window.c.owner_id == reader).label("is_own"),  # the reader knows where their own ran
         (window.c.attempt > 0).label("is_assigned"),
         sa.case((window.c.state == "PENDING", window.c.reason), else_="").label("reason"),
         sa.case((window.c.state == "REJECTED", window.c.plan_hash), else_=None).label("plan_hash"),
@@ -37,5 +39,5 @@ def route_groups(
         window.outerjoin(clusters, clusters.c.id == window.c.cluster_id)
     )
     if projects is not None:
-        query = query.where(sa.or_(window.c.project.in_(projects), window.c.owner == reader))
+        query = query.where(sa.or_(window.c.project.in_(projects), window.c.owner_id == reader))
     return list(tx.execute(query.group_by(*groups).order_by(sa.desc("size")).limit(limit))), looked_at

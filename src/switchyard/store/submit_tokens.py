@@ -6,8 +6,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from switchyard.store import dialect
 from switchyard.store.database import Tx
-from switchyard.store.schema import submit_tokens
+from switchyard.store.schema import submit_consents, submit_tokens
 
 Row = sa.Row[*tuple[Any, ...]]
 
@@ -26,3 +27,30 @@ def token_put(tx: Tx, row: dict[str, Any]) -> None:
 def token_delete_of(tx: Tx, *, on_kind: str, object_: str) -> int:
     mine = (submit_tokens.c.on_kind == on_kind, submit_tokens.c.object == object_)
     return tx.execute(sa.delete(submit_tokens).where(*mine)).rowcount
+
+
+def account_delete(tx: Tx, user_id: str) -> None:
+    """A user who goes takes the submit tokens of their account along."""
+    tx.execute(sa.delete(submit_tokens).where(submit_tokens.c.account == user_id))
+    tx.execute(sa.delete(submit_consents).where(submit_consents.c.user_id == user_id))
+
+
+def consent_put(tx: Tx, cluster_id: str, user_id: str, *, at_us: int) -> None:
+    dialect.put_new(tx, submit_consents, [{"cluster_id": cluster_id, "user_id": user_id, "created_us": at_us}])
+
+
+def consent_get(tx: Tx, cluster_id: str, user_id: str) -> Row | None:
+    mine = (submit_consents.c.cluster_id == cluster_id, submit_consents.c.user_id == user_id)
+    return tx.execute(sa.select(submit_consents).where(*mine)).one_or_none()
+
+
+def consent_delete(tx: Tx, cluster_id: str, user_id: str) -> None:
+    """The consent ends, and with it the submit tokens that were made by it."""
+    mine = (submit_consents.c.cluster_id == cluster_id, submit_consents.c.user_id == user_id)
+    tx.execute(sa.delete(submit_consents).where(*mine))
+    made = (submit_tokens.c.on_kind == "cluster", submit_tokens.c.object == cluster_id)
+    tx.execute(sa.delete(submit_tokens).where(*made, submit_tokens.c.account == user_id))
+
+
+def consent_delete_of(tx: Tx, cluster_id: str) -> None:
+    tx.execute(sa.delete(submit_consents).where(submit_consents.c.cluster_id == cluster_id))

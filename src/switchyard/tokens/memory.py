@@ -31,6 +31,7 @@ from switchyard.tokens.pools import (
     JobToken,
     Standing,
     missing,
+    other_owner,
     other_quota,
     other_units,
     rebuilding,
@@ -193,9 +194,10 @@ class MemoryPools:
             pool = self._swept(namespace, now)
             held = pool.callers.get(key)
             if held is not None:
-                if pool.per_s is None:
+                is_own = not _is_others(held, owner)
+                if is_own and pool.per_s is None:
                     pool.renewed(key, held, now, lease_s)
-                return True
+                return is_own
             if pool.per_s is not None or self._opens_in_s(pool, now) == 0 or pool.used + units > pool.quota:
                 return False
             # It is being found out who held what: a holder's word is taken for it, as far as it can be true.
@@ -204,10 +206,13 @@ class MemoryPools:
             return True
 
     def release_resource(
-        self, namespace: str, token: str, *, project: str = "default", domain: str = "development"
+        self, namespace: str, token: str, *, project: str = "default", domain: str = "development", owner: str = ""
     ) -> bool:
         with self._lock:
-            return _give(self._swept(namespace, self._clock()), (project, domain, token))
+            pool, key = self._swept(namespace, self._clock()), (project, domain, token)
+            if _is_others(pool.callers.get(key), owner):
+                raise other_owner(namespace, token)
+            return _give(pool, key)
 
     def release_many(self, namespace: str, claims: Iterable[Claim]) -> list[bool]:
         with self._lock:
@@ -222,7 +227,7 @@ class MemoryPools:
             return Standing(pool.quota, pool.used, pool.per_s, len(pool.jobs), len(pool.callers), opens_in_s)
 
     def holders(self, namespace: str, *, after: str = "", limit: int = 100) -> tuple[list[TokenHolder], str]:
-        first, now = int(after) if after.isdigit() else 0, self._clock()
+        first, now = int(after) if after.isascii() and after.isdigit() else 0, self._clock()
         with self._lock:
             pool = self._swept(namespace, now)
             both = chain(
@@ -331,6 +336,8 @@ def _take(  # noqa: PLR0917  named arguments would cost a tenth of the time
 ) -> Allocation:
     held = pool.callers.get(key)
     if held is not None:
+        if _is_others(held, owner):
+            raise other_owner(namespace, key[2])
         if held[0] != units:
             raise other_units(namespace, key[2], units)
         if pool.per_s is None:
@@ -354,6 +361,10 @@ def _later(pool: _Pool, now: float) -> Allocation:
     """When a rate pool may grant again at the earliest."""
     over = (min(pool.ending, default=0) + 1) / TICKS_PER_S
     return Allocation(AllocationStatus.EXHAUSTED, LimitedBy.POOL, max(1 / TICKS_PER_S, over - now))
+
+
+def _is_others(held: Held | None, owner: str) -> bool:
+    return held is not None and bool(owner and held[3]) and held[3] != owner
 
 
 def _give(pool: _Pool, key: Key) -> bool:

@@ -53,7 +53,7 @@ class NoopPools:
         return True
 
     def release_resource(
-        self, namespace: str, token: str, *, project: str = "default", domain: str = "development"
+        self, namespace: str, token: str, *, project: str = "default", domain: str = "development", owner: str = ""
     ) -> bool:
         return True
 

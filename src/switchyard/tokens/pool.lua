@@ -26,6 +26,8 @@ if what == 'take-jobs' or what == 'give-jobs' or what == 'restore' then
     return { -3 }
   end
   FIRST = 4
+elseif what == 'give' then
+  FIRST = 4 -- after the owner
 end
 
 local clock = redis.call('TIME')
@@ -67,6 +69,12 @@ local function units_of(held)
     texts[held] = units
   end
   return units
+end
+
+-- Whether this is held by somebody else. Who says no owner gives back whatever it is.
+local function is_others(held, owner)
+  local holder = owner ~= '' and string.match(held, '^%d+ %d+ (.+)$')
+  return holder and holder ~= owner
 end
 
 local function sweep()
@@ -172,24 +180,28 @@ elseif now < began[2] + state[4] then
 end
 
 if what == 'give' or what == 'give-jobs' then
-  -- keys, all of one project and domain. What a rate pool granted counts until its time is over, also when the
-  -- caller is done.
+  -- (of callers: the owner,) keys, all of one project and domain. What a rate pool granted counts until its time is
+  -- over, also when the caller is done. A digit of 6: another owner holds it.
   local place = what == 'give' and callers or jobs
-  local given, counted, units, tokens = {}, {}, 0, 0
+  local owner = what == 'give' and ARGV[3] or ''
+  local given, counted, gone, units, tokens = {}, {}, {}, 0, 0
   local held = redis.call('HMGET', place, unpack(ARGV, FIRST))
   for i = 1, #ARGV - FIRST + 1 do
     local key = ARGV[FIRST + i - 1]
-    if held[i] and not counted[key] then
+    if held[i] and is_others(held[i], owner) then
+      given[i] = '6'
+    elseif held[i] and not counted[key] then
       counted[key] = true
       given[i] = '1'
+      gone[#gone + 1] = key
       units, tokens = units + units_of(held[i]), tokens + 1
     else
       given[i] = '0'
     end
   end
   if tokens > 0 and per_ms == 0 then
-    redis.call('HDEL', place, unpack(ARGV, FIRST))
-    redis.call('ZREM', expiry, unpack(ARGV, FIRST))
+    redis.call('HDEL', place, unpack(gone))
+    redis.call('ZREM', expiry, unpack(gone))
     local by_project, by_namespace = scope_of(ARGV[FIRST])
     count_in(by_project, by_namespace, -units, -tokens)
     write_counters()
@@ -239,9 +251,10 @@ if what == 'renew' then
   local renewed = {}
   for at = 3, #ARGV, 4 do
     local key = ARGV[at]
-    local is_held = redis.call('HEXISTS', callers, key) == 1
+    local there = redis.call('HGET', callers, key)
+    local is_held = there and not is_others(there, ARGV[at + 2])
     local is_likely = used + (delta['used'] or 0) + tonumber(ARGV[at + 1]) <= quota
-    if not is_held and withheld and per_ms == 0 and is_likely then
+    if not there and withheld and per_ms == 0 and is_likely then
       redis.call('HSET', callers, key, ARGV[at + 1] .. ' ' .. now .. ' ' .. ARGV[at + 2])
       count(key, tonumber(ARGV[at + 1]), 1)
       is_held = true
@@ -291,7 +304,9 @@ for i = 1, #keys do
   local has = held[i] and units_of(held[i]) or fresh[key]
   local answer = '1'
   if has then
-    if has ~= units then
+    if held[i] and is_others(held[i], owner) then
+      answer = '6'
+    elseif has ~= units then
       answer = '5'
     elseif lease_ms > 0 and per_ms == 0 then
       leases[n + 1], leases[n + 2] = over, key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from switchyard.errors import Conflict, NoSuchPool, Rebuilding
+from switchyard.errors import Conflict, Denied, NoSuchPool, Rebuilding
 from switchyard.model.tokens import (
     NO_CONSTRAINTS,
     Allocation,
@@ -67,7 +67,7 @@ class TokenPools(ResourceManager, Protocol):
         lease_s: int | None = None,
         owner: str = "",
     ) -> Allocation:
-        """As a plugin calls it; `owner` is shown to who looks."""
+        """As a plugin calls it. `owner`: whose it is; no other owner claims, renews or gives back that token."""
         ...
 
     def renew_resource(
@@ -84,6 +84,12 @@ class TokenPools(ResourceManager, Protocol):
 
     def allocate_many(self, namespace: str, claims: Sequence[Claim], *, owner: str = "") -> list[Allocation]:
         """Many at once, each granted or refused by itself, at most CLAIMS_MAX."""
+        ...
+
+    def release_resource(
+        self, namespace: str, token: str, *, project: str = "default", domain: str = "development", owner: str = ""
+    ) -> bool:
+        """Give back. `owner`: only what this owner holds; what another one holds is a Denied."""
         ...
 
     def release_many(self, namespace: str, claims: Iterable[Claim]) -> list[bool]: ...
@@ -163,6 +169,13 @@ def other_units(namespace: str, token: str, units: int) -> Conflict:
     return Conflict(
         f"The token {token[:80]!r} of {namespace} is held with another number of units than {units}.",
         next_step="Give it back first, or use another token.",
+    )
+
+
+def other_owner(namespace: str, token: str) -> Denied:
+    return Denied(
+        f"The token {token[:80]!r} of {namespace} is held by another user.",
+        next_step="Claim under a token of your own; an operator of the project gives back what others hold.",
     )
 
 

@@ -32,6 +32,7 @@ from switchyard.tokens.pools import (
     JobToken,
     Standing,
     missing,
+    other_owner,
     other_quota,
     other_units,
     rebuilding,
@@ -46,6 +47,7 @@ JOBS_MAX = 500  # in one call
 
 # What the script answers to a claim.
 OTHER_UNITS = b"5"
+OTHER_OWNER = b"6"
 ANSWERS = {
     ord("1"): GRANTED,
     ord("2"): REFUSED[LimitedBy.POOL],
@@ -111,6 +113,8 @@ class RedisPools:
         _, digits, wait_ms = self._do(namespace, "take", units, owner, self._lease_ms(lease_s), *caps, key)
         if digits == OTHER_UNITS:
             raise other_units(namespace, token, units)
+        if digits == OTHER_OWNER:
+            raise other_owner(namespace, token)
         return _allocations(digits, wait_ms)[0]
 
     def allocate_many(self, namespace: str, claims: Sequence[Claim], *, owner: str = "") -> list[Allocation]:
@@ -128,6 +132,8 @@ class RedisPools:
             _, digits, wait_ms = self._do(namespace, "take", *each, *_keys(project, domain, some))
             if OTHER_UNITS in digits:
                 raise other_units(namespace, some[digits.index(OTHER_UNITS)].token, units)
+            if OTHER_OWNER in digits:
+                raise other_owner(namespace, some[digits.index(OTHER_OWNER)].token)
             found += _allocations(digits, wait_ms)
         return found
 
@@ -148,9 +154,11 @@ class RedisPools:
         )
 
     def release_resource(
-        self, namespace: str, token: str, *, project: str = "default", domain: str = "development"
+        self, namespace: str, token: str, *, project: str = "default", domain: str = "development", owner: str = ""
     ) -> bool:
-        given: bytes = self._do(namespace, "give", f"{project}/{domain}/{token}")[1]
+        given: bytes = self._do(namespace, "give", owner, f"{project}/{domain}/{token}")[1]
+        if given == OTHER_OWNER:
+            raise other_owner(namespace, token)
         return given == b"1"
 
     def release_many(self, namespace: str, claims: Iterable[Claim]) -> list[bool]:
@@ -159,7 +167,9 @@ class RedisPools:
         places = sorted(range(len(listed)), key=lambda place: listed[place][2:4])
         for (project, domain), group in groupby(places, key=lambda place: listed[place][2:4]):
             while some := list(islice(group, CLAIMS_MAX)):
-                given: bytes = self._do(namespace, "give", *_keys(project, domain, (listed[each] for each in some)))[1]
+                given: bytes = self._do(
+                    namespace, "give", "", *_keys(project, domain, (listed[each] for each in some))
+                )[1]
                 for place, answer in zip(some, given, strict=True):
                     found[place] = answer == ord("1")
         return found
@@ -311,7 +321,9 @@ def _place(after: str) -> tuple[str, str, int]:
     """Where a walk goes on: among whom, Redis's own cursor, and how many of that step were shown."""
     place, _, rest = after.partition(":")
     cursor, _, skip = rest.partition(":")
-    is_sound = place in ("callers", "jobs") and all(each.isascii() and each.isdigit() for each in (cursor, skip))
+    is_sound = place in ("callers", "jobs") and all(
+        each.isascii() and each.isdigit() and len(each) < 20 for each in (cursor, skip)
+    )
     return (place, cursor, int(skip)) if is_sound and len(after) < 60 else ("callers", "0", 0)
 
 

@@ -21,6 +21,7 @@ def a_slurm_setting(directory: Path, cluster: SlurmCluster, *, clients: Path | N
         cluster="alpha",
         directory=directory,
         site=Site(slurm=SlurmSite(bin=str(clients or cluster.bin), **waits), **more),
+        is_root_allowed=True,
         environment={"PATH": os.environ["PATH"], "HOME": str(directory)},
     )
 

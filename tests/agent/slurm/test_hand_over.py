@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from switchyard.agent.backends.slurm.handed import Handed
 from switchyard.agent.journal import Journal
 from switchyard.agent.need import spec_of
 from switchyard.agent.runner import Runner
-from switchyard.errors import Unavailable
+from switchyard.errors import Denied, Unavailable
 from switchyard.model.job import Native
 from switchyard.model.lifecycle import Seen
 from switchyard.model.poll import Lease, Report
@@ -263,3 +264,25 @@ def test_started_without_its_controller_it_knows_what_it_knew(tmp_path: Path, sl
     assert after.describe() == before.describe()
     with pytest.raises(Unavailable, match="Unable to contact"):
         SlurmBackend(a_slurm_setting(tmp_path / "new", slurm["alpha"], clients=silent))
+
+
+@pytest.mark.parametrize("note", ["no-number", "--allusers", "9;id", "٣", ""])
+def test_a_note_that_a_job_forged_harms_no_other(tmp_path: Path, slurm: SlurmBed, note: str) -> None:
+    """The number in it becomes a word of a question for all jobs."""
+    backend = SlurmBackend(a_slurm_setting(tmp_path, slurm["alpha"]))
+    forged = backend.submit(a_lease("sh", "-c", f"echo '{note} 0 n1 noted' > ../started; exit 0"))
+    end = end_of(backend, forged, END_S)
+    assert end.seen in (Seen.SUCCEEDED, Seen.FAILED, Seen.LOST)
+    assert end_of(backend, backend.submit(a_lease("sh", "-c", "exit 3")), END_S).exit_code == 3
+    backend.close()
+
+
+def test_root_without_a_map_hands_over_jobs_of_administrators_alone(tmp_path: Path, slurm: SlurmBed) -> None:
+    """What root submits runs as root on the nodes."""
+    backend = SlurmBackend(dataclasses.replace(a_slurm_setting(tmp_path, slurm["beta"]), is_root_allowed=False))
+    lease = a_lease("true")
+    with pytest.raises(Denied, match="alice is none"):
+        backend.submit(lease)
+    assert backend.find(marker(lease)) is None
+    assert end_of(backend, backend.submit(replace(lease, is_owner_admin=True)), END_S).seen is Seen.SUCCEEDED
+    backend.close()

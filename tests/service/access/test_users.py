@@ -21,7 +21,7 @@ from switchyard.model.access import (
 from switchyard.model.api import ProjectRequest
 from switchyard.model.cluster import ClusterChange, ClusterRequest
 from switchyard.route.world import Member
-from switchyard.service.access import projects, submit_tokens, users
+from switchyard.service.access import projects, submit_tokens, user_tokens, users
 from switchyard.service.cluster import clusters
 from switchyard.service.rights import Actor, Rights, rights_of
 from switchyard.service.snapshots import owner_of
@@ -87,7 +87,7 @@ ADMIN_ONLY = {
     "make a user": lambda rig, actor: users.user_create(rig.context, actor, UserRequest("new")),
     "change a user": lambda rig, actor: users.user_change(rig.context, actor, "zoe", UserChange(full_name="Z")),
     "delete a user": lambda rig, actor: users.user_delete(rig.context, actor, "zoe"),
-    "another's token": lambda rig, actor: users.token_create(rig.context, actor, TokenRequest(user="zoe")),
+    "another's token": lambda rig, actor: user_tokens.token_create(rig.context, actor, TokenRequest(user="zoe")),
     "make a project": lambda rig, actor: projects.project_create(rig.context, actor, ProjectRequest("new")),
     "make a cluster": lambda rig, actor: clusters.cluster_create(rig.context, actor, ClusterRequest("new")),
     "audit": lambda rig, actor: users.audit_list(rig.context, actor, before=None, limit=9),
@@ -127,9 +127,9 @@ def test_a_name_is_taken_once(rig: Rig) -> None:
 
 def test_a_user_who_goes_takes_tokens_and_grants_along(rig: Rig) -> None:
     ann = rig.user("ann", (Role.ADMIN, On.PLATFORM, "all"))
-    users.token_create(rig.context, ann, TokenRequest(note="mine"))
+    user_tokens.token_create(rig.context, ann, TokenRequest(note="mine"))
     users.user_delete(rig.context, ADMIN, "ann")
-    assert users.token_list(rig.context, ADMIN, after="", limit=9) == []
+    assert user_tokens.token_list(rig.context, ADMIN, after="", limit=9) == []
     again = rig.user("ann")
     assert not again.is_platform_admin
     with pytest.raises(NotFound):
@@ -141,7 +141,7 @@ def test_a_disabled_user_has_no_rights_left(lite: Rig) -> None:
     assert ann.user_id is not None
     users.user_change(lite.context, ADMIN, "ann", UserChange(is_enabled=False))
     assert lite.context.snapshots.access.actor(ann.user_id) is None
-    assert not owner_of(lite.context.snapshots.access, "ann").is_platform_admin
+    assert not owner_of(lite.context.snapshots.access, ann.user_id, "ann").is_platform_admin
     users.user_change(lite.context, ADMIN, "ann", UserChange(is_enabled=True))
     assert lite.actor(ann.user_id).is_platform_admin
 
@@ -159,19 +159,19 @@ def test_nobody_locks_themselves_out(lite: Rig) -> None:
 
 def test_everyone_handles_their_own_tokens_only(lite: Rig) -> None:
     ann, bob = lite.user("ann"), lite.user("bob")
-    mine = users.token_create(lite.context, ann, TokenRequest(expires_s=60))
-    theirs = users.token_create(lite.context, bob, TokenRequest())
+    mine = user_tokens.token_create(lite.context, ann, TokenRequest(expires_s=60))
+    theirs = user_tokens.token_create(lite.context, bob, TokenRequest())
     assert mine.token.startswith(f"yard_{mine.info.id}_")
     assert mine.info.expires_us == lite.clock() + 60_000_000
-    assert [token.id for token in users.token_list(lite.context, ann, after="", limit=9)] == [mine.info.id]
-    assert len(users.token_list(lite.context, ADMIN, after="", limit=9)) == 2
+    assert [token.id for token in user_tokens.token_list(lite.context, ann, after="", limit=9)] == [mine.info.id]
+    assert len(user_tokens.token_list(lite.context, ADMIN, after="", limit=9)) == 2
     with pytest.raises(NotFound):
-        users.token_revoke(lite.context, ann, theirs.info.id)
-    users.token_revoke(lite.context, ann, mine.info.id)
-    users.token_revoke(lite.context, ADMIN, theirs.info.id)
-    assert all(token.is_revoked for token in users.token_list(lite.context, ADMIN, after="", limit=9))
+        user_tokens.token_revoke(lite.context, ann, theirs.info.id)
+    user_tokens.token_revoke(lite.context, ann, mine.info.id)
+    user_tokens.token_revoke(lite.context, ADMIN, theirs.info.id)
+    assert all(token.is_revoked for token in user_tokens.token_list(lite.context, ADMIN, after="", limit=9))
     with pytest.raises(UnknownName):
-        users.token_create(lite.context, ADMIN, TokenRequest(user="nobody"))
+        user_tokens.token_create(lite.context, ADMIN, TokenRequest(user="nobody"))
 
 
 # --- grants
@@ -258,7 +258,7 @@ def test_the_first_start_makes_one_administrator_and_later_ones_change_nothing(s
 def test_every_change_is_in_the_audit_without_its_secrets(lite: Rig) -> None:
     lite.user("ann")
     lite.cluster("alpha")
-    token = users.token_create(lite.context, ADMIN, TokenRequest(user="ann")).token
+    token = user_tokens.token_create(lite.context, ADMIN, TokenRequest(user="ann")).token
     submit = submit_tokens.cluster_token(lite.context, ADMIN, "alpha").token
     entries = users.audit_list(lite.context, ADMIN, before=None, limit=100).items
     actions = [entry.action for entry in entries]

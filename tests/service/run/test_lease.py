@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from switchyard.errors import Gone, Resync
+from switchyard.model.access import On, Role, To, UserChange
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Held, Room
+from switchyard.service.access import users
 from switchyard.service.cluster import agents, clusters
 from switchyard.service.job import jobs
+from switchyard.service.snapshots import owner_of
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig
 
@@ -42,6 +45,27 @@ def test_a_lease_carries_what_the_agent_needs(lite: Rig) -> None:
     assert bytes(lease.spec) == '{"command":["echo","é"]}'.encode()
     assert lite.kinds(made.id) == ["accepted", "leased"]
     assert lite.job(made.id).leased_us == lite.clock()
+
+
+def test_a_lease_says_whether_its_owner_administers_the_platform(lite: Rig) -> None:
+    """By the grants of now: an agent of root's runs jobs of administrators as root."""
+    agent = lite.cluster("alpha")
+    ada = lite.user("ada", (Role.ADMIN, On.PROJECT, "default"), (Role.ADMIN, On.CLUSTER, "alpha"))
+    root = lite.user("root", (Role.ADMIN, On.PLATFORM, "all"))
+    grace = lite.user("grace", groups=["staff"])
+    lite.grant("staff", Role.ADMIN, On.PLATFORM, to=To.GROUP)
+    operator = lite.user("operator", (Role.OPERATE, On.PLATFORM, "all"))
+    for actor in (ADMIN, ada, root, grace, operator):
+        lite.submit(actor=actor)
+    found = {lease.owner: lease.is_owner_admin for lease in agent.lease(8)}
+    assert found == {"local-admin": True, "ada": False, "root": True, "grace": True, "operator": False}
+    users.user_change(lite.context, ADMIN, "root", UserChange(is_enabled=False))
+    access = lite.context.snapshots.access
+    owners = [*found, "rainbow", "nobody"]
+    assert [name in access.platform_admins for name in owners] == [
+        owner_of(access, name).is_platform_admin for name in owners
+    ]
+    assert "root" not in access.platform_admins
 
 
 def test_jobs_are_leased_while_they_fit_and_smaller_ones_pass_for_a_while(rig: Rig) -> None:

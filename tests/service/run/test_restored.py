@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.idset import IdSet
 from switchyard.model.job import OnLost, State
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.model.poll import Held, Report
@@ -182,7 +181,7 @@ def test_tasks_of_an_array_go_on_or_again_and_none_under_a_fence_that_was_used(s
             given = agent.sync(*live, later)
             assert [(stop.job, stop.fence) for stop in given.stops] == [later]
             leases = agent.lease(10)
-            assert sorted(index for lease in leases for index in IdSet(((lease.lo or 0, lease.hi or 0),))) == [
+            assert sorted(index for lease in leases for index in range(lease.lo or 0, (lease.hi or 0) + 1)) == [
                 2,
                 3,
                 4,

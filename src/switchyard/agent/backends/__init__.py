@@ -42,6 +42,7 @@ class Setting:
     graph: Graph | None = None
     look: Callable[[], Graph] | None = None  # finds it anew on this machine; none: nobody does
     site: Site = field(default_factory=Site)
+    is_root_allowed: bool = False  # `--allow-root`: as root without an account map, start everybody's jobs
     environment: Mapping[str, str] = field(default_factory=dict)  # what a job may inherit of the agent's own
 
     @property

@@ -89,11 +89,24 @@ class Refused(Exception):
         self.reason = reason
 
 
+def become(start: dict[bytes, list[bytes]]) -> None:
+    """Leave the agent's account for the job's, for good: real, effective and saved ids, and every group."""
+    uid, gid = int(start[b"uid"][0]), int(start[b"gid"][0])
+    if uid == 0:
+        raise Refused(126, "no job runs as root by an account map")
+    os.setgroups([int(word) for word in start[b"groups"][0].split(b",") if word])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
 def execute(start: dict[bytes, list[bytes]], streams: list[int]) -> None:
     os.setsid()
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     os.dup2(streams[0], 1)
     os.dup2(streams[1], 2)
+    set_limits(int(start.get(b"data_bytes", [b"0"])[0]))  # imports a module, which the job's account may not read
+    if b"uid" in start:
+        become(start)
     cwd = start[b"cwd"][0]
     try:
         os.chdir(cwd)
@@ -101,7 +114,6 @@ def execute(start: dict[bytes, list[bytes]], streams: list[int]) -> None:
         raise Refused(
             126, f"cannot enter the working directory {cwd.decode(errors='replace')}: {exc.strerror}"
         ) from exc
-    set_limits(int(start.get(b"data_bytes", [b"0"])[0]))
     # A command expects the defaults: Python ignores some signals, and an agent under nohup was told to ignore others.
     for signo in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(signo, signal.SIG_DFL)

@@ -17,6 +17,7 @@ import os
 import time
 from pathlib import Path
 
+from switchyard.agent.accounts import private_opener
 from switchyard.agent.backends import cgroup, proctable
 from switchyard.agent.backends.cgroup import Group
 from switchyard.agent.site import Containing
@@ -136,6 +137,7 @@ def _remembered(file: Path, base: Path | None) -> list[Path]:
     bases = list(dict.fromkeys([*([base] if base is not None else []), *(each for each in before if each.is_dir())]))
     with contextlib.suppress(OSError):  # a full disk: the groups of this start are then known to this agent alone
         new = file.with_suffix(".new")
-        new.write_text("".join(f"{each}\n" for each in bases[:BASES_MAX]))
+        with open(new, "w", encoding="utf-8", opener=private_opener) as stream:
+            stream.writelines(f"{each}\n" for each in bases[:BASES_MAX])
         new.rename(file)
     return bases[:BASES_MAX]

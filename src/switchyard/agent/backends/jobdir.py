@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from switchyard.agent.accounts import open_theirs
+from switchyard.agent.accounts import Account, hand_over, open_theirs
 from switchyard.agent.backends import Piece, marker, proctable
 from switchyard.agent.clock import Stamp, boot_id
 from switchyard.model.poll import Lease
@@ -83,8 +83,18 @@ class Exit:
 class JobDir:
     path: Path
 
-    def write_start(self, lease: Lease, words: list[bytes]) -> None:
-        (self.path / "work").mkdir(mode=0o700, parents=True, exist_ok=True)
+    @property
+    def work(self) -> Path:
+        """Where the command runs, and its home. All else in the directory is the agent's."""
+        return self.path / "work"
+
+    def write_start(self, lease: Lease, words: list[bytes], account: Account | None = None) -> None:
+        """`account`: whose the job's own folder is, if not the agent's. The account can pass through the directory."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.work.mkdir(mode=0o700, exist_ok=True)
+        if account is not None:
+            hand_over(self.work, account)
+            self.path.chmod(0o711)
         self._put("lease.json", msgspec.json.encode(lease))
         self._put("start", b"\0".join([*words, b"end="]))
 

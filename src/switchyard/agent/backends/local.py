@@ -19,12 +19,12 @@ from typing import ClassVar
 from switchyard.agent.backends import REFRESH_S, Piece, Quote, Setting, Status, endings, marker, proctable, supervisor
 from switchyard.agent.backends.containment import Containments
 from switchyard.agent.backends.jobdir import NEVER, Claim, Exit, JobDir
-from switchyard.agent.backends.launch import compiled, spawn, start_words
+from switchyard.agent.backends.launch import account_for, accounts_of, compiled, spawn, start_words
 from switchyard.agent.backends.seals import Seals
 from switchyard.agent.clock import Stamp, boot_id
 from switchyard.agent.log import line
 from switchyard.agent.need import Need, busy_for, load_of, need_of, quote_of, room_of, spec_of, total
-from switchyard.errors import Unavailable
+from switchyard.errors import Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
@@ -84,6 +84,7 @@ class LocalBackend:
         self._graph = setting.known_graph
         self._jobs = setting.directory / "jobs"
         self._jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._accounts = accounts_of(setting)
         self._program = compiled(setting.directory)
         self._seals = Seals(setting.directory, begun=[path.name for path in self._jobs.iterdir()])
         self._containments = Containments(setting.directory, setting.site.local.containment)
@@ -131,9 +132,13 @@ class LocalBackend:
             return name
         try:
             if live.claim is None and not job.has_begun() and not self._containments.of(name).is_begun():
-                words = start_words(lease, job.path, self._setting, self._containments.words(name))
-                job.write_start(lease, words)
+                account = account_for(lease, self._setting, self._accounts)
+                words = start_words(lease, job.work, self._setting, account, self._containments.words(name))
+                job.write_start(lease, words, account)
                 self._spawn(name, live)
+        except YardError:
+            self._drop(name)
+            raise
         except OSError as exc:
             self._drop(name)
             raise Unavailable(f"The job's directory {job.path} cannot be written: {exc}.") from exc

@@ -3,13 +3,17 @@
 Run as `python -I -S supervisor.py DIR [NOTIFY_FD [SEAL_FD]]`. It starts once per job and outlives the agent, so it must
 not import the package: only confine.py and proctable.py, which lie beside it. What the job's directory holds:
 
-    start    what to run: NUL-separated `key=value` words, the last one `end=` (written by the agent)
+    start    what to run, and under which account: NUL-separated `key=value` words, the last one `end=` (written by
+             the agent)
     claim    `pid start-time boot-id` of the one supervisor that may run it; appears whole, before the command starts;
              pid 0: the agent took it, so that it never starts
     started  `pid start-time age-clock stdout-inode stderr-inode` of the command's first process and its output
     exit     `key=value` lines: cause, code, signal, reason, left, at_ns, boot, seal; appears whole, when every process
              is gone; `left` counts those that did not die
     stdout, stderr, work/
+
+If the job runs under another account than the agent, that account owns work/, stdout and stderr and can read nothing
+else here. The supervisor keeps the agent's account; the command's process changes its own just before exec.
 
 NOTIFY_FD gets `C` after the claim and `R` when the command runs, and closes when the supervisor ends. SEAL_FD holds a
 secret of this attempt: it stays in this process, and is written into the exit file when no process of the job is left
@@ -67,7 +71,7 @@ def main(argv: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     start = read_start()
     try:
-        streams = [open_stream(name) for name in ("stdout", "stderr")]
+        streams = [open_stream(name, start) for name in ("stdout", "stderr")]
         exit_fd = reserve_exit()
         if not claim():
             os.unlink(f"exit.{os.getpid()}")
@@ -113,13 +117,18 @@ def number(start: dict[bytes, list[bytes]], key: bytes, otherwise: float) -> flo
     return float(start[key][0]) if key in start else otherwise
 
 
-def open_stream(name: str) -> int:
-    """A plain file with this one name. A pipe would hang us, a link would lead the job's output elsewhere."""
+def open_stream(name: str, start: dict[bytes, list[bytes]]) -> int:
+    """A plain file with this one name. A pipe would hang us, a link would lead the job's output elsewhere.
+
+    It belongs to the job's account, so that the job can open it once more as /dev/stdout.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     fd = os.open(name, flags, 0o600)
     found = os.fstat(fd)
     if found.st_mode & 0o170000 != 0o100000 or found.st_nlink != 1:
         raise OSError(errno.EPERM, "not a plain file", name)
+    if b"uid" in start:
+        os.fchown(fd, int(start[b"uid"][0]), int(start[b"gid"][0]))
     os.set_blocking(fd, True)
     return fd
 
@@ -143,7 +152,7 @@ def claim() -> bool:
     """Take the job for this process, or learn that it is taken. A link appears whole and only once."""
     pid = os.getpid()
     mine = f"claim.{pid}"
-    with open(mine, "w") as file:
+    with open(create(mine), "w") as file:
         file.write(f"{pid} {start_time(pid)} {boot_id()}\n")
     try:
         os.link(mine, "claim")

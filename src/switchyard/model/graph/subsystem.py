@@ -24,7 +24,8 @@ from switchyard.model.graph.graph import ATTACHED_MAX, Attached, Value
 from switchyard.model.hostlist import Run, parse_hosts
 
 TAKEN = ("cluster", "containment")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9_])?(?!\n)$"
+NAME = re.compile(NAME_PATTERN)
 # How a vertex is filed, not what it is: equal things on different nodes must stay equal.
 FILING = frozenset({"paths", "id", "uniq_id", "rank", "exclusive", "basename", "status"})
 TOTAL_MAX = 5_000_000  # of one subsystem, over all vertices of the main graph

@@ -12,16 +12,17 @@ from switchyard.errors import YardError
 from switchyard.server.flyte.status import CODES, Missing, Unserved, code_of, http_of, message_of
 from switchyard.server.http.answer import (
     JSON,
-    RETRY_AFTER_S,
     Receive,
     Scope,
     Send,
     guarded,
     header,
-    read_body,
+    retry_after,
     send_body,
 )
 from switchyard.server.http.authenticate import authenticate_user
+from switchyard.server.http.bodies import read_bounded
+from switchyard.server.http.body_bounds import LAYOUT
 from switchyard.server.http.call import read_query
 from switchyard.server.yard import Yard
 
@@ -56,7 +57,7 @@ class FlyteDoor:
         if call is None:
             raise Unserved(f"{binding.call} is not served here.", next_step="Projects, domains and attributes are.")
         actor = None if call.is_open else await authenticate_user(yard, scope)
-        body = await read_body(scope, receive, yard.settings.bounds.other_bytes)
+        body = await read_bounded(scope, receive, LAYOUT)
         query, wanted = read_query(scope), _wanted(scope)
 
         def work() -> bytes:
@@ -119,7 +120,7 @@ def _content_type(*, is_proto: bool) -> tuple[bytes, bytes]:
 
 async def send_error(send: Send, error: YardError, *, is_proto: bool = False) -> None:
     number, message = CODES[code_of(error)].number, message_of(error)
-    extra = [(b"retry-after", str(RETRY_AFTER_S).encode())] if error.transient else []
+    extra = retry_after(error)
     if error.status == 401:
         extra.append((b"www-authenticate", b"Bearer"))
     if is_proto:

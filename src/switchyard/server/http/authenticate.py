@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
-from switchyard.errors import Denied, Gone, Unauthenticated
-from switchyard.server.http.answer import Scope, header
-from switchyard.server.settings import is_loopback
+from switchyard.connection import is_loopback
+from switchyard.errors import Denied, Gone, Throttled, Unauthenticated
+from switchyard.server.http.answer import WHO, Scope, header
+from switchyard.server.limiter import SERVER, caller
 from switchyard.server.yard import Yard
 from switchyard.service.cluster.agents import is_next, settle_rotation
 from switchyard.service.credential import holds, split_credential
@@ -15,6 +17,8 @@ from switchyard.service.rights import Actor, local_admin
 
 # A flood of bad tokens must not become a flood of queries.
 LOOK_AGAIN_US = 200_000
+REFUSE_S = 1.0
+COUNTED = "yard.counted"  # in the scope of a request: it has been counted
 
 
 def bearer(scope: Scope) -> str:
@@ -48,10 +52,30 @@ def refuse_strangers(scope: Scope) -> None:
 
 
 async def authenticate_user(yard: Yard, scope: Scope) -> Actor:
+    """Whose request this is. It counts towards the user's requests once, however often it is authenticated anew."""
     actor = await authenticate_token(yard, bearer(scope))
+    scope[WHO] = actor.name
     if actor.user_id is None:
         refuse_strangers(scope)
+    caller.set(actor.name)
+    if COUNTED not in scope:
+        scope[COUNTED] = True
+        await _count(yard, actor)
     return actor
+
+
+async def _count(yard: Yard, actor: Actor) -> None:
+    """Hundreds of requests of one user at once begin one by one, so that others' come in between.
+
+    A request too many is refused after a pause: a client that does not wait by itself is made to.
+    """
+    try:
+        delay_s = yard.limiter.request(actor)
+    except Throttled:
+        await asyncio.sleep(random.uniform(0.5, 1.5) * REFUSE_S)  # noqa: S311  spread, not secret
+        raise
+    if delay_s:
+        await asyncio.sleep(delay_s)
 
 
 async def authenticate_token(yard: Yard, token: str) -> Actor:
@@ -83,6 +107,8 @@ async def authenticate_agent(yard: Yard, scope: Scope) -> AgentEntry:
         entry = yard.context.snapshots.fleet.agents.get(parts[0])
     if entry is None:
         raise Gone("This agent is not registered here any more.")
+    scope[WHO] = f"agent {entry.name}"
+    caller.set(f"agent:{entry.id}")
     if holds(parts[1], entry.hash):
         return entry
     if is_next(entry, parts[1], yard.context.now_us()):
@@ -101,7 +127,7 @@ def _user(yard: Yard, token: str) -> Actor | None:
     if entry.is_revoked or (entry.expires_us is not None and entry.expires_us <= now_us):
         return None
     yard.tokens_used[entry.id] = now_us
-    return access.actor(entry.user_id)
+    return access.caller(entry)
 
 
 async def _look_again(yard: Yard) -> None:
@@ -116,4 +142,5 @@ async def _look(yard: Yard) -> None:
     if 0 < wait_us <= LOOK_AGAIN_US:
         await asyncio.sleep(wait_us / 1_000_000)
     yard.looked_us, yard.next_look = yard.context.now_us(), None  # whoever comes from here on needs another look
+    caller.set(SERVER)  # in a task of its own, for all who wait
     await yard.in_thread(yard.context.snapshots.refresh)

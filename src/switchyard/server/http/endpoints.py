@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from switchyard.errors import Malformed
 from switchyard.model.access import (
     Grant,
     GrantRequest,
@@ -42,44 +42,55 @@ from switchyard.model.cluster import (
     Invite,
     InviteRequest,
     NewInvite,
+    SubmitConsent,
     SubmitToken,
     Subsystem,
 )
 from switchyard.model.graph import Graph
+from switchyard.model.idset import INDEX_MAX
 from switchyard.model.job import Job, JobRequest, Task
+from switchyard.model.log import STREAMS
+from switchyard.model.names import NAME_PATTERN
 from switchyard.model.poll import Join, Joined, Poll, PollAnswer, Rotated
 from switchyard.model.quote import Quotes
 from switchyard.model.rendering import Rendering, RenderingChange, RenderRequest
 from switchyard.model.stats import RouteStats
 from switchyard.model.verdict import Explanation, FitAnswer, FitRequest, Plan
 from switchyard.server.http import graph_handlers, handlers, handlers_rendering, handlers_stats
-from switchyard.server.http.endpoint import ABANDON, AGENT, CURSOR, EITHER, JOINER, LIMIT, OPEN, Endpoint, Query
+from switchyard.server.http.body_bounds import BULK, JOB, POLL
+from switchyard.server.http.endpoint import AGENT, EITHER, JOINER, OPEN, Endpoint
 from switchyard.server.http.endpoints_layout import LAYOUT
 from switchyard.server.http.endpoints_rules import RULES
 from switchyard.server.http.endpoints_tokens import TOKENS
-
-ACCOUNT = Query("account", about="whose jobs they are that show the token and no other credential")
-_JOB_FILTERS = (
-    Query("state", about="only in these states", is_repeatable=True),
-    Query("cluster"),
-    Query("project"),
-    Query("domain"),
-    Query("owner"),
-    Query("workflow"),
-    Query("launch_plan"),
-    Query("label", about="key=value", is_repeatable=True),
-    Query("id", about="only these, by whole ids", is_repeatable=True),
-    Query("since_s", "integer", "only those made within so many seconds"),
-    Query("spec", "boolean", "with the specs"),
-    LIMIT,
+from switchyard.server.http.parameters import (
+    ABANDON,
+    ACCOUNT,
     CURSOR,
+    INDEX_CURSOR,
+    JOB_FILTERS,
+    LIMIT,
+    SECONDS_MAX,
+    SEQ_CURSOR,
+    SINCE,
+    STATES,
+    Query,
 )
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/version", "The server's version and clock", Version, handlers.version, who=OPEN),
     Endpoint("GET", "/v1/schema", "The JSON Schema of a job file", dict[str, Any], handlers.schema, who=OPEN),
     Endpoint("GET", "/v1/whoami", "Who the server takes you for", Me, handlers.whoami),
-    Endpoint("POST", "/v1/jobs", "Submit a job; 201 once it is durable", Created, body=JobRequest, status=201),
+    Endpoint(
+        "POST",
+        "/v1/jobs",
+        "Submit a job; 201 once it is durable",
+        Created,
+        body=JobRequest,
+        status=201,
+        is_keyed=True,
+        is_ruled=True,
+        bound=JOB,
+    ),
     Endpoint(
         "POST",
         "/v1/jobs/bulk",
@@ -87,20 +98,50 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         BulkAnswer,
         body=BulkRequest,
         status=201,
+        bound=BULK,
+        is_keyed=True,
+        is_ruled=True,
     ),
-    Endpoint("POST", "/v1/plan", "Decide where a job would go; store nothing", Plan, handlers.plan, JobRequest),
-    Endpoint("POST", "/v1/quotes", "When and for how much a job would run; no job is made", Quotes, body=JobRequest),
-    Endpoint("GET", "/v1/jobs", "Jobs, newest first", Page[Job], handlers.job_list, query=_JOB_FILTERS),
+    Endpoint(
+        "POST",
+        "/v1/plan",
+        "Decide where a job would go; store nothing",
+        Plan,
+        handlers.plan,
+        JobRequest,
+        is_ruled=True,
+        bound=JOB,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/quotes",
+        "When and for how much a job would run; no job is made",
+        Quotes,
+        body=JobRequest,
+        is_ruled=True,
+        bound=JOB,
+    ),
+    Endpoint("GET", "/v1/jobs", "Jobs, newest first", Page[Job], handlers.job_list, query=JOB_FILTERS),
     Endpoint("GET", "/v1/jobs/{job}", "One job, by id or unambiguous prefix", Job, handlers.job_get),
     Endpoint("PATCH", "/v1/jobs/{job}", "Hold, release, another priority", Job, handlers.job_change, JobChange),
-    Endpoint("POST", "/v1/jobs/{job}/retry", "An ended job once more", Created, handlers.job_retry, RetryRequest, 201),
+    Endpoint(
+        "POST",
+        "/v1/jobs/{job}/retry",
+        "An ended job once more",
+        Created,
+        handlers.job_retry,
+        RetryRequest,
+        201,
+        is_body_optional=True,
+        is_ruled=True,
+    ),
     Endpoint(
         "GET",
         "/v1/jobs/{job}/tasks",
         "The tasks of an array",
         Page[Task],
         handlers.task_list,
-        query=(Query("state", about="only in these states", is_repeatable=True), LIMIT, CURSOR),
+        query=(STATES, LIMIT, INDEX_CURSOR),
     ),
     Endpoint(
         "GET",
@@ -108,10 +149,18 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "The job, once it is final or the time is over",
         Job,
         handlers.job_get,
-        query=(Query("timeout_s", "number", "at most 60"),),
+        query=(Query("timeout_s", "number", "at most 60 are waited", most=SECONDS_MAX),),
         is_waiting=True,
     ),
-    Endpoint("POST", "/v1/jobs/{job}/cancel", "Ask for a job's end", Job, handlers.job_cancel, CancelRequest),
+    Endpoint(
+        "POST",
+        "/v1/jobs/{job}/cancel",
+        "Ask for a job's end",
+        Job,
+        handlers.job_cancel,
+        CancelRequest,
+        is_body_optional=True,
+    ),
     Endpoint(
         "POST",
         "/v1/jobs/cancel",
@@ -126,7 +175,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "What happened to a job",
         Page[Event],
         handlers.job_events,
-        query=(LIMIT, CURSOR),
+        query=(LIMIT, SEQ_CURSOR),
     ),
     Endpoint(
         "GET",
@@ -135,11 +184,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         Output,
         handlers.job_output,
         query=(
-            Query("stream", about="stdout or stderr"),
-            Query("task", "integer", "of an array: the task's index"),
-            Query("attempt", "integer", "1 is the first; none: the last"),
-            Query("offset", "integer", "from this byte on; one answer has at most 1 MiB"),
-            Query("wait_s", "number", "wait up to 60 s for more, or for the end of the attempt"),
+            Query("stream", about="stdout or stderr", words=STREAMS),
+            Query("task", "integer", "of an array: the task's index", most=INDEX_MAX),
+            Query("attempt", "integer", "1 is the first; none: the last", least=1, most=10**6),
+            Query("offset", "integer", "from this byte on; one answer has at most 1 MiB", most=2**62),
+            Query("wait_s", "number", "wait up to 60 s for more, or for the end of the attempt", most=SECONDS_MAX),
         ),
         is_waiting=True,
     ),
@@ -152,9 +201,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handlers.event_list,
         query=(
             Query("after", "integer", "only after this number"),
-            Query("since_s", "integer", "only what happened within so many seconds"),
+            SINCE,
             LIMIT,
-            CURSOR,
+            SEQ_CURSOR,
         ),
     ),
     Endpoint(
@@ -175,7 +224,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Where jobs you may view went, counted",
         RouteStats,
         handlers_stats.routes,
-        query=(Query("since_s", "integer", "jobs made within so many seconds; none: an hour"),),
+        query=(replace(SINCE, about="jobs made within so many seconds; none: an hour"),),
     ),
     Endpoint("GET", "/v1/clusters", "Clusters", Page[Cluster], handlers.cluster_list, query=(LIMIT, CURSOR)),
     Endpoint("POST", "/v1/clusters", "Register a cluster", Cluster, handlers.cluster_create, ClusterRequest, 201),
@@ -185,6 +234,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Whether a job would fit, on every cluster you may see; store nothing",
         FitAnswer,
         body=FitRequest,
+        is_ruled=True,
+        bound=JOB,
     ),
     Endpoint("GET", "/v1/clusters/{cluster}", "One cluster", Cluster, handlers.cluster_get),
     Endpoint("PATCH", "/v1/clusters/{cluster}", "Change a cluster", Cluster, handlers.cluster_change, ClusterChange),
@@ -219,6 +270,20 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         status=201,
     ),
     Endpoint(
+        "PUT",
+        "/v1/clusters/{cluster}/submit-consent",
+        "Agree that the cluster's administrators make submit tokens in your name",
+        SubmitConsent,
+        handlers.consent_give,
+    ),
+    Endpoint(
+        "DELETE",
+        "/v1/clusters/{cluster}/submit-consent",
+        "Withdraw that; submit tokens in your name end",
+        Deleted,
+        handlers.consent_withdraw,
+    ),
+    Endpoint(
         "POST",
         "/v1/cluster-groups/{group}/submit-token",
         "A new submit token for all clusters of a group; the old one ends",
@@ -244,7 +309,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         Graph,
         graph_handlers.graph_get,
         who=EITHER,
-        query=(Query("form", about="compact (default) or source"),),
+        query=(Query("form", about="compact (default) or source", words=graph_handlers.FORMS),),
         has_text=True,
     ),
     Endpoint(
@@ -296,7 +361,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/agents/self", "The agent that asks", Agent, handlers.agent_self, who=AGENT),
     Endpoint("POST", "/v1/agents/rotate", "A new credential", Rotated, handlers.agent_rotate, status=201, who=AGENT),
     Endpoint("POST", "/v1/agents/join", "Join a cluster", Joined, handlers.join, Join, 201, JOINER),
-    Endpoint("POST", "/v1/agents/poll", "Reports up, leases down", PollAnswer, body=Poll, who=AGENT),
+    Endpoint("POST", "/v1/agents/poll", "Reports up, leases down", PollAnswer, body=Poll, who=AGENT, bound=POLL),
     Endpoint("GET", "/v1/users", "Users", Page[User], handlers.user_list, query=(LIMIT, CURSOR)),
     Endpoint("POST", "/v1/users", "Make a user", User, handlers.user_create, UserRequest, 201),
     Endpoint("GET", "/v1/users/{user}", "One user", User, handlers.user_get),
@@ -304,7 +369,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("DELETE", "/v1/users/{user}", "Delete a user", Deleted, handlers.user_delete),
     Endpoint("GET", "/v1/tokens", "Tokens, without secrets", Page[Token], handlers.token_list, query=(LIMIT, CURSOR)),
     Endpoint("POST", "/v1/tokens", "Make a token, shown once", NewToken, handlers.token_create, TokenRequest, 201),
-    Endpoint("DELETE", "/v1/tokens/{token}", "Revoke a token", Deleted, handlers.token_revoke),
+    Endpoint(
+        "DELETE",
+        "/v1/tokens/{token}",
+        "Revoke a token, and those that were made with it",
+        Deleted,
+        handlers.token_revoke,
+        query=(Query("only", "boolean", "those that were made with it live on; for platform administrators"),),
+    ),
     Endpoint("GET", "/v1/grants", "Grants", Page[Grant], handlers.grant_list, query=(LIMIT, CURSOR)),
     Endpoint("POST", "/v1/grants", "Grant a role", Grant, handlers.grant_create, GrantRequest, 201),
     Endpoint("DELETE", "/v1/grants/{grant}", "Take a grant back", Deleted, handlers.grant_delete),
@@ -325,20 +397,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "What the templates would be now, beside the last that was kept",
         RenderingChange,
         handlers_rendering.changes,
-        query=(Query("project"), Query("domain")),
+        query=(
+            Query("project", is_required=True, pattern=NAME_PATTERN, about="a project's name"),
+            Query("domain", is_required=True, pattern=NAME_PATTERN, about="a domain's name"),
+        ),
     ),
     Endpoint("GET", "/v1/audit", "Who changed what", Page[AuditEntry], handlers.audit_list, query=(LIMIT, CURSOR)),
 )
-
-
-def check_query(endpoint: Endpoint, given: list[tuple[str, str]]) -> None:
-    """Unknown and repeated parameters are mistakes: a misspelt filter must not list everything."""
-    known = {query.name: query for query in endpoint.query}
-    seen: set[str] = set()
-    for name, _ in given:
-        if name not in known:
-            listed = ", ".join(known) or "none"
-            raise Malformed(f"There is no parameter {name[:80]!r} here; known: {listed}.")
-        if name in seen and not known[name].is_repeatable:
-            raise Malformed(f"The parameter {name!r} is given twice.")
-        seen.add(name)

@@ -14,7 +14,9 @@ from switchyard.model.layout import (
 )
 from switchyard.model.queue import DomainTags, Queue, QueueView, TagsRequest
 from switchyard.server.http import handlers_layout as handlers
-from switchyard.server.http.endpoint import CURSOR, LIMIT, Endpoint, Query
+from switchyard.server.http.body_bounds import LAYOUT as LARGE
+from switchyard.server.http.endpoint import Endpoint
+from switchyard.server.http.parameters import CURSOR, LIMIT, Query
 
 RESET = Query("reset", "boolean", "only forget what was set at run time: the server's file holds again")
 
@@ -31,6 +33,8 @@ def _of_sets(part: Part, path: str, one: str, many: str) -> tuple[Endpoint, ...]
             ClusterSet,
             handlers.set_put(part),
             SetRequest,
+            is_conditional=True,
+            bound=LARGE,
         ),
         Endpoint(
             "DELETE",
@@ -39,6 +43,7 @@ def _of_sets(part: Part, path: str, one: str, many: str) -> tuple[Endpoint, ...]
             Deleted,
             handlers.remove(part, "name"),
             query=(RESET,),
+            is_conditional=True,
         ),
     )
 
@@ -58,6 +63,8 @@ LAYOUT: tuple[Endpoint, ...] = (
         QueueView,
         handlers.queue_put,
         Queue,
+        is_conditional=True,
+        bound=LARGE,
     ),
     Endpoint(
         "DELETE",
@@ -66,6 +73,7 @@ LAYOUT: tuple[Endpoint, ...] = (
         Deleted,
         handlers.remove(Part.QUEUE, "name"),
         query=(RESET,),
+        is_conditional=True,
     ),
     Endpoint(
         "PUT",
@@ -74,6 +82,7 @@ LAYOUT: tuple[Endpoint, ...] = (
         DomainTags,
         handlers.domain_tags_put,
         TagsRequest,
+        is_conditional=True,
     ),
     Endpoint(
         "DELETE",
@@ -82,6 +91,7 @@ LAYOUT: tuple[Endpoint, ...] = (
         Deleted,
         handlers.remove(Part.DOMAIN_TAGS, "domain"),
         query=(RESET,),
+        is_conditional=True,
     ),
     Endpoint(
         "PUT",
@@ -90,6 +100,7 @@ LAYOUT: tuple[Endpoint, ...] = (
         Named,
         handlers.default_label_put,
         DefaultLabelRequest,
+        is_conditional=True,
     ),
     Endpoint(
         "DELETE",
@@ -98,6 +109,7 @@ LAYOUT: tuple[Endpoint, ...] = (
         Deleted,
         handlers.remove(Part.DEFAULT_LABEL),
         query=(RESET,),
+        is_conditional=True,
     ),
     Endpoint(
         "PUT",
@@ -106,6 +118,7 @@ LAYOUT: tuple[Endpoint, ...] = (
         Named,
         handlers.domain_pool_put,
         DomainPoolRequest,
+        is_conditional=True,
     ),
     Endpoint(
         "DELETE",
@@ -114,5 +127,6 @@ LAYOUT: tuple[Endpoint, ...] = (
         Deleted,
         handlers.remove(Part.DOMAIN_POOL, "domain"),
         query=(RESET,),
+        is_conditional=True,
     ),
 )

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from switchyard.model.api import AuditEntry, Deleted, Page, Project, ProjectChange, ProjectRequest
 from switchyard.model.attributes import AttributeRow, Domain, EffectiveAttribute, KindInfo, PolicyView
+from switchyard.model.names import NAME_PATTERN
+from switchyard.model.scope import LONG_NAME_PATTERN, Level
 from switchyard.server.http import handlers_rules
-from switchyard.server.http.endpoint import CURSOR, LIMIT, Endpoint, Query
+from switchyard.server.http.body_bounds import LAYOUT
+from switchyard.server.http.endpoint import Endpoint
+from switchyard.server.http.parameters import CURSOR, LIMIT, Query
 
-_SCOPE = (Query("domain"), Query("project"), Query("workflow"), Query("launch_plan"))
+_SCOPE = (
+    Query("domain", about="a domain's name", pattern=NAME_PATTERN),
+    Query("project", about="a project's name", pattern=NAME_PATTERN),
+    Query("workflow", about="a workflow's name; needs project and domain", pattern=LONG_NAME_PATTERN),
+    Query("launch_plan", about="a launch plan's name; needs the workflow", pattern=LONG_NAME_PATTERN),
+)
+# The rank of a level, and the last scope that was shown.
+_ROW_CURSOR = replace(CURSOR, pattern=r"^([0-9]{1,2}(:[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*)?)?(?!\n)$")
 
 RULES: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/projects", "Projects", Page[Project], handlers_rules.project_list, query=(LIMIT, CURSOR)),
@@ -47,7 +59,9 @@ RULES: tuple[Endpoint, ...] = (
         AttributeRow,
         handlers_rules.attribute_put,
         dict[str, Any],
+        bound=LAYOUT,
         query=_SCOPE,
+        is_conditional=True,
     ),
     Endpoint(
         "DELETE",
@@ -56,6 +70,7 @@ RULES: tuple[Endpoint, ...] = (
         Deleted,
         handlers_rules.attribute_delete,
         query=_SCOPE,
+        is_conditional=True,
     ),
     Endpoint(
         "POST",
@@ -64,6 +79,7 @@ RULES: tuple[Endpoint, ...] = (
         dict[str, Any],
         handlers_rules.attribute_check,
         dict[str, Any],
+        bound=LAYOUT,
         query=_SCOPE,
     ),
     Endpoint(
@@ -80,7 +96,7 @@ RULES: tuple[Endpoint, ...] = (
         "The attributes of a kind, the most specific first",
         Page[AttributeRow],
         handlers_rules.attribute_list,
-        query=(*_SCOPE, Query("level", about="only of this level"), LIMIT, CURSOR),
+        query=(*_SCOPE, Query("level", about="only of this level", words=tuple(Level)), LIMIT, _ROW_CURSOR),
     ),
     Endpoint(
         "GET",

@@ -17,10 +17,16 @@ from switchyard.model.tokens import (
     TokenPool,
 )
 from switchyard.server.http import handlers_tokens as handlers
-from switchyard.server.http.endpoint import CURSOR, LIMIT, Endpoint, Query
+from switchyard.server.http.endpoint import Endpoint
+from switchyard.server.http.parameters import CURSOR, LIMIT, Query
 
 AT = "/v1/token-pools/{namespace}"
-AFTER = Query("after", "string", "the `next` of the page before; what comes or goes meanwhile may be missed")
+AFTER = Query(
+    "after",
+    "string",
+    "the `next` of the page before; what comes or goes meanwhile may be missed",
+    pattern=r"^[0-9a-z:]{0,60}(?!\n)$",
+)
 
 TOKENS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/token-pools", "Token pools", Page[TokenPool], handlers.pool_list, query=(LIMIT, CURSOR)),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from switchyard.errors import Malformed
+from switchyard.errors import BadValue, Malformed
 from switchyard.model.api import Deleted, Page
 from switchyard.model.cluster import GraphInfo, Subsystem
 from switchyard.model.graph import Graph
-from switchyard.model.names import is_name
+from switchyard.model.graph.subsystem import NAME
 from switchyard.server.http.answer import Body
 from switchyard.server.http.call import Call
 from switchyard.service.cluster import graphs
 
-FORMS = (None, "compact", "source")
+FORMS = ("compact", "source")
 
 
 def graph_put(call: Call) -> GraphInfo:
@@ -20,8 +20,6 @@ def graph_put(call: Call) -> GraphInfo:
 
 def graph_get(call: Call) -> Graph | Body:
     name = call.path["cluster"]
-    if call.text("form") not in FORMS:
-        raise Malformed("The parameter 'form' is compact or source.")
     if call.text("form") == "source":
         return Body(graphs.graph_source(call.yard.context, call.caller, name))
     return graphs.graph_get(call.yard.context, call.caller, name)
@@ -51,8 +49,8 @@ def subsystem_delete(call: Call) -> Deleted:
 
 def _subsystem(call: Call) -> str:
     name = call.path["subsystem"]
-    if not is_name(name):
+    if not NAME.match(name):
         raise Malformed(f"{name[:80]!r} is not a valid name.")
     if name in graphs.RESERVED:
-        raise Malformed(f"The name {name!r} means the main graph; a subsystem needs another.")
+        raise BadValue(f"The name {name!r} means the main graph; a subsystem needs another.")
     return name

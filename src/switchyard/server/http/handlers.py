@@ -6,27 +6,24 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version as package_version
 from typing import Any, TypeVar
 
-from switchyard.errors import Malformed
+from switchyard.errors import BadValue, Malformed
 from switchyard.model import jobfile
 from switchyard.model.access import Grant, NewToken, Token, User
 from switchyard.model.api import AuditEntry, CancelledMany, Created, Deleted, Event, Me, Output, Page, Version
-from switchyard.model.cluster import Agent, Cluster, Invite, NewInvite, SubmitToken
-from switchyard.model.ids import LENGTH, is_id
-from switchyard.model.idset import INDEX_MAX, IdSet
+from switchyard.model.cluster import Agent, Cluster, Invite, NewInvite, SubmitConsent, SubmitToken
+from switchyard.model.idset import IdSet
 from switchyard.model.job import Job, State, Task
 from switchyard.model.names import is_name
 from switchyard.model.poll import Joined, Rotated
-from switchyard.model.quantity import DURATION_S_MAX
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.server.http.call import Call
-from switchyard.service.access import submit_tokens, users
+from switchyard.service.access import submit_tokens, user_tokens, users
 from switchyard.service.cluster import agents, cluster_show, clusters, joining
 from switchyard.service.job import explaining, jobs, selected, steer, tasks
 from switchyard.service.run import logs
 from switchyard.store.jobs import JobFilter
 
 T = TypeVar("T")
-SEQ_MAX = 2**63 - 1
 
 
 def version(call: Call) -> Version:
@@ -51,14 +48,14 @@ def job_list(call: Call) -> Page[Job]:
         workflow=call.text("workflow"),
         launch_plan=call.text("launch_plan"),
         labels=_labels(call.texts("label")),
-        ids=[_job_id(text) for text in call.texts("id")],
-        oldest=selected.oldest(call.yard.context, _since(call)),
+        ids=call.texts("id"),
+        oldest=selected.oldest(call.yard.context, call.number_or_none("since_s")),
     )
     return jobs.job_list(
         call.yard.context,
         call.actor,
         wanted,
-        before=_id_cursor(call),
+        before=call.text("cursor"),
         limit=call.limit,
         with_spec=call.flag("spec"),
     )
@@ -87,7 +84,7 @@ def job_retry(call: Call) -> Created:
 
 
 def task_list(call: Call) -> Page[Task]:
-    after = call.number("cursor", -1, most=INDEX_MAX) if call.text("cursor") else -1
+    after = call.number("cursor", -1)
     states = frozenset(State(_state(text)) for text in call.texts("state"))
     found, more = tasks.task_list(
         call.yard.context, call.actor, call.path["job"], states=states, after=after, limit=call.limit
@@ -96,13 +93,14 @@ def task_list(call: Call) -> Page[Task]:
 
 
 def job_events(call: Call) -> Page[Event]:
-    after = call.number("cursor", 0, most=SEQ_MAX)
+    after = call.number("cursor", 0)
     return jobs.job_events(call.yard.context, call.actor, call.path["job"], after=after, limit=call.limit)
 
 
 def event_list(call: Call) -> Page[Event]:
-    after = max(call.number("cursor", 0, most=SEQ_MAX), call.number("after", 0, most=SEQ_MAX))
-    return jobs.all_events(call.yard.context, call.actor, after=after, limit=call.limit, since_s=_since(call))
+    after = max(call.number("cursor", 0), call.number("after", 0))
+    since_s = call.number_or_none("since_s")
+    return jobs.all_events(call.yard.context, call.actor, after=after, limit=call.limit, since_s=since_s)
 
 
 def job_output(call: Call) -> Output:
@@ -111,9 +109,9 @@ def job_output(call: Call) -> Output:
         call.actor,
         call.path["job"],
         call.text("stream") or "stdout",
-        index=call.number("task", 0, most=INDEX_MAX) if call.text("task") is not None else None,
-        attempt=call.number("attempt", 1, most=10**6, least=1) if call.text("attempt") is not None else None,
-        offset=call.number("offset", 0, most=2**62),
+        index=call.number_or_none("task"),
+        attempt=call.number_or_none("attempt"),
+        offset=call.number("offset", 0),
     )
 
 
@@ -148,7 +146,7 @@ def invite_create(call: Call) -> NewInvite:
 
 
 def invite_list(call: Call) -> Page[Invite]:
-    after = call.text("cursor") or ""
+    after = call.id_cursor or ""
     found = clusters.invite_list(call.yard.context, call.actor, call.path["cluster"], after=after, limit=call.limit)
     return Page(found, found[-1].id if len(found) == call.limit else None)
 
@@ -161,6 +159,15 @@ def invite_revoke(call: Call) -> Deleted:
 def submit_token(call: Call) -> SubmitToken:
     account = call.text("account") or ""
     return submit_tokens.cluster_token(call.yard.context, call.actor, call.path["cluster"], account)
+
+
+def consent_give(call: Call) -> SubmitConsent:
+    return submit_tokens.consent(call.yard.context, call.actor, call.path["cluster"], is_given=True)
+
+
+def consent_withdraw(call: Call) -> Deleted:
+    submit_tokens.consent(call.yard.context, call.actor, call.path["cluster"], is_given=False)
+    return Deleted(call.path["cluster"])
 
 
 def group_submit_token(call: Call) -> SubmitToken:
@@ -222,16 +229,16 @@ def user_delete(call: Call) -> Deleted:
 
 
 def token_list(call: Call) -> Page[Token]:
-    found = users.token_list(call.yard.context, call.actor, after=call.text("cursor") or "", limit=call.limit)
+    found = user_tokens.token_list(call.yard.context, call.actor, after=call.id_cursor or "", limit=call.limit)
     return Page(found, found[-1].id if len(found) == call.limit else None)
 
 
 def token_create(call: Call) -> NewToken:
-    return users.token_create(call.yard.context, call.actor, call.body)
+    return user_tokens.token_create(call.yard.context, call.actor, call.body)
 
 
 def token_revoke(call: Call) -> Deleted:
-    users.token_revoke(call.yard.context, call.actor, call.path["token"])
+    user_tokens.token_revoke(call.yard.context, call.actor, call.path["token"], only=call.flag("only"))
     return Deleted(call.path["token"])
 
 
@@ -249,7 +256,7 @@ def grant_delete(call: Call) -> Deleted:
 
 
 def audit_list(call: Call) -> Page[AuditEntry]:
-    return users.audit_list(call.yard.context, call.actor, before=call.text("cursor"), limit=call.limit)
+    return users.audit_list(call.yard.context, call.actor, before=call.id_cursor, limit=call.limit)
 
 
 def page(call: Call, items: Sequence[T], key: Callable[[T], str]) -> Page[T]:
@@ -260,38 +267,16 @@ def page(call: Call, items: Sequence[T], key: Callable[[T], str]) -> Page[T]:
     return Page(page, key(page[-1]) if len(rest) > len(page) else None)
 
 
-def _id_cursor(call: Call) -> str | None:
-    cursor = call.text("cursor")
-    if cursor is not None and not (len(cursor) == LENGTH and is_id(cursor)):
-        raise Malformed("The cursor is not one of ours.")
-    return cursor
-
-
-def _job_id(text: str) -> str:
-    if not is_id(text):
-        raise Malformed(f"{text[:40]!r} is not a job's whole id.")
-    return text
-
-
-def _since(call: Call) -> int | None:
-    return None if call.text("since_s") is None else call.number("since_s", 0, most=DURATION_S_MAX, least=1)
-
-
 def _state(text: str) -> str:
-    try:
-        return State(text.upper()).value
-    except ValueError as exc:
-        raise Malformed(f"There is no state {text[:40]!r}; known: {', '.join(State)}.") from exc
+    return State(text.upper()).value
 
 
 def _labels(texts: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise Malformed(f"The label {text[:80]!r} is not key=value.")
+        key, _, value = text.partition("=")
         if found.setdefault(key, value) != value:
-            raise Malformed(f"The label {key[:80]!r} is asked for with two values; no job has both.")
+            raise BadValue(f"The label {key[:80]!r} is asked for with two values; no job has both.")
     return found
 
 

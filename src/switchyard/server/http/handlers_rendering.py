@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from switchyard.errors import Malformed
-from switchyard.model.names import is_name
 from switchyard.model.rendering import Rendering, RenderingChange
 from switchyard.server.http.call import Call
 from switchyard.service.rules import cluster_resources
@@ -22,13 +20,6 @@ def changes(call: Call) -> RenderingChange:
         yard.context,
         yard.settings.templates,
         call.actor,
-        project=_wanted(call, "project"),
-        domain=_wanted(call, "domain"),
+        project=call.text("project") or "",
+        domain=call.text("domain") or "",
     )
-
-
-def _wanted(call: Call, name: str) -> str:
-    found = call.text(name)
-    if found is None or not is_name(found):
-        raise Malformed(f"The parameter {name!r} is missing or no name.")
-    return found

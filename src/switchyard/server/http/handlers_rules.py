@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from switchyard.errors import ConditionMissing, Malformed, NoSuchAttribute
+from switchyard.errors import BadValue, ConditionMissing, Malformed, NoSuchAttribute
 from switchyard.model.api import AuditEntry, Deleted, Page, Project
 from switchyard.model.attributes import AttributeRow, Domain, EffectiveAttribute, KindInfo, PolicyView
 from switchyard.model.scope import Level, Scope
@@ -47,8 +47,6 @@ def attribute_effective(call: Call) -> EffectiveAttribute:
 
 def attribute_list(call: Call) -> Page[AttributeRow]:
     level = call.text("level")
-    if level is not None and level not in list(Level):
-        raise Malformed(f"There is no level {level[:40]!r}; known: {', '.join(Level)}.")
     return attributes.list_kind(
         call.yard.context,
         call.actor,
@@ -69,7 +67,7 @@ def attribute_history(call: Call) -> Page[AuditEntry]:
         call.actor,
         call.path["kind"],
         scope_of(call),
-        before=call.text("cursor"),
+        before=call.id_cursor,
         limit=call.limit,
     )
 
@@ -106,14 +104,16 @@ def scope_of(call: Call) -> Scope:
     except msgspec.ValidationError as exc:
         said = str(exc)
         wrong = next((name for name in given if f"$.{name}`" in said), None)
-        raise Malformed(f"The parameter {wrong!r} is not a valid name." if wrong else f"{said}.") from exc
+        if wrong is None:  # each is a name, but they do not go together
+            raise BadValue(f"{said}.") from exc
+        raise Malformed(f"The parameter {wrong!r} is not a valid name.") from exc
 
 
 def condition_of(call: Call) -> attributes.Condition:
     """A write says what it has seen, so that nobody's change is overwritten unseen."""
     match, none_match = call.if_match, call.if_none_match
     if match is not None and none_match is not None:
-        raise Malformed("Give If-Match or If-None-Match, not both.")
+        raise BadValue("Give If-Match or If-None-Match, not both.")
     if none_match is not None:
         if none_match.strip() != "*":
             raise Malformed("If-None-Match can only be * here: there must be no row yet.")

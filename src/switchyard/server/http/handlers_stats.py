@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from switchyard.model.quantity import DURATION_S_MAX
 from switchyard.model.stats import RouteStats
 from switchyard.server.http.call import Call
 from switchyard.service.job import stats
@@ -11,5 +10,5 @@ SINCE_S = 3600
 
 
 def routes(call: Call) -> RouteStats:
-    since_s = call.number("since_s", SINCE_S, most=DURATION_S_MAX, least=1)
+    since_s = call.number("since_s", SINCE_S)
     return stats.route_stats(call.yard.context, call.actor, since_s)

@@ -7,18 +7,35 @@ import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
-from switchyard.errors import BadRequest, Denied, Gone, Malformed, PlaceAsked, PolicyRefused
-from switchyard.model.api import BulkRequest
+from msgspec import Raw
+
+from switchyard.errors import BadRequest, Denied, Gone, LimitReached, Malformed, PlaceAsked, PolicyRefused
+from switchyard.model.api import BULK_JOBS_MAX, BulkRequest
 from switchyard.model.decode import JsonReader
+from switchyard.model.decode_pieces import PieceReader, bulk_items
 from switchyard.model.job import JobRequest, State
 from switchyard.model.lifecycle import Answer
 from switchyard.model.names import KEY_PATTERN
-from switchyard.model.poll import OutputChunk, Poll, PollAnswer, Stop
+from switchyard.model.poll import Held, Lease, OutputChunk, Poll, PollAnswer, Stop
 from switchyard.model.quote import QuoteAsk
 from switchyard.model.verdict import FitRequest
-from switchyard.server.http.answer import JSON, Receive, Scope, Send, header, read_body, send_body, send_json
+from switchyard.server.http.answer import (
+    JSON,
+    Receive,
+    Scope,
+    Send,
+    encode,
+    encode_bulk,
+    header,
+    refuse_no_json,
+    send_body,
+    send_json,
+)
 from switchyard.server.http.authenticate import authenticate_agent, authenticate_user
+from switchyard.server.http.bodies import decode_body, read_bounded, read_in_pieces, read_named
+from switchyard.server.http.body_bounds import BULK, INLINE_BYTES, JOB, POLL, QUICK_DEMAND_BYTES
 from switchyard.server.yard import Yard
 from switchyard.service.cluster.graphs import agent_graph
 from switchyard.service.fleet import AgentEntry
@@ -36,8 +53,10 @@ from switchyard.service.submit.submit import Accepted, TakesLong
 _job_request = JsonReader(JobRequest)
 _fit = JsonReader(FitRequest)
 _poll = JsonReader(Poll)
+_poll_pieces = PieceReader(Poll, values_max=POLL.values_max, rest_values_max=JOB.values_max)
 _bulk_request = JsonReader(BulkRequest, is_checked_whole=False)
 _KEY_BYTES_MAX = 200
+QUICK_ATTEMPTS = 10_000  # put into a set within two milliseconds
 _PLACE_LOOK_S = 0.25  # how often a sync looks whether it may have the agent's place
 _PLACE_S = 8.0  # and for how long; then the agent asks again
 
@@ -47,13 +66,13 @@ async def submit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None
     actor = await authenticate_user(yard, scope)
     if scope["query_string"]:
         raise Malformed("A submit takes no parameters; everything is in the body.")
-    body = await read_body(scope, receive, yard.settings.bounds.job_bytes)
-    request: JobRequest = _job_request.read(body)
+    body = await read_bounded(scope, receive, JOB)
+    request: JobRequest = await decode_body(yard, scope, body, _job_request, JOB)
     key = _idempotency_key(scope)
     try:
         write = await _decide(yard, scope, actor, request, key=key, body=body)
         accepted: Accepted = await yard.commit(write)
-    except (BadRequest, Denied, PolicyRefused) as exc:
+    except (BadRequest, Denied, LimitReached, PolicyRefused) as exc:
         # What was accepted stays so: the answer may have been lost, and the world has changed since.
         again = await yard.in_thread(yard.submit.repeated, actor, key=key, body=body) if key else None
         if again is None:
@@ -66,17 +85,32 @@ async def submit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None
 async def bulk(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
     """POST /v1/jobs/bulk: thousands in one request. Decoded and decided on a thread, committed as one write."""
     actor = await authenticate_user(yard, scope)
-    body = await read_body(scope, receive, yard.settings.bounds.bulk_bytes)
+    if scope["query_string"]:
+        raise Malformed("A submit takes no parameters; everything is in the body.")
+    body = await read_bounded(scope, receive, BULK)
+    refuse_no_json(scope, body)
     key = _idempotency_key(scope)
-    write = await yard.in_thread(_decide_bulk, yard, actor, key, body)
+    write = await yard.bulks.run(_decide_bulk, yard, actor, key, body, size=len(body))
     accepted: BulkAccepted = await yard.commit(write)
-    await send_json(send, 201 if accepted.is_new else 200, accepted.answer)
+    answer = await yard.in_thread(encode_bulk, accepted.answer)
+    await send_body(send, 201 if accepted.is_new else 200, answer, JSON)
 
 
 def _decide_bulk(yard: Yard, actor: Actor, key: str | None, body: bytes) -> BulkInsert:
-    request: BulkRequest = _bulk_request.read(body)
+    request = read_named(body, _read_bulk, BULK)
     yard.context.snapshots.refresh()  # a no in it is final
     return yard.bulk.decide(actor, request, key=key, body=body)
+
+
+def _read_bulk(body: bytes) -> BulkRequest:
+    """The jobs are left as they are: each is decoded by itself."""
+    request: BulkRequest
+    if len(body) <= INLINE_BYTES:
+        request = _bulk_request.read(body)
+        return request
+    jobs, rest = bulk_items(body, items_max=BULK_JOBS_MAX, item_bytes_max=JOB.bytes_max, values_max=BULK.values_max)
+    request = _bulk_request.read(rest)
+    return BulkRequest([Raw(job) for job in jobs], request.each)
 
 
 async def _decide(
@@ -98,8 +132,15 @@ async def _decide_once(yard: Yard, actor: Actor, request: JobRequest, *, key: st
     """Here where that is quick; on a thread where the database may be asked; else where reckoning takes turns."""
     if not yard.submit.is_quick(request):
         return await yard.in_thread(yard.submit.decide, actor, request, key=key, body=body)
+    if request.spec.demand is None and len(body) > INLINE_BYTES:
+        decide = partial(yard.submit.decide, key=key, body=body)
+        return await yard.decoders.run(decide, actor, request, size=len(body))  # its hash and its text take time
+    if request.spec.demand is not None and len(body) > QUICK_DEMAND_BYTES:
+        return await yard.in_turn(yard.submit.decide, actor, request, key=key, body=body)
     try:
         return yard.submit.decide(actor, request, key=key, body=body, is_quick=True)
+    except LimitReached:  # a no is not said before the database was asked
+        return await yard.in_thread(yard.submit.decide, actor, request, key=key, body=body)
     except TakesLong:
         return await yard.in_turn(yard.submit.decide, actor, request, key=key, body=body)
 
@@ -119,8 +160,11 @@ async def fit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
     actor = await authenticate_user(yard, scope)
     if scope["query_string"]:
         raise Malformed("This takes no parameters; everything is in the body.")
-    request: FitRequest = _fit.read(await read_body(scope, receive, yard.settings.bounds.job_bytes))
-    is_plain = request.job is not None and request.job.spec.demand is None  # a jobspec may take long even to be read
+    raw = await read_bounded(scope, receive, JOB)
+    request: FitRequest = await decode_body(yard, scope, raw, _fit, JOB)
+    is_plain = (
+        len(raw) <= INLINE_BYTES and request.job is not None and request.job.spec.demand is None
+    )  # a jobspec may take long even to be read
     body = yard.fit.kept(actor, request) if is_plain else None
     if body is None:
         body = await yard.in_thread(yard.fit.answer, actor, request)
@@ -130,7 +174,11 @@ async def fit(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
 async def poll(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
     """POST /v1/agents/poll: reports up, leases down; parked until there is something."""
     agent = await authenticate_agent(yard, scope)
-    message: Poll = _poll.read(await read_body(scope, receive, yard.settings.bounds.poll_bytes))
+    if scope["query_string"]:
+        raise Malformed("A poll takes no parameters; everything is in the body.")
+    body = await read_bounded(scope, receive, POLL)
+    refuse_no_json(scope, body)
+    message = await _read_poll(yard, body)
     asks: list[QuoteAsk] = []
     if message.inventory is not None:
         answers, stops = await _report(yard, agent, message)
@@ -146,21 +194,33 @@ async def poll(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
                 given, asks = await _lease(yard, agent, message, wait_s, receive)
     if given.leases:
         yard.context.tally.leases.add(_cluster_name(yard, agent), amount=len(given.leases))
-    await send_json(
-        send,
-        200,
-        PollAnswer(
-            session=given.session,
-            leases=given.leases,
-            cancels=given.cancels,
-            stops=[*given.stops, *stops],
-            answers=answers,
-            quotes=asks,
-            is_closing=yard.hub.is_closing,
-            is_rotation_asked=_is_rotation_asked(yard, agent),
-            output_bytes_max=yard.settings.config.logs.bytes_max,
-        ),
+    answer = PollAnswer(
+        session=given.session,
+        leases=given.leases,
+        cancels=given.cancels,
+        stops=[*given.stops, *stops],
+        answers=answers,
+        quotes=asks,
+        is_closing=yard.hub.is_closing,
+        is_rotation_asked=_is_rotation_asked(yard, agent),
+        output_bytes_max=yard.settings.config.logs.bytes_max,
     )
+    is_large = len(answer.cancels) + len(answer.stops) > QUICK_ATTEMPTS or _is_long(answer.leases)
+    await send_body(send, 200, await yard.in_thread(encode, answer) if is_large else encode(answer), JSON)
+
+
+def _is_long(leases: list[Lease]) -> bool:
+    """Whether their specs together are large."""
+    return sum(memoryview(lease.spec).nbytes for lease in leases if isinstance(lease.spec, Raw)) > INLINE_BYTES * 16
+
+
+async def _read_poll(yard: Yard, body: bytes) -> Poll:
+    message: Poll
+    if len(body) <= INLINE_BYTES:
+        message = _poll.read(body)
+    else:
+        message = await read_in_pieces(yard, body, _poll_pieces.read, POLL)
+    return message
 
 
 async def _take_news(yard: Yard, agent: AgentEntry, message: Poll) -> None:
@@ -206,9 +266,10 @@ async def _sync(yard: Yard, agent: AgentEntry, message: Poll) -> Given:
     """Begin a session. While the process that had the agent's place is asked whether it lives, the answer waits."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _PLACE_S
+    inventory = await _attempts(yard, message.inventory or [])
     while True:
         try:
-            given: Given = await yard.commit(_sync_ask(yard, agent, message))
+            given: Given = await yard.commit(_sync_ask(yard, agent, message, inventory))
         except PlaceAsked:
             if loop.time() > until or yard.hub.is_closing:
                 raise
@@ -217,14 +278,21 @@ async def _sync(yard: Yard, agent: AgentEntry, message: Poll) -> Given:
             return given
 
 
-def _sync_ask(yard: Yard, agent: AgentEntry, message: Poll) -> SyncAsk:
-    assert message.inventory is not None
+async def _attempts(yard: Yard, held: list[Held]) -> frozenset[tuple[str, int]]:
+    return _attempts_now(held) if len(held) <= QUICK_ATTEMPTS else await yard.in_thread(_attempts_now, held)
+
+
+def _attempts_now(held: list[Held]) -> frozenset[tuple[str, int]]:
+    return frozenset((each.job, each.fence) for each in held)
+
+
+def _sync_ask(yard: Yard, agent: AgentEntry, message: Poll, inventory: frozenset[tuple[str, int]]) -> SyncAsk:
     yard.idle.pop(agent.id, None)
     return SyncAsk(
         agent.id,
         _cluster_name(yard, agent),
         message.incarnation,
-        frozenset((held.job, held.fence) for held in message.inventory),
+        inventory,
         message.origin,
         yard.context.snapshots.is_live(agent.id),
         yard.voices.last(agent.id),
@@ -239,7 +307,7 @@ async def _lease(
     deadline = loop.time() + wait_s
     gone: asyncio.Task[object] | None = None
     cluster = _cluster_name(yard, agent)
-    cancelling = frozenset((held.job, held.fence) for held in message.cancelling)
+    cancelling = await _attempts(yard, message.cancelling)
     ask = LeaseAsk(
         agent.id,
         agent.cluster_id,

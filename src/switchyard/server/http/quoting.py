@@ -8,8 +8,10 @@ from switchyard.errors import Malformed
 from switchyard.model.decode import JsonReader
 from switchyard.model.job import JobRequest
 from switchyard.model.quote import Quotes
-from switchyard.server.http.answer import Receive, Scope, Send, read_body, send_json
+from switchyard.server.http.answer import Receive, Scope, Send, send_json
 from switchyard.server.http.authenticate import authenticate_user
+from switchyard.server.http.bodies import decode_body, read_bounded
+from switchyard.server.http.body_bounds import JOB
 from switchyard.server.http.hot import until_gone
 from switchyard.server.hub import first_of
 from switchyard.server.yard import Yard
@@ -23,9 +25,12 @@ async def quote(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None:
     actor = await authenticate_user(yard, scope)
     if scope["query_string"]:
         raise Malformed("This takes no parameters; everything is in the body.")
-    request: JobRequest = _request.read(await read_body(scope, receive, yard.settings.bounds.job_bytes))
-    asked = await yard.in_thread(begin, yard.context, yard.submit, actor, request)
-    await send_json(send, 200, await _wait(yard, asked, receive))
+    body = await read_bounded(scope, receive, JOB)
+    request: JobRequest = await decode_body(yard, scope, body, _request, JOB)
+    with yard.limiter.holding(actor, "waits"):
+        asked = await yard.in_thread(begin, yard.context, yard.submit, actor, request)
+        found = await _wait(yard, asked, receive)
+    await send_json(send, 200, found)
 
 
 async def _wait(yard: Yard, asked: Asked, receive: Receive) -> Quotes:

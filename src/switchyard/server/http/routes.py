@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import MutableMapping
-from dataclasses import replace
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from starlette.routing import Route, Router
 
-from switchyard.errors import Denied, Malformed, MethodNotAllowed, NotFound, UnknownName
+from switchyard.errors import Denied, Internal, Malformed, NotFound, UnknownName, YardError
 from switchyard.model.api import Output
 from switchyard.model.attributes import AttributeRow
 from switchyard.model.decode import JsonReader
-from switchyard.model.job import Job
 from switchyard.model.layout import ClusterSet, Named
-from switchyard.model.lifecycle import FINAL
 from switchyard.model.queue import DomainTags, QueueView
+from switchyard.model.unreadable import UNREADABLE
 from switchyard.server.flyte.door import FlyteDoor
-from switchyard.server.http import hot, quoting, stream
+from switchyard.server.http import hot, quoting, stream, waiting
 from switchyard.server.http.answer import (
+    JSON,
     Body,
     Receive,
     Scope,
     Send,
+    encode,
     guarded,
     header,
-    read_body,
     send_body,
     send_json,
+    send_not_allowed,
     send_problem,
 )
 from switchyard.server.http.authenticate import (
@@ -38,22 +39,25 @@ from switchyard.server.http.authenticate import (
     is_agents,
     refuse_strangers,
 )
+from switchyard.server.http.bodies import decode_body, read_bounded
 from switchyard.server.http.call import Call, read_query
-from switchyard.server.http.endpoint import AGENT, EITHER, JOINER, USER, Endpoint
-from switchyard.server.http.endpoints import ENDPOINTS, check_query
+from switchyard.server.http.endpoint import AGENT, EITHER, JOINER, USER, Endpoint, check_query
+from switchyard.server.http.endpoints import ENDPOINTS
 from switchyard.server.http.openapi import document
 from switchyard.server.http.upload import read_upload
-from switchyard.server.hub import first_of
+from switchyard.server.limiter import ANONYMOUS, caller
 from switchyard.server.metrics import Metrics, metrics
 from switchyard.server.readiness import Readiness
 from switchyard.server.yard import Yard
+from switchyard.service.quarantine import explain_damage
 from switchyard.service.rights import Actor, Rights
 
 NOBODY = Actor("nobody", Rights())
 TAGGED = (AttributeRow, ClusterSet, Named, QueueView, DomainTags)  # answers that carry an ETag
-COUNTED = frozenset({"/v1/jobs", "/v1/agents/poll", "/healthz", "/readyz", "/metrics", "/v1/openapi.json"})
+PLAIN = frozenset({"/healthz", "/readyz", "/metrics", "/v1/openapi.json"})  # addresses of no table: GET alone
+COUNTED = PLAIN | {"/v1/jobs", "/v1/agents/poll"}
+READS = ("GET", "HEAD")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-LOG_AGAIN_S = 1.0  # how late a follower hears of what came in at another server, which tells nobody of logs
 
 
 class Door:
@@ -77,6 +81,7 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        caller.set(ANONYMOUS)
         status = 0
 
         async def noting(message: MutableMapping[str, Any]) -> None:
@@ -98,6 +103,8 @@ class Door:
             await guarded(scope, send, lambda: hot.submit(self._yard, scope, receive, send))
         elif method == "POST" and path == "/v1/agents/poll":
             await guarded(scope, send, lambda: hot.poll(self._yard, scope, receive, send))
+        elif path in PLAIN and method not in READS:
+            await send_not_allowed(scope, send, READS)
         elif path in ("/healthz", "/readyz"):
             reason = "" if path == "/healthz" else await self._readiness.why_not()
             said = {"status": "not ready", "reason": reason} if reason else {"status": "ok"}
@@ -105,7 +112,8 @@ class Door:
         elif path == "/metrics":
             await guarded(scope, send, lambda: metrics(self._yard, self._metrics, scope, receive, send))
         elif path == "/v1/openapi.json":
-            await send_json(send, 200, document())
+            is_open = self._yard.settings.is_open
+            await send_body(send, 200, await self._yard.in_thread(_openapi, is_open=is_open), JSON)
         elif not path.isprintable():
             # No name has such a character; `$` in a route's pattern would let a last newline through.
             await _no_such_address(scope, receive, send)
@@ -121,14 +129,13 @@ class _Methods:
     def __init__(self, yard: Yard, path: str, by_method: dict[str, Any]) -> None:
         self.path = path
         self._yard = yard
-        self._by_method = by_method
+        # HEAD is GET without the body, which the HTTP server leaves out.
+        self._by_method = by_method | ({"HEAD": by_method["GET"]} if "GET" in by_method else {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         handler = self._by_method.get(scope["method"])
         if handler is None:
-            allowed = ", ".join(sorted(self._by_method))
-            error = MethodNotAllowed(f"{scope['path'][:200]} takes {allowed}, not {scope['method'][:20]}.")
-            await send_problem(send, error, (b"allow", allowed.encode()))
+            await send_not_allowed(scope, send, self._by_method)
             return
         if isinstance(handler, _Handler):
             await handler(scope, receive, send)
@@ -171,65 +178,69 @@ class _Handler:
             if_none_match=_text(header(scope, b"if-none-match")),
         )
         if endpoint.is_waiting:
-            result = await self._wait(scope, call, known, receive)
+            look = partial(self._run, scope, call, known)
+            is_log = endpoint.answer is Output
+            with yard.waits.taken(call.actor.name):
+                found = await waiting.wait(yard, call, receive, look, path=endpoint.path, is_log=is_log)
+            answer = await yard.in_thread(_encoded, found)
         else:
-            result = await self._run(scope, call, known)
-        if isinstance(result, Body):
-            await send_body(send, endpoint.status, result.content, (b"content-type", result.media))
-        else:
-            extra = [(b"etag", f'"{result.etag}"'.encode())] if isinstance(result, TAGGED) else []
-            await send_json(send, endpoint.status, result, *extra)
+            answer = await self._run(scope, call, known, self._answer)
+        await send_body(send, endpoint.status, answer.body, *answer.headers)
 
-    async def _run(self, scope: Scope, call: Call, known: tuple[int, ...]) -> Any:
+    def _answer(self, call: Call) -> Answer:
+        """Encoded where it was made: it may be large."""
+        assert self._endpoint.handler is not None
+        return _encoded(self._endpoint.handler(call))
+
+    async def _run(
+        self, scope: Scope, call: Call, known: tuple[int, ...], handler: Callable[[Call], Any] | None = None
+    ) -> Any:
         """That something is not there, or not allowed, is never said by what another server may have outdated."""
-        endpoint, yard = self._endpoint, self._yard
-        assert endpoint.handler is not None
+        yard, handler = self._yard, handler or self._endpoint.handler
+        assert handler is not None
         try:
-            return await yard.in_thread(endpoint.handler, call)
+            return await yard.in_thread(handler, call)
         except (NotFound, UnknownName, Denied):
             if yard.context.database.is_sqlite:  # it has one server
                 raise
             await yard.in_thread(yard.context.snapshots.refresh)
             if yard.context.snapshots.known == known:
                 raise
+        except (*UNREADABLE, Internal) as exc:
+            if "job" not in call.path or (damage := await yard.in_thread(_damage, call)) is None:
+                raise
+            raise damage from exc
         if call.actor is not NOBODY:
             call = replace(call, actor=await authenticate_user(yard, scope))  # with the grants of now
-        return await yard.in_thread(endpoint.handler, call)
+        return await yard.in_thread(handler, call)
 
     async def _read(self, scope: Scope, receive: Receive) -> Any:
-        bounds = self._yard.settings.bounds
-        raw = await read_body(
-            scope, receive, bounds.job_bytes if self._endpoint.path == "/v1/plan" else bounds.other_bytes
-        )
+        raw = await read_bounded(scope, receive, self._endpoint.bound)
         if self._reader is not None:
-            return self._reader.read(raw or b"{}")
+            if not raw and self._endpoint.is_body_optional:
+                return self._reader.read(b"{}")
+            return await decode_body(self._yard, scope, raw, self._reader, self._endpoint.bound)
         if raw.strip() not in (b"", b"{}"):
             raise Malformed("This call takes no body.", next_step="What it can be told goes into the query.")
         return None
 
-    async def _wait(self, scope: Scope, call: Call, known: tuple[int, ...], receive: Receive) -> Any:
-        """Park until there is what was asked for, woken by whoever brings it; look again now and then all the same."""
-        yard, bounds = self._yard, self._yard.settings.bounds
-        is_log = self._endpoint.answer is Output
-        wait_s = call.seconds(*(("wait_s", 0) if is_log else ("timeout_s", 30)), most=bounds.wait_s)
-        again_s = LOG_AGAIN_S if is_log else yard.settings.pace.sweep_s
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_s
-        gone: asyncio.Task[object] = asyncio.ensure_future(hot.until_gone(receive))
-        try:
-            found = await self._run(scope, call, known)
-            while not _is_awaited(found) and not gone.done() and not yard.hub.is_closing:
-                with yard.hub.watching(found.job if isinstance(found, Output) else found.id) as waiter:
-                    # Once more, now that we are registered: an end that came since would wake nobody.
-                    found = await self._run(scope, call, known)
-                    left_s = deadline - loop.time()
-                    if _is_awaited(found) or left_s <= 0:
-                        return found
-                    await first_of(waiter, gone, min(left_s, again_s))
-                    found = await self._run(scope, call, known)
-            return found
-        finally:
-            gone.cancel()
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    body: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+
+
+def _encoded(result: Any) -> Answer:
+    if isinstance(result, Body):
+        return Answer(result.content, ((b"content-type", result.media),))
+    etag = ((b"etag", f'"{result.etag}"'.encode()),) if isinstance(result, TAGGED) else ()
+    return Answer(encode(result), (JSON, *etag))
+
+
+def _openapi(*, is_open: bool) -> bytes:
+    """Made when it is first asked for, which takes a while."""
+    return encode(document(is_open=is_open))
 
 
 def _template(scope: Scope) -> str:
@@ -245,10 +256,8 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-def _is_awaited(found: Job | Output) -> bool:
-    if isinstance(found, Output):
-        return bool(found.chunks) or found.is_over
-    return found.state in FINAL
+def _damage(call: Call) -> YardError | None:
+    return explain_damage(call.yard.context, call.actor, call.path["job"])
 
 
 def _hot(endpoint: Endpoint) -> Any:

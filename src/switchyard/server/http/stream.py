@@ -2,14 +2,15 @@
 
 A follower is a cursor, not a queue: it reads the next page of events from the store when it has sent the last one, so
 a slow one costs one page of memory, and one that never reads is cut off. Numbers become visible in order, so a follower
-that comes back with the last number it saw misses nothing, at whatever server.
+that comes back with the last number it saw misses nothing, at whatever server. Followers that may see the same and have
+come equally far share each read.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -19,18 +20,23 @@ from switchyard.model.api import Event
 from switchyard.server.http.answer import Receive, Scope, Send, header
 from switchyard.server.http.authenticate import authenticate_user, bearer
 from switchyard.server.http.call import Call, read_query
-from switchyard.server.http.endpoints import ENDPOINTS, check_query
+from switchyard.server.http.endpoint import check_query
+from switchyard.server.http.endpoints import ENDPOINTS
+from switchyard.server.http.gate import reset_on_close
 from switchyard.server.http.hot import until_gone
+from switchyard.server.http.parameters import SEQ_MAX
+from switchyard.server.hub import first_of
 from switchyard.server.yard import Yard
 from switchyard.service.job import jobs
 from switchyard.service.rights import Actor
 
 PATH = "/v1/events/stream"
-SEQ_MAX = 2**63 - 1
+SEQ_DIGITS = 19  # Python itself refuses to read numbers of thousands
 STREAMS_MAX = 500  # followers of one server: each costs a query per burst of events
 PAGE = 200  # events read at once
 PART_BYTES = 32 * 1024  # handed to the socket at once: what a follower that does not read costs
 PACE_S = 0.1  # between two looks of one follower: what comes in between is read together
+PACE_EACH_S = 0.02  # the same for each stream of a user: one who has many follows each of them more slowly
 BEAT_S = 15.0  # a line when nothing happens: both sides learn that the other is gone
 SEND_S = 30.0  # a follower that took nothing for so long is cut off
 AGAIN_S = 5.0  # a look without a wake-up: one may have been lost
@@ -76,16 +82,17 @@ async def events(yard: Yard, scope: Scope, receive: Receive, send: Send) -> None
     if yard.streams >= STREAMS_MAX:
         raise Busy(f"{STREAMS_MAX} followers are connected to this server.")
     rights = yard.context.snapshots.access
-    cursor = await yard.in_thread(_begin, call, _last_id(scope))
-    gone: asyncio.Task[object] = asyncio.ensure_future(until_gone(receive))
-    yard.streams += 1
-    try:
-        await _follow(yard, scope, send, cursor, gone, who=_Seen(actor, rights))
-    except Stalled:
-        _cut_off(send)
-    finally:
-        yard.streams -= 1
-        gone.cancel()
+    with yard.limiter.holding(actor, "streams"), yard.stream_places.taken(actor.name):
+        cursor = await yard.in_thread(_begin, call, _last_id(scope))
+        gone: asyncio.Task[object] = asyncio.ensure_future(until_gone(receive))
+        yard.streams += 1
+        try:
+            await _follow(yard, scope, send, cursor, gone, who=_Seen(actor, rights))
+        except Stalled:
+            _cut_off(send)
+        finally:
+            yard.streams -= 1
+            gone.cancel()
 
 
 async def _follow(
@@ -93,27 +100,33 @@ async def _follow(
 ) -> None:
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
+    if scope["method"] == "HEAD":  # whether one may follow is all that is asked
+        await _send(send, b"", more=False)
+        return
     await _send(send, f"retry: {RETRY_MS}\nid: {cursor.after}\n\n".encode())
     loop = asyncio.get_running_loop()
     said = loop.time()
     while not gone.done() and not yard.hub.is_closing:
-        news = yard.hub.news
-        try:
-            await who.look_again(yard, scope)  # a token that was revoked meanwhile ends the stream
-            found, reached = await yard.in_thread(_look, yard, who.actor, cursor)
-        except YardError:
-            break  # told when it comes back
-        for part in _parts(found):
-            await _send(send, part)
-        if found or loop.time() - said >= BEAT_S:
-            # The number alone is no event to a client, but it is where it goes on: also past what it may not see.
-            await _send(send, f": here\nid: {reached}\n\n".encode())
-            said = loop.time()
-        cursor.after = reached
-        if len(found) < PAGE:
+        with yard.hub.following(cursor.job) as waiter:
+            # Registered first, then looked: what happens in between would wake nobody.
+            try:
+                await who.look_again(yard, scope)  # a token that was revoked meanwhile ends the stream
+                parts, count, reached = await _share(yard, who.actor, cursor)
+            except YardError:
+                break  # told when it comes back
+            for part in parts:
+                await _send(send, part)
+            if parts or loop.time() - said >= BEAT_S:
+                # The number alone is no event to a client, but it is where it goes on: also past what it may not see.
+                await _send(send, f": here\nid: {reached}\n\n".encode())
+                said = loop.time()
+            cursor.after = reached
+            if count == PAGE:
+                continue
+            mine = yard.limiter.open_of(who.actor, "streams")
             left_s = max(0.0, said + BEAT_S - loop.time())
-            await yard.hub.wait_news(news, min(AGAIN_S, left_s), gone)
-            await asyncio.sleep(PACE_S)
+            await first_of(waiter, gone, min(max(AGAIN_S, mine * PACE_EACH_S), left_s))
+        await asyncio.sleep(max(PACE_S, mine * PACE_EACH_S))
     await _send(send, b"", more=False)
 
 
@@ -125,17 +138,35 @@ def _begin(call: Call, last_id: int | None) -> _Cursor:
         job = jobs.job_get(context, actor, job).id
     if project is not None and not actor.may_project(Role.VIEW, project):
         raise Denied(f"You may not view the jobs of project {project[:80]}.")
-    after = call.number("after", -1, most=SEQ_MAX)
+    after = call.number("after", -1)
     if last_id is not None:
         after = last_id
-    return _Cursor(jobs.last_event(context) if after < 0 else after, job, project)
+    newest = jobs.last_event(context)
+    if after > newest:
+        what = "Last-Event-ID" if last_id is not None else "parameter 'after'"
+        raise Malformed(
+            f"The {what} is above the number of the newest event, {newest}.",
+            next_step="Begin without one, or with the number of an event that this server has sent.",
+        )
+    return _Cursor(newest if after < 0 else after, job, project)
 
 
-def _look(yard: Yard, actor: Actor, cursor: _Cursor) -> tuple[list[Event], int]:
-    """The next events, and the number from which to go on."""
-    return jobs.next_events(
+async def _share(yard: Yard, actor: Actor, cursor: _Cursor) -> tuple[list[bytes], int, int]:
+    """The next look, one for all followers of one user who are as far: others may not see the same clusters."""
+    projects = actor.viewable_projects()
+    key = (PATH, actor.id, None if projects is None else tuple(projects), cursor.job, cursor.project, cursor.after)
+    found: tuple[list[bytes], int, int] = await yard.reads.read(
+        key, lambda: yard.in_thread(_look, yard, actor, replace(cursor))
+    )
+    return found
+
+
+def _look(yard: Yard, actor: Actor, cursor: _Cursor) -> tuple[list[bytes], int, int]:
+    """The next events as they are sent, how many they are, and the number from which to go on."""
+    found, reached = jobs.next_events(
         yard.context, actor, job_id=cursor.job, project=cursor.project, after=cursor.after, limit=PAGE
     )
+    return list(_parts(found)), len(found), reached
 
 
 def _parts(found: list[Event]) -> Iterator[bytes]:
@@ -161,6 +192,7 @@ def _cut_off(send: Send) -> None:
     """Drop the connection with what it has not taken. ASGI has no word for it; uvicorn's `send` knows its transport."""
     transport = getattr(getattr(send, "__self__", None), "transport", None)
     if transport is not None:
+        reset_on_close(transport.get_extra_info("socket"))
         transport.abort()
 
 
@@ -168,6 +200,7 @@ def _last_id(scope: Scope) -> int | None:
     value = header(scope, b"last-event-id")
     if value is None or not value.strip():
         return None
-    if not value.isdigit() or int(value) > SEQ_MAX:
-        raise Malformed("The Last-Event-ID is not a number of ours.")
-    return int(value)
+    number = value.strip()
+    if not number.isdigit() or len(number) > SEQ_DIGITS or int(number) > SEQ_MAX:
+        raise Malformed("The Last-Event-ID is the number of an event, as the stream's `id` lines have it.")
+    return int(number)

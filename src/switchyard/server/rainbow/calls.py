@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import structlog
 
 from switchyard.errors import BadRequest, Denied, Malformed, MethodNotAllowed, NotFound
 from switchyard.model.cluster import ClusterChange
@@ -19,6 +20,7 @@ from switchyard.model.selection import Scalar
 from switchyard.model.verdict import FitAnswer, FitRequest
 from switchyard.server.config import Rainbow
 from switchyard.server.rainbow import jobspecs
+from switchyard.server.rainbow.guesses import address_of, caller
 from switchyard.server.rainbow.messages import (
     AcceptJobsResponse,
     DeleteResponse,
@@ -30,6 +32,7 @@ from switchyard.server.rainbow.messages import (
 )
 from switchyard.server.yard import Yard
 from switchyard.service.cluster import clusters, graphs, poller_access
+from switchyard.service.credential import split_credential
 from switchyard.service.rights import Actor, rights_of
 from switchyard.service.run import pollers
 from switchyard.service.run.report import HANDED_OVER
@@ -38,11 +41,12 @@ from switchyard.service.submit.submit import TakesLong
 
 MAIN = ("", "cluster", "containment")  # what a subsystem is called that is the cluster itself
 MATCHER = "match"  # its word for the one way to match
-GRAPH_BYTES_MAX = 60 * 2**20  # what the port takes in one message, less its other fields
+GRAPH_BYTES_MAX = 30 * 2**20  # what the port takes in one message, less its other fields
 CLUSTERS_MAX = 10_000
 QUICK_BYTES_MAX = 4096  # of a jobspec and the options beside it: read in less than a millisecond
 QUICK_CLUSTERS_MAX = 100  # with a token each
 SIGNAL_MAX = 64
+log = structlog.get_logger()
 _payload = JsonReader(dict[str, Any])
 _jobspec = JsonReader(dict[str, Any])
 
@@ -55,8 +59,7 @@ def section(yard: Yard) -> Rainbow:
 
 def register(yard: Yard, request: Any) -> Any:
     """The server's secret, or a join token of `yard cluster invite`, registers a cluster with what it has."""
-    is_servers = hmac.compare_digest(request.secret.encode(), section(yard).registration_secret.encode())
-    invite = None if is_servers else poller_access.invited(yard.context, request.name, request.secret)
+    invite = _let_in(yard, request)
     if not is_name(request.name):
         raise Malformed(f"The cluster's name is not one: {NAME_HINT}.")
     if request.subsystem not in MAIN:
@@ -69,6 +72,19 @@ def register(yard: Yard, request: Any) -> Any:
     if made is None:
         return RegisterResponse(status="REGISTER_EXISTS")
     return RegisterResponse(status="REGISTER_SUCCESS", token=made.token, secret=made.secret)
+
+
+def _let_in(yard: Yard, request: Any) -> tuple[str, str] | None:
+    """The invitation by which a cluster comes; none: it showed the server's secret, which is not to be guessed."""
+    if split_credential(request.secret, "join"):  # too long to be guessed
+        return poller_access.invited(yard.context, request.name, request.secret)
+    address = address_of(caller.get())
+    yard.guesses.check(address)
+    if hmac.compare_digest(request.secret.encode(), section(yard).registration_secret.encode()):
+        return None
+    yard.guesses.wrong(address)
+    log.warning("wrong registration secret", address=address, cluster=request.name[:80])
+    return poller_access.invited(yard.context, request.name, request.secret)
 
 
 def _graph(text: str, what: str) -> graphs.Source:
@@ -145,10 +161,10 @@ def _unwrapped(payload: str) -> bytes:
     return text.encode()
 
 
-def submit_decide(yard: Yard, request: Any, *, is_quick: bool = False) -> Any:
+def submit_decide(yard: Yard, request: Any, *, is_quick: bool = False, is_counted: bool = False) -> Any:
     """The write that makes the job; or, where only an opinion was asked for, the answer.
 
-    `is_quick`: raise TakesLong rather than hold up a loop.
+    `is_quick`: raise TakesLong rather than hold up a loop. `is_counted`: the request counts already as its owner's.
     """
     if is_quick and not _is_small(request):
         raise TakesLong
@@ -161,6 +177,8 @@ def submit_decide(yard: Yard, request: Any, *, is_quick: bool = False) -> Any:
         raise Denied("request denied: there is no such cluster.", next_step=rainbow.TO_BE_LET_IN)
     tokens = [ClusterToken(each.name, each.token) for each in given]
     actor = rainbow.actor_of(yard.context, tokens)
+    if not is_counted:
+        yard.limiter.request(actor)
     wanted = jobspecs.read_request(
         request.jobspec,
         name=request.name,
@@ -183,7 +201,7 @@ def _is_small(request: Any) -> bool:
 def submit_again(yard: Yard, request: Any) -> Any:
     """Where it may take long. A no is final: it is never said by a snapshot that another server may have outdated."""
     yard.context.snapshots.refresh()
-    return submit_decide(yard, request)
+    return submit_decide(yard, request, is_counted=_is_small(request))
 
 
 def submitted(numbered: rainbow.Numbered) -> Any:

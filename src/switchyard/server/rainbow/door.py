@@ -6,26 +6,26 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from threading import Lock
 from typing import Any
 
 import grpc
-import grpc.aio
-import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
-from switchyard.errors import BadRequest, Denied, Internal, PolicyRefused, Unavailable, YardError
-from switchyard.server.flyte.status import message_of
-from switchyard.server.grpc_message import reader, refuse_unreadable
+from switchyard.errors import BadRequest, Denied, LimitReached, PolicyRefused, YardError
+from switchyard.server.grpc_intake import CallContext, GrpcCall, Intake
+from switchyard.server.grpc_message import reader
 from switchyard.server.rainbow import calls
+from switchyard.server.rainbow.guesses import caller
 from switchyard.server.rainbow.messages import GRAPH, HANDOVER, SCHEDULER, SatisfyResponse, message
 from switchyard.server.yard import COMMIT_S_MAX, Yard, resolve, tell
 from switchyard.service.committer import Deliver, Told
 from switchyard.service.submit.rainbow import Numbered, NumberedInsert
 from switchyard.service.submit.submit import TakesLong
 
-log = structlog.get_logger()
+WITH_GRAPH = frozenset({"Register", "RegisterSubsystem"})  # calls whose messages may be large
 ANSWERS_MAX = 4096  # of Satisfy, kept for one version of the world
 ANSWERS_BYTES_MAX = 64 * 2**20  # of them all, with the questions: strangers ask
 ANSWER_KEY_BYTES_MAX = 16 * 1024
@@ -35,7 +35,7 @@ THREADS = 4
 Serve = Callable[[Any], Awaitable[Any]]
 
 
-def handlers(yard: Yard) -> tuple[grpc.GenericRpcHandler, ...]:
+def handlers(yard: Yard, intake: Intake) -> tuple[grpc.GenericRpcHandler, ...]:
     """None without the section: Rainbow's services are then not served at all."""
     if yard.settings.config.rainbow is None:
         return ()
@@ -51,19 +51,19 @@ def handlers(yard: Yard) -> tuple[grpc.GenericRpcHandler, ...]:
         "SubmitJob": partial(_submit, threads, yard, deliver),
         "Satisfy": partial(_satisfy, threads, Satisfy(yard)),
     }
-    return tuple(_service(service, by_name) for service in (SCHEDULER, HANDOVER, GRAPH))
+    return tuple(_service(service, by_name, intake) for service in (SCHEDULER, HANDOVER, GRAPH))
 
 
 async def _in_thread(threads: ThreadPoolExecutor, call: Callable[[Any], Any], request: Any) -> Any:
     """What waits for the database."""
-    return await asyncio.get_running_loop().run_in_executor(threads, call, request)
+    return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, call, request)
 
 
 async def _submit(threads: ThreadPoolExecutor, yard: Yard, deliver: Deliver, request: Any) -> Any:
     """Decided here, or on a thread where that may take long; committed without one: hundreds may wait for a commit."""
     try:
         decided = calls.submit_decide(yard, request, is_quick=True)
-    except (TakesLong, BadRequest, Denied, PolicyRefused):
+    except (TakesLong, BadRequest, Denied, LimitReached, PolicyRefused):
         decided = await _in_thread(threads, partial(calls.submit_again, yard), request)
     if not isinstance(decided, NumberedInsert):
         return decided
@@ -79,15 +79,22 @@ async def _satisfy(threads: ThreadPoolExecutor, satisfy: Satisfy, request: Any) 
     return await asyncio.get_running_loop().run_in_executor(threads, satisfy.answer, request)
 
 
-def _service(service: ServiceDescriptor, by_name: dict[str, Serve]) -> grpc.GenericRpcHandler:
-    found = {}
-    for method in service.methods:
-        if method.name in by_name:
-            found[method.name] = grpc.unary_unary_rpc_method_handler(
-                partial(_serve, method.name, by_name[method.name]),
-                request_deserializer=reader(message(method.input_type.full_name)),
-                response_serializer=_bytes,
+def _service(service: ServiceDescriptor, by_name: dict[str, Serve], intake: Intake) -> grpc.GenericRpcHandler:
+    found = {
+        method.name: intake.handler(
+            GrpcCall(
+                method.name,
+                partial(_serve, by_name[method.name]),
+                read=reader(message(method.input_type.full_name)),
+                write=_bytes,
+                code=_code,
+                admit=_note_caller,
+                has_graph=method.name in WITH_GRAPH,
             )
+        )
+        for method in service.methods
+        if method.name in by_name
+    }
     return grpc.method_handlers_generic_handler(service.full_name, found)
 
 
@@ -96,20 +103,17 @@ def _bytes(answer: Any) -> bytes:
     return found
 
 
-async def _serve(name: str, serve: Serve, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-    try:
-        refuse_unreadable(request)
-        return await serve(request)
-    except TimeoutError:
-        error: YardError = Unavailable("The database did not take it in time; it may still come about.")
-    except YardError as exc:
-        if exc.status >= 500 and not exc.transient:
-            log.error("request failed", call=name, error=repr(exc), exc_info=exc)
-        error = exc
-    except Exception as exc:  # the door's last resort: the client gets a status, the log the place
-        log.error("defect", call=name, exc_info=exc)
-        error = Internal()
-    return await context.abort(grpc.StatusCode[error.grpc], message_of(error))
+async def _note_caller(context: CallContext) -> None:
+    """Who guesses secrets is known by the address."""
+    caller.set(context.peer())
+
+
+def _code(error: YardError) -> str:
+    return error.grpc
+
+
+async def _serve(serve: Serve, request: Any, _admitted: None) -> Any:
+    return await serve(request)
 
 
 class Satisfy:
@@ -124,11 +128,13 @@ class Satisfy:
 
     def kept(self, request: Any) -> bytes | None:
         """The answer that was given before, if the world is still the same."""
-        versions = self._yard.context.snapshots.versions
+        versions, key = self._yard.context.snapshots.versions, (request.payload, request.matcher)
+        if _size(key, b"") > ANSWER_KEY_BYTES_MAX:
+            return None  # never kept: not even looked up, as a key of megabytes takes its time
         with self._lock:
             if self._kept_of != versions:
                 self._kept, self._kept_of, self._kept_bytes = OrderedDict(), versions, 0
-            return self._kept.get((request.payload, request.matcher))
+            return self._kept.get(key)
 
     def answer(self, request: Any) -> bytes:
         versions = self._yard.context.snapshots.versions

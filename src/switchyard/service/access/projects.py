@@ -11,6 +11,7 @@ from switchyard.service.access.users import DEFAULT_PROJECT, project_row
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.rights import Actor
+from switchyard.service.unreadable import read_or
 from switchyard.store import access
 
 
@@ -80,7 +81,9 @@ def project_change(context: Context, actor: Actor, name: str, change: ProjectCha
 
 
 def _view(row: access.Row) -> Project:
-    labels = msgspec.json.decode(row.labels, type=dict[str, str])
+    labels: dict[str, str] = read_or(
+        "projects", row.name, lambda: msgspec.json.decode(row.labels, type=dict[str, str]), {}
+    )
     return Project(row.name, row.description, row.created_us, row.title, labels, row.archived_us is not None)
 
 

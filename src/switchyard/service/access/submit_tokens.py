@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from switchyard.errors import UnknownName
+from switchyard.errors import BadRequest, Denied, UnknownName
 from switchyard.model.access import On, Role
-from switchyard.model.cluster import SubmitToken
+from switchyard.model.cluster import SubmitConsent, SubmitToken
 from switchyard.route.world import Member
 from switchyard.service.cluster.clusters import visible
 from switchyard.service.committer import Batch
@@ -15,7 +15,7 @@ from switchyard.service.credential import hash_secret, holds, make_credential, s
 from switchyard.service.fleet import SubmitEntry
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import Snapshots
-from switchyard.store import submit_tokens
+from switchyard.store import access, submit_tokens
 
 _NOBODYS = hash_secret("")
 
@@ -46,10 +46,37 @@ def still_open(snapshots: Snapshots, clusters: Iterable[str], job_id: str) -> tu
 
 
 def cluster_token(context: Context, actor: Actor, name: str, account: str = "") -> SubmitToken:
-    """A new one for a cluster; the one before it ends. `account`: whose jobs they are that show nothing else."""
+    """A new one for a cluster; the one before it ends. `account`: whose jobs they are that show nothing else.
+
+    Such a token acts for its account, so an administrator of the cluster makes one only for themselves and for users
+    who agreed; a platform administrator for anybody.
+    """
     member = visible(context, actor, name)
     actor.need_cluster(Role.ADMIN, member)
     return SubmitToken(name, _made(context, actor, On.CLUSTER, member.id, what=name, account=account))
+
+
+def consent(context: Context, actor: Actor, name: str, *, is_given: bool) -> SubmitConsent:
+    """A user agrees that the administrators of a cluster make submit tokens in their name, or withdraws it.
+
+    What was withdrawn ends the tokens that were made by it.
+    """
+    member = visible(context, actor, name)
+    if actor.user_id is None:
+        raise BadRequest(f"{actor.name} is not a user.", next_step="Sign in with a user's token.")
+    user_id = actor.user_id
+
+    def apply(batch: Batch) -> None:
+        if is_given:
+            submit_tokens.consent_put(batch.tx, member.id, user_id, at_us=batch.now_us)
+        else:
+            submit_tokens.consent_delete(batch.tx, member.id, user_id)
+            bump(batch, "clusters")
+        word = "cluster.consent" if is_given else "cluster.consent-withdraw"
+        audited(batch, context, actor.name, word, name, after={"account": actor.name})
+
+    context.committer.call(apply)
+    return SubmitConsent(name, actor.name, is_given)
 
 
 def group_token(context: Context, actor: Actor, group: str, account: str = "") -> SubmitToken:
@@ -64,20 +91,32 @@ def group_token(context: Context, actor: Actor, group: str, account: str = "") -
 
 
 def _made(context: Context, actor: Actor, on: On, object_: str, *, what: str, account: str) -> str:
-    names = {name for name, _, _ in context.snapshots.access.users.values()}
-    if account and account not in names:
-        raise UnknownName(f"There is no user {account!r}.", next_step="`yard user ls` lists them.")
-
     def apply(batch: Batch) -> str:
-        token = put_token(batch, context, on, object_, account)
+        account_id = _account_id(batch, actor, object_, what=what, account=account) if account else ""
+        token = put_token(batch, context, on, object_, account_id)
         audited(batch, context, actor.name, "cluster.submit-token", what, after={"account": account})
         return token
 
     return context.committer.call(apply)
 
 
+def _account_id(batch: Batch, actor: Actor, cluster_id: str, *, what: str, account: str) -> str:
+    """Whose jobs they are, by id. That a user does not exist is a platform administrator's to know."""
+    row = access.user_lock(batch.tx, account)
+    if row is not None and (actor.is_platform_admin or row.id == actor.user_id):
+        return str(row.id)
+    if row is not None and submit_tokens.consent_get(batch.tx, cluster_id, row.id) is not None:
+        return str(row.id)
+    if actor.is_platform_admin:
+        raise UnknownName(f"There is no user {account!r}.", next_step="`yard user ls` lists them.")
+    raise Denied(
+        f"{account} has not agreed that submit tokens of cluster {what} act for them.",
+        next_step=f"They agree by `yard cluster agree {what}`; a platform administrator may do without.",
+    )
+
+
 def put_token(batch: Batch, context: Context, on: On, object_: str, account: str = "") -> str:
-    """Make and keep one; it is in the answer alone."""
+    """Make and keep one; it is in the answer alone. `account`: a user's id."""
     token_id = context.new_id()
     token, hash_ = make_credential("submit", token_id)
     row = {

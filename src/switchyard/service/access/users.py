@@ -1,4 +1,4 @@
-"""Users, tokens, grants, projects, the audit, and the very first start."""
+"""Users, grants, the audit, and the very first start."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from switchyard.model.access import (
     RANK,
     Grant,
     GrantRequest,
-    NewToken,
     On,
     Role,
     To,
-    Token,
     TokenRequest,
     User,
     UserChange,
     UserRequest,
 )
 from switchyard.model.api import AuditEntry, Me, Page
+from switchyard.service.access.user_tokens import make_token
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
-from switchyard.service.credential import make_credential
-from switchyard.service.rights import Actor
-from switchyard.store import access
+from switchyard.service.rights import Actor, reaches
+from switchyard.service.unreadable import read_or
+from switchyard.store import access, submit_tokens
 
 FIRST_ADMIN = "admin"
 DEFAULT_PROJECT = "default"
@@ -41,13 +40,42 @@ def first_start(context: Context, *, is_open: bool) -> str | None:
             _grant(batch, context, GrantRequest(Role.SUBMIT, To.EVERYONE, On.PROJECT, EVERYONE, DEFAULT_PROJECT))
         if is_open or access.user_all(batch.tx):
             return None
-        _grant(batch, context, GrantRequest(Role.ADMIN, To.USER, On.PLATFORM, FIRST_ADMIN))
-        user_id = _user(batch, context, UserRequest(FIRST_ADMIN, "made at first start"))
-        token, _ = _token(batch, context, user_id, TokenRequest(note="made at first start"), FIRST_ADMIN)
+        token = _administrator(batch, context, FIRST_ADMIN, "made at first start")
         audited(batch, context, "server", "first-start", FIRST_ADMIN)
         return token
 
     return context.committer.call(apply)
+
+
+def new_admin_token(context: Context, name: str) -> str:
+    """A token of a platform administrator for whoever has the database: the user and the grant are made if need be."""
+    note = "made by `yard server new-admin-token`"
+
+    def apply(batch: Batch) -> str:
+        bump(batch, "access")
+        token = _administrator(batch, context, name, note)
+        audited(batch, context, "server", "new-admin-token", name)
+        return token
+
+    return context.committer.call(apply)
+
+
+def _administrator(batch: Batch, context: Context, name: str, note: str) -> str:
+    """A new token of this user, who is enabled and an administrator of the platform from here on."""
+    row = access.user_by_name(batch.tx, name)
+    user_id: str = row.id if row is not None else _user(batch, context, UserRequest(name, note))
+    if row is not None and not row.is_enabled:
+        access.user_change(batch.tx, user_id, {"is_enabled": True})
+    wanted = GrantRequest(Role.ADMIN, To.USER, On.PLATFORM, user_id)
+    is_granted = any(
+        (grant.to_kind, grant.subject, grant.on_kind, grant.role)
+        == (wanted.to.value, user_id, wanted.on.value, wanted.role.value)
+        for grant in access.grant_all(batch.tx)
+    )
+    if not is_granted:
+        _grant(batch, context, wanted)
+    token, _ = make_token(batch, context, user_id, TokenRequest(note=note), name)
+    return token
 
 
 def project_row(
@@ -62,9 +90,7 @@ def me(context: Context, actor: Actor) -> Me:
     reach = [
         f"{grant.role.value} on {grant.on.value} {_object_name(context, grant)}"
         for grant in context.snapshots.access.grants
-        if (grant.to is To.EVERYONE)
-        or (grant.to is To.USER and grant.subject == actor.name)
-        or (grant.to is To.GROUP and grant.subject in actor.groups)
+        if reaches(grant, actor.id, actor.groups)
     ]
     return Me(actor.name, list(actor.groups), actor.is_platform_admin, reach)
 
@@ -128,59 +154,10 @@ def user_delete(context: Context, actor: Actor, name: str) -> None:
 
     def apply(batch: Batch) -> None:
         access.user_delete(batch.tx, before.id)
-        access.grant_delete_to(batch.tx, name)
+        submit_tokens.account_delete(batch.tx, before.id)
         bump(batch, "access")
+        bump(batch, "clusters")
         audited(batch, context, actor.name, "user.delete", name, before=before)
-
-    context.committer.call(apply)
-
-
-def token_create(context: Context, actor: Actor, request: TokenRequest) -> NewToken:
-    """For oneself, or by an administrator for another."""
-    name = request.user or actor.name
-    if name != actor.name:
-        actor.need_platform(Role.ADMIN)
-
-    def apply(batch: Batch) -> NewToken:
-        row = access.user_by_name(batch.tx, name)
-        if row is None:
-            raise UnknownName(f"There is no user {name!r}.", next_step="`yard user add` makes one.")
-        token, info = _token(batch, context, row.id, request, name)
-        bump(batch, "access")
-        audited(batch, context, actor.name, "token.create", name, after=info)
-        return NewToken(token, info)
-
-    return context.committer.call(apply)
-
-
-def token_list(context: Context, actor: Actor, *, after: str, limit: int) -> list[Token]:
-    """An administrator sees all, others their own; never the secret."""
-    if not actor.is_platform_admin and actor.user_id is None:
-        return []
-    with context.database.read() as tx:
-        rows = access.token_list(tx, None if actor.is_platform_admin else actor.user_id, after=after, limit=limit)
-    return [
-        Token(
-            row.id,
-            row.user,
-            row.note,
-            row.created_us,
-            row.expires_us,
-            row.last_used_us,
-            row.revoked_us is not None,
-        )
-        for row in rows
-    ]
-
-
-def token_revoke(context: Context, actor: Actor, token_id: str) -> None:
-    def apply(batch: Batch) -> None:
-        row = access.token_get(batch.tx, token_id)
-        if row is None or not (actor.is_platform_admin or row.user_id == actor.user_id):
-            raise NotFound(f"There is no token {token_id[:40]}.", next_step="`yard token ls` lists the tokens.")
-        access.token_change(batch.tx, token_id, {"revoked_us": batch.now_us})
-        bump(batch, "access")
-        audited(batch, context, actor.name, "token.revoke", token_id)
 
     context.committer.call(apply)
 
@@ -188,7 +165,7 @@ def token_revoke(context: Context, actor: Actor, token_id: str) -> None:
 def grant_list(context: Context, actor: Actor) -> list[Grant]:
     """An administrator sees all grants, others those on what they administer."""
     return [
-        msgspec.structs.replace(grant, object=_object_name(context, grant))
+        _grant_view(context, grant)
         for grant in context.snapshots.access.grants
         if _may_administer(context, actor, grant.on, grant.object)
     ]
@@ -200,12 +177,15 @@ def grant_create(context: Context, actor: Actor, request: GrantRequest) -> Grant
         raise Denied(f"Granting here needs the role admin on {request.on.value} {request.object}.")
 
     def apply(batch: Batch) -> Grant:
-        if request.to is To.USER and access.user_by_name(batch.tx, request.subject) is None:
+        user = access.user_lock(batch.tx, request.subject) if request.to is To.USER else None
+        if request.to is To.USER and user is None:
             raise UnknownName(f"There is no user {request.subject!r}.", next_step="`yard user ls` lists the users.")
-        grant = _grant(batch, context, msgspec.structs.replace(request, object=object_))
+        subject = user.id if user is not None else request.subject
+        grant = _grant(batch, context, msgspec.structs.replace(request, subject=subject, object=object_))
         bump(batch, "access")
         audited(batch, context, actor.name, "grant.create", grant.id, after=request)
-        return msgspec.structs.replace(grant, object=request.object)
+        shown = request.subject if user is not None else grant.subject
+        return msgspec.structs.replace(grant, subject=shown, object=request.object)
 
     return context.committer.call(apply)
 
@@ -221,7 +201,7 @@ def grant_delete(context: Context, actor: Actor, grant_id: str) -> None:
     def apply(batch: Batch) -> None:
         access.grant_delete(batch.tx, grant_id)
         bump(batch, "access")
-        audited(batch, context, actor.name, "grant.delete", grant_id, before=found)
+        audited(batch, context, actor.name, "grant.delete", grant_id, before=_grant_view(context, found))
 
     context.committer.call(apply)
 
@@ -241,8 +221,8 @@ def audit_entry(row: access.Row) -> AuditEntry:
         actor=row.actor,
         action=row.action,
         object=row.object,
-        before=msgspec.json.decode(row.before) if row.before else None,
-        after=msgspec.json.decode(row.after) if row.after else None,
+        before=read_or("audit", row.id, lambda: msgspec.json.decode(row.before) if row.before else None, None),
+        after=read_or("audit", row.id, lambda: msgspec.json.decode(row.after) if row.after else None, None),
     )
 
 
@@ -258,24 +238,6 @@ def _user(batch: Batch, context: Context, request: UserRequest) -> str:
     }
     access.user_insert(batch.tx, row)
     return user_id
-
-
-def _token(batch: Batch, context: Context, user_id: str, request: TokenRequest, name: str) -> tuple[str, Token]:
-    token_id = context.new_id()
-    token, hash_ = make_credential("yard", token_id)
-    expires_us = batch.now_us + request.expires_s * 1_000_000 if request.expires_s else None
-    row = {
-        "id": token_id,
-        "user_id": user_id,
-        "hash": hash_,
-        "note": request.note,
-        "created_us": batch.now_us,
-        "expires_us": expires_us,
-        "last_used_us": None,
-        "revoked_us": None,
-    }
-    access.token_insert(batch.tx, row)
-    return token, Token(token_id, name, request.note, batch.now_us, expires_us)
 
 
 def _grant(batch: Batch, context: Context, request: GrantRequest) -> Grant:
@@ -309,6 +271,14 @@ def _object_key(context: Context, actor: Actor, request: GrantRequest) -> str:
     return request.object
 
 
+def _grant_view(context: Context, grant: Grant) -> Grant:
+    """As it is shown: with names."""
+    users = context.snapshots.access.users
+    is_known = grant.to is To.USER and grant.subject in users
+    subject = users[grant.subject][0] if is_known else grant.subject
+    return msgspec.structs.replace(grant, subject=subject, object=_object_name(context, grant))
+
+
 def _object_name(context: Context, grant: Grant) -> str:
     if grant.on is not On.CLUSTER:
         return grant.object
@@ -335,5 +305,5 @@ def _not_oneself(actor: Actor, name: str, verb: str) -> None:
 
 
 def _user_view(row: access.Row) -> User:
-    groups = msgspec.json.decode(row.groups, type=list[str])
+    groups: list[str] = read_or("users", row.id, lambda: msgspec.json.decode(row.groups, type=list[str]), [])
     return User(row.id, row.name, row.full_name, groups, bool(row.is_enabled), row.created_us)

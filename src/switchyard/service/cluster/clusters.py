@@ -59,12 +59,14 @@ def cluster_view(context: Context, member: Member | None) -> Cluster:
 def _view(context: Context, member: Member, row: ClusterEntry, state: list[StateValue]) -> Cluster:
     agents = context.snapshots.fleet.by_cluster.get(member.id, ())
     seen = [context.snapshots.seen[agent] for agent in agents if agent in context.snapshots.seen]
+    is_open = context.snapshots.access.is_open(member)
     return Cluster(
         id=member.id,
         name=member.name,
         health=member.health,
         reason=member.reason,
         is_private=member.is_private,
+        is_by_token=not member.is_private and not is_open,
         groups=list(member.groups),
         labels=row.labels,
         backend=row.backend,
@@ -136,9 +138,19 @@ def register_configured(
 
 
 def _open_to_everyone(batch: Batch, context: Context, cluster_id: str) -> None:
+    _grant_everyone(batch, context, cluster_id, Role.SUBMIT)
+
+
+def close_to_tokens(batch: Batch, context: Context, cluster_id: str) -> None:
+    """Everyone sees the cluster, and those submit to it who show its submit token, until an administrator shares it."""
+    access.grant_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=cluster_id, everyone=True)
+    _grant_everyone(batch, context, cluster_id, Role.VIEW)
+
+
+def _grant_everyone(batch: Batch, context: Context, cluster_id: str, role: Role) -> None:
     grant = {
         "id": context.new_id(),
-        "role": Role.SUBMIT.value,
+        "role": role.value,
         "to_kind": To.EVERYONE.value,
         "subject": To.EVERYONE.value,
         "on_kind": On.CLUSTER.value,
@@ -175,7 +187,7 @@ def cluster_change(context: Context, actor: Actor, name: str, change: ClusterCha
             return
         before = cluster_view(context, member)
         clusters.cluster_change(batch.tx, member.id, columns)
-        if change.is_private is not None and change.is_private != member.is_private:
+        if change.is_private is not None:  # said once more, it also shares a cluster that was reached by tokens alone
             access.grant_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id, everyone=True)
             bump(batch, "access")
             if not change.is_private:
@@ -206,6 +218,7 @@ def registration_end(context: Context, member: Member, *, by: str, abandon: bool
         clusters.agent_delete_of(batch.tx, member.id, at_us=batch.now_us)
         access.grant_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id)
         submit_tokens.token_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id)
+        submit_tokens.consent_delete_of(batch.tx, member.id)
         bump(batch, "clusters")
         bump(batch, "access")
         batch.clusters.add(member.id)  # its parked polls come back now, and are told

@@ -20,8 +20,9 @@ import msgspec
 from switchyard.errors import BY_CODE, Busy, Malformed, TooLarge, Unavailable
 from switchyard.model.graph import Graph
 from switchyard.model.graph.read import compile_graph
+from switchyard.model.graph.stored import read_stored
 
-INLINE_BYTES = 2**20  # JSON: some 20 ms
+INLINE_BYTES = 64 * 2**10  # JSON: some 20 ms, for which the decoder keeps the interpreter to itself
 INLINE_TEXT_BYTES = 32 * 2**10  # YAML takes a hundred times as long
 WORKERS_MAX = 2  # at once; each may take gigabytes
 WAIT_S = 30.0  # for one of these places
@@ -98,7 +99,7 @@ def _is_small(body: Packed, size: int) -> bool:
 
 def _read(code: int, said: bytes) -> Graph:
     if code == 0:
-        return msgspec.json.decode(said, type=Graph)
+        return read_stored(said)
     try:
         problem = msgspec.json.decode(said, type=_Answer)
     except msgspec.DecodeError:

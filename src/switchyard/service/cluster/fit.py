@@ -62,7 +62,7 @@ class Fitting:
         return body
 
     def _key(self, actor: Actor, request: FitRequest) -> tuple[object, ...]:
-        return (actor.name, _demand(request).key, self._engine(request), request.only_fitting)
+        return (actor.id, _demand(request).key, self._engine(request), request.only_fitting)
 
     def _engine(self, request: FitRequest) -> str:
         return self._context.engines.choose(request.match_engine or (request.job.match_engine if request.job else None))

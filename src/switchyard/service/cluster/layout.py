@@ -12,7 +12,7 @@ from hashlib import sha256
 import msgspec
 import structlog
 
-from switchyard.errors import BadRequest, Conflict, Malformed, NotFound, UnknownName
+from switchyard.errors import BadRequest, BadValue, Conflict, Malformed, NotFound, UnknownName
 from switchyard.model.access import Role
 from switchyard.model.layout import (
     NO_LAYOUT,
@@ -26,6 +26,7 @@ from switchyard.model.layout import (
     SetMember,
     SetRequest,
     Value,
+    has_right_form,
     set_mistakes,
 )
 from switchyard.model.names import NAME_HINT, is_name
@@ -40,6 +41,7 @@ from switchyard.service.context import Context, audited, bump
 from switchyard.service.laid import FILE, Laid, load_laid
 from switchyard.service.rights import Actor
 from switchyard.service.rules.attributes import Condition
+from switchyard.service.unreadable import read_or
 from switchyard.store import attributes, clusters
 from switchyard.store import layout as layout_store
 from switchyard.store.database import Tx
@@ -93,12 +95,13 @@ def set_put(
     """Give a pool or a label these members, and no others; every mistake is said at once."""
 
     if part is Part.LABEL and request.sticky is not None:
-        raise Malformed(f"The {WORDS[part]} {name}: only a pool is sticky or not.")
+        raise BadValue(f"The {WORDS[part]} {name}: only a pool is sticky or not.")
 
     def check(tx: Tx, _: Layout) -> None:
         known = clusters.cluster_names(tx) | set(context.snapshots.laid.base.clusters)
         if mistakes := set_mistakes(request.members, known):
-            raise Malformed(f"The {WORDS[part]} {name}: " + "; ".join(mistakes) + ".")
+            kind = BadValue if has_right_form(request.members) else Malformed
+            raise kind(f"The {WORDS[part]} {name}: " + "; ".join(mistakes) + ".")
 
     put_part(
         context,
@@ -204,7 +207,7 @@ def _settle_clusters(batch: Batch, context: Context, own: Layout, before: Layout
 
 
 def _decode_base(row: layout_store.Row) -> Layout:
-    return msgspec.json.decode(row.value, type=Layout)
+    return read_or("layout", row.part, lambda: msgspec.json.decode(row.value, type=Layout), NO_LAYOUT)
 
 
 def put_part(

@@ -13,7 +13,7 @@ from switchyard.model.poll import Join
 from switchyard.service.access.submit_tokens import put_token
 from switchyard.service.cluster import graphs
 from switchyard.service.cluster.agents import is_next, settle_rotation
-from switchyard.service.cluster.clusters import register
+from switchyard.service.cluster.clusters import close_to_tokens, register
 from switchyard.service.cluster.joining import admitted_by, agent_row
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
@@ -39,6 +39,7 @@ def poller_register(
     """Register a cluster with what it has, all or nothing; none: the name is taken.
 
     `invite`: the invitation by which it comes, which is used up; without, the caller has seen the server's secret.
+    Many know that one, so jobs reach such a cluster only with its submit token until an administrator shares it.
     """
     request = Join(cluster=name, name=AGENT_NAME, journal=context.new_id(), backend=POLLS)
     graph = graphs.compiled(context, {graphs.OPERATOR: source}, where=f"cluster {name}")
@@ -53,6 +54,7 @@ def poller_register(
             cluster_id = admitted_by(batch, invite, request)
         else:
             cluster_id = row.id if row else register(batch, context, AGENT_NAME, ClusterRequest(name))
+            close_to_tokens(batch, context, cluster_id)
         if row is None or row.graph is None:
             kept = graphs.source_row(batch, cluster_id, graphs.OPERATOR, source, by=AGENT_NAME)
             graph_store.source_put(batch.tx, kept)

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from switchyard.errors import Malformed, NotFound, UnknownName
 from switchyard.model.access import Role
 from switchyard.model.layout import Layout, LayoutView, Part
+from switchyard.model.native import NAMES
 from switchyard.model.queue import (
     DEFAULT_QUEUE,
     PLAIN_QUEUE,
@@ -50,6 +51,9 @@ def queue_put(context: Context, actor: Actor, name: str, queue: Queue, *, condit
     if len(set(queue.attributes)) < len(queue.attributes):
         twice = sorted({tag for tag in queue.attributes if queue.attributes.count(tag) > 1})
         raise Malformed(f"The queue {name[:128]}: the attributes {', '.join(twice)} are given twice.")
+    for cluster, native in queue.native.items():
+        if problem := NAMES.problem(native):
+            raise Malformed(f"The queue {name[:128]}: native.{cluster}: {problem}.")
 
     def check(tx: Tx, layout: Layout) -> None:
         refuse_lost_tags(tx, layout, layout.queues | {name: queue})

@@ -20,6 +20,7 @@ from switchyard.route.world import World
 from switchyard.service.context import Context
 from switchyard.service.job.history import history_of
 from switchyard.service.job.jobs import last_of, policy_of, tally_of, visible_job
+from switchyard.service.job.sight import Sight
 from switchyard.service.quote.quotes import quotes_of
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import Snapshots, owner_of
@@ -53,8 +54,18 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
     ruling = rule_within(bounds, ask, world)
     chosen = select_or_hold(context, ruling, bounds, spec)
     unseen, decided = _unseen(ask, world), None
+    sight = Sight(context, actor)
+    is_own = sight.is_own(row)
+    if not is_own:
+        history = [
+            msgspec.structs.replace(each, cluster=sight.name(each.cluster), reason=sight.text(each.reason))
+            for each in history
+        ]
+        unseen |= {quote.cluster for quote in used.quotes if not sight.sees_name(quote.cluster)} if used else set()
     if body is not None:
         decided = _decided(context, row, bounds, body=body, history=history, unseen=unseen)
+        if not is_own:
+            decided = _without_hidden(decided, sight)
     is_stuck = state in (State.PENDING, State.REJECTED) or _is_stranded(row, chosen, unseen)
     return Explanation(
         job=row.id,
@@ -73,14 +84,21 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
             ],
         ),
         notes=[
-            *_notes(row, spec, earlier),
-            *_waits(row, waits),
-            *_spills(context, row, bounds),
-            *token_notes(context, row, line),
+            sight.text(note, is_own=is_own)
+            for note in (
+                *_notes(row, spec, earlier),
+                *_waits(row, waits),
+                *_spills(context, row, bounds),
+                *token_notes(context, row, line),
+            )
         ],
         policy=policy,
         standing=place,
-        quotes=[quote for quote in used.quotes if quote.cluster not in unseen] if used is not None else [],
+        quotes=[
+            quote for quote in used.quotes if quote.cluster not in unseen and (is_own or sight.sees_name(quote.cluster))
+        ]
+        if used is not None
+        else [],
         history=history,
     )
 
@@ -88,8 +106,8 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
 def _ask(context: Context, actor: Actor, row: jobs.Row, spec: JobSpec, bounds: Bounds) -> Ask:
     """What the owner may, as the reader may see it: an administrator's grants are no reason why a user's job runs."""
     world = context.snapshots.world
-    owner = owner_of(context.snapshots.access, row.owner)
-    by_token = frozenset(bounds.by_token) if row.owner == actor.name else frozenset()
+    owner = owner_of(context.snapshots.access, row.owner_id, row.owner)
+    by_token = frozenset(bounds.by_token) if row.owner_id == actor.id else frozenset()
     return bounds.ask(
         demand_of_spec(spec),
         owner,
@@ -149,6 +167,16 @@ def _decided(
         reason=row.reason,
         engine=bounds.engine or context.engines.default,
         at_us=history[-1].at_us if history else row.created_us,
+    )
+
+
+def _without_hidden(decided: Plan, sight: Sight) -> Plan:
+    """A decision as somebody may read it from whom clusters are hidden."""
+    return msgspec.structs.replace(
+        decided,
+        chosen=sight.name(decided.chosen),
+        verdicts=[each for each in decided.verdicts if sight.sees_name(each.cluster)],
+        reason=sight.text(decided.reason),
     )
 
 

@@ -7,13 +7,15 @@ the reason in the same transaction. A reason may change for months, so of these 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from switchyard.model.job import State
-from switchyard.model.verdict import Decision, Say
+from switchyard.model.unreadable import UNREADABLE
+from switchyard.model.verdict import Decision, Say, Verdict
 from switchyard.route.choose import NOBODY
 from switchyard.route.verdicts import decode_verdicts
 from switchyard.service.committer import Batch
+from switchyard.service.unreadable import tell
 from switchyard.store import decisions, jobs
 from switchyard.store.database import Tx
 
@@ -46,12 +48,23 @@ def shorten(batch: Batch, job_ids: Iterable[str]) -> None:
         decisions.decision_thin(batch.tx, ids, WAITS, first=FIRST_KEPT, last=LAST_KEPT)
 
 
+def readable_verdicts(bodies: Mapping[str, str]) -> dict[str, list[Verdict]]:
+    """Sets of verdicts by their hashes, without those that cannot be read."""
+    found = {}
+    for key, body in bodies.items():
+        try:
+            found[key] = decode_verdicts(body)
+        except UNREADABLE as exc:
+            tell("verdict_sets", key, str(exc))
+    return found
+
+
 class Before:
     """What the clusters had said of waiting jobs: it makes the cause of their being assigned now."""
 
     def __init__(self, tx: Tx, rows: Collection[jobs.Row]) -> None:
         bodies = decisions.verdicts_many(tx, {row.plan_hash for row in rows if row.plan_hash})
-        sets = {key: decode_verdicts(body) for key, body in bodies.items()}
+        sets = readable_verdicts(bodies)
         self._said = {key: {each.cluster: each for each in verdicts} for key, verdicts in sets.items()}
 
     def cause(self, row: jobs.Row, cluster: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +18,17 @@ from switchyard.model.job import Job, State, Tally, Usage
 from switchyard.model.lifecycle import FINAL, cancel
 from switchyard.model.names import readable
 from switchyard.model.queue import queue_of
+from switchyard.model.unreadable import UNREADABLE
 from switchyard.service.committer import Batch
-from switchyard.service.context import Context
+from switchyard.service.context import Context, audited_jobs
+from switchyard.service.job.sight import Sight
 from switchyard.service.rights import Actor
-from switchyard.service.run.arrays import Arrays, cancel_tasks
+from switchyard.service.run.array_cancel import cancel_tasks
+from switchyard.service.run.arrays import Arrays
 from switchyard.service.run.report import change_of, life_of, read_avoid, record, why_cancelling
 from switchyard.service.submit.bounds import decode_bounds
 from switchyard.service.token.needs import needs_of_row
+from switchyard.service.unreadable import tell
 from switchyard.store import events, jobs
 from switchyard.store.database import Tx
 
@@ -36,13 +40,17 @@ def job_get(context: Context, actor: Actor, ref: str) -> Job:
     with context.database.read() as tx:
         row = visible_job(tx, actor, ref)
         policy = policy_of(tx, row)
-    return msgspec.structs.replace(job_view(row), policy=policy)
+    return msgspec.structs.replace(job_view(row, Sight(context, actor)), policy=policy)
 
 
 def policy_of(tx: Tx, row: jobs.Row) -> JobPolicy | None:
     """The rules a job was admitted under."""
     body = jobs.policy_get(tx, row.policy_hash) if row.policy_hash else None
-    return msgspec.json.decode(body, type=JobPolicy) if body else None
+    try:
+        return msgspec.json.decode(body, type=JobPolicy) if body else None
+    except UNREADABLE as exc:
+        tell("policies", row.policy_hash, str(exc))
+        return None
 
 
 def job_list(
@@ -51,13 +59,14 @@ def job_list(
     with context.database.read() as tx:
         rows, more = jobs.job_list(
             tx,
-            visible_filter(actor, wanted),
+            visible_filter(context, actor, wanted),
             before=before,
             limit=limit,
             budget=context.list_budget,
             with_spec=with_spec,
         )
-    return Page([job_view(row) for row in rows], more)
+    sight = Sight(context, actor)
+    return Page([job_view(row, sight) for row in rows], more)
 
 
 def job_cancel(context: Context, actor: Actor, ref: str, reason: str) -> Job:
@@ -69,12 +78,14 @@ def job_cancel(context: Context, actor: Actor, ref: str, reason: str) -> Job:
     said = f"cancelled by {actor.name}" + (f": {readable(reason)}" if reason else "")
 
     def apply(batch: Batch) -> jobs.Row:
-        cancel_rows(batch, list(jobs.job_lock(batch.tx, [row.id]).values()), said)
+        asked = cancel_rows(batch, list(jobs.job_lock(batch.tx, [row.id]).values()), said)
+        if asked:
+            audit_others(batch, context, actor, "job.cancel", [row], reason=readable(reason))
         found = jobs.job_get(batch.tx, row.id)
         assert found is not None
         return found
 
-    return job_view(context.committer.call(apply, locks=[row.id]))
+    return job_view(context.committer.call(apply, locks=[row.id]), Sight(context, actor))
 
 
 def cancel_rows(batch: Batch, rows: Sequence[jobs.Row], said: str) -> list[str]:
@@ -121,9 +132,19 @@ def _cancel_array(batch: Batch, row: jobs.Row, said: str) -> None:
     )
 
 
+def audit_others(
+    batch: Batch, context: Context, actor: Actor, action: str, rows: Iterable[jobs.Row], **after: object
+) -> None:
+    """Record what is done to jobs of others: one's own are one's own affair, and there are very many."""
+    owners = {row.id: row.owner for row in rows if row.owner_id != actor.id}
+    audited_jobs(
+        batch, context, actor.name, action, owners, after={key: value for key, value in after.items() if value}
+    )
+
+
 def may_act(actor: Actor, row: jobs.Row) -> None:
     """One's own jobs with `submit`, others' with `operate`."""
-    if row.owner != actor.name or not actor.may_project(Role.SUBMIT, row.project):
+    if row.owner_id != actor.id or not actor.may_project(Role.SUBMIT, row.project):
         actor.need_project(Role.OPERATE, row.project)
 
 
@@ -131,7 +152,7 @@ def job_events(context: Context, actor: Actor, ref: str, *, after: int, limit: i
     with context.database.read() as tx:
         row = visible_job(tx, actor, ref)
         found = events.event_list(tx, job_id=row.id, projects=None, after=after, limit=limit)
-    return _event_page(found, limit)
+    return _event_page(found, limit, Sight(context, actor), owner_id=row.owner_id)
 
 
 def all_events(context: Context, actor: Actor, *, after: int, limit: int, since_s: int | None = None) -> Page[Event]:
@@ -139,8 +160,8 @@ def all_events(context: Context, actor: Actor, *, after: int, limit: int, since_
         if since_s is not None:
             after = max(after, events.event_before(tx, context.now_us() - since_s * 1_000_000))
         projects = actor.viewable_projects()
-        found = events.event_list(tx, job_id=None, projects=projects, reader=actor.name, after=after, limit=limit)
-    return _event_page(found, limit)
+        found = events.event_list(tx, job_id=None, projects=projects, reader=actor.id, after=after, limit=limit)
+    return _event_page(found, limit, Sight(context, actor))
 
 
 def last_event(context: Context) -> int:
@@ -158,13 +179,20 @@ def next_events(
         newest = events.counters_read(tx).get("events", 0)
         if newest <= after:
             return [], after
-        if job_id is not None:
-            visible_job(tx, actor, job_id)  # it may have been deleted, or taken from one's sight
+        # It may have been deleted, or taken from one's sight.
+        owner_id = visible_job(tx, actor, job_id).owner_id if job_id is not None else None
         projects = [project] if project is not None else actor.viewable_projects()
         if project is not None and not actor.may_project(Role.VIEW, project):
             projects = []
-        found = events.event_list(tx, job_id=job_id, projects=None if job_id else projects, after=after, limit=limit)
-    items = _event_page(found, limit).items
+        found = events.event_list(
+            tx,
+            job_id=job_id,
+            projects=None if job_id else projects,
+            reader=None if project else actor.id,
+            after=after,
+            limit=limit,
+        )
+    items = _event_page(found, limit, Sight(context, actor), owner_id=owner_id).items
     return items, items[-1].seq if len(items) == limit else max(newest, items[-1].seq if items else after)
 
 
@@ -173,14 +201,14 @@ def last_of(row: jobs.Row) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((cluster_id, avoid.why) for cluster_id, avoid in read_avoid(row.avoid).items()))
 
 
-def resolve(tx: Tx, ref: str) -> str:
+def resolve(tx: Tx, actor: Actor, ref: str) -> str:
     """An id from an id or an unambiguous prefix."""
     ref = ref.upper()
     if is_id(ref):
         return ref
     if not (PREFIX_MIN <= len(ref) < LENGTH and is_id(ref.ljust(LENGTH, "0"))):
         raise NoSuchJob(f"{ref[:40]!r} is not a job id.", next_step=f"Give an id or its first {PREFIX_MIN} or more.")
-    found = jobs.job_ids_by_prefix(tx, ref)
+    found = jobs.job_ids_by_prefix(tx, ref, projects=actor.viewable_projects(), reader=actor.id)
     if not found:
         raise NoSuchJob(f"There is no job {ref}.")
     if len(found) > 1:
@@ -189,22 +217,57 @@ def resolve(tx: Tx, ref: str) -> str:
 
 
 def visible_job(tx: Tx, actor: Actor, ref: str) -> jobs.Row:
-    row = jobs.job_get(tx, resolve(tx, ref))
-    if row is None or not (row.owner == actor.name or actor.may_project(Role.VIEW, row.project)):
+    row = jobs.job_get(tx, resolve(tx, actor, ref))
+    if row is None or not (row.owner_id == actor.id or actor.may_project(Role.VIEW, row.project)):
         raise NoSuchJob(f"There is no job {ref[:40]}, or it is not yours to see.")
     return row
 
 
-def visible_filter(actor: Actor, wanted: jobs.JobFilter) -> jobs.JobFilter:
-    """A filter narrowed to what the actor may see; a project they may not view is said so, not hidden."""
+def visible_filter(context: Context, actor: Actor, wanted: jobs.JobFilter) -> jobs.JobFilter:
+    """A filter narrowed to what the actor may see; a project they may not view is said so, not hidden.
+
+    Of a cluster that is hidden from them only their own jobs: of others' it would tell where they run.
+    """
     if wanted.project is not None and not actor.may_project(Role.VIEW, wanted.project):
         raise Denied(f"You may not view the jobs of project {wanted.project}.")
-    return replace(wanted, projects=actor.viewable_projects(), reader=actor.name)
+    if wanted.owner is not None and wanted.owner == actor.name:
+        wanted = replace(wanted, owner=None, owner_id=actor.id)  # not those of an earlier user of the same name
+    if wanted.cluster is not None and not Sight(context, actor).sees_name(wanted.cluster):
+        return replace(wanted, projects=[], reader=actor.id)
+    return replace(wanted, projects=actor.viewable_projects(), reader=actor.id)
 
 
-def job_view(row: jobs.Row) -> Job:
-    """A row as the API shows it."""
-    spec, bounds = getattr(row, "spec", None), decode_bounds(row.bounds)
+def job_view(row: jobs.Row, sight: Sight) -> Job:
+    """A row as the API shows it to a reader. One that cannot be read is shown as far as it can, with the reason."""
+    try:
+        return _view(row, sight)
+    except UNREADABLE as exc:
+        tell("jobs", row.id, f"{type(exc).__name__}: {exc}")
+        return _damaged_view(row, exc, sight)
+
+
+def _damaged_view(row: jobs.Row, why: Exception, sight: Sight) -> Job:
+    # One of which nobody knows how it stands, and that has not ended: whoever waits for its end goes on waiting.
+    unknown = State.PENDING if row.ended_us is None else State.FAILED
+    said = row.reason if str(row.reason).startswith("unreadable") else f"unreadable: {why}"
+    return Job(
+        id=row.id,
+        name=str(row.name),
+        owner=str(row.owner),
+        project=str(row.project),
+        domain=str(row.domain),
+        state=next((state for state in State if state.value == row.state), unknown),
+        cluster=sight.cluster(row.cluster_id, row.cluster, is_own=sight.is_own(row)),
+        reason=sight.text(str(said), is_own=sight.is_own(row))[:2000],
+        cancel_requested=row.cancel_us is not None,
+        created_us=row.created_us if isinstance(row.created_us, int) else 0,
+        ended_us=row.ended_us if isinstance(row.ended_us, int) else None,
+    )
+
+
+def _view(row: jobs.Row, sight: Sight) -> Job:
+    body, bounds, is_own = getattr(row, "spec", None), decode_bounds(row.bounds), sight.is_own(row)
+    spec, is_env_hidden = sight.spec(row, body) if body is not None else (None, False)
     return Job(
         id=row.id,
         name=row.name,
@@ -216,11 +279,12 @@ def job_view(row: jobs.Row) -> Job:
         state=State.RUNNING if row.tasks_live and State(row.state) not in FINAL else State(row.state),
         priority=row.priority,
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
-        spec=msgspec.Raw(spec.encode()) if spec is not None else None,
-        cluster=row.cluster,
+        spec=spec,
+        is_env_hidden=is_env_hidden,
+        cluster=sight.cluster(row.cluster_id, row.cluster, is_own=is_own),
         attempt=row.attempt,
         fence=row.fence,
-        reason=row.reason,
+        reason=sight.text(row.reason, is_own=is_own),
         cancel_requested=row.cancel_us is not None,
         exit_code=row.exit_code,
         signal=row.signal,
@@ -264,7 +328,8 @@ def tally_of(row: Any) -> Tally | None:
     )
 
 
-def _event_page(found: Sequence[events.Row], limit: int) -> Page[Event]:
+def _event_page(found: Sequence[events.Row], limit: int, sight: Sight, *, owner_id: str | None = None) -> Page[Event]:
+    """`owner_id`: of the one job that they are about."""
     items = [
         Event(
             seq=row.seq,
@@ -274,8 +339,8 @@ def _event_page(found: Sequence[events.Row], limit: int) -> Page[Event]:
             state=row.state,
             attempt=row.attempt,
             fence=row.fence,
-            cluster=row.cluster,
-            reason=row.reason,
+            cluster=sight.cluster(row.cluster_id, row.cluster, is_own=sight.is_reader(row.owner_id or owner_id)),
+            reason=sight.text(row.reason, is_own=sight.is_reader(row.owner_id or owner_id)),
         )
         for row in found
     ]

@@ -69,6 +69,6 @@ def reason_word(reason: str) -> str:
 
 
 def blocked_word(blocked: str) -> str:
-    """Of several things that hold a job back the one that a person did: hold, else after, else backoff."""
+    """Of several things that hold a job back the one that a person did or sees to; else after, else backoff."""
     words = blocked.split(",")
-    return next((word for word in ("hold", "after", "backoff", "queue") if word in words), OTHER)
+    return next((word for word in ("unreadable", "hold", "after", "backoff", "queue") if word in words), OTHER)

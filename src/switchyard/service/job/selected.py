@@ -10,7 +10,7 @@ from switchyard.model.lifecycle import LIVE
 from switchyard.model.names import readable
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
-from switchyard.service.job.jobs import cancel_rows, may_act, visible_filter
+from switchyard.service.job.jobs import audit_others, cancel_rows, may_act, visible_filter
 from switchyard.service.rights import Actor
 from switchyard.store import jobs
 
@@ -30,7 +30,7 @@ def cancel_many(context: Context, actor: Actor, wanted: CancelMany) -> Cancelled
     with context.database.read() as tx:
         rows, more = jobs.job_list(
             tx,
-            visible_filter(actor, filter_of(context, wanted.selector, states)),
+            visible_filter(context, actor, filter_of(context, wanted.selector, states)),
             before=wanted.cursor,
             limit=wanted.limit,
             budget=context.list_budget,
@@ -65,7 +65,10 @@ def _cancel(context: Context, actor: Actor, ids: list[str], reason: str) -> list
     said = f"cancelled by {actor.name}" + (f": {readable(reason)}" if reason else "")
 
     def apply(batch: Batch) -> list[str]:
-        return cancel_rows(batch, list(jobs.job_lock(batch.tx, ids).values()), said)
+        locked = jobs.job_lock(batch.tx, ids)
+        asked = cancel_rows(batch, list(locked.values()), said)
+        audit_others(batch, context, actor, "job.cancel", [locked[each] for each in asked], reason=readable(reason))
+        return asked
 
     return context.committer.call(apply, locks=ids)
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from switchyard.model.ids import make_id
 from switchyard.model.queue import queue_of
 from switchyard.model.stats import BY, Bar, RouteStats
-from switchyard.route.verdicts import decode_verdicts
 from switchyard.service.context import Context
+from switchyard.service.job.history import readable_verdicts
 from switchyard.service.job.pending import blocked_word, reason_word
+from switchyard.service.job.sight import HIDDEN, Sight
 from switchyard.service.rights import Actor
 from switchyard.service.submit.counting import pool_and_label, rejecting_step
 from switchyard.store import decisions, stats
@@ -27,16 +28,18 @@ def route_stats(context: Context, actor: Actor, since_s: int) -> RouteStats:
             tx,
             oldest=make_id(since_us, 0),
             projects=actor.viewable_projects(),
-            reader=actor.name,
+            reader=actor.id,
             budget=LOOK_MAX,
             limit=GROUPS_MAX,
         )
         bodies = decisions.verdicts_many(tx, [row.plan_hash for row in groups if row.plan_hash])
-    steps = {key: rejecting_step(decode_verdicts(body)) for key, body in bodies.items()}
+    sight = Sight(context, actor)
+    steps = {key: rejecting_step(verdicts) for key, verdicts in readable_verdicts(bodies).items()}
     counts: dict[str, dict[str, dict[str, int]]] = {by: {} for by in BY}
     for row in groups:
         outcome = _outcome(row)
-        for by, name in _names(row, outcome, steps):
+        is_seen = sight.sees(row.cluster_id, row.cluster, is_own=bool(row.is_own))
+        for by, name in _names(row, outcome, steps, is_seen=is_seen):
             bar = counts[by].setdefault(name, {})
             bar[outcome] = bar.get(outcome, 0) + row.size
     bars = {by: _bars(found) for by, found in counts.items()}
@@ -49,10 +52,10 @@ def _outcome(row: stats.Row) -> str:
     return "assigned" if row.is_assigned else "ended"
 
 
-def _names(row: stats.Row, outcome: str, steps: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What a group of jobs is counted under, for each way to count."""
+def _names(row: stats.Row, outcome: str, steps: Mapping[str, str], *, is_seen: bool) -> Iterator[tuple[str, str]]:
+    """What a group of jobs is counted under, for each way to count. `is_seen`: the reader may know its cluster."""
     pool, label = pool_and_label(row.bounds)
-    yield "cluster", row.cluster or NONE
+    yield "cluster", (row.cluster or NONE) if is_seen else HIDDEN
     yield "pool", pool or NONE
     yield "label", label or NONE
     yield "queue", queue_of(row.lane)

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import msgspec
 
-from switchyard.errors import BadRequest, Conflict
+from switchyard.errors import BadRequest, Conflict, Malformed
 from switchyard.model.api import Created, JobChange, RetryRequest
-from switchyard.model.idset import IdSet
+from switchyard.model.idset import TEXT_CHARS_MAX, IdSet
 from switchyard.model.job import Job, JobRequest, JobSpec, State
 from switchyard.model.lifecycle import FINAL, unassign
+from switchyard.model.native import native_problem
 from switchyard.model.selection import Select
-from switchyard.model.tasks import read_task
+from switchyard.model.tasks import ended_well
+from switchyard.model.taskset import TaskSet, read_later
 from switchyard.policy.asked import as_asked
 from switchyard.service.access.submit_tokens import still_open
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
-from switchyard.service.job.jobs import job_view, may_act, policy_of, visible_job
+from switchyard.service.job.jobs import audit_others, job_view, may_act, policy_of, visible_job
+from switchyard.service.job.sight import Sight
+from switchyard.service.quarantine import BLOCKED, damage_of, unreadable
+from switchyard.service.quote.inquiries import QUOTES
 from switchyard.service.rights import Actor
-from switchyard.service.run.arrays import Arrays, cancel_tasks
+from switchyard.service.run.array_cancel import cancel_tasks
+from switchyard.service.run.arrays import Arrays
 from switchyard.service.run.report import Avoid, blocked, change_of, life_of, record
 from switchyard.service.submit.bounds import again, decode_bounds
 from switchyard.service.submit.limits import QUEUE
 from switchyard.service.submit.submit import Accepted, Submit
 from switchyard.service.upkeep.patience import is_held_back, set_off
-from switchyard.store import jobs, ranges
+from switchyard.store import jobs, ranges, suspects
+
+NAMED_MAX = 10_000  # indexes that are looked at to name the one that is not there
 
 
 def job_change(context: Context, actor: Actor, ref: str, wanted: JobChange) -> Job:
@@ -44,6 +53,8 @@ def job_change(context: Context, actor: Actor, ref: str, wanted: JobChange) -> J
             _note(batch, row, "priority", f"{row.priority} → {wanted.priority} by {actor.name}")
         if wanted.hold is True:
             change |= _hold(batch, row, actor)
+        elif wanted.hold is False and BLOCKED in (row.blocked or ""):
+            change |= _let_go_on(batch, row, actor)
         elif wanted.hold is False and "hold" in (row.blocked or ""):
             # The router looks at it anew, also for whether it needs a place in its queue.
             left = blocked(blocked(row.blocked, remove="hold"), remove=QUEUE)
@@ -51,11 +62,26 @@ def job_change(context: Context, actor: Actor, ref: str, wanted: JobChange) -> J
             _note(batch, row, "released", f"by {actor.name}")
             batch.versions.add("pending")
         jobs.job_change(batch.tx, {row.id: change} if change else {})
+        if change:
+            audit_others(batch, context, actor, "job.change", [row], **msgspec.to_builtins(wanted))
         again = jobs.job_get(batch.tx, row.id)
         assert again is not None
         return again
 
-    return job_view(context.committer.call(apply, locks=[found.id]))
+    return job_view(context.committer.call(apply, locks=[found.id]), Sight(context, actor))
+
+
+def _let_go_on(batch: Batch, row: jobs.Row, actor: Actor) -> dict[str, Any]:
+    """A job that was set aside because its row could not be read, and now can be."""
+    if why := damage_of(suspects.suspect_list(batch.tx, [row.id])[0]):
+        raise unreadable(row.id, why)
+    words = row.blocked
+    for word in (BLOCKED, QUEUE, QUOTES, "backoff"):  # the router looks at it anew
+        words = blocked(words, remove=word)
+    _note(batch, row, "released", f"by {actor.name}, after its row was repaired")
+    batch.versions.add("pending")
+    later = [due_us for due_us, _ in read_later(row.later, row.array)] if row.array is not None else []
+    return {"blocked": words, "reason": "", "wake_us": min(later, default=None)}
 
 
 def _hold(batch: Batch, row: jobs.Row, actor: Actor) -> dict[str, Any]:
@@ -92,9 +118,10 @@ def tasks_cancel(context: Context, actor: Actor, ref: str, indexes: IdSet) -> Jo
     may_act(actor, found)
     if found.array is None:
         raise BadRequest(f"Job {found.id} is not an array.", next_step="Leave the indexes away.")
-    unknown = [index for index in indexes if index not in IdSet.parse(found.array)]
-    if unknown:
-        raise BadRequest(f"Job {found.id} has no task {unknown[0]}.", next_step=f"Its tasks are {found.array[:80]}.")
+    every = IdSet.parse(found.array)
+    if not indexes.is_within(every):
+        unknown = next((index for index in islice(indexes, NAMED_MAX) if index not in every), str(indexes)[:80])
+        raise BadRequest(f"Job {found.id} has no task {unknown}.", next_step=f"Its tasks are {found.array[:80]}.")
 
     def apply(batch: Batch) -> jobs.Row:
         row = jobs.job_lock(batch.tx, [found.id])[found.id]
@@ -104,11 +131,12 @@ def tasks_cancel(context: Context, actor: Actor, ref: str, indexes: IdSet) -> Jo
             cancel_tasks(batch, arrays.job(row.id), indexes)
             _note(batch, row, "tasks-cancelled", f"tasks {indexes} by {actor.name}"[:500])
             arrays.flush()
+            audit_others(batch, context, actor, "job.cancel-tasks", [row], tasks=str(indexes)[:500])
         again = jobs.job_get(batch.tx, row.id)
         assert again is not None
         return again
 
-    return job_view(context.committer.call(apply, locks=[found.id]))
+    return job_view(context.committer.call(apply, locks=[found.id]), Sight(context, actor))
 
 
 def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest) -> tuple[JobRequest, jobs.Row]:
@@ -123,9 +151,11 @@ def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest
             f"Job {row.id} is {row.state}: only a job that is over can be tried again.",
             next_step="Wait for its end, or cancel it first.",
         )
-    bounds = decode_bounds(row.bounds)
+    bounds, spec = decode_bounds(row.bounds), msgspec.json.decode(row.spec, type=JobSpec)
+    if problem := native_problem(spec.native):  # of a job that is older than the check
+        raise Malformed(f"Job {row.id} cannot be submitted once more: {problem}.")
     request = JobRequest(
-        spec=msgspec.json.decode(row.spec, type=JobSpec),
+        spec=spec,
         name=row.name,
         project=row.project,
         domain=row.domain,
@@ -148,14 +178,24 @@ def retry(context: Context, submit: Submit, actor: Actor, ref: str, wanted: Retr
     avoid = row.cluster_id if wanted.elsewhere else None
     why = f"job {row.id} ran here, and is to run elsewhere"
     before = decode_bounds(row.bounds)
-    by_token = still_open(context.snapshots, before.by_token, row.id) if row.owner == actor.name else ()
+    by_token = still_open(context.snapshots, before.by_token, row.id) if row.owner_id == actor.id else ()
     bounds = again(before, by_token=by_token, is_elsewhere=wanted.elsewhere)
     write = submit.decide(actor, request, key=None, body=b"", last=((avoid, why),) if avoid else (), again=bounds)
     write.row["retry_of"] = row.id
     if avoid:
         write.row["avoid"] = msgspec.json.encode({avoid: Avoid(1, why)}).decode()
-    accepted: Accepted = context.committer.do(write)
-    return accepted.created
+    if row.owner_id == actor.id:
+        accepted: Accepted = context.committer.do(write)
+        return accepted.created
+
+    def apply(batch: Batch) -> Accepted:
+        (made,) = submit.apply_inserts(batch, [write])
+        if not isinstance(made, Accepted):
+            raise made
+        audit_others(batch, context, actor, "job.retry", [row], job=made.created.id)
+        return made
+
+    return context.committer.call(apply).created
 
 
 def _tasks_again(row: jobs.Row, rows: list[ranges.Row], wanted: str | None) -> str | None:
@@ -167,16 +207,17 @@ def _tasks_again(row: jobs.Row, rows: list[ranges.Row], wanted: str | None) -> s
     every = IdSet.parse(row.array)
     if wanted is not None:
         chosen = IdSet.parse(wanted)
-        if any(index not in every for index in chosen):
+        if not chosen.is_within(every):
             raise BadRequest(f"Job {row.id} has no such tasks.", next_step=f"Its tasks are {row.array[:80]}.")
     else:
-        done = {
-            each.lo + position
-            for each in rows
-            for position in range(each.hi - each.lo + 1)
-            if read_task(each.tasks, position).state is State.SUCCEEDED
-        }
-        chosen = IdSet.of(index for index in every if index not in done)
+        done = IdSet.of(each.lo + position for each in rows for position in ended_well(each.tasks))
+        chosen = TaskSet(row.array, every).split(done)[1].as_runs()
     if not chosen:
         raise Conflict(f"All tasks of {row.id} succeeded.", next_step="Name the tasks to run again.")
-    return str(chosen) + (f"%{row.array_max}" if row.array_max else "")
+    text = str(chosen) + (f"%{row.array_max}" if row.array_max else "")
+    if len(text) > TEXT_CHARS_MAX:
+        raise Conflict(
+            f"The {len(chosen):,} tasks of {row.id} that did not succeed are too scattered for one array.",
+            next_step="Name some of them: `yard retry ID --tasks 0-9999`.",
+        )
+    return text

@@ -13,6 +13,7 @@ from switchyard.model.lifecycle import FINAL
 from switchyard.model.tasks import read_task
 from switchyard.service.context import Context
 from switchyard.service.job.jobs import visible_job
+from switchyard.service.job.sight import Sight
 from switchyard.service.rights import Actor
 from switchyard.store import events, jobs, ranges
 
@@ -28,18 +29,27 @@ def task_list(
         row = visible_job(tx, actor, ref)
         if row.array is None:
             raise BadRequest(f"Job {row.id} is not an array.", next_step="`yard show` has all there is.")
-        rows = ranges.range_of_job(tx, row.id)
-    every = (index for index in IdSet.parse(row.array) if index > after)
-    looked_at = list(islice(every, SCAN_MAX))
+        every = IdSet.parse(row.array).after(after)
+        looked_at = list(islice(every, SCAN_MAX))
+        rows = ranges.range_of_job(tx, row.id, between=(looked_at[0], looked_at[-1])) if looked_at else []
     tasks = {index: _waiting(row, index) for index in looked_at}
     for each in rows:
-        for index in range(max(each.lo, after + 1), min(each.hi, looked_at[-1] if looked_at else -1) + 1):
+        for index in range(max(each.lo, after + 1), min(each.hi, looked_at[-1]) + 1):
             if index in tasks:
                 tasks[index] = _task(row, each, index)
     found = [task for task in tasks.values() if not states or task.state in states]
     if len(found) > limit:
-        return _with_reasons(context, row.id, found[:limit]), found[limit - 1].index
-    return _with_reasons(context, row.id, found), None if next(every, None) is None else looked_at[-1]
+        return _seen(context, actor, row, found[:limit]), found[limit - 1].index
+    return _seen(context, actor, row, found), None if next(every, None) is None else looked_at[-1]
+
+
+def _seen(context: Context, actor: Actor, row: jobs.Row, tasks: list[Task]) -> list[Task]:
+    """With their reasons, and without the names of clusters that are hidden from the reader."""
+    sight = Sight(context, actor)
+    found = _with_reasons(context, row.id, tasks)
+    if sight.is_own(row):
+        return found
+    return [replace(task, cluster=sight.name(task.cluster), reason=sight.text(task.reason)) for task in found]
 
 
 def _with_reasons(context: Context, job_id: str, tasks: list[Task]) -> list[Task]:

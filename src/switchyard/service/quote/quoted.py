@@ -93,7 +93,7 @@ def _settle_round(context: Context, due: list[store.Row], specs: dict[str, str])
     for row in due:
         if row.state != State.PENDING.value:
             continue  # it was cancelled meanwhile, or is gone: only its wait is left
-        key = (row.owner, row.spec_hash, row.bounds, row.avoid, row.asked_us, row.deadline_us)
+        key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, row.asked_us, row.deadline_us)
         if key not in known:
             round_ = Round(row.asked_us, row.deadline_us)
             known[key] = rule_again(context, world, row, specs[row.spec_hash], round_)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from switchyard.errors import BadRequest, Malformed, NoSuchAttribute, Outdated, UnknownName
+from switchyard.errors import BadRequest, BadValue, Malformed, NoSuchAttribute, Outdated, UnknownName
 from switchyard.model.access import Role
 from switchyard.model.api import AuditEntry, Page
 from switchyard.model.attributes import (
@@ -31,6 +31,7 @@ from switchyard.service.access.users import audit_entry
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, audited, bump
 from switchyard.service.rights import Actor
+from switchyard.service.unreadable import read_or
 from switchyard.store import access, attributes
 from switchyard.store.database import Tx
 
@@ -243,7 +244,7 @@ def row_view(kind: Kind, row: attributes.Row) -> AttributeRow:
         number=kind.number,
         level=scope.level,
         scope=scope,
-        value=msgspec.json.decode(row.value),
+        value=read_or("attributes", row.id, lambda: msgspec.json.decode(row.value), {}),
         etag=row.etag,
         changed_us=row.changed_us,
         changed_by=row.changed_by,
@@ -323,7 +324,7 @@ def _needs_level(kind: Kind, scope: Scope) -> None:
         return
     allowed = ", ".join(each.value for each in kind.levels)
     if level is Level.PLATFORM:
-        raise Malformed(
+        raise BadValue(
             f"{kind.title}: give a domain, a project, or both.", next_step=f"It can be set at these levels: {allowed}."
         )
     raise BadRequest(

@@ -6,10 +6,8 @@ The row of an array keeps what is left (`todo`, and `later` for what waits for a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
-
-import msgspec
 
 from switchyard.model.idset import IdSet
 from switchyard.model.job import OnLost, State
@@ -17,10 +15,22 @@ from switchyard.model.lifecycle import FINAL, Answer, Life, Step, lose, report
 from switchyard.model.names import readable
 from switchyard.model.poll import Report
 from switchyard.model.tasks import TaskState, cancelling_positions, fresh, live_positions, read_task, write_task
+from switchyard.model.taskset import TaskSet, add_later, read_later, write_later
+from switchyard.model.unreadable import UNREADABLE
 from switchyard.service.committer import Batch
+from switchyard.service.unreadable import tell
 from switchyard.store import jobs, ranges
 
 PREEMPTED_WAIT_US = 1_000_000  # an array stays where it is: not at once again into the place that was taken away
+
+
+def on_lost_of(row: Any) -> OnLost:
+    """The least that can be done about a loss, where the row's own word cannot be read."""
+    try:
+        return OnLost(row.on_lost)
+    except ValueError:
+        tell("jobs", row.id, f"column on_lost: {row.on_lost!r}")
+        return OnLost.WAIT
 
 
 @dataclass
@@ -30,8 +40,9 @@ class ArrayJob:
     row: Any
     state: State
     fence: int
-    todo: IdSet
-    later: list[tuple[int, str]]
+    total: int
+    todo: TaskSet
+    later: list[tuple[int, TaskSet]]
     live: int
     ok: int
     failed: int
@@ -39,16 +50,31 @@ class ArrayJob:
     is_cancelling: bool
     places: int | None = None  # how many its limited queue lets run at once
     is_changed: bool = False
+    # Its sets of tasks cannot be read: they stay as they are stored, nothing is leased, and it does not end by itself.
+    is_damaged: bool = False
+    was_damaged: bool = False  # and was cancelled: which tasks nobody had is not known
     ranges: dict[int, RangeState] = field(default_factory=dict)
+    returned: list[tuple[int | None, int]] = field(default_factory=list)  # tasks to be tried again, and when
 
     @staticmethod
-    def of(row: Any) -> ArrayJob:
+    def of(row: Any, *, is_tolerant: bool = False) -> ArrayJob:
+        """`is_tolerant`: one whose sets cannot be read is no error, as its tasks that agents have go on and end."""
+        is_damaged, total, todo, later = False, 0, TaskSet(row.array), []
+        try:
+            total = len(IdSet.parse(row.array))
+            todo, later = TaskSet.read(row.todo, row.array), read_later(row.later, row.array)
+        except UNREADABLE:
+            if not is_tolerant:
+                raise
+            is_damaged = True
         return ArrayJob(
             row=row,
             state=State(row.state),
             fence=row.fence,
-            todo=IdSet.parse(row.todo) if row.todo else IdSet(),
-            later=msgspec.json.decode(row.later, type=list[tuple[int, str]]) if row.later else [],
+            total=total,
+            todo=todo,
+            later=later,
+            is_damaged=is_damaged,
             live=row.tasks_live,
             ok=row.tasks_ok,
             failed=row.tasks_failed,
@@ -66,12 +92,12 @@ class ArrayJob:
     @property
     def left(self) -> int:
         """The tasks that have not ended."""
-        return self.live + len(self.todo) + sum(len(IdSet.parse(indexes)) for _, indexes in self.later)
+        return self.live + len(self.todo) + sum(len(tasks) for _, tasks in self.later)
 
     @property
     def may_have_gone_back(self) -> bool:
         """Whether a task in `todo` was perhaps handed over before: then there were more fences than tasks taken."""
-        return bool(self.fence - self.row.attempt > len(IdSet.parse(self.row.array)) - self.left + self.live)
+        return bool(self.fence - self.row.attempt > self.total - self.left + self.live)
 
     @property
     def is_ready(self) -> bool:
@@ -79,7 +105,20 @@ class ArrayJob:
 
     @property
     def is_over(self) -> bool:
-        return not self.todo and not self.later and self.live == 0
+        return not self.todo and not self.later and self.live == 0 and not self.is_damaged
+
+    def take_back(self) -> None:
+        """Put the tasks that are to be tried again back among those that nobody has."""
+        if not self.returned:
+            return
+        by_time: dict[int | None, list[int]] = {}
+        for due_us, index in self.returned:
+            by_time.setdefault(due_us, []).append(index)
+        self.returned = []
+        nobody = TaskSet(self.row.array)
+        self.todo = self.todo.plus(by_time.pop(None, ()))
+        waiting = [(due_us, nobody.plus(some)) for due_us, some in by_time.items() if due_us is not None]
+        self.later = add_later(self.later, waiting)
 
     def range_with(self, fence: int) -> RangeState | None:
         return next(
@@ -91,15 +130,15 @@ class ArrayJob:
         change: dict[str, Any] = {
             "state": self.state.value,
             "fence": self.fence,
-            "todo": str(self.todo),
-            "later": msgspec.json.encode(self.later).decode() if self.later else None,
             "tasks_live": self.live,
             "tasks_ok": self.ok,
             "tasks_failed": self.failed,
             "tasks_cancelled": self.cancelled,
             "is_ready": self.is_ready,
         }
-        if self.places is not None:
+        if not self.is_damaged:
+            change |= {"todo": str(self.todo), "later": write_later(self.later)}
+        if self.places is not None and not self.is_damaged:
             change["places"] = min(self.places, self.left)  # what it cannot use any more is others'
         if self.row.state == State.ASSIGNED.value and self.state is State.RUNNING:
             change |= dict.fromkeys(("expires_us", "late_from_us"))
@@ -111,9 +150,10 @@ class ArrayJob:
         return change
 
     def verdict(self) -> str:
-        total = len(IdSet.parse(self.row.array))
+        if self.was_damaged:
+            return "cancelled; its row could not be read"
         parts = [f"{self.failed} failed"] * bool(self.failed) + [f"{self.cancelled} cancelled"] * bool(self.cancelled)
-        return f"of {total} tasks: {', '.join(parts)}" if parts else ""
+        return f"of {self.total} tasks: {', '.join(parts)}" if parts else ""
 
     def end_if_over(self) -> bool:
         """Whether the last task's end was the array's."""
@@ -121,7 +161,7 @@ class ArrayJob:
             return False
         if self.failed:
             self.state = State.FAILED
-        elif self.cancelled:
+        elif self.cancelled or self.was_damaged:
             self.state = State.CANCELLED
         else:
             self.state = State.SUCCEEDED
@@ -161,16 +201,17 @@ def cut(batch: Batch, array: ArrayJob, agent_id: str, count: int) -> list[Cut]:
     """Lease the first `count` tasks, as one range per run of neighbours that were handed over equally often."""
     cuts: list[Cut] = []
     is_again = array.may_have_gone_back
-    while count > 0 and (run := array.todo.first(count)) is not None:
-        before = ranges.range_spans(batch.tx, array.row.id, *run) if is_again else []
-        lo, hi = run[0], min([run[1], *(end for a, b in before for end in (a - 1, b) if end >= run[0])])
-        size = hi - lo + 1
-        cuts.append(Cut(array.row.id, array.fence + 1, lo, hi, 1 + sum(a <= lo <= b for a, b in before)))
-        array.fence += size
-        array.todo = array.todo.without(lo, hi)
-        array.live += size
-        array.is_changed = True
-        count -= size
+    taken, array.todo = array.todo.take(count)
+    for lo, hi in taken.spans():
+        before = ranges.range_spans(batch.tx, array.row.id, lo, hi) if is_again else []
+        first = lo
+        while first <= hi:
+            last = min([hi, *(edge for a, b in before for edge in (a - 1, b) if edge >= first)])
+            cuts.append(Cut(array.row.id, array.fence + 1, first, last, 1 + sum(a <= first <= b for a, b in before)))
+            array.fence += last - first + 1
+            array.live += last - first + 1
+            array.is_changed = True
+            first = last + 1
     array.state = State.RUNNING if array.state is State.ASSIGNED else array.state
     ranges.range_insert(
         batch.tx,
@@ -201,11 +242,11 @@ class Arrays:
         self._batch = batch
         self._jobs: dict[str, ArrayJob] = {}
 
-    def load(self, rows: list[Any]) -> None:
+    def load(self, rows: list[Any], *, is_tolerant: bool = True) -> None:
         """Take up locked rows of arrays, with their live ranges."""
         new = [row for row in rows if row.id not in self._jobs]
         for row in new:
-            self._jobs[row.id] = ArrayJob.of(row)
+            self._jobs[row.id] = ArrayJob.of(row, is_tolerant=is_tolerant)
         for row in ranges.range_live(self._batch.tx, [row.id for row in new]) if new else []:
             state = RangeState(row.job_id, row.fence, row.lo, row.hi, row.agent_id, row.cluster_id, row.tasks)
             self._jobs[row.job_id].ranges[row.fence] = state
@@ -236,7 +277,7 @@ class Arrays:
             fence=item.fence,
             is_leased=True,
             cancel_requested=before.is_cancelling or array.is_cancelling,
-            on_lost=OnLost(array.row.on_lost),
+            on_lost=on_lost_of(array.row),
         )
         again, why = again_at_us is not None, readable(item.reason)
         if agent_id is None:
@@ -261,6 +302,8 @@ class Arrays:
     ) -> None:
         state = step.life.state
         index = found.lo + position
+        if state is State.PENDING and array.is_damaged:
+            state = State.FAILED  # the set that it would go back to cannot be read
         went_back = state is State.PENDING
         after = TaskState(
             None if went_back else state,
@@ -274,10 +317,8 @@ class Arrays:
         found.is_changed = array.is_changed = True
         if went_back:
             array.live -= 1
-            if step.event == "retrying" or again_at_us is not None:
-                array.later.append((again_at_us or self._batch.now_us, str(index)))
-            else:
-                array.todo = array.todo.union(IdSet(((index, index),)))
+            is_later = step.event == "retrying" or again_at_us is not None
+            array.returned.append((again_at_us or self._batch.now_us if is_later else None, index))
         elif state in FINAL:
             array.live -= 1
             array.ok += state is State.SUCCEEDED
@@ -301,6 +342,7 @@ class Arrays:
         changed = [array for array in self._jobs.values() if array.is_changed]
         changes: dict[str, dict[str, Any]] = {}
         for array in changed:
+            array.take_back()
             was = array.state
             if array.end_if_over():
                 _note(batch, array, array.state.value.lower(), array.verdict())
@@ -341,56 +383,3 @@ def _range_columns(each: RangeState, now_us: int) -> dict[str, Any]:
         "the_cancelling": bool(cancelling_positions(each.tasks)),
         "the_end": None if each.is_live else now_us,
     }
-
-
-def cancel_tasks(batch: Batch, array: ArrayJob, wanted: IdSet | None) -> None:
-    """Ask for the end of some tasks, or of all. Those nobody has are over at once, the others by their agent's word."""
-
-    def chosen(index: int) -> bool:
-        return wanted is None or index in wanted
-
-    unleased = [index for index in array.todo if chosen(index)]
-    kept_later: list[tuple[int, str]] = []
-    for due, text in array.later:
-        gone = [index for index in IdSet.parse(text) if chosen(index)]
-        unleased += gone
-        rest = IdSet.of(index for index in IdSet.parse(text) if not chosen(index))
-        if rest:
-            kept_later.append((due, str(rest)))
-    array.later = kept_later
-    array.todo = IdSet.of(index for index in array.todo if not chosen(index))
-    array.cancelled += len(unleased)
-    for each in array.ranges.values():
-        for position in live_positions(each.tasks):
-            if chosen(each.lo + position):
-                task = replace(read_task(each.tasks, position), is_cancelling=True)
-                each.tasks = write_task(each.tasks, position, task)
-                each.is_changed = True
-                batch.clusters.add(each.cluster_id or "")
-    if wanted is not None and unleased:
-        _bury(batch, array, IdSet.of(unleased))
-    array.is_changed = True
-
-
-def _bury(batch: Batch, array: ArrayJob, indexes: IdSet) -> None:
-    """Keep that these tasks were cancelled before anybody had them."""
-    rows = []
-    for lo, hi in indexes.ranges:
-        size = hi - lo + 1
-        rows.append(
-            {
-                "job_id": array.row.id,
-                "fence": array.fence + 1,
-                "lo": lo,
-                "hi": hi,
-                "cluster_id": None,
-                "agent_id": None,
-                "tasks": write_task(fresh(1), 0, TaskState(State.CANCELLED)) * size,
-                "is_live": False,
-                "is_cancelling": False,
-                "leased_us": batch.now_us,
-                "ended_us": batch.now_us,
-            }
-        )
-        array.fence += size
-    ranges.range_insert(batch.tx, rows)

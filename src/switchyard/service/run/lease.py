@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,21 +14,23 @@ from msgspec.structs import replace as replaced
 from switchyard.errors import Gone, Resync, YardError
 from switchyard.model.cluster import POLLS
 from switchyard.model.idset import IdSet
+from switchyard.model.job import State
 from switchyard.model.layout import Layout
-from switchyard.model.lifecycle import adopt
 from switchyard.model.poll import BATCH_MAX, Held, Lease, Room, Stop
 from switchyard.model.queue import queue_named, queue_of
 from switchyard.model.tasks import cancelling_positions, live_positions
 from switchyard.route.order import Line, Passed, Waiting
 from switchyard.service.committer import Batch
 from switchyard.service.run.arrays import Arrays, cut
+from switchyard.service.run.crowds import Crowds
 from switchyard.service.run.journals import SyncAsk, answered, begin_session
-from switchyard.service.run.report import adoption, life_of, record
+from switchyard.service.run.unknown_attempts import to_stop
 from switchyard.service.submit.bounds import decode_bounds
+from switchyard.service.unreadable import each_readable
 from switchyard.service.upkeep.queues import Usage, waiting_of
-from switchyard.store import clusters, jobs, leases, ranges, restored
-from switchyard.store import crowds as store
+from switchyard.store import clusters, leases, ranges
 
+SPECS_BYTES_MAX = 16 * 2**20  # in one answer: it is held in memory, and encoded; the next poll gets the next
 LOOK_PAST = 100  # jobs of all lanes together that are looked at behind those that do not fit
 
 
@@ -66,8 +68,9 @@ class Given:
 class Leasing:
     """The use case, with what it remembers: how many cores each project has, and whom others passed by."""
 
-    def __init__(self, layout: Callable[[], Layout]) -> None:
+    def __init__(self, layout: Callable[[], Layout], *, admins: Callable[[], Container[str]] = frozenset) -> None:
         self._layout = layout
+        self._admins = admins  # the ids of the platform's administrators, as they are now
         self._usage = Usage()
         self._passed = Passed()
 
@@ -140,12 +143,13 @@ class Leasing:
         seen = {row.id for row in rows}
         deeper = leases.lease_heads(looking.batch.tx, {cluster_id: want + LOOK_PAST // len(lengths) + 1})
         found = [row for row in deeper[cluster_id] if row.id not in seen and looking.crowds.knows(row)]
-        looking.arrays.load([row for row in found if row.array is not None])
+        looking.arrays.load([row for row in found if row.array is not None], is_tolerant=False)
         line.add(self._lanes(cluster_id, found, looking.batch))
         return bool(found)
 
     def _give(self, batch: Batch, arrays: Arrays, ask: LeaseAsk, row: leases.Row, count: int) -> list[Lease]:
         """The leases of one job: one, or of an array one per run of neighbours."""
+        State(row.state)  # a job of which it cannot be said how it stands is handed to nobody
         self._passed.forget(ask.cluster_id, row.id)
         lease = self._lease(row, ask.cluster)
         if row.array is None:
@@ -158,7 +162,7 @@ class Leasing:
 
     def _lease(self, row: leases.Row, cluster: str, *, job: str | None = None) -> Lease:
         native = queue_named(self._layout().queues, queue_of(row.lane)).native.get(cluster)
-        return lease_of(row, cluster, native_queue=native, job=job)
+        return lease_of(row, cluster, native=native, job=job, is_owner_admin=row.owner_id in self._admins())
 
     def apply_syncs(self, batch: Batch, asks: list[SyncAsk]) -> list[Any]:
         """Begin sessions: redeliver what was leased and never arrived, name what is to be stopped."""
@@ -172,10 +176,11 @@ class Leasing:
                 continue
             batch.versions.add("seen")  # the other replicas hear at once that this agent is alive
             held = {(row.id, row.fence): row for row in leases.held_by(batch.tx, ask.agent_id)}
-            missing = [self._lease(row, ask.cluster) for key, row in held.items() if key not in ask.inventory]
+            unknown = [row for key, row in held.items() if key not in ask.inventory]
+            missing = each_readable("jobs", unknown, partial(self._lease, cluster=ask.cluster))
             tasks, again = self._held_tasks(batch, ask)
             cancels = [Held(job, fence) for job, fence in _cancels(batch, [ask.agent_id]).get(ask.agent_id, [])]
-            gone = sorted(ask.inventory - set(held) - tasks - _adopted(batch, ask, set(held) | tasks))
+            gone = to_stop(batch, ask, set(held) | tasks)
             stops = [Stop(job, fence, "not leased to this agent") for job, fence in gone]
             results[index] = Given(session, [*missing, *again], cancels, stops)
         return [results[index] for index in range(len(asks))]
@@ -190,9 +195,14 @@ class Leasing:
             missing = IdSet.of(position for position in live if (row.job_id, row.fence + position) not in ask.inventory)
             if not missing:
                 continue
-            lease = self._lease(row, ask.cluster, job=row.job_id)
+            found = each_readable(
+                "jobs", [row], partial(self._lease, cluster=ask.cluster, job=row.job_id), key="job_id"
+            )
+            if not found:
+                continue
+            lease = found[0]
             attempt = 1 + len(ranges.range_spans(batch.tx, row.job_id, row.lo, row.lo, before_fence=row.fence))
-            for first, last in missing.ranges:
+            for first, last in missing.spans():
                 fence, lo, hi = row.fence + first, row.lo + first, row.lo + last
                 again.append(replaced(lease, attempt=attempt, fence=fence, lo=lo, hi=hi))
         return known, again
@@ -207,7 +217,7 @@ class _Looking:
         self.heads = dict(heads)
         rows = [row for found in heads.values() for row in found]
         self.arrays = Arrays(batch)
-        self.arrays.load([row for row in rows if row.array is not None])
+        self.arrays.load([row for row in rows if row.array is not None], is_tolerant=False)
         self.crowds = Crowds(batch, rows)
 
     def size(self, row: leases.Row) -> int:
@@ -232,8 +242,8 @@ def choose(
     """
     chosen: list[tuple[leases.Row, int]] = []
     passed: list[Waiting[leases.Row]] = []
-    want, room, has_misfits = ask.want, ask.room, False
-    while want > 0:
+    want, room, spare, has_misfits = ask.want, ask.room, SPECS_BYTES_MAX, False
+    while want > 0 and spare > 0:
         waiting = line.next()
         if waiting is None:
             if has_misfits and more():
@@ -244,8 +254,9 @@ def choose(
             passed.append(waiting)
             continue
         size = looking.size(row)
-        count = min(size, want, _fitting(row, room))
+        count = min(size, want, _fitting(row, room), spare // len(row.spec) + 1)
         if count:
+            spare -= count * len(row.spec)
             chosen.append((row, count))
             looking.crowds.take(row, count)
             line.give(waiting, row.cores * count)
@@ -284,40 +295,6 @@ def _is_for(row: leases.Row, ask: LeaseAsk) -> bool:
     return not decode_bounds(row.bounds).needs_backend
 
 
-class Crowds:
-    """The crowds of the jobs in line: how many of each run, counted under a lock that all servers take."""
-
-    def __init__(self, batch: Batch, rows: Iterable[leases.Row]) -> None:
-        self._batch = batch
-        self._parked: dict[str, list[str]] = {}  # why → jobs
-        names = sorted({row.crowd for row in rows if row.crowd is not None})
-        if names:
-            store.crowd_lock(batch.tx, names)
-        self._live = store.crowd_live(batch.tx, names) if names else {}
-
-    def knows(self, row: leases.Row) -> bool:
-        """Whether its crowd is locked. Another one is not locked later: two servers could wait for each other."""
-        return row.crowd is None or row.crowd in self._live
-
-    def most(self, row: leases.Row, size: int) -> int:
-        """How many of a job's tasks its crowd leaves room for; one for which there is none is parked."""
-        if row.crowd is None or not size:
-            return size
-        spare: int = max(0, row.crowd_max - self._live[row.crowd])
-        if not spare:
-            said = f"waits: {row.crowd_max} jobs of workflow {row.workflow} run, and no more may (max_parallelism)"
-            self._parked.setdefault(said, []).append(row.id)
-        return min(size, spare)
-
-    def take(self, row: leases.Row, count: int) -> None:
-        if row.crowd is not None:
-            self._live[row.crowd] += count
-
-    def park(self) -> None:
-        for said, job_ids in self._parked.items():
-            store.crowd_park(self._batch.tx, job_ids, said)
-
-
 def _fitting(row: leases.Row, room: Room | None) -> int:
     """How many of these there is room for."""
     if room is None:
@@ -347,30 +324,14 @@ def _cancels(batch: Batch, agent_ids: list[str]) -> dict[str, list[tuple[str, in
     return found
 
 
-def _adopted(batch: Batch, ask: SyncAsk, known: set[tuple[str, int]]) -> set[tuple[str, int]]:
-    """What the agent has from before a restore, and the store knows nothing of: it goes on with it."""
-    live = restored.job_restored(batch.tx, sorted({job for job, _ in ask.inventory - known}))
-    if not live:
-        return set()
-    found: set[tuple[str, int]] = set()
-    for row in jobs.job_lock(batch.tx, live).values():
-        fences = sorted(fence for job, fence in ask.inventory - known if job == row.id)
-        step = adopt(life_of(row), fences[-1])  # of several the last one: the others were followed by it
-        change = adoption(batch, row, ask.agent_id, step) if step is not None else None
-        if step is not None and change is not None:
-            jobs.job_change(batch.tx, {row.id: change})
-            record(batch, row, step)
-            found.add((row.id, fences[-1]))
-    return found
-
-
-def lease_of(row: leases.Row, cluster: str, *, native_queue: str | None, job: str | None = None) -> Lease:
+def lease_of(row: leases.Row, cluster: str, *, native: str | None, job: str | None, is_owner_admin: bool) -> Lease:
     return Lease(
         job=job or row.id,
         attempt=row.attempt,
         fence=row.fence,
         name=row.name,
         owner=row.owner,
+        is_owner_admin=is_owner_admin,
         project=row.project,
         domain=row.domain,
         workflow=row.workflow,
@@ -379,7 +340,7 @@ def lease_of(row: leases.Row, cluster: str, *, native_queue: str | None, job: st
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
         cluster=cluster,
         queue=queue_of(row.lane),
-        native_queue=native_queue,
+        native_queue=native,
         known=row.fence_known,
         spec=msgspec.Raw(row.spec.encode()),
     )

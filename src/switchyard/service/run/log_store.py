@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 from switchyard.model.log import Piece, Stream
 from switchyard.model.poll import OutputChunk
 from switchyard.service.committer import Batch
+from switchyard.service.usage import Usage
 from switchyard.store.database import Tx
 from switchyard.store.output import output_holders
 
@@ -22,12 +24,16 @@ class LogStore(Protocol):
 
     is_outside: bool  # it takes part in no transaction, and may be slow: not for the writer's thread
 
-    def keep(self, tx: Tx, pieces: Sequence[Piece], /) -> None: ...
+    def keep(self, tx: Tx, pieces: Sequence[Piece], /) -> Counter[str]:
+        """How many bytes more, or less, are kept of each job from here on."""
+        ...
 
     def read(self, tx: Tx, stream: Stream, offset: int, /, *, bytes_max: int) -> tuple[list[tuple[int, bytes]], int]:
         """Bytes from an offset on, at most so many; and how far the stream reaches."""
 
-    def remove(self, tx: Tx, job_ids: Iterable[str], /) -> None: ...
+    def remove(self, tx: Tx, job_ids: Iterable[str], /) -> Counter[str]:
+        """Forget what these jobs wrote; how many bytes of each that was."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +51,32 @@ class OutputWrite:
         return sum(len(chunk.data) for chunk in self.chunks)
 
 
-def apply_output(batch: Batch, writes: list[OutputWrite], *, logs: LogStore) -> list[Any]:
+def apply_output(batch: Batch, writes: list[OutputWrite], *, logs: LogStore, usage: Usage) -> list[Any]:
     for write in writes:
-        keep_output(batch.tx, logs, write.agent_id, write.chunks)
+        usage.note_bytes(batch, keep_output(batch.tx, logs, write.agent_id, write.chunks, usage))
     return [None] * len(writes)
 
 
-def keep_output(tx: Tx, logs: LogStore, agent_id: str, chunks: Sequence[OutputChunk]) -> None:
-    """Keep chunks of attempts that this agent leased; those of others are dropped without a word."""
+def keep_output(tx: Tx, logs: LogStore, agent_id: str, chunks: Sequence[OutputChunk], usage: Usage) -> Counter[str]:
+    """Keep chunks of attempts that this agent leased; those of others are dropped without a word.
+
+    So is the output of a user for whom the yard keeps as much as it may: it is left out, as by the bound of a stream.
+    Returns how many bytes more are kept for each user.
+    """
     if not chunks:
-        return
-    mine = output_holders(tx, agent_id, ((chunk.job, chunk.fence) for chunk in chunks))
-    logs.keep(
+        return Counter()
+    holders = output_holders(tx, agent_id, ((chunk.job, chunk.fence) for chunk in chunks))
+    owners = {job: owner for (job, _), owner in holders.items()}
+    full = {owner for owner in set(owners.values()) if usage.is_full(owner)}
+    added = logs.keep(
         tx,
         [
             Piece(Stream(chunk.job, chunk.fence, chunk.stream), chunk.offset, chunk.data)
             for chunk in chunks
-            if (chunk.job, chunk.fence) in mine
+            if (chunk.job, chunk.fence) in holders and owners[chunk.job] not in full
         ],
     )
+    by_owner: Counter[str] = Counter()
+    for job, size in added.items():
+        by_owner[owners[job]] += size
+    return by_owner

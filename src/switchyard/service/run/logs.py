@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
 import structlog
 
 from switchyard.errors import BadRequest, NotFound, YardError
@@ -16,6 +15,7 @@ from switchyard.model.lifecycle import FINAL
 from switchyard.model.log import STREAMS, Stream
 from switchyard.model.poll import OutputChunk
 from switchyard.model.tasks import read_task
+from switchyard.model.taskset import TaskSet, read_later
 from switchyard.service.context import Context
 from switchyard.service.job.jobs import visible_job
 from switchyard.service.rights import Actor
@@ -32,7 +32,7 @@ def keep_outside(context: Context, agent_id: str, chunks: Sequence[OutputChunk])
     """The same for a store beside the database. A log that cannot be kept never holds up a job."""
     try:
         with context.database.read() as tx:
-            keep_output(tx, context.logs, agent_id, chunks)
+            context.usage.note_bytes(None, keep_output(tx, context.logs, agent_id, chunks, context.usage))
     except YardError as exc:
         log.error("output dropped", agent=agent_id, chunks=len(chunks), error=exc.detail)
 
@@ -117,8 +117,8 @@ def _task_tries(tx: Tx, row: jobs.Row, index: int) -> _Tries:
         (number, each.fence + index - each.lo, not read_task(each.tasks, index - each.lo).is_live)
         for number, each in enumerate(held, start=1)
     ]
-    later = msgspec.json.decode(row.later, type=list[tuple[int, str]]) if row.later else []
-    waits = any(index in IdSet.parse(text) for text in (row.todo, *(text for _, text in later)) if text)
+    later = (tasks for _, tasks in read_later(row.later, row.array))
+    waits = any(index in tasks for tasks in (TaskSet.read(row.todo, row.array), *later))
     return _Tries(done, is_more=waits and State(row.state) not in FINAL)
 
 

@@ -8,20 +8,24 @@ from typing import Any
 
 import msgspec
 
-from switchyard.model.job import JobSpec, OnLost, State
+from switchyard.model.job import JobSpec, State
 from switchyard.model.lifecycle import FINAL, Answer, Life, Seen, Step, adopt, report
 from switchyard.model.names import readable
 from switchyard.model.poll import OutputChunk, Report
 from switchyard.model.queue import counted
 from switchyard.model.retry import Cause, wait_before
+from switchyard.model.unreadable import UNREADABLE
 from switchyard.service.committer import Batch
-from switchyard.service.run.arrays import Arrays
+from switchyard.service.run.arrays import Arrays, on_lost_of
 from switchyard.service.run.log_store import LogStore, keep_output
 from switchyard.service.submit.bounds import decode_bounds
+from switchyard.service.unreadable import tell
+from switchyard.service.usage import Usage
 from switchyard.store import clusters, jobs, ranges
 from switchyard.store.output import DatabaseLogs
 
 _LOGS = DatabaseLogs()
+_USAGE = Usage()  # of nobody: where no limits are
 ATTEMPTS_MAX = 1000  # one that was preempted so often is left to its retries
 RETURN_WAIT_S_MAX = 600  # between two tries at a cluster that keeps returning a job
 HANDED_OVER = "handed over, end not reported"
@@ -75,13 +79,16 @@ class _Current:
         record(self.batch, row, step)
 
 
-def apply_reports(batch: Batch, writes: list[ReportWrite], *, logs: LogStore = _LOGS) -> list[Any]:
+def apply_reports(
+    batch: Batch, writes: list[ReportWrite], *, logs: LogStore = _LOGS, usage: Usage = _USAGE
+) -> list[Any]:
     """Apply the reports of all polls that wait, in the order they came; keep the output that came along."""
     current = _Current(batch)
     current.arrays.load([row for row in batch.rows.values() if row.array is not None])
     results: list[Any] = []
     for write in writes:
-        keep_output(batch.tx, logs, write.agent_id, write.output)  # first: an end that is told ends its log too
+        # First: an end that is told ends its log too.
+        usage.note_bytes(batch, keep_output(batch.tx, logs, write.agent_id, write.output, usage))
         results.append(Settled([_apply(current, write.agent_id, item) for item in write.reports]))
     jobs.job_change(batch.tx, current.changes)
     current.arrays.flush()
@@ -170,7 +177,11 @@ def bears_preemption(row: jobs.Row, item: Report) -> bool:
     """Whether the cluster took the job's place away, and the job bears that: it runs again, and no retry is counted."""
     if item.seen is not Seen.FAILED or item.cause is not Cause.PREEMPTED or row.attempt >= ATTEMPTS_MAX:
         return False
-    return decode_bounds(row.bounds).is_interruptible
+    try:
+        return decode_bounds(row.bounds).is_interruptible
+    except UNREADABLE as exc:
+        tell("jobs", row.id, f"column bounds: {exc}")
+        return False
 
 
 def again_at(batch: Batch, row: jobs.Row, item: Report) -> int | None:
@@ -178,7 +189,11 @@ def again_at(batch: Batch, row: jobs.Row, item: Report) -> int | None:
     if not row.retries or item.seen not in (Seen.FAILED, Seen.LOST) or bears_preemption(row, item):
         return None
     cause = Cause.LOST if item.seen is Seen.LOST else item.cause
-    policy = msgspec.json.decode(jobs.spec_get(batch.tx, row.spec_hash), type=JobSpec).retry
+    try:
+        policy = msgspec.json.decode(jobs.spec_many(batch.tx, [row.spec_hash])[row.spec_hash], type=JobSpec).retry
+    except UNREADABLE as exc:  # the end counts all the same
+        tell("jobs", row.id, f"column spec: {exc}")
+        return None
     tries = row.tries + 1
     if row.array is not None:
         tries = ranges.range_tries(batch.tx, row.id, item.fence)
@@ -304,6 +319,6 @@ def life_of(row: jobs.Row) -> Life:
         fence=row.fence,
         is_leased=row.agent_id is not None and state not in FINAL,
         cancel_requested=row.cancel_us is not None,
-        on_lost=OnLost(row.on_lost),
+        on_lost=on_lost_of(row),
         floor=row.fence_floor or 0,
     )

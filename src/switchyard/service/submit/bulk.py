@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from switchyard.errors import BadRequest, KeyReused, Malformed, YardError
+from switchyard.errors import BadRequest, KeyReused, Malformed, TooLarge, YardError
 from switchyard.model.api import BulkAnswer, BulkItem, BulkRequest, Created, Problem
-from switchyard.model.decode import JsonReader
+from switchyard.model.decode import JsonReader, refuse_many_values
 from switchyard.model.ids import make_id, read_id
-from switchyard.model.job import JobRequest
+from switchyard.model.job import BYTES_MAX, VALUES_MAX, JobRequest
 from switchyard.service.clock import Ids
 from switchyard.service.committer import Batch
 from switchyard.service.rights import Actor
@@ -22,6 +22,7 @@ from switchyard.service.submit.submit import Submit
 from switchyard.store import jobs
 
 SHOWN_MAX = 20  # mistakes named in one refusal
+CHECKED_BYTES = 16 * 1024  # of a job; a smaller one cannot have too many values
 SELECTIONS_MAX = 200  # different ones in one request
 
 _reader = JsonReader(JobRequest)
@@ -37,7 +38,7 @@ class BulkInsert:
     each: bool
     key: str | None
     body_hash: str
-    owner: str
+    owner: str  # by id
 
     def job_ids(self) -> Iterable[str]:
         return ()
@@ -64,9 +65,9 @@ class Bulk:
         parsed: dict[int, JobRequest] = {}
         for place, raw in enumerate(request.jobs):
             try:
-                parsed[place] = _reader.read(bytes(raw))
+                parsed[place] = _read(bytes(raw))
             except YardError as exc:
-                refused[place] = exc
+                refused[place] = _bare(exc)
         refused |= _bad_references(parsed, len(request.jobs))
         refused |= _left_alone(parsed, refused)
         self._refuse_many_selections(parsed.values())
@@ -81,13 +82,15 @@ class Bulk:
                     key=None,
                     body=b"",
                     job_id=ids[place],
+                    is_one_of_many=True,
                 )
                 writes.append(decided)
             except YardError as exc:
-                refused[place] = exc
+                refused[place] = _bare(exc)
         self._submit.count_refused(refused.values())
         if refused and not request.each:
             raise _refusal(refused, len(request.jobs))
+        self._submit.refuse_many(actor, writes, key=key)
         return BulkInsert(
             tuple(writes),
             refused,
@@ -95,7 +98,7 @@ class Bulk:
             request.each,
             key,
             sha256(body).hexdigest() if key else "",
-            actor.name,
+            actor.id,
         )
 
     def _refuse_many_selections(self, several: Iterable[JobRequest]) -> None:
@@ -156,6 +159,22 @@ class Bulk:
         ]
         made = sum(item.job is not None for item in items)
         return BulkAccepted(BulkAnswer(items, made=made, refused=len(items) - made), is_new=False)
+
+
+def _read(body: bytes) -> JobRequest:
+    """One job of many has the bounds of a job that comes alone."""
+    if len(body) > CHECKED_BYTES:
+        if len(body) > BYTES_MAX:
+            raise TooLarge(f"The job has {len(body)} bytes; the most is {BYTES_MAX}.")
+        refuse_many_values(body, VALUES_MAX)
+    request: JobRequest = _reader.read(body)
+    return request
+
+
+def _bare(error: YardError) -> YardError:
+    """Without its frames: of 100,000 refusals they would be a million objects, that are freed all at once."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error
 
 
 def unwritten_bulk(bulk: BulkInsert) -> BulkAccepted:
@@ -242,7 +261,8 @@ def _refusal(refused: dict[int, YardError], count: int) -> YardError:
     shown = [f"jobs[{place}]: {refused[place].detail}" for place in sorted(refused)[:SHOWN_MAX]]
     more = f"\n… and {len(refused) - SHOWN_MAX} more" if len(refused) > SHOWN_MAX else ""
     first = refused[min(refused)]
-    kind = type(first) if len({type(error) for error in refused.values()}) == 1 else Malformed
+    kinds = {type(error) for error in refused.values()}
+    kind = type(first) if len(kinds) == 1 else Malformed if Malformed in kinds else BadRequest
     return kind(
         f"{len(refused)} of {count} jobs are refused, so none was made:\n" + "\n".join(shown) + more,
         next_step="Correct them, or send the request with `each: true` to make the others.",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from switchyard.model.queue import queue_of
+from switchyard.model.unreadable import UNREADABLE
 from switchyard.model.verdict import Plan, Say, Verdict
 from switchyard.route.route import STEPS
 from switchyard.service.committer import Batch
@@ -79,5 +80,8 @@ def _key(bounds: str, lane: str, cluster: str | None, outcome: str) -> Key:
 
 @lru_cache(maxsize=BOUNDS_KEPT)
 def pool_and_label(bounds: str) -> tuple[str, str]:
-    found = decode_bounds(bounds)
+    try:
+        found = decode_bounds(bounds)
+    except UNREADABLE:  # the job itself says so
+        return "", ""
     return found.pool or "", found.label or ""

@@ -105,6 +105,7 @@ def new_job(
         "id": decided.seed,
         "name": request.name or _name_of(request.spec.command[0]),
         "owner": actor.name,
+        "owner_id": actor.id,
         "project": request.project,
         "domain": request.domain,
         "lane": lane,
@@ -252,7 +253,7 @@ def missing_jobs(batch: Batch, writes: list[JobInsert]) -> dict[int, UnknownName
         for job_id, _ in write.after:
             row = found.get(job_id)
             is_visible = row is not None and (
-                row.owner == write.actor.name or write.actor.may_project(Role.VIEW, row.project)
+                row.owner_id == write.actor.id or write.actor.may_project(Role.VIEW, row.project)
             )
             if job_id not in new and not is_visible:
                 refused[id(write)] = UnknownName(

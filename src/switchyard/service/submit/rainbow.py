@@ -15,9 +15,9 @@ from switchyard.route.route import plan
 from switchyard.service.access.submit_tokens import token_of
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
-from switchyard.service.rights import TOKENS_OWNER, Actor
+from switchyard.service.rights import Actor
 from switchyard.service.run.pollers import handover_row, refuse_full
-from switchyard.service.snapshots import owner_of
+from switchyard.service.snapshots import owner_of, tokens_owner
 from switchyard.service.submit.bounds import decode_bounds, encode_bounds
 from switchyard.service.submit.limits import QUEUE
 from switchyard.service.submit.newjob import JobInsert
@@ -53,7 +53,10 @@ def actor_of(context: Context, clusters: list[ClusterToken]) -> Actor:
     entry = token_of(snapshots, snapshots.world.by_name.get(first.name), first.token)
     if entry is None:
         raise Denied(f"request denied: the token for cluster {first.name} does not hold.", next_step=TO_BE_LET_IN)
-    return owner_of(snapshots.access, entry.account or TOKENS_OWNER)
+    account = snapshots.access.users.get(entry.account)
+    if entry.account and account is None:  # deleted at this moment: its tokens are about to be
+        raise Denied(f"request denied: the token for cluster {first.name} does not hold.", next_step=TO_BE_LET_IN)
+    return owner_of(snapshots.access, entry.account, account[0]) if account else tokens_owner(snapshots.access)
 
 
 def remaining(submit: Submit, actor: Actor, request: JobRequest) -> list[str]:

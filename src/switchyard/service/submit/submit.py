@@ -28,6 +28,7 @@ from switchyard.service.context import Context
 from switchyard.service.rights import Actor
 from switchyard.service.snapshots import Snapshots
 from switchyard.service.submit.advice import advice
+from switchyard.service.submit.amounts import refuse_many, refuse_one
 from switchyard.service.submit.bounds import Again, Bounds, bounds_of, encode_bounds, refuse_empty_names, rule_within
 from switchyard.service.submit.counting import count_new
 from switchyard.service.submit.demands import demand_of_spec, largest_task
@@ -99,9 +100,10 @@ class Submit:
         last: tuple[tuple[str, str], ...] = (),
         again: Again | None = None,
         is_quick: bool = False,
+        is_one_of_many: bool = False,
     ) -> JobInsert:
         """Admit and route, from memory alone. `last`: clusters that come last, each with the reason. `again`: what
-        bounds it as the job that it repeats.
+        bounds it as the job that it repeats. `is_one_of_many`: whether the user has too many is asked for all of them.
 
         `is_quick`: raise TakesLong rather than ask many clusters what nobody has asked before, or reckon with each.
         """
@@ -111,6 +113,8 @@ class Submit:
         access = self._context.snapshots.access
         actor = access.actor(actor.user_id or "") or actor  # with the grants by whose version it is remembered
         admitted, bounds = self._admit(actor, request)
+        if not is_one_of_many:
+            refuse_one(self._context, actor, request, is_quick=is_quick)
         bounds = again.narrow(bounds) if again is not None else bounds
         world = self._context.snapshots.world  # one for all of it: the next may not have the chosen cluster any more
         versions = (world.version, access.version)
@@ -137,7 +141,7 @@ class Submit:
     def repeated(self, actor: Actor, *, key: str, body: bytes) -> Accepted | None:
         """The job that this key and body made before: it is accepted, even if it would be refused by now."""
         with self._context.database.read() as tx:
-            held = jobs.key_get(tx, actor.name, key)
+            held = jobs.key_get(tx, actor.id, key)
             answer = _answer_again(tx, held, key=key, body_hash=sha256(body).hexdigest(), here={}) if held else None
         if isinstance(answer, KeyReused):
             raise answer
@@ -233,7 +237,7 @@ class Submit:
             rulings = self._rulings = _Rulings(versions)
         demand = demand_of_spec(spec)
         engine = bounds.engine or self._context.engines.default
-        key = (actor.name, demand, bounds, last)
+        key = (actor.id, demand, bounds, last)
         kept = rulings.kept.get(key)
         if kept is None:
             # Shapes that compete for nodes are searched, cluster by cluster, and other engines take what they take.
@@ -292,7 +296,7 @@ class Submit:
         results: list[Any] = []
         new: list[JobInsert] = []
         for write in writes:
-            held = earlier.get((write.row["owner"], write.key)) if write.key else None
+            held = earlier.get((write.row["owner_id"], write.key)) if write.key else None
             if id(write) in refused:
                 results.append(refused[id(write)])
             elif held is not None and held.job_id != write.row["id"]:
@@ -307,11 +311,15 @@ class Submit:
     def settle(self, batch: Batch, writes: list[JobInsert]) -> None:
         """What is to be done besides about jobs that were put into the batch."""
         count_new(self._context.tally, batch, writes)
+        self._context.usage.note_new(batch, ((write.row, write.spec_body) for write in writes))
         self.let_wait.note(batch, writes)
 
     def count_refused(self, errors: Iterable[YardError]) -> None:
         for error in errors:
             self._context.tally.refusals.add(error.code, "admit")
+
+    def refuse_many(self, actor: Actor, writes: list[JobInsert], *, key: str | None) -> None:
+        refuse_many(self._context, actor, writes, key=key)
 
     def put_shared(self, batch: Batch, writes: list[JobInsert]) -> None:
         if batch.is_replay or len(self._known) > KNOWN_MAX or batch.now_us - self._known_since_us > KNOWN_US:
@@ -335,7 +343,7 @@ class Submit:
             batch.tx,
             [
                 {
-                    "owner": write.row["owner"],
+                    "owner": write.row["owner_id"],
                     "key": write.key,
                     "body_hash": write.body_hash,
                     "job_id": write.row["id"],

@@ -13,6 +13,7 @@ from dataclasses import replace
 import msgspec
 import structlog
 
+from switchyard.model.unreadable import UNREADABLE
 from switchyard.model.verdict import Plan
 from switchyard.route.route import Ruling
 from switchyard.service.committer import Batch
@@ -20,6 +21,7 @@ from switchyard.service.context import Context
 from switchyard.service.submit.limits import needs_place
 from switchyard.service.token.line import Held, Look, TokenCare, Waiter, give, grant, waiter_of
 from switchyard.service.token.needs import needs_of_row, why_tokens
+from switchyard.service.unreadable import tell
 from switchyard.store import events
 from switchyard.store import tokens as store
 from switchyard.store.jobs import Row
@@ -160,7 +162,12 @@ def _live(context: Context, care: TokenCare) -> Held:
             is_live = row.state in LIVE or row.tasks_live
             if not is_live and row.id not in care.asking:
                 continue
-            for namespace, units in needs_of_row(row).items():
+            try:
+                needs = needs_of_row(row)
+            except UNREADABLE as exc:
+                tell("jobs", row.id, f"column tokens or array: {exc}")
+                continue
+            for namespace, units in needs.items():
                 if is_live or row.id in care.held[namespace]:
                     live[namespace][row.id] = JobToken(row.id, units, row.project, row.domain)
         if len(rows) < LOOK_MAX:

@@ -165,7 +165,7 @@ def allocate(context: Context, actor: Actor, namespace: str, request: AllocateRe
             domain=request.domain,
             units=request.units,
             lease_s=lease_s,
-            owner=actor.name,
+            owner=actor.id,
         )
     except NoSuchPool as exc:
         raise _lost_or_missing(context, namespace) from exc
@@ -187,7 +187,7 @@ def renew(context: Context, actor: Actor, namespace: str, request: RenewRequest)
             domain=request.domain,
             units=request.units,
             lease_s=lease_s,
-            owner=actor.name,
+            owner=actor.id,
         )
     except NoSuchPool as exc:
         raise _lost_or_missing(context, namespace) from exc
@@ -195,11 +195,12 @@ def renew(context: Context, actor: Actor, namespace: str, request: RenewRequest)
 
 
 def release(context: Context, actor: Actor, namespace: str, request: PoolTokenRequest) -> Released:
-    """Give back; what was not held is no mistake."""
+    """Give back; what was not held is no mistake. What others hold is given back by an operator of the project."""
     actor.need_project(Role.SUBMIT, request.project)
+    owner = "" if actor.may_project(Role.OPERATE, request.project) else actor.id
     try:
         is_released = context.tokens.pools.release_resource(
-            namespace, request.token, project=request.project, domain=request.domain
+            namespace, request.token, project=request.project, domain=request.domain, owner=owner
         )
     except NoSuchPool as exc:
         raise _lost_or_missing(context, namespace) from exc
@@ -213,7 +214,13 @@ def holders(context: Context, actor: Actor, namespace: str, *, after: str, limit
         found, following = context.tokens.pools.holders(namespace, after=after, limit=limit)
     except NoSuchPool as exc:
         raise _lost_or_missing(context, namespace) from exc
-    return Page([each for each in found if actor.may_project(Role.VIEW, each.project)], following or None)
+    users = context.snapshots.access.users
+    seen = [
+        replace(each, owner=users[each.owner][0]) if each.owner in users else each
+        for each in found
+        if actor.may_project(Role.VIEW, each.project)
+    ]
+    return Page(seen, following or None)
 
 
 def _view(context: Context, namespace: str) -> TokenPool:

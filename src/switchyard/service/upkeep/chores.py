@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from switchyard.model.idset import IdSet
 from switchyard.model.job import JobSpec, OnLost
 from switchyard.model.lifecycle import Answer, Seen, assign, lose, reject
 from switchyard.model.poll import Report
@@ -27,7 +26,7 @@ from switchyard.service.job.history import Before, is_same, shorten, waits
 from switchyard.service.job.jobs import last_of
 from switchyard.service.quote.inquiries import quote_columns
 from switchyard.service.quote.quotes import Round, use_row
-from switchyard.service.run.arrays import Arrays
+from switchyard.service.run.arrays import ArrayJob, Arrays
 from switchyard.service.run.report import again_at, change_of, life_of, record
 from switchyard.service.snapshots import owner_of
 from switchyard.service.submit.bounds import decode_bounds, rule_within
@@ -81,7 +80,7 @@ def rule_all(context: Context, world: World, rows: list[jobs.Row], specs: dict[s
     for row in rows:
         spill = decode_bounds(row.bounds).spill
         spilled = opened(spill, waited_s(row, context.now_us())) if spill else ()
-        key = (row.owner, row.spec_hash, row.bounds, row.avoid, spilled)
+        key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, spilled)
         ruling = rulings.get(key)
         if ruling is None:
             ruling = rulings[key] = rule_again(context, world, row, specs[row.spec_hash])
@@ -164,7 +163,7 @@ def rule_again(context: Context, world: World, row: jobs.Row, body: str, round_:
     """
     spec, bounds = msgspec.json.decode(body, type=JobSpec), decode_bounds(row.bounds)
     demand = demand_of_spec(spec)
-    owner = owner_of(context.snapshots.access, row.owner)
+    owner = owner_of(context.snapshots.access, row.owner_id, row.owner)
     engine = bounds.engine or context.engines.default
     waited = waited_s(row, context.now_us())
     ask = bounds.ask(demand, owner, world, engine=engine, last=last_of(row), waited_s=waited)
@@ -213,9 +212,8 @@ def _change(batch: Batch, world: World, row: jobs.Row, decided: Plan, before: Be
 
 def drop_tasks(row: jobs.Row) -> dict[str, Any]:
     """The columns of an array that ends before the tasks nobody has: they count as cancelled."""
-    later = msgspec.json.decode(row.later, type=list[tuple[int, str]]) if row.later else []
-    left = sum(len(IdSet.parse(each)) for each in (row.todo, *(index for _, index in later)) if each)
-    return {"todo": "", "later": None, "tasks_cancelled": row.tasks_cancelled + left}
+    array = ArrayJob.of(row)
+    return {"todo": "", "later": None, "tasks_cancelled": row.tasks_cancelled + array.left - array.live}
 
 
 def judge_silent(context: Context, leadership: Leadership) -> int:

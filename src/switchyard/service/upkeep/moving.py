@@ -287,7 +287,7 @@ class _Finding:
 
     def _rule(self, row: moving.Row, spec: str, spilled: tuple[str, ...]) -> Ruling:
         """By the quotes that are held to now: what is in line already waits for no more of them."""
-        key = (row.owner, row.spec_hash, row.bounds, row.avoid, spilled)
+        key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, spilled)
         found = self._rulings.get(key)
         if found is None:
             kept = Round(self._now_us + 1, self._now_us)

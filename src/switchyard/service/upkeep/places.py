@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from switchyard.model.idset import IdSet
 from switchyard.model.job import State
 from switchyard.model.lifecycle import unassign
 from switchyard.model.queue import Queue, project_of, queue_named, queue_of
+from switchyard.model.taskset import TaskSet
 from switchyard.route.order import Line
 from switchyard.route.route import Ruling
 from switchyard.route.world import World
@@ -297,7 +297,7 @@ def _width(row: Any) -> int:
     """How many places a job could use beyond those it has."""
     if row.array is None:
         return 1
-    left = len(IdSet.parse(row.todo)) if row.todo else 0
+    left = len(TaskSet.read(row.todo, row.array))
     if row.array_max is not None:
         left = min(left, row.array_max - row.tasks_live)
     return left - max(0, row.places - row.tasks_live) if _has_places(row) else left

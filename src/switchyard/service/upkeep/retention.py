@@ -6,17 +6,19 @@ job is never touched, nor one that another job still waits for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 
 from switchyard.model.ids import make_id
+from switchyard.policy.limits import JOB_BYTES
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.upkeep.chores import KEYS_KEPT_US
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.store import attributes, jobs, retention
+from switchyard.store import attributes, jobs, retention, usage
 
 JOBS_MAX = 200  # in one transaction: some ten milliseconds on either database
 LOGS_MAX = 20  # jobs whose output goes in one transaction: up to 16 MiB each, as far as the bound allows
@@ -110,7 +112,7 @@ class Retention:
             step = JOBS_MAX if is_gone else LOGS_MAX
             for first in range(0, len(some), step):
                 self._forget_output(context, leadership, some[first : first + step])
-            self._do(context, leadership, "jobs", partial(_delete_jobs, job_ids=some))
+            self._do(context, leadership, "jobs", partial(_delete_jobs, context=context, job_ids=some))
         return last is not None
 
     def _logs(self, context: Context, leadership: Leadership) -> bool:
@@ -135,7 +137,12 @@ class Retention:
 
     def _forget_output(self, context: Context, leadership: Leadership, job_ids: list[str]) -> None:
         def apply(batch: Batch) -> int:
-            context.logs.remove(batch.tx, job_ids)
+            owners = usage.owners_of(batch.tx, job_ids)
+            by_owner: Counter[str] = Counter()
+            for job, size in context.logs.remove(batch.tx, job_ids).items():
+                if job in owners:
+                    by_owner[owners[job]] -= size
+            context.usage.note_bytes(batch, by_owner)
             return 0
 
         self._do(context, leadership, "logs", apply)
@@ -212,11 +219,14 @@ def _begin(context: Context, before_us: int) -> Sweep:
     return Sweep(doubted, before_us)
 
 
-def _delete_jobs(batch: Batch, *, job_ids: list[str]) -> int:
+def _delete_jobs(batch: Batch, *, context: Context, job_ids: list[str]) -> int:
     """A submit elsewhere that waits for one of them may come between: then the job it waits for is simply gone."""
     locked = jobs.job_lock(batch.tx, job_ids)
     waited_for = retention.jobs_waited_for(batch.tx, sorted(locked))
-    return retention.jobs_delete(batch.tx, sorted(set(locked) - waited_for))
+    gone = sorted(set(locked) - waited_for)
+    freed = usage.spec_bytes(batch.tx, gone, each=JOB_BYTES)
+    context.usage.note_bytes(batch, {owner: -size for owner, size in freed.items()})
+    return retention.jobs_delete(batch.tx, gone)
 
 
 def _delete_shared(batch: Batch, *, name: str, hashes: list[str], before_us: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from switchyard.model.idset import IdSet
 from switchyard.model.job import State
 from switchyard.model.lifecycle import FINAL, Life, Step, move, unassign
 from switchyard.service.committer import Batch
@@ -60,10 +59,10 @@ def release_due(context: Context, leadership: Leadership) -> int:
 
 def _tasks_due(batch: Batch, row: jobs.Row) -> dict[str, Any]:
     array = ArrayJob.of(row)
-    for due_us, indexes in array.later:
+    for due_us, tasks in array.later:
         if due_us <= batch.now_us:
-            array.todo = array.todo.union(IdSet.parse(indexes))
-    array.later = [(due_us, indexes) for due_us, indexes in array.later if due_us > batch.now_us]
+            array.todo = array.todo.union(tasks)
+    array.later = [(due_us, tasks) for due_us, tasks in array.later if due_us > batch.now_us]
     if row.cluster_id:
         batch.clusters.add(row.cluster_id)
     return {"wake_us": None} | array.columns(batch.now_us)

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from switchyard.agent.accounts import Account, Accounts, Way, find_account, sudo_words, uid_words
+from switchyard.agent.accounts import Account, Way, find_account, sudo_words, uid_words
 from switchyard.agent.backends import Piece, Quote, Setting, Status
 from switchyard.agent.backends.slurm import command
 from switchyard.agent.backends.slurm.caller import Caller, Said
@@ -33,6 +33,8 @@ from switchyard.agent.backends.slurm.quoting import cost_of, read_problem, read_
 from switchyard.agent.backends.slurm.script import places_of, script_of
 from switchyard.agent.backends.slurm.squeue import ask_queue
 from switchyard.agent.backends.slurm.states import status_of
+from switchyard.agent.backends.slurm.words import JOB
+from switchyard.agent.job_accounts import JobAccounts
 from switchyard.agent.log import line
 from switchyard.agent.need import need_of, room_of, spec_of, total
 from switchyard.errors import PolicyRefused, Unavailable, YardError
@@ -82,8 +84,11 @@ class SlurmBackend:
         self._site = setting.site.slurm
         self._caller = Caller(self._site, setting.environment)
         self._files = self._make_files()
-        accounts = setting.site.accounts
-        self._accounts = Accounts(Path(accounts.map)) if accounts else None
+        self._accounts = JobAccounts(
+            setting.site, is_root_allowed=setting.is_root_allowed, is_elsewhere=self._caller.is_remote
+        )
+        if (sharing := self._accounts.sharing()) is not None:
+            log.warning(line(sharing.event, what=sharing.detail, next=sharing.advice))
         self._register = Register(setting.directory / "slurm")
         self._cluster = Cluster(setting, self._caller)
         self._cancelled: set[str] = set()  # whose end we asked for, to tell it from the site's own doing
@@ -275,7 +280,7 @@ class SlurmBackend:
         why = refusal(spec) or site.allow.refusal(user=lease.owner, project=lease.project, queue=queue, options=options)
         if why:
             raise PolicyRefused(why)
-        return self._accounts.account_of(lease.owner) if self._accounts else None
+        return self._accounts.account_of(lease)
 
     def _as(self, account: Account | None, words: list[str]) -> list[str]:
         """A command in the name of another account."""
@@ -364,7 +369,8 @@ class SlurmBackend:
         if not found and self._cluster.has_accounts:
             said = self._caller.ask(command.sacct_by_name([name], user=handed.account, days=FIND_DAYS))
             found = [each.native for each in read_accounts(said, prefix=PREFIX) if each.name == name]
-        native = found[0].partition("_")[0] if found else ""
+        # A job can write what it likes into its own notes.
+        native = next((number for each in found if JOB.allows(number := each.partition("_")[0])), "")
         self._looked[name] = (now, native)
         if native:
             log.warning(line("found-by-name", name=name, native_id=native))

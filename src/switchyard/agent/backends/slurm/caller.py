@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from switchyard.agent.site import SlurmSite, is_ssh
+from switchyard.agent.umask import site_umask
 from switchyard.errors import Unavailable
 
 OUTPUT_BYTES_MAX = 256 * 2**20  # a queue of a million rows
@@ -103,6 +104,7 @@ class Caller:
                 env={**self._environment, **self._forms_of(argv)},
                 cwd="/",
                 start_new_session=True,  # so that a wrapper and its children can be ended together
+                umask=site_umask(),  # Slurm gives a job the umask of its submit
             )
         except OSError as exc:
             raise Unavailable(

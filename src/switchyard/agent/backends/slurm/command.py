@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 
 from switchyard.agent.backends.slurm.parse import ACCOUNT_FIELDS, QUEUE_FIELDS
+from switchyard.agent.backends.slurm.words import JOB, LICENSE, OPTION, plain, word
 from switchyard.agent.need import spec_of
 from switchyard.model.idset import IdSet
 from switchyard.model.job import JobSpec, Native
+from switchyard.model.names import readable
 from switchyard.model.poll import Lease
 from switchyard.model.quantity import ceil, parse_amount, parse_bytes, parse_duration_s
 
@@ -24,17 +26,17 @@ def sbatch(
     words = [
         "sbatch",
         "--parsable",
-        f"--job-name={name}",
-        f"--comment={_comment(lease)}",
-        f"--chdir={folder}",
-        f"--output={folder}/stdout{suffix}",
-        f"--error={folder}/stderr{suffix}",
+        word("--job-name", name),
+        word("--comment", _comment(lease)),
+        word("--chdir", folder),
+        word("--output", f"{folder}/stdout{suffix}"),
+        word("--error", f"{folder}/stderr{suffix}"),
         "--open-mode=append",
         "--no-requeue",  # what began here does not begin again by Slurm's own will
         "--export=ALL",  # of sbatch's own environment, which the agent keeps small
     ]
     if lease.lo is not None and lease.hi is not None:
-        words.append(f"--array={lease.lo - base}-{lease.hi - base}")
+        words.append(word("--array", f"{lease.lo - base}-{lease.hi - base}"))
     return words + resource_words(spec_of(lease), partition=partition, account=account, excluded=excluded)
 
 
@@ -45,31 +47,31 @@ def resource_words(spec: JobSpec, *, partition: str, account: str, excluded: str
     """
     need, ask, native = spec.resources, spec.resources.asked, spec.native or Native()
     cores = ceil(parse_amount(ask.cores))
-    words = [f"--ntasks={need.tasks}", f"--cpus-per-task={cores}"]
+    words = [word("--ntasks", need.tasks), word("--cpus-per-task", cores)]
     if need.nodes is not None:
-        words.append(f"--nodes={need.nodes}")
+        words.append(word("--nodes", need.nodes))
     if memory := parse_bytes(ask.memory):
-        words.append(f"--mem-per-cpu={math.ceil(memory / cores / MB)}M")
+        words.append(word("--mem-per-cpu", f"{math.ceil(memory / cores / MB)}M"))
     if ask.gpus:
         words.append(_gpus(need.tasks, need.nodes, ask.gpus, native.gpu_type))
     if storage := parse_bytes(ask.ephemeral_storage):
         per_node = math.ceil(need.tasks / need.nodes) if need.nodes else 1
-        words.append(f"--tmp={math.ceil(storage * per_node / MB)}M")
+        words.append(word("--tmp", f"{math.ceil(storage * per_node / MB)}M"))
     if need.time_limit is not None:
-        words.append(f"--time={_minutes(parse_duration_s(need.time_limit))}")
+        words.append(word("--time", _minutes(parse_duration_s(need.time_limit))))
     said = {
-        "partition": partition,
-        "account": native.account or account,
-        "qos": native.qos,
-        "reservation": native.reservation,
-        "constraint": native.constraint,
-        "exclude": excluded,
-        "licenses": ",".join(native.licenses),
+        "--partition": partition,
+        "--account": native.account or account,
+        "--qos": native.qos,
+        "--reservation": native.reservation,
+        "--constraint": native.constraint,
+        "--exclude": excluded,
+        "--licenses": ",".join(plain(LICENSE, each) for each in native.licenses),
     }
-    words += [f"--{option}={value}" for option, value in said.items() if value]
+    words += [word(option, value) for option, value in said.items() if value]
     if native.exclusive:
         words.append("--exclusive")
-    return words + list(native.options)
+    return words + [plain(OPTION, option) for option in native.options]
 
 
 def test_only(spec: JobSpec, *, partition: str, account: str, excluded: str) -> list[str]:
@@ -88,13 +90,13 @@ def squeue(users: Sequence[str], *, mark: str, names: Iterable[str] = (), job: s
 
     `mark` stands in each row: others may put line ends, and so whole rows, into the names of their jobs.
     """
-    whose = f"--user={','.join(users)}" if users else "--me"
+    whose = word("--user", ",".join(users)) if users else "--me"
     words = ["squeue", "--noheader", "--all", "--states=all", whose]  # in hidden partitions, too
     named = ",".join(names)
     if named:
-        words.append(f"--name={named}")
+        words.append(word("--name", named))
     if job:
-        words.append(f"--jobs={job}")
+        words.append(word("--jobs", job))
     first, *others = QUEUE_FIELDS
     return [*words, "-O", ",".join([f"{first}:|{mark}|", *(f"{field}:|" for field in others)])]
 
@@ -106,12 +108,13 @@ def squeue_depth() -> list[str]:
 
 def sacct(jobs: Iterable[str]) -> list[str]:
     """What the accounts know of these jobs; `--duplicates`, since a number may have been given twice."""
-    return ["sacct", "-nP", "--allusers", "--duplicates", f"--jobs={','.join(jobs)}", "-o", ",".join(ACCOUNT_FIELDS)]
+    wanted = word("--jobs", ",".join(jobs))
+    return ["sacct", "-nP", "--allusers", "--duplicates", wanted, "-o", ",".join(ACCOUNT_FIELDS)]
 
 
 def sacct_by_name(names: Iterable[str], *, user: str, days: int) -> list[str]:
-    whose, since = f"--user={user}" if user else "--allusers", f"--starttime=now-{days}days"
-    return ["sacct", "-nP", whose, f"--name={','.join(names)}", since, "-o", ",".join(ACCOUNT_FIELDS)]
+    whose, since = word("--user", user) if user else "--allusers", word("--starttime", f"now-{days}days")
+    return ["sacct", "-nP", whose, word("--name", ",".join(names)), since, "-o", ",".join(ACCOUNT_FIELDS)]
 
 
 def sdiag() -> list[str]:
@@ -125,7 +128,13 @@ def scancel(natives: Iterable[str]) -> list[str]:
     for native in natives:
         job, _, task = native.partition("_")
         tasks.setdefault(job, []).extend([int(task)] if task else [])
-    return ["scancel", *(f"{job}_[{IdSet.of(indexes)}]" if indexes else job for job, indexes in tasks.items())]
+    whole = (f"{job}_[{_spans(indexes)}]" if indexes else job for job, indexes in tasks.items())
+    return ["scancel", *(plain(JOB, job) for job in whole)]
+
+
+def _spans(indexes: Iterable[int]) -> str:
+    """`0-99,105`: without steps, which not every version of scancel takes."""
+    return ",".join(str(lo) if lo == hi else f"{lo}-{hi}" for lo, hi in IdSet.of(indexes).spans())
 
 
 def show_nodes() -> list[str]:
@@ -142,17 +151,17 @@ def show_config() -> list[str]:
 
 def _comment(lease: Lease) -> str:
     """For people who look at the queue. Nothing of ours reads it."""
-    return f"{lease.name} ({lease.owner}, {lease.project})"[:COMMENT_MAX].replace("\n", " ")
+    return readable(f"{lease.name} ({lease.owner}, {lease.project})"[:COMMENT_MAX])
 
 
 def _gpus(tasks: int, nodes: int | None, per_task: int, kind: str) -> str:
     """Per node where it is known how many tasks a node has: every site understands `--gres`."""
     kind = f"{kind}:" if kind else ""
     if tasks == 1:
-        return f"--gres=gpu:{kind}{per_task}"
+        return word("--gres", f"gpu:{kind}{per_task}")
     if nodes is not None and tasks % nodes == 0:
-        return f"--gres=gpu:{kind}{per_task * (tasks // nodes)}"
-    return f"--gpus-per-task={kind}{per_task}"
+        return word("--gres", f"gpu:{kind}{per_task * (tasks // nodes)}")
+    return word("--gpus-per-task", f"{kind}{per_task}")
 
 
 def _minutes(seconds: int) -> int:

@@ -43,6 +43,7 @@ from switchyard.agent.backends.slurm.states import (
 )
 
 SMALL = re.compile("[0-9]{1,3}")  # jobs can write into these files, too
+NUMBER = re.compile(r"[0-9]{1,12}(_[0-9]{1,12})?")  # of a job, or of a task of an array
 WITHDRAWN = "withdrawn"  # in the place of a start, by the agent: what is told as lost must not begin after all
 NOTES_END = "noted"  # the last word of a start whose script writes down its end, too
 CLOCKS_S = 1  # by which the clocks of controller and file system may differ
@@ -64,7 +65,9 @@ class Start:
 
     @staticmethod
     def read(text: str, at_s: int | None = None) -> Start:
+        """A job can write into its own note: what is no number is no number under which it began."""
         native, restarts, node, last, *_ = [*text.split(" "), "", "", "", ""]
+        native = native if NUMBER.fullmatch(native) else ""
         return Start(native, int(restarts) if SMALL.fullmatch(restarts) else 0, node, last == NOTES_END, at_s)
 
 

@@ -1,8 +1,9 @@
-"""Which options of sbatch are the agent's own: no job may give them, whatever its site allows. Pure."""
+"""Which of a job's own words sbatch is not told: options of the agent, and words that have no grammar. Pure."""
 
 from __future__ import annotations
 
 from switchyard.model.job import JobSpec
+from switchyard.model.native import native_problem
 
 # What the agent sets itself: who may change these could hide a job from it, or run one twice.
 OWN = frozenset(
@@ -25,7 +26,9 @@ OWN = frozenset(
 
 
 def refusal(spec: JobSpec) -> str:
-    """Why a job's own options cannot be given to sbatch; empty: they can, if the site allows them."""
+    """Why a job's own words cannot be given to sbatch; empty: they can, if the site allows them."""
+    if problem := native_problem(spec.native):
+        return f"Slurm is not told this: {problem}."
     for option in spec.native.options if spec.native else []:
         if option.partition("=")[0] in OWN:
             return f"The option {option.partition('=')[0]} is set by the agent itself."

@@ -58,7 +58,10 @@ class SharedFiles:
     def __init__(self, root: Path, *, is_for_others: bool = False) -> None:
         self._root = root
         try:
-            root.mkdir(mode=0o711 if is_for_others else 0o700, parents=True, exist_ok=True)
+            new = [each for each in (*reversed(root.parents), root) if not each.exists()]
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for each in new if is_for_others else ():
+                each.chmod(0o711)  # whatever our umask is: jobs of others pass through to their own folders
         except OSError as exc:
             raise Unavailable(
                 f"The folder {root} cannot be made: {exc.strerror}.",

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from switchyard.agent.backends.slurm.caller import Caller
+from switchyard.agent.backends.slurm.words import word
 from switchyard.errors import Unavailable, YardError
 
 AT_ONCE = 8  # a node answers in a second or two; more would only crowd the controller
@@ -47,8 +48,9 @@ def _usable(said: str) -> list[str]:
 
 def _ask(caller: Caller, node: str, words: Sequence[str]) -> list[Any] | str:
     """What is attached to one node, or why it is not known."""
-    how = [f"--nodelist={node}", "--nodes=1", "--ntasks=1", f"--immediate={BUSY_S}", "--time=2", "--export=ALL"]
+    fixed = ["--nodes=1", "--ntasks=1", "--time=2", "--export=ALL"]
     try:
+        how = [word("--nodelist", node), word("--immediate", BUSY_S), *fixed]
         said = caller.call(["srun", "--quiet", "--job-name=yard-discover", *how, *words], timeout_s=ANSWER_S)
         if said.code != 0:
             return said.err.strip().splitlines()[-1] if said.err.strip() else f"srun ended with {said.code}"

@@ -1,0 +1,199 @@
+"""The page of limits in docs/reference: every number is read from the code, so that the page stays true."""
+
+from __future__ import annotations
+
+import importlib
+import typing
+from typing import Any
+
+from msgspec import Meta
+
+REFUSED = "413 `too-large`"
+MALFORMED = "400 `malformed`"
+BAD = "400 `bad-request`"
+BUSY = "429 `busy`"
+CODE = "the code"
+
+INTRODUCTION = """\
+What there is a bound on, its value, and what happens at it. First what one user may have, which an operator can
+change; then the bounds of the server, of a job and of the rest.
+
+## What one user may have
+
+The section `limits` of the [server's config file](config.md#limits) sets these for all users, and `limits.users` for
+users by name. `0` means no limit; `burst` is at least 1. The defaults are chosen so that no honest user meets them.
+
+```yaml
+limits:
+  jobs: 20000
+  users:
+    nightly-builds: {jobs: 500000, bytes: 1TiB}
+    rainbow: {requests: 0}
+```
+
+A request over a limit is refused with status 429. The problem's `limit` has the limit's name, its `detail` the value,
+what the user has now, and where the limit is set. The code is `throttled` where time cures it, and `Retry-After` says
+when to come back; the command line and the SDK then wait and try again by themselves. It is `limit-reached` where the
+user has to free something first: nothing tries again by itself. gRPC answers `RESOURCE_EXHAUSTED` with the same
+words.
+"""
+
+AFTER_USERS = """
+- **Counted by each server:** `waits`, `streams`, `calls`, `requests`, `burst`. A user of two servers may have twice
+  as much.
+- **Counted over all servers:** `jobs`, `tasks`, `bytes`. Each server asks the database for them, and between two
+  questions, about a second, adds what it accepts itself. So a limit may be passed by what all servers accept within a
+  second, and a job that ended counts for about a second more.
+- **Stored bytes** count a job's spec even where several jobs share one. Over the limit, submits are refused, and
+  output of the user's running jobs is left out; the jobs go on. What a server has not yet written down when it is
+  killed, about a second's worth, is not counted. Graphs of clusters do not count: their bounds are below.
+- **Platform administrators** have none of these limits but `calls`: they set them. A server without authentication
+  has one user, who is one. Take an ordinary user for programs.
+- **Agents** are not users and have none of these limits but `calls`. What they may send is bounded below.
+- **Rainbow's clients** count as the account of the submit token that they show, or together as the user `rainbow` if
+  it names none.
+- **More than {at_once} requests at once** of one user are not refused, but begin one by one, {pace} times as fast as
+  `requests` says: others' requests come in between.
+- **Threads:** users whose requests wait for a thread of the server take turns, and no user has all threads, whatever
+  these limits say. Followers of one job by one user share each read of the database.
+- **A refusal because of `requests` is sent after about a second**, so that a client that does not wait is slowed down
+  all the same.
+- `switchyard_limit_refusals_total` at `/metrics` counts refusals by limit.
+"""
+
+# What · where its value is · its unit · what happens at it · where it is set.
+TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
+    "The server": [
+        ("body of a submit or a plan", "server.http.body_bounds:JOB.bytes_max", "bytes", REFUSED, CODE),
+        ("body of a bulk submit", "server.http.body_bounds:BULK.bytes_max", "bytes", REFUSED, CODE),
+        ("body of an agent's poll", "server.http.body_bounds:POLL.bytes_max", "bytes", REFUSED, CODE),
+        (
+            "body of a pool, a label, a queue or a rule",
+            "server.http.body_bounds:LAYOUT.bytes_max",
+            "bytes",
+            REFUSED,
+            CODE,
+        ),
+        ("body of any other request", "server.http.body_bounds:SMALL.bytes_max", "bytes", REFUSED, CODE),
+        ("values in a job", "server.http.body_bounds:JOB.values_max", "", REFUSED, CODE),
+        ("message on the gRPC port", "server.grpc_intake:MESSAGE_BYTES_MAX", "bytes", "`RESOURCE_EXHAUSTED`", CODE),
+        (
+            "message with a graph on the gRPC port",
+            "server.grpc_intake:GRAPH_MESSAGE_BYTES_MAX",
+            "bytes",
+            "`RESOURCE_EXHAUSTED`",
+            CODE,
+        ),
+        ("calls on the gRPC port at once", "server.grpc_intake:CALLS_MAX", "", "`RESOURCE_EXHAUSTED`", CODE),
+        (
+            "uploads of graphs at once; of one user or agent half of them",
+            "server.settings:Bounds.uploads",
+            "",
+            BUSY,
+            CODE,
+        ),
+        ("changes that wait for the database", "server.settings:Bounds.queue", "", BUSY, CODE),
+        ("output that waits for the database", "service.committer:LATER_BYTES_MAX", "bytes", BUSY, CODE),
+        ("decisions of one user that take long, waiting", "server.yard:TURNS_MAX", "", "429 `throttled`", CODE),
+        ("streams of events, of all users", "server.http.stream:STREAMS_MAX", "", BUSY, CODE),
+        ("worker threads", "server.settings:Bounds.threads", "", "requests wait in turn", CODE),
+        ("how long a wait lasts", "server.settings:Bounds.wait_s", "s", "answered as it stands", CODE),
+        ("how long an agent's poll is parked", "server.settings:Bounds.park_s", "s", "answered, and asked again", CODE),
+        ("items on a page", "server.settings:Bounds.page", "", MALFORMED, "`limit` of the request, up to this"),
+        ("items on a page, unless asked for", "server.settings:Bounds.page_default", "", "`next` is given", "`limit`"),
+        ("jobs looked at for one page", "server.settings:Bounds.list_budget", "", "`next` is given", CODE),
+        ("parameters of one request", "server.http.call:QUERY_FIELDS_MAX", "", MALFORMED, CODE),
+        ("one parameter", "server.http.parameters:TEXT_CHARS_MAX", "characters", MALFORMED, CODE),
+        ("output in one answer", "service.run.logs:ANSWER_BYTES_MAX", "bytes", "`next` is given", CODE),
+    ],
+    "A job": [
+        ("words of a command", "model.job:JobSpec.command", "", MALFORMED, CODE),
+        ("variables of the environment", "model.job:JobSpec.env", "", MALFORMED, CODE),
+        ("one word, one value of a variable", "model.job:Word", "characters", MALFORMED, CODE),
+        ("labels", "model.job:JobRequest.labels", "", MALFORMED, CODE),
+        ("value of a label", "model.names:LabelValue", "characters", MALFORMED, CODE),
+        ("name of anything, key of a label", "model.names:Name", "characters", MALFORMED, CODE),
+        ("idempotency key", "model.names:IdempotencyKey", "characters", MALFORMED, CODE),
+        ("jobs it waits for (`after`)", "model.job:JobRequest.after", "", MALFORMED, CODE),
+        ("clusters it names with a token", "model.job:JobRequest.clusters", "", MALFORMED, CODE),
+        ("tasks of one array", "model.idset:TASKS_MAX", "", MALFORMED, CODE),
+        ("highest index of a task", "model.idset:INDEX_MAX", "", MALFORMED, CODE),
+        ("text of an array", "model.idset:TEXT_CHARS_MAX", "characters", MALFORMED, CODE),
+        ("nodes, cores or GPUs it asks for", "model.job:COUNT_MAX", "", MALFORMED, CODE),
+        ("retries", "model.retry:LIMIT_MAX", "", MALFORMED, CODE),
+        ("any duration", "model.quantity:DURATION_S_MAX", "s", MALFORMED, CODE),
+        ("depth of a jobspec", "model.jobspec_tree:DEPTH_MAX", "levels", MALFORMED, CODE),
+        ("token pools it holds tokens of", "model.tokens:TOKENS_OF_JOB_MAX", "", MALFORMED, CODE),
+        ("options of its selection", "model.selection:OPTIONS_BYTES_MAX", "bytes", MALFORMED, CODE),
+        (
+            "output kept of each stream",
+            "model.log:OUTPUT_BYTES_MAX",
+            "bytes",
+            "the middle is left out",
+            "`logs.bytes_max`",
+        ),
+        ("jobs in one bulk submit", "model.api:BULK_JOBS_MAX", "", MALFORMED, CODE),
+        ("selections in one bulk submit", "service.submit.bulk:SELECTIONS_MAX", "", BAD, CODE),
+        ("jobs changed by one round of a filter", "model.api:SELECT_JOBS_MAX", "", "`cursor` is given", CODE),
+    ],
+    "Clusters, agents and rules": [
+        ("graph, unpacked", "server.settings:Bounds.graph_bytes", "bytes", REFUSED, CODE),
+        ("graph, packed", "server.settings:Bounds.graph_packed_bytes", "bytes", REFUSED, CODE),
+        ("graphs of one cluster", "service.cluster.graphs:SUBSYSTEMS_MAX", "", MALFORMED, CODE),
+        ("graphs of one cluster, together", "service.cluster.graphs:SOURCES_BYTES_MAX", "bytes", MALFORMED, CODE),
+        ("different shapes in a graph", "model.graph.graph:SHAPES_MAX", "", MALFORMED, CODE),
+        ("depth of a graph", "model.graph.graph:DEPTH_MAX", "levels", MALFORMED, CODE),
+        ("vertices of a graph as JGF", "model.graph.jgf:VERTICES_MAX", "", MALFORMED, CODE),
+        ("values of a cluster's state", "service.cluster.states:SET_MAX", "", BAD, CODE),
+        ("reports in one poll", "model.poll:BATCH_MAX", "", MALFORMED, CODE),
+        ("one piece of output in a poll", "model.poll:CHUNK_BYTES_MAX", "bytes", MALFORMED, CODE),
+        ("clusters of one pool or label", "model.layout:MEMBERS_MAX", "", MALFORMED, CODE),
+        ("pools, labels and queues set at run time", "model.layout:SETS_MAX", "", BAD, CODE),
+        ("token pools", "model.tokens:POOLS_MAX", "", BAD, CODE),
+        ("rows of attributes", "service.rules.attributes:ROWS_MAX", "", BAD, CODE),
+        ("one attribute's value", "service.rules.attributes:VALUE_BYTES_MAX", "bytes", BAD, CODE),
+        ("a YAML file", "model.decode:YAML_BYTES_MAX", "bytes", MALFORMED, CODE),
+        ("depth of a YAML file", "model.decode:YAML_DEPTH_MAX", "levels", MALFORMED, CODE),
+    ],
+}
+
+
+def limits_page(made: str) -> str:
+    from switchyard.policy.limits import AT_ONCE, LIMITS, PACE_FACTOR
+
+    parts = ["# Limits\n", made, INTRODUCTION]
+    parts += ["| limit | default | what it counts | counted by | at the limit | set by |", "|---|---|---|---|---|---|"]
+    for limit in LIMITS.values():
+        code = "429 `limit-reached`" if limit.retry_s is None else "429 `throttled`"
+        default = _show(limit.default, "bytes" if limit.name == "bytes" else "")
+        row = (f"`{limit.name}`", default, limit.counts, limit.counted, code, f"`limits.{limit.name}`")
+        parts.append(f"| {' | '.join(row)} |")
+    parts.append(AFTER_USERS.format(at_once=AT_ONCE, pace=PACE_FACTOR))
+    for title, rows in TABLES.items():
+        parts += [f"## {title}\n", "| what | the most | at the limit | set by |", "|---|---|---|---|"]
+        parts += [f"| {what} | {_show(value_of(place), unit)} | {at} | {by} |" for what, place, unit, at, by in rows]
+        parts.append("")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def value_of(place: str) -> Any:
+    """The number at `module:NAME` or at a dataclass's `module:Class.field`; of a type or a struct's field its bound."""
+    module, _, name = place.partition(":")
+    found = importlib.import_module(f"switchyard.{module}")
+    owner, _, field = name.partition(".")
+    value = getattr(found, owner)
+    if field:
+        hints = typing.get_type_hints(value, include_extras=True)
+        value = getattr(value, field) if hasattr(value, "__dataclass_fields__") else hints[field]
+    if typing.get_origin(value) is typing.Annotated:
+        return next(each.max_length for each in typing.get_args(value) if isinstance(each, Meta))
+    return value
+
+
+def _show(value: Any, unit: str) -> str:
+    if unit == "bytes":
+        from switchyard.model.quantity import show_bytes
+
+        return show_bytes(value)
+    number = f"{value:,.0f}" if isinstance(value, float) else f"{value:,}"
+    return f"{number} {unit}".rstrip()

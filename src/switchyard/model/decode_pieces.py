@@ -1,0 +1,171 @@
+"""Decodes large bodies in pieces, so that other threads get their turn in between. For a thread, not for a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from switchyard.errors import Malformed, TooLarge
+from switchyard.model.decode import JsonReader, refuse_many_values
+from switchyard.model.json_pieces import Pieces, Span
+
+PIECE_BYTES = 64 * 1024  # decoded in one step: some milliseconds at most
+PIECE_ITEMS = 500
+
+
+class _List(NamedTuple):
+    items: JsonReader  # of a list of some of them
+    least: int
+    most: int
+
+
+class PieceReader:
+    """One Struct. Its lists, and those of Structs directly in it, are decoded in pieces; the rest at once."""
+
+    def __init__(self, kind: type[Struct], *, values_max: int, rest_values_max: int, is_checked: bool = True) -> None:
+        self._kind = kind
+        self._values_max = values_max  # of all of it
+        self._rest_values_max = rest_values_max  # of what is decoded at once
+        self._fields = msgspec.structs.fields(kind)
+        hints = get_type_hints(kind, include_extras=True)
+        self._lists = {
+            name: found for name, hint in hints.items() if (found := _list_of(hint, is_checked=is_checked)) is not None
+        }
+        self._structs = {
+            name: PieceReader(inner, values_max=values_max, rest_values_max=rest_values_max, is_checked=is_checked)
+            for name, hint in hints.items()
+            if (inner := _struct_of(hint)) is not None and _has_lists(inner)
+        }
+        rest = [(name, Union[hint, UnsetType], UNSET) for name, hint in hints.items()]  # noqa: UP007
+        self._rest = JsonReader(
+            msgspec.defstruct(f"{kind.__name__}Rest", rest, forbid_unknown_fields=True), is_checked_whole=is_checked
+        )
+
+    def read(self, body: bytes) -> Any:
+        pieces = Pieces(body, steps_max=self._values_max)
+        value = self._read(body, pieces)
+        pieces.end()
+        return value
+
+    def _read(self, body: bytes, pieces: Pieces) -> Any:
+        found: dict[str, Any] = {}
+        rest: list[bytes] = []
+        for key in pieces.members():
+            name = key.decode("utf-8", "replace")
+            if name in self._lists and pieces.char() == b"[":
+                value: Any = self._items(name, body, pieces)
+            elif name in self._structs and pieces.char() == b"{":
+                value = self._structs[name]._read(body, pieces)
+            else:
+                begin, end = pieces.value()
+                rest.append(b'"%b":%b' % (key, body[begin:end]))
+                continue
+            _refuse_twice(found, name)
+            found[name] = value
+        return self._made(found, b"{%b}" % b",".join(rest))
+
+    def _items(self, name: str, body: bytes, pieces: Pieces) -> list[Any]:
+        items, least, most = self._lists[name]
+        found: list[Any] = []
+        for begin, end in _joined(pieces.elements()):
+            try:
+                found += items.read(b"[%b]" % body[begin:end])
+            except Malformed as exc:
+                raise Malformed(f"{name}, after {len(found)} of its items: {exc.detail}") from exc
+            if len(found) > most:
+                raise Malformed(f"Expected `array` of length <= {most} - at `{name}`")
+        if len(found) < least:
+            raise Malformed(f"Expected `array` of length >= {least} - at `{name}`")
+        return found
+
+    def _made(self, found: dict[str, Any], rest: bytes) -> Any:
+        refuse_many_values(rest, self._rest_values_max)
+        read = self._rest.read(rest)
+        for field in self._fields:
+            if (value := getattr(read, field.name)) is not UNSET:
+                _refuse_twice(found, field.name)
+                found[field.name] = value
+            elif field.required and field.name not in found:
+                raise Malformed(f"Object missing required field `{field.name}`")
+        try:
+            return self._kind(**found)
+        except ValueError as exc:
+            raise Malformed(str(exc)) from exc
+
+
+def bulk_items(body: bytes, *, items_max: int, item_bytes_max: int, values_max: int) -> tuple[list[bytes], bytes]:
+    """The items of `jobs`, undecoded, and the object that is left without them."""
+    pieces = Pieces(body, steps_max=values_max, value_bytes_max=item_bytes_max)
+    items: list[bytes] | None = None
+    rest: list[bytes] = []
+    for key in pieces.members():
+        if key == b"jobs" and pieces.char() == b"[":
+            if items is not None:
+                raise Malformed("The field 'jobs' is given twice.")
+            items = []
+            for begin, end in pieces.elements():
+                items.append(bytes(body[begin:end]))
+                if len(items) > items_max:
+                    raise Malformed(f"Expected `array` of length <= {items_max} - at `jobs`")
+        else:
+            begin, end = pieces.value()
+            rest.append(b'"%b":%b' % (key, body[begin:end]))
+    pieces.end()
+    left = b"{%b}" % b",".join([*rest, b'"jobs":[null]'] if items else rest)
+    if len(left) > PIECE_BYTES:
+        raise TooLarge(f"A bulk request has over {PIECE_BYTES} bytes beside its jobs.")
+    return items or [], left
+
+
+def _joined(elements: Iterator[Span]) -> Iterator[Span]:
+    """Neighbours together, with the commas between them, as far as they are decoded in one step."""
+    first = last = count = -1
+    for begin, end in elements:
+        if count > 0 and (count >= PIECE_ITEMS or end - first > PIECE_BYTES):
+            yield first, last
+            count = -1
+        first, count = (begin, 1) if count < 0 else (first, count + 1)
+        last = end
+    if count > 0:
+        yield first, last
+
+
+def _refuse_twice(found: dict[str, Any], name: str) -> None:
+    if name in found:
+        raise Malformed(f"The field {name[:80]!r} is given twice.")
+
+
+def _list_of(hint: Any, *, is_checked: bool) -> _List | None:
+    """What a field holds that is a list, or a list or nothing."""
+    for part in _alternatives(hint):
+        kind, metas = (get_args(part)[0], get_args(part)[1:]) if get_origin(part) is Annotated else (part, ())
+        if get_origin(kind) is list:
+            bounds = [meta for meta in metas if isinstance(meta, Meta)]
+            least = [meta.min_length for meta in bounds if meta.min_length is not None]
+            most = [meta.max_length for meta in bounds if meta.max_length is not None]
+            assert most, "a list without a bound"
+            return _List(JsonReader(kind, is_checked_whole=is_checked), max(least, default=0), min(most))
+    return None
+
+
+def _struct_of(hint: Any) -> type[Struct] | None:
+    for part in _alternatives(hint):
+        if isinstance(part, type) and issubclass(part, Struct):
+            return part
+    return None
+
+
+def _has_lists(kind: type[Struct]) -> bool:
+    return any(
+        _list_of(hint, is_checked=False) is not None for hint in get_type_hints(kind, include_extras=True).values()
+    )
+
+
+def _alternatives(hint: Any) -> list[Any]:
+    if get_origin(hint) in (Union, UnionType):
+        return [part for part in get_args(hint) if part is not NoneType]
+    return [hint]

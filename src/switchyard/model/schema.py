@@ -1,0 +1,45 @@
+"""Words of JSON Schema for rules between the fields of one message, which no type can say. Pure.
+
+A message that has such a rule checks it in `__post_init__` and carries the same rule as `SCHEMA`. `described` puts
+it into the schema that is made from the types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+EACH_ONCE = {"uniqueItems": True}
+
+
+def given(name: str) -> dict[str, Any]:
+    """The field is there, and is not null."""
+    return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
+
+
+def not_both(one: str, other: str) -> dict[str, Any]:
+    return {"not": {"allOf": [given(one), given(other)]}}
+
+
+def needs(one: str, other: str) -> dict[str, Any]:
+    """Where the first field is given, the second is, too."""
+    return {"if": given(one), "then": given(other)}
+
+
+def described(kinds: Iterable[Any], ref_template: str) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+    """The schemas of these types, and those of the messages within, with the rules between their fields."""
+    kinds = list(kinds)
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=ref_template)
+    for message in _messages(msgspec.Struct):
+        rule = getattr(message, "SCHEMA", None)
+        if rule and message.__module__.startswith("switchyard.model.") and message.__name__ in components:
+            components[message.__name__] |= rule
+    return schemas, components
+
+
+def _messages(base: type[Any]) -> Iterable[type[Any]]:
+    for child in base.__subclasses__():
+        yield child
+        yield from _messages(child)

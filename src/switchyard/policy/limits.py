@@ -1,0 +1,154 @@
+"""What one user may have of a server and of the yard: the table of limits, and the one place that refuses. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from switchyard.errors import LimitReached, Throttled, YardError
+from switchyard.model.quantity import show_bytes
+
+SERVER, YARD = "each server", "all servers together"
+SECTION = "limits"  # of the server's config file
+AT_ONCE = 50  # requests of one user that begin at once; more begin one by one,
+PACE_FACTOR = 2  # so many times as fast as the limit `requests` lets them come for long
+JOB_BYTES = 1024  # what a job counts besides its spec: its row, its events, its idempotency key
+
+
+@dataclass(frozen=True, slots=True)
+class UserLimits:
+    """The limits of one user. 0: no limit."""
+
+    waits: int = 1000
+    streams: int = 50
+    calls: int = 2000
+    requests: int = 500
+    burst: int = 2000
+    jobs: int = 200_000
+    tasks: int = 10_000_000
+    bytes: int = 100 * 2**30
+
+
+_DEFAULTS = UserLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One row of the table. `counted`: over which servers. `retry_s`: when to come back, where time cures it."""
+
+    name: str
+    counts: str
+    counted: str
+    advice: str
+    retry_s: int | None = None
+
+    @property
+    def default(self) -> int:
+        value: int = getattr(_DEFAULTS, self.name)
+        return value
+
+
+LIMITS: dict[str, Limit] = {
+    limit.name: limit
+    for limit in (
+        Limit(
+            "waits",
+            "requests that wait at once: for a job's end (`yard wait`), for more output (`yard logs -f`), for quotes",
+            SERVER,
+            "Follow all your jobs in one stream: `yard watch`, `GET /v1/events/stream`.",
+            retry_s=2,
+        ),
+        Limit(
+            "streams",
+            "streams of events that are open at once (`yard watch`, `GET /v1/events/stream`)",
+            SERVER,
+            "Close those that nobody reads; one stream can follow all your jobs.",
+            retry_s=5,
+        ),
+        Limit(
+            "calls",
+            "requests that wait at once for a thread of the server",
+            SERVER,
+            "Send fewer requests at the same time.",
+            retry_s=1,
+        ),
+        Limit(
+            "requests",
+            "requests a second, over a longer time; HTTP and gRPC together",
+            SERVER,
+            "Send many jobs in one request (`yard submit --bulk`), or wait instead of asking again.",
+            retry_s=1,
+        ),
+        Limit(
+            "burst",
+            "requests that may come at once before `requests` holds",
+            SERVER,
+            "Send many jobs in one request (`yard submit --bulk`), or wait instead of asking again.",
+            retry_s=1,
+        ),
+        Limit("jobs", "live jobs: not yet over. An array is one", YARD, "Wait until some end, or `yard cancel` some."),
+        Limit("tasks", "tasks of live arrays", YARD, "Wait until some arrays end, or `yard cancel` some."),
+        Limit(
+            "bytes",
+            f"bytes that are kept for the user's jobs: output, specs with the environment, {JOB_BYTES} a job",
+            YARD,
+            "They go when old jobs and their output are removed (`retention` in the server's config file).",
+        ),
+    )
+}
+
+
+def refusal(name: str, most: int, used: int, asked: int = 1) -> YardError:
+    """What a user is told who would have more than the limit."""
+    limit = LIMITS[name]
+    show = show_bytes if name == "bytes" else str
+    more = f" and ask for {show(asked)} more" if asked > 1 else ""
+    kind = Throttled if limit.retry_s is not None else LimitReached
+    error = kind(
+        f"The limit `{name}` is reached: you have {show(used)}{more}, and one user may have {show(most)} on "
+        f"{limit.counted}. It counts {limit.counts}. It is set by `{SECTION}.{name}` and `{SECTION}.users` in the "
+        "server's config file.",
+        next_step=limit.advice,
+    )
+    error.limit, error.retry_after_s = name, limit.retry_s
+    return error
+
+
+def is_over(most: int, used: int, asked: int) -> bool:
+    """Whether so many more are too many. 0: no limit."""
+    return 0 < most < used + asked
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Requests one user may still send at once; filled again with time. `next_s`: when the next one may begin."""
+
+    left: float
+    at_s: float
+    next_s: float = 0.0
+
+    def take(self, limits: UserLimits, now_s: float) -> YardError | None:
+        """Take one, or say why not."""
+        left = min(float(limits.burst), self.left + (now_s - self.at_s) * limits.requests)
+        self.at_s = now_s
+        if left < 1.0:
+            self.left = left
+            return _too_often(limits, left)
+        self.left = left - 1.0
+        return None
+
+    def delay_s(self, limits: UserLimits, now_s: float) -> float:
+        """How long this request should wait before it begins: hundreds at once would hold up others on the loop."""
+        each_s = 1.0 / (PACE_FACTOR * limits.requests)
+        self.next_s = max(self.next_s, now_s - AT_ONCE * each_s) + each_s
+        return max(0.0, self.next_s - now_s)
+
+
+def _too_often(limits: UserLimits, left: float) -> YardError:
+    error = refusal("requests", limits.requests, limits.requests)
+    error.detail = (
+        f"The limit `requests` is reached: you have sent {limits.burst} requests at once or more than "
+        f"{limits.requests} a second since, and one user may not on {SERVER}. It is set by `{SECTION}.requests`, "
+        f"`{SECTION}.burst` and `{SECTION}.users` in the server's config file."
+    )
+    error.retry_after_s = max(1, round((1.0 - left) / max(limits.requests, 1)))
+    return error

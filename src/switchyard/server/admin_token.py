@@ -1,0 +1,90 @@
+"""`yard server new-admin-token`: a token of an administrator for whoever may write the database. Needs no server."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from switchyard.errors import EXIT_OK, Conflict, Malformed, NotFound
+from switchyard.model.names import NAME_HINT, is_name
+from switchyard.policy.resolve import empty_policy
+from switchyard.server.config import Config
+from switchyard.server.platform import platform_of
+from switchyard.service.access.users import FIRST_ADMIN, new_admin_token
+from switchyard.service.clock import Clock, Ids
+from switchyard.service.committer import Call, Committer, apply_calls
+from switchyard.service.context import Context
+from switchyard.service.rules.kinds import load_kinds
+from switchyard.service.snapshots import Snapshots
+from switchyard.store import file_lock
+from switchyard.store.database import Database, revisions
+
+EXAMPLES = """\
+examples:
+  yard server new-admin-token --data ./yard
+      stop the server first: SQLite has one writer
+  yard server new-admin-token --database postgresql://yard@db/yard --user ann
+      servers may run, and know the token at once
+  YARD_TOKEN=$(yard server new-admin-token --data ./yard) yard whoami
+"""
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
+    if not is_name(options.user):
+        raise Malformed(f"{options.user[:80]!r} is not the name of a user: {NAME_HINT}.")
+    data = Path(options.data or "~/.local/share/switchyard/server").expanduser().resolve()
+    database = Database(options.database or f"sqlite:///{data / 'switchyard.db'}")
+    if database.is_sqlite and not file_lock.sqlite_file(database.url).exists():
+        raise NotFound(
+            f"There is no database {file_lock.sqlite_file(database.url)}.", next_step="Check --data or --database."
+        )
+    next_step = "Stop it first; while it runs, an administrator makes tokens with `yard token create`."
+    with file_lock.locked(database, "`yard server new-admin-token`", next_step=next_step), closing(database):
+        token = _made(database, options.user)
+    sys.stderr.write(f"A token of {options.user}, an administrator of the platform. It is shown only now:\n")
+    sys.stdout.write(f"{token}\n")
+    return EXIT_OK
+
+
+def _made(database: Database, user: str) -> str:
+    current, head = revisions(database)
+    if current != head:
+        raise Conflict(
+            f"The database is at revision {current or 'none (empty)'}, and this version knows {head}.",
+            next_step="Run `yard db upgrade`, or start a server on it.",
+        )
+    clock = Clock(database)
+    committer = Committer(database, {Call: apply_calls}, now_us=clock, queue_max=10, batch_max=1)
+    policy = empty_policy(platform_of(Config()), load_kinds())
+    snapshots = Snapshots(database, policy=policy, now_us=clock, silent_after_us=1)
+    ids = Ids(clock)
+    context = Context(
+        database,
+        committer,
+        snapshots,
+        now_us=clock,
+        steady_us=clock.steady_us,
+        is_clock_right=clock.is_right,
+        new_id=ids,
+    )
+    committer.start()
+    try:
+        return new_admin_token(context, user)
+    finally:
+        committer.close()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="yard server new-admin-token",
+        description="Make a token of a platform administrator in the database itself. The user is made if need be.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--data", metavar="DIR", help="the server's folder (default: in your home)")
+    parser.add_argument("--database", metavar="URL", help="sqlite:///FILE or postgresql://… (default: SQLite in DIR)")
+    parser.add_argument("--user", metavar="NAME", default=FIRST_ADMIN, help="whose token (default: %(default)s)")
+    return parser

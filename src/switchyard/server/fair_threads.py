@@ -1,0 +1,104 @@
+"""Worker threads shared fairly: users whose calls wait take turns, one call each, however many each of them has.
+
+A plain pool serves calls in the order they came, so a user with a thousand calls makes everybody wait for all of them.
+Here a call waits for at most one call of each other user. One user never has all threads: the last ones are left to
+others, so that calls that take long hold up nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from switchyard.policy.limits import is_over, refusal
+from switchyard.server.limiter import SERVER
+
+T = TypeVar("T")
+Waiting = tuple[asyncio.Future[Any], Callable[[], Any]]
+
+
+class FairThreads:
+    """Lives on the event loop. `share`: how many threads one user may have at once."""
+
+    def __init__(self, pool: ThreadPoolExecutor, *, size: int, share: int, depth_of: Callable[[str], int]) -> None:
+        self._pool = pool
+        self._size = size
+        self._share = max(1, share)
+        self._depth_of = depth_of
+        self._queues: OrderedDict[str, deque[Waiting]] = OrderedDict()  # whose turn is next stands first
+        self._running: dict[str, int] = {}
+        self._busy = 0  # threads
+
+    async def run(self, user: str, function: Callable[[], T]) -> T:
+        """Run a function on a thread, when it is this user's turn."""
+        loop = asyncio.get_running_loop()
+        if not self._queues and self._may_run(user):
+            # Shielded: a caller that gives up does not free the thread.
+            return await asyncio.shield(self._start(loop, user, function))
+        future: asyncio.Future[T] = loop.create_future()
+        self._wait_in_line(user, (future, function))
+        self._start_next(loop)
+        return await future
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def _may_run(self, user: str) -> bool:
+        return self._busy < self._size and (user == SERVER or self._running.get(user, 0) < self._share)
+
+    def _wait_in_line(self, user: str, waiting: Waiting) -> None:
+        queue = self._queues.get(user)
+        if queue is None:
+            queue = self._queues[user] = deque()
+            if user == SERVER:  # refresh, upkeep: all others depend on it
+                self._queues.move_to_end(user, last=False)
+        most = self._depth_of(user)
+        if user != SERVER and is_over(most, len(queue), 1):
+            raise refusal("calls", most, len(queue))
+        queue.append(waiting)
+
+    def _start(self, loop: asyncio.AbstractEventLoop, user: str, function: Callable[[], T]) -> asyncio.Future[T]:
+        started = loop.run_in_executor(self._pool, function)
+        self._busy += 1
+        self._running[user] = self._running.get(user, 0) + 1
+        started.add_done_callback(lambda _: self._ended(loop, user))
+        return started
+
+    def _ended(self, loop: asyncio.AbstractEventLoop, user: str) -> None:
+        self._busy -= 1
+        left = self._running[user] - 1
+        if left:
+            self._running[user] = left
+        else:
+            del self._running[user]
+        self._start_next(loop)
+
+    def _start_next(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._busy < self._size and (user := next(filter(self._may_run, self._queues), None)) is not None:
+            queue = self._queues[user]
+            future, function = queue.popleft()
+            if not queue:
+                del self._queues[user]
+            elif user != SERVER:
+                self._queues.move_to_end(user)
+            if future.done():  # its caller has given up
+                continue
+            try:
+                self._start(loop, user, function).add_done_callback(partial(_pass_on, future))
+            except RuntimeError:  # the pool is shut down: the server stops
+                future.cancel()
+
+
+def _pass_on(to: asyncio.Future[Any], done: asyncio.Future[Any]) -> None:
+    if done.cancelled():
+        to.cancel()
+    elif (error := done.exception()) is not None:
+        if not to.done():
+            to.set_exception(error)
+    elif not to.done():
+        to.set_result(done.result())

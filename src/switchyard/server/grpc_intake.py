@@ -1,0 +1,229 @@
+"""How the gRPC port takes messages: the caller's credential first, then the message, and few large ones at a time.
+
+gRPC has one bound on messages for a whole port, and by itself it reads a message before anybody has looked at its call.
+So each call is registered as one whose messages come as a stream: gRPC then leaves the message to us, and until it is
+asked for the client may send no more than a window of 64 KiB. A message over its call's own bound is refused unread by
+protobuf. Rainbow's calls carry their secrets inside, so large messages are also bounded by address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+import structlog
+
+from switchyard.errors import Busy, Denied, Internal, Malformed, TooLarge, TooSlow, Unavailable, YardError
+from switchyard.server.flyte.status import message_of
+from switchyard.server.grpc_message import refuse_unreadable
+from switchyard.server.http.answer import REFUSED
+from switchyard.server.http.gate import address_of
+from switchyard.server.refusal_log import REFUSALS
+
+MESSAGE_BYTES_MAX = 4 * 2**20
+GRAPH_MESSAGE_BYTES_MAX = 32 * 2**20
+CALLS_MAX = 1000  # in work and waiting; above: RESOURCE_EXHAUSTED, and clients try again
+ADDRESS_CALLS_MAX = CALLS_MAX // 2
+READS_MAX = 16  # messages that are on their way in; nearly all are here within a turn of the loop
+ADDRESS_READS_MAX = 4
+GRAPHS_MAX = 2
+ADDRESS_GRAPHS_MAX = 1
+READ_S = 20.0  # for a message, and for a place to read it
+GRAPH_READ_S = 60.0
+TURN_S = 1.0  # a message that takes longer gives its place up for another
+GRAPH_TURN_S = 15.0
+# Registrations with a wrong secret, of one address in WRONG_S: so many, of so many bytes together. Then its further
+# registrations are refused unread.
+WRONG_MAX = 60
+WRONG_BYTES_MAX = 2 * GRAPH_MESSAGE_BYTES_MAX
+WRONG_S = 60.0
+
+log = structlog.get_logger()
+# gRPC's two kinds of server share no type for it.
+CallContext: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+@dataclass(frozen=True)
+class GrpcCall:
+    """One method. `admit` looks at the call's metadata, before any message; `serve` gets its answer."""
+
+    name: str
+    serve: Callable[[Any, Any], Awaitable[Any]]
+    read: Callable[[bytes], Any]
+    write: Callable[[Any], bytes]
+    code: Callable[[YardError], str]
+    admit: Callable[[CallContext], Awaitable[Any]] | None = None
+    has_graph: bool = False
+
+    @property
+    def bytes_max(self) -> int:
+        return GRAPH_MESSAGE_BYTES_MAX if self.has_graph else MESSAGE_BYTES_MAX
+
+
+@dataclass
+class _Lane:
+    """Places for messages on their way in, in all and by address. Whoever came last is next: old waiters are slow."""
+
+    places: int
+    address_places: int
+    read_s: float
+    turn_s: float
+    reading: OrderedDict[asyncio.Timeout, tuple[str, float]] = field(default_factory=OrderedDict)  # oldest first
+    waiting: list[tuple[str, asyncio.Future[None]]] = field(default_factory=list)
+
+    def has_place(self, address: str) -> bool:
+        if len(self.reading) >= self.places:
+            return False
+        return len(self.reading) < self.address_places or self._own(address) < self.address_places
+
+    def _own(self, address: str) -> int:
+        return sum(each == address for each, _ in self.reading.values())
+
+    async def place(self, address: str) -> None:
+        """Wait for a place. After `turn_s` the message that is on its way for longest, and as long, is given up."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.read_s
+        while not self.has_place(address):
+            if loop.time() >= until:
+                raise Busy("Too many large messages at once.")
+            self._give_up_slowest(address, loop.time())
+            freed: asyncio.Future[None] = loop.create_future()
+            self.waiting.append((address, freed))
+            try:
+                await asyncio.wait({freed}, timeout=self.turn_s)
+            finally:
+                self.waiting.remove((address, freed))
+
+    def _give_up_slowest(self, address: str, now: float) -> None:
+        is_own = self._own(address) >= self.address_places
+        for limit, (each, begun) in self.reading.items():
+            if now - begun < self.turn_s:
+                return
+            if each == address or not is_own:
+                limit.reschedule(now)
+                return
+
+    def free(self) -> None:
+        """A message is here, or given up: wake one who may have its place."""
+        for address, freed in reversed(self.waiting):
+            if not freed.done() and self.has_place(address):
+                freed.set_result(None)
+                return
+
+
+class Intake:
+    """All messages that come in at the port. Used on its loop alone."""
+
+    def __init__(self) -> None:
+        self._small = _Lane(READS_MAX, ADDRESS_READS_MAX, READ_S, TURN_S)
+        self._graphs = _Lane(GRAPHS_MAX, ADDRESS_GRAPHS_MAX, GRAPH_READ_S, GRAPH_TURN_S)
+        self._calls: dict[str, int] = {}
+        self._wrong: OrderedDict[str, deque[tuple[float, int]]] = OrderedDict()  # when, and of how many bytes
+
+    def handler(self, call: GrpcCall) -> grpc.RpcMethodHandler:
+        async def answer(_messages: Any, context: CallContext) -> Any:
+            return await self._answer(call, context)
+
+        return grpc.stream_unary_rpc_method_handler(answer, response_serializer=call.write)
+
+    async def _answer(self, call: GrpcCall, context: CallContext) -> Any:
+        address, size = peer_address(context.peer()), 0
+        try:
+            with self._counted(address):
+                admitted = await call.admit(context) if call.admit is not None else None
+                if call.has_graph:
+                    self._refuse_guesser(address)
+                body = await self.message(context, address, call.bytes_max, has_graph=call.has_graph)
+                request, size = call.read(body), len(body)
+                del body  # it may be large, and the answer may take long
+                refuse_unreadable(request)
+                return await call.serve(request, admitted)
+        except TimeoutError:
+            error: YardError = Unavailable("The database did not take it in time; it may still come about.")
+        except YardError as exc:
+            if exc.status >= 500 and not exc.transient:
+                log.error("request failed", call=call.name, error=repr(exc), exc_info=exc)
+            if call.has_graph and isinstance(exc, Denied):
+                self._note_wrong(address, size)
+            error = exc.with_traceback(None)  # which keeps the message in memory
+        except Exception as exc:  # the door's last resort: the client gets a status, the log the place
+            log.error("defect", call=call.name, exc_info=exc)
+            error = Internal()
+        request = None
+        note_refusal(error, address, call.name)
+        return await context.abort(grpc.StatusCode[call.code(error)], message_of(error))
+
+    @contextmanager
+    def _counted(self, address: str) -> Iterator[None]:
+        if self._calls.get(address, 0) >= ADDRESS_CALLS_MAX:
+            raise Busy(f"{ADDRESS_CALLS_MAX} calls of this address are open.")
+        self._calls[address] = self._calls.get(address, 0) + 1
+        try:
+            yield
+        finally:
+            self._calls[address] -= 1
+            if not self._calls[address]:
+                del self._calls[address]
+
+    async def message(self, context: CallContext, address: str, bytes_max: int, *, has_graph: bool = False) -> bytes:
+        """The one message of a call, once there is a place to read it."""
+        lane = self._graphs if has_graph else self._small
+        if not lane.has_place(address):
+            await lane.place(address)
+        if has_graph:
+            self._refuse_guesser(address)  # others of this address may have been refused meanwhile
+        return await self._read(context, address, lane, bytes_max)
+
+    async def _read(self, context: CallContext, address: str, lane: _Lane, bytes_max: int) -> bytes:
+        try:
+            async with asyncio.timeout(lane.read_s) as limit:
+                lane.reading[limit] = (address, asyncio.get_running_loop().time())
+                try:
+                    body = await context.read()
+                finally:
+                    del lane.reading[limit]
+                    lane.free()
+        except TimeoutError:
+            raise TooSlow("The message did not arrive in time.") from None
+        if not isinstance(body, bytes):
+            raise Malformed("The call came without a message.")
+        if (size := len(body)) > bytes_max:
+            del body  # an error keeps what its function knows
+            raise TooLarge(f"The message has {size} bytes; the most of this call is {bytes_max}.")
+        return body
+
+    def _refuse_guesser(self, address: str) -> None:
+        since = asyncio.get_running_loop().time() - WRONG_S
+        sizes = [size for at, size in self._wrong.get(address, ()) if at > since]
+        if len(sizes) >= WRONG_MAX or sum(sizes) >= WRONG_BYTES_MAX:
+            raise Busy(
+                f"{len(sizes)} registrations of this address had a wrong secret.",
+                next_step=f"Wait {WRONG_S:.0f} s, then use the registration secret or a new join token.",
+            )
+
+    def _note_wrong(self, address: str, size: int) -> None:
+        wrong = self._wrong.pop(address, None) or deque(maxlen=WRONG_MAX)
+        wrong.append((asyncio.get_running_loop().time(), size))
+        self._wrong[address] = wrong
+        while len(self._wrong) > CALLS_MAX:
+            self._wrong.popitem(last=False)
+
+
+def note_refusal(error: YardError, address: str, call: str) -> None:
+    if error.status in REFUSED or isinstance(error, Busy | TooLarge | TooSlow):
+        REFUSALS.note("call refused", address=address, reason=error.code, call=call, detail=error.detail)
+
+
+def peer_address(peer: str) -> str:
+    """The address in gRPC's name of a client: `ipv4:1.2.3.4:567`, `ipv6:%5B::1%5D:567`, `unix:`."""
+    kind, _, rest = unquote(peer).partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return kind
+    return address_of(rest.rpartition(":")[0].removeprefix("[").removesuffix("]"))

@@ -1,0 +1,167 @@
+"""The HTTP listener: uvicorn with every connection through the gate. A TLS handshake counts from its start."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvicorn
+
+from switchyard.errors import Unavailable
+from switchyard.server.http.gate import TICK_S, Gate, Peer
+from switchyard.server.http.protocol import BoundedProtocol
+from switchyard.server.refusal_log import REFUSALS
+
+AT_ONCE = 64  # connections taken before others have their turn
+AGAIN_S = 0.1  # after the system had no file left for a connection
+NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+FLOODS = ("Invalid HTTP request", "Unsupported upgrade", "No supported WebSocket")
+
+
+class TlsAcceptor:
+    """Sockets that listen for TLS, with the methods of asyncio's server that uvicorn calls.
+
+    asyncio's own server tells nobody of a connection before its handshake is done.
+    """
+
+    def __init__(
+        self, sockets: list[socket.socket], gate: Gate, make: Callable[[Peer], BoundedProtocol], tls: ssl.SSLContext
+    ) -> None:
+        self.sockets = sockets
+        self._gate = gate
+        self._make = make
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        for each in sockets:
+            self._listen(each)
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for each in self.sockets:
+            self._loop.remove_reader(each)
+            each.close()
+
+    async def wait_closed(self) -> None:
+        """uvicorn waits for the connections itself."""
+
+    def _listen(self, listener: socket.socket) -> None:
+        if not self._is_closed:
+            self._loop.add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as exc:
+                if exc.errno not in NO_FILES:
+                    raise
+                REFUSALS.note("no file left for a connection", address="", reason=str(exc.strerror))
+                self._gate.make_room()
+                self._loop.remove_reader(listener)
+                self._loop.call_later(AGAIN_S, self._listen, listener)
+                return
+            sock.setblocking(False)
+            peer = self._gate.admit(address[0], sock)
+            if peer is None:
+                self._gate.refused(address[0], sock)
+                sock.close()
+                continue
+            task = self._loop.create_task(self._open(sock, peer))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, sock: socket.socket, peer: Peer) -> None:
+        is_open = False
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(
+                lambda: self._make(peer), sock, ssl=self._tls, ssl_handshake_timeout=self._gate.bounds.head_s
+            )
+            is_open = True
+        except (OSError, ssl.SSLError) as exc:  # gone already, or no TLS within the time
+            REFUSALS.note("connection closed", address=peer.address, reason="no TLS", error=type(exc).__name__)
+        finally:
+            if not is_open:
+                self._gate.leave(peer)
+                sock.close()
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn behind the gate, and without its signal handlers: ours must end the parked polls first."""
+
+    def __init__(self, config: uvicorn.Config, gate: Gate) -> None:
+        super().__init__(config)
+        self._gate = gate
+        self._ticking: asyncio.TimerHandle | None = None
+        logging.getLogger("uvicorn.error").addFilter(_is_no_flood)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        assert sockets is None  # they are bound here
+        config, loop = self.config, asyncio.get_running_loop()
+        given: dict[str, Any] = {"config": config, "server_state": self.server_state, "app_state": self.lifespan.state}
+
+        def make(peer: Peer | None = None) -> BoundedProtocol:
+            return BoundedProtocol(self._gate, peer, **given)
+
+        bound = _bound(config)
+        if config.ssl:
+            self.servers: list[Any] = [TlsAcceptor(bound, self._gate, make, config.ssl)]
+        else:
+            self.servers = [await loop.create_server(make, sock=each, backlog=config.backlog) for each in bound]
+        self._tick()
+        self.started = True
+
+    def _tick(self) -> None:
+        self._gate.tick()
+        self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+        REFUSALS.flush(is_last=True)
+        await super().shutdown(sockets)
+
+
+def _is_no_flood(record: logging.LogRecord) -> bool:
+    """Bytes that are no HTTP are noted in the refusal log, which is bounded; uvicorn would log each."""
+    return not str(record.msg).startswith(FLOODS)
+
+
+def _bound(config: uvicorn.Config) -> list[socket.socket]:
+    """A listening socket for each address of the host."""
+    found: list[socket.socket] = []
+    try:
+        places = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, _, _, place in dict.fromkeys(places):
+            sock = socket.socket(family, kind)
+            found.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(place)
+            sock.listen(config.backlog)
+            sock.setblocking(False)
+    except OSError as exc:
+        for sock in found:
+            sock.close()
+        raise Unavailable(
+            f"Cannot listen on {config.host}:{config.port}: {exc.strerror}.",
+            next_step="Is the port taken? Give --http another.",
+        ) from exc
+    return found

@@ -1,0 +1,186 @@
+"""HTTP/1.1 on one connection, within bounds: time limits for heads, bodies and answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from switchyard.errors import TooLarge, TooSlow, Unavailable, YardError
+from switchyard.server.http.answer import problem_of
+from switchyard.server.http.gate import Gate, Peer, Phase, reset_on_close
+from switchyard.server.http.stepped import SteppedProtocol
+from switchyard.server.refusal_log import REFUSALS
+
+HEAD_BYTES_MAX = 64 * 1024  # request line and headers; also the trailers of a chunked body
+HEAD_STATUS = 431
+PHRASES = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
+
+
+def raw_answer(error: YardError, status: int) -> bytes:
+    """A whole answer for a request that no route has seen."""
+    body = msgspec.json.encode(msgspec.structs.replace(problem_of(error), status=status))
+    head = (
+        f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: application/problem+json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n"
+    )
+    again = "retry-after: 1\r\n" if error.transient else ""
+    return f"{head}{again}\r\n".encode() + body
+
+
+FULL = raw_answer(
+    Unavailable("This server has as many connections as it takes, and each has a request in work."), status=503
+)
+
+
+class BoundedProtocol(SteppedProtocol):
+    """Tells the gate what the connection waits for, and closes it when `check` finds its time over."""
+
+    def __init__(self, gate: Gate, peer: Peer | None, **given: Any) -> None:
+        """`peer`: what the gate let in before a TLS handshake; without one, the gate is asked here."""
+        super().__init__(**given)
+        self._gate = gate
+        self._admitted = peer
+        self._unparsed = 0  # bytes since the parser last made something of them
+        self._has_asked = False  # the head of a request has come
+        self._is_in_head = False  # some of a head has come
+        self._is_whole = True  # the last request that began has come to its end
+        self._body_bytes = 0  # in this window of time
+        self._window = 0  # the tick at which it began
+        self._unsent = 0  # bytes of answers when the window of a client that does not read began
+        self._stalled_at: int | None = None  # and its tick
+        self._closing_at: int | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        host, sock = (self.client or ("",))[0], transport.get_extra_info("socket")
+        peer = self._admitted or self._gate.admit(host, sock)
+        if peer is None:
+            self._peer = self._gate.refused(host, sock)
+            transport.write(FULL)
+            transport.close()
+            return
+        self._peer = peer
+        peer.protocol = self
+        self._gate.move(peer, Phase.SILENT)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gate.leave(self._peer)
+        super().connection_lost(exc)
+
+    def feed(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        self._unparsed += len(data)
+        super().feed(data)
+        if self._unparsed > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self._refuse(TooLarge(f"The head of the request is over {HEAD_BYTES_MAX} bytes."), HEAD_STATUS)
+        elif not self._is_whole and self._peer.phase is Phase.BUSY:
+            self._body_bytes, self._window = 0, self._gate.now
+            self._gate.move(self._peer, Phase.BODY)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._unparsed = 0
+        self._is_in_head = True
+        self._peer.since = self._gate.now  # of a silent one: from here on for the head
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = self._is_whole = False
+        self._has_asked = True
+        if self._peer.phase is not Phase.BUSY:
+            self._gate.move(self._peer, Phase.BUSY)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._unparsed = 0
+        self._is_whole = True
+        if self._peer.phase is Phase.BODY:
+            self._gate.move(self._peer, Phase.BUSY)
+        elif self._peer.phase is Phase.SILENT:  # the rest of a request that is answered
+            self._gate.move(self._peer, Phase.SILENT)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete:  # no further request is in the pipeline
+            self._gate.move(self._peer, Phase.SILENT)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled_at, self._unsent = self._gate.now, self.transport.get_write_buffer_size()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stalled_at = None
+
+    def send_400_response(self, msg: str) -> None:
+        self._note(msg)
+        super().send_400_response(msg)
+
+    def evict(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self._cut("too many connections, and the answer is not read")
+        else:
+            self.transport.close()
+
+    def check(self, now: int) -> None:
+        bounds, peer = self._gate.bounds, self._peer
+        if self.transport.is_closing():
+            self._closing_at = now if self._closing_at is None else self._closing_at
+            if now - self._closing_at >= bounds.answer_s:
+                self._cut("the last bytes were not taken")
+        elif self._stalled_at is not None and now - self._stalled_at >= bounds.answer_s:
+            left = self.transport.get_write_buffer_size()
+            if self._unsent - left < bounds.slow_bytes:
+                self._cut("the answer is not read")
+            self._stalled_at, self._unsent = now, left
+        elif peer.phase is Phase.SILENT:
+            self._check_silent(now - peer.since)
+        elif peer.phase is Phase.BODY:
+            self._check_body(now)
+
+    def _check_silent(self, waited: int) -> None:
+        bounds = self._gate.bounds
+        if self._is_in_head:
+            if waited >= bounds.head_s:
+                error = TooSlow(f"The head of the request did not arrive within {bounds.head_s} s.")
+                self._refuse(error, error.status)
+        elif not self._is_whole:
+            if waited >= bounds.body_s:
+                self._note("the rest of a refused body")
+                self.transport.close()
+        elif waited >= (bounds.idle_s if self._has_asked else bounds.head_s):
+            if not self._has_asked:
+                self._note("no request came")
+            self.transport.close()
+
+    def _check_body(self, now: int) -> None:
+        bounds = self._gate.bounds
+        if self.flow.read_paused:  # it is the server that takes its time
+            self._body_bytes, self._window = 0, now
+        elif now - self._window >= bounds.body_s:
+            if self._body_bytes < bounds.slow_bytes:
+                error = TooSlow(f"Less than {bounds.slow_bytes} bytes of the body arrived within {bounds.body_s} s.")
+                self._refuse(error, error.status)
+            self._body_bytes, self._window = 0, now
+
+    def _refuse(self, error: YardError, status: int) -> None:
+        self._note(error.detail)
+        if not self._has_asked or self.cycle.response_complete or not self.cycle.response_started:
+            self.transport.write(raw_answer(error, status))
+        self.transport.close()
+
+    def _cut(self, reason: str) -> None:
+        self._note(reason)
+        reset_on_close(self._peer.sock)
+        self.transport.abort()
+
+    def _note(self, reason: str) -> None:
+        REFUSALS.note("connection closed", address=self._peer.address, reason=reason, phase=self._peer.phase.value)

@@ -1,0 +1,70 @@
+"""The config section `limits`: what one user may have, and for whom it is more or less."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from switchyard.model.names import Name
+from switchyard.model.quantity import parse_bytes
+from switchyard.policy.limits import UserLimits
+
+Amount = Annotated[int, Meta(ge=0, le=2**53)]  # 0: no limit
+Burst = Annotated[int, Meta(ge=1, le=2**53)]
+Bytes = Amount | Annotated[str, Meta(max_length=40)]
+_DEFAULTS = UserLimits()
+
+
+class UserLimitsSection(Struct, frozen=True, forbid_unknown_fields=True):
+    """The limits of one user; what is left out is as for all. 0: no limit."""
+
+    waits: Amount | None = None
+    streams: Amount | None = None
+    calls: Amount | None = None
+    requests: Amount | None = None
+    burst: Burst | None = None
+    jobs: Amount | None = None
+    tasks: Amount | None = None
+    bytes: Bytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.bytes is not None:
+            parse_bytes(self.bytes)
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """What one user may have (docs/reference/limits.md). 0: no limit. Platform administrators have none but `calls`."""
+
+    waits: Amount = _DEFAULTS.waits
+    streams: Amount = _DEFAULTS.streams
+    calls: Amount = _DEFAULTS.calls
+    requests: Amount = _DEFAULTS.requests
+    burst: Burst = _DEFAULTS.burst
+    jobs: Amount = _DEFAULTS.jobs
+    tasks: Amount = _DEFAULTS.tasks
+    bytes: Bytes = _DEFAULTS.bytes
+    users: dict[Name, UserLimitsSection] = {}
+
+    def __post_init__(self) -> None:
+        parse_bytes(self.bytes)
+
+    @cached_property
+    def everyone(self) -> UserLimits:
+        given = {name: getattr(self, name) for name in UserLimits.__slots__}
+        return UserLimits(**given | {"bytes": parse_bytes(self.bytes)})
+
+    @cached_property
+    def _named(self) -> dict[str, UserLimits]:
+        return {name: self._over(section) for name, section in self.users.items()}
+
+    def _over(self, section: UserLimitsSection) -> UserLimits:
+        given = {name: value for name, value in msgspec.structs.asdict(section).items() if value is not None}
+        if "bytes" in given:
+            given["bytes"] = parse_bytes(given["bytes"])
+        return UserLimits(**{name: getattr(self.everyone, name) for name in UserLimits.__slots__} | given)
+
+    def of(self, user: str) -> UserLimits:
+        return self._named.get(user, self.everyone)

@@ -1,0 +1,39 @@
+"""The server's files are for its own user alone: they hold the environment of every job and the hashes of tokens."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import structlog
+
+from switchyard.store import file_lock
+from switchyard.store.database import Database
+
+UMASK = 0o077
+BESIDE = ("", "-wal", "-shm", "-journal", file_lock.NOTE)  # the database's file, and what SQLite and we put beside it
+log = structlog.get_logger()
+
+
+def keep_private() -> None:
+    """What this process makes from here on is for its own user alone."""
+    os.umask(UMASK)
+
+
+def close_to_others(data: Path, database: Database) -> None:
+    """Files that an earlier version left readable to others are so no longer. Folders stay as their owner made them."""
+    files = [data / "server.lock"]
+    if database.is_sqlite:
+        file = file_lock.sqlite_file(database.url).resolve()
+        files += [file.with_name(file.name + suffix) for suffix in BESIDE]
+    for path in files:
+        try:
+            mode = path.lstat().st_mode
+            if stat.S_ISREG(mode) and mode & UMASK:
+                path.chmod(stat.S_IMODE(mode) & ~UMASK)
+                log.warning("others could read a file of the server; now they cannot", file=str(path))
+        except FileNotFoundError:
+            continue
+        except OSError as exc:
+            log.error("others can read a file of the server", file=str(path), error=str(exc))

@@ -1,0 +1,52 @@
+"""One caller holds no other up: the event loop's longest pause under each request that is meant to cause one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.stage import Stage
+from tests.hostile import CHEAP_S, HOSTILE, Hostile, Target, measure
+from tests.programs import call, start_server
+from tests.services import Postgres
+
+pytestmark = pytest.mark.xdist_group("loop_pauses")
+
+PAUSE_S = 0.05  # of CPU time, so that a busy machine does not count
+ON_POSTGRES = [each for each in HOSTILE if each.name in ("job: 1,000,000 objects, 4 at once", "bulk: 20,000 jobs")]
+
+
+def joined(url: str) -> Target:
+    request = {"cluster": "bench", "name": "hostile", "journal": "hostile", "backend": "fake"}
+    answer = call("POST", f"{url}/v1/agents/join", request)
+    assert answer.status == 201, answer.body
+    credential = answer.json["credential"]
+    graph = {"shapes": [{"type": "core"}, {"type": "node", "children": [[0, 1000]]}]}
+    told = {"incarnation": "hostile", "inventory": [], "graph": graph}
+    assert call("POST", f"{url}/v1/agents/poll", told, token=credential).status == 200
+    return Target(url, credential)
+
+
+@pytest.fixture(scope="module")
+def target(stage: Stage) -> Target:
+    return joined(stage.url)
+
+
+def refuse_pause(target: Target, hostile: Hostile) -> None:
+    seen = measure(target, hostile, below_s=PAUSE_S)
+    assert set(seen.statuses) <= hostile.may
+    assert len(seen.statuses) == hostile.at_once
+    assert seen.pause.cpu_s < PAUSE_S, f"the loop stood still for {seen.pause}"
+    assert seen.cheap_s < CHEAP_S, "another's cheap request waited"
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda each: each.name)
+def test_a_hostile_request_does_not_stop_the_loop(target: Target, hostile: Hostile) -> None:
+    refuse_pause(target, hostile)
+
+
+@pytest.mark.parametrize("hostile", ON_POSTGRES, ids=lambda each: each.name)
+def test_nor_on_postgresql(postgres: Postgres, tmp_path: Path, hostile: Hostile) -> None:
+    with start_server(tmp_path, database=postgres.create_database()) as server:
+        refuse_pause(joined(server.url), hostile)

@@ -1,0 +1,66 @@
+"""Bodies: they have to be there, unless the document says otherwise, and they are JSON."""
+
+from __future__ import annotations
+
+import pytest
+
+from switchyard.server.http.endpoint import USER
+from switchyard.server.http.endpoints import ENDPOINTS
+from tests.server.test_bad_input import JOB, refused
+from tests.server.town import Town
+
+TAKES_A_BODY = [
+    (endpoint.method, endpoint.path)
+    for endpoint in ENDPOINTS
+    if endpoint.body is not None and endpoint.who == USER and not endpoint.is_body_optional and not endpoint.is_upload
+]
+
+
+def at(town: Town, path: str) -> str:
+    return path.format(
+        job="0" * 26,
+        cluster="own",
+        project="own",
+        agent="0" * 26,
+        user="the-view",
+        **dict.fromkeys(("name", "domain", "namespace"), "own"),
+        kind="execution-queue-attribute",
+    )
+
+
+def test_a_body_that_is_required_may_not_be_left_out(town: Town) -> None:
+    before = len(town.must("GET", "/v1/tokens?limit=500")["items"])
+    for method, path in TAKES_A_BODY:
+        for body in (None, b""):
+            answer = town.ask(method, at(town, path), body, token=town.root, headers={"If-None-Match": "*"})
+            problem = refused(answer, 400)
+            assert (problem["code"], problem["detail"]) == ("malformed", "The body is missing."), (method, path)
+    assert len(town.must("GET", "/v1/tokens?limit=500")["items"]) == before
+
+
+def test_a_body_that_is_optional_may_be_left_out(town: Town) -> None:
+    job = town.job("own", hold=True)
+    assert town.must("POST", f"/v1/jobs/{job}/cancel")["state"] == "CANCELLED"
+    assert town.must("POST", f"/v1/jobs/{job}/retry")["id"] != job
+
+
+@pytest.mark.parametrize("media", ["text/plain", "multipart/form-data", "application/yaml", "json"])
+def test_a_body_that_is_declared_as_something_else_is_refused(town: Town, media: str) -> None:
+    before = town.jobs()
+    for path, body in (("/v1/jobs", JOB), ("/v1/jobs/bulk", {"jobs": [JOB]}), ("/v1/plan", JOB), ("/v1/tokens", {})):
+        answer = town.ask("POST", path, body, token=town.root, headers={"Content-Type": media})
+        assert refused(answer, 415)["code"] == "wrong-media"
+    assert town.jobs() == before
+
+
+@pytest.mark.parametrize("media", ["application/json", "Application/JSON; charset=utf-8", ""])
+def test_json_is_taken_however_it_is_declared(town: Town, media: str) -> None:
+    assert town.ask("POST", "/v1/plan", JOB, token=town.root, headers={"Content-Type": media}).status == 200
+
+
+def test_a_whole_number_may_be_written_as_a_float(town: Town) -> None:
+    """To a schema 3.0 is an integer."""
+    body = b'{"spec":{"command":["true"],"resources":{"tasks":2.0,"gpus":0e0}},"project":"own","priority":3.0}'
+    job = town.must("POST", "/v1/jobs", body)["id"]
+    assert town.must("GET", f"/v1/jobs/{job}")["priority"] == 3
+    refused(town.ask("POST", "/v1/jobs", body.replace(b"3.0", b"3.5"), token=town.root), 400)

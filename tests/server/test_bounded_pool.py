@@ -1,0 +1,52 @@
+"""A bounded pool serves in order and refuses what comes beyond its bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from switchyard.errors import Busy
+from switchyard.server.bounded_pool import BoundedPool
+
+
+def run_two(pool: BoundedPool, *sizes: int) -> list[object]:
+    """Calls that all wait for one gate; what became of each."""
+    gate = threading.Event()
+
+    async def main() -> list[object]:
+        calls = [asyncio.ensure_future(pool.run(gate.wait, 10, size=size)) for size in sizes]
+        await asyncio.sleep(0)  # each has been taken or refused
+        gate.set()
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    return asyncio.run(main())
+
+
+def test_more_calls_than_may_wait_are_refused() -> None:
+    pool = BoundedPool("test", 1, calls_max=2, bytes_max=100)
+    first, second, third = run_two(pool, 1, 1, 1)
+    assert (first, second) == (True, True)
+    assert isinstance(third, Busy)
+    assert third.status == 429
+    assert pool.is_idle
+
+
+def test_more_bytes_than_may_wait_are_refused() -> None:
+    pool = BoundedPool("test", 1, calls_max=10, bytes_max=100)
+    first, second, third = run_two(pool, 60, 60, 40)
+    assert (first, third) == (True, True)
+    assert isinstance(second, Busy)
+
+
+def test_a_call_that_fails_gives_its_place_back() -> None:
+    pool = BoundedPool("test", 1, calls_max=1, bytes_max=1)
+
+    def fail() -> None:
+        raise ValueError
+
+    for _ in range(3):
+        with pytest.raises(ValueError):
+            asyncio.run(pool.run(fail, size=1))
+    assert pool.is_idle

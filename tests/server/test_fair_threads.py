@@ -1,0 +1,162 @@
+"""Users take turns at the threads, none has them all, and reads are shared."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+
+from switchyard.errors import NotFound, Throttled
+from switchyard.policy.limits import UserLimits
+from switchyard.server.fair_threads import FairThreads
+from switchyard.server.limiter import SERVER, Limiter
+from switchyard.server.shared_reads import SharedReads
+from switchyard.service.rights import Actor, Rights, local_admin
+
+LONG_S = 10.0
+
+
+def with_threads(work: Callable[[FairThreads], Awaitable[None]], *, size: int, share: int, depth: int = 0) -> None:
+    with ThreadPoolExecutor(size) as pool:
+
+        async def run() -> None:
+            await work(FairThreads(pool, size=size, share=share, depth_of=lambda _: depth))
+
+        asyncio.run(run())
+
+
+def test_users_whose_calls_wait_take_turns() -> None:
+    order: list[str] = []
+
+    async def work(threads: FairThreads) -> None:
+        crowd = [asyncio.ensure_future(threads.run("ann", partial(order.append, "ann"))) for _ in range(50)]
+        await asyncio.sleep(0)
+        await threads.run("bob", partial(order.append, "bob"))
+        await asyncio.gather(*crowd)
+
+    with_threads(work, size=1, share=1)
+    assert order.index("bob") <= 2, "bob comes after what runs and one more, not after fifty"
+    assert order.count("ann") == 50
+
+
+def test_one_user_never_has_all_threads() -> None:
+    begun, release = threading.Semaphore(0), threading.Event()
+
+    def long() -> None:
+        begun.release()
+        assert release.wait(LONG_S)
+
+    async def work(threads: FairThreads) -> None:
+        crowd = [asyncio.ensure_future(threads.run("ann", long)) for _ in range(9)]
+        await asyncio.sleep(0)
+        assert await threads.run("bob", lambda: "quick") == "quick", "while all of ann's are still at it"
+        assert await threads.run(SERVER, lambda: "own") == "own"
+        assert sum(begun.acquire(blocking=False) for _ in range(9)) <= 2
+        release.set()
+        await asyncio.gather(*crowd)
+
+    with_threads(work, size=3, share=2)
+
+
+def test_too_many_calls_of_one_user_are_refused_and_nobody_elses() -> None:
+    release = threading.Event()
+
+    async def work(threads: FairThreads) -> None:
+        crowd = [asyncio.ensure_future(threads.run("ann", lambda: release.wait(LONG_S))) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(Throttled, match="`calls`"):
+            await threads.run("ann", lambda: None)
+        assert await threads.run("bob", lambda: 1) == 1
+        release.set()
+        assert await asyncio.gather(*crowd) == [True] * 3
+        assert await threads.run("ann", lambda: 2) == 2
+
+    with_threads(work, size=2, share=1, depth=2)
+
+
+def test_errors_and_callers_that_give_up_free_their_threads() -> None:
+    def fail() -> None:
+        raise NotFound("gone")
+
+    async def work(threads: FairThreads) -> None:
+        for _ in range(5):
+            with pytest.raises(NotFound):
+                await threads.run("ann", fail)
+        crowd = [asyncio.ensure_future(threads.run("ann", lambda: None)) for _ in range(20)]
+        await asyncio.sleep(0)
+        for task in crowd[::2]:
+            task.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
+        assert await threads.run("ann", lambda: 3) == 3
+        assert threads.waiting == 0
+
+    with_threads(work, size=2, share=1)
+
+
+def test_a_read_is_shared_by_all_who_ask_before_it_begins() -> None:
+    async def run() -> list[Any]:
+        reads, began, gates = SharedReads(), [], [asyncio.Event(), asyncio.Event()]
+
+        async def look() -> int:
+            number = len(began)
+            began.append(number)
+            await gates[number].wait()
+            return number
+
+        first = [asyncio.ensure_future(reads.read("a", look)) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        assert began == [0]
+        later = [asyncio.ensure_future(reads.read("a", look)) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        assert began == [0], "what began before they asked may have missed what they ask for"
+        for gate in gates:
+            gate.set()
+        answers = await asyncio.gather(*first, *later)
+        assert (reads._running, reads._next) == ({}, {})
+        return answers
+
+    assert asyncio.run(run()) == [0] * 3 + [1] * 5
+
+
+def test_a_failed_read_fails_for_all_and_the_next_begins_anew() -> None:
+    async def run() -> None:
+        reads = SharedReads()
+
+        async def fail() -> None:
+            raise NotFound("gone")
+
+        async def look() -> str:
+            return "there"
+
+        failed = await asyncio.gather(*(reads.read("a", fail) for _ in range(3)), return_exceptions=True)
+        assert [type(error) for error in failed] == [NotFound] * 3
+        assert await reads.read("a", look) == "there"
+
+    asyncio.run(run())
+
+
+def test_what_is_open_is_counted_by_user_and_let_go() -> None:
+    refused: list[str] = []
+    limiter = Limiter(lambda _: UserLimits(waits=1, requests=1, burst=1), refused.append, clock=lambda: 5.0)
+    ann, bob = Actor("ann", Rights()), Actor("bob", Rights())
+    with limiter.holding(ann, "waits"), limiter.holding(bob, "waits"):
+        with pytest.raises(Throttled), limiter.holding(ann, "waits"):
+            pass
+        assert limiter.open_of(ann, "waits") == 1
+        with limiter.holding(local_admin(), "waits"), limiter.holding(local_admin(), "waits"):
+            pass
+    with limiter.holding(ann, "waits"):
+        pass
+    assert limiter.open_of(ann, "waits") == 0
+    limiter.request(ann)
+    limiter.request(bob)
+    with pytest.raises(Throttled):
+        limiter.request(ann)
+    for _ in range(9):
+        limiter.request(local_admin())
+    assert refused == ["waits", "requests"]

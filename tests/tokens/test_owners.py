@@ -1,0 +1,43 @@
+"""A lease of a token pool is its owner's, in memory and in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from switchyard.errors import Denied
+from switchyard.tokens.lines import Lines
+from switchyard.tokens.memory import MemoryPools
+from switchyard.tokens.pools import Claim, TokenPools
+from switchyard.tokens.redis import RedisPools
+from tests.redis_service import RedisServer
+
+
+@pytest.fixture(params=["memory", "redis"])
+def pools(request: pytest.FixtureRequest) -> Iterator[TokenPools]:
+    made: TokenPools = MemoryPools(quota_max=10)
+    if request.param == "redis":
+        server: RedisServer = request.getfixturevalue("redis_server")
+        server.client().flushall()
+        made = RedisPools(Lines([server.address]), quota_max=10)
+    made.begin(is_first=True)
+    yield made
+    made.close()
+
+
+def test_what_one_owner_holds_no_other_claims_renews_or_gives_back(pools: TokenPools) -> None:
+    pools.register_resource("a", 2)
+    assert pools.allocate_resource("a", "t", owner="ann").is_granted
+    for steal in (pools.release_resource, pools.allocate_resource):
+        with pytest.raises(Denied, match="another user"):
+            steal("a", "t", owner="bob")
+    with pytest.raises(Denied, match="another user"):
+        pools.allocate_many("a", [Claim("u"), Claim("t")], owner="bob")
+    assert not pools.renew_resource("a", "t", owner="bob")
+    assert pools.renew_resource("a", "t", owner="ann")
+    assert pools.allocate_resource("a", "t", owner="ann").is_granted
+    assert pools.release_resource("a", "t", owner="ann")
+    assert pools.allocate_resource("a", "t", owner="bob").is_granted
+    assert pools.release_resource("a", "t"), "without an owner: whoever leads"
+    assert pools.recount("a") is False, "the counters agree"
