@@ -392,10 +392,6 @@ def attempt_archive(tx: Tx, rows: list[dict[str, Any]]) -> None:
 
 
 def attempt_list(tx: Tx, job_id: str) -> list[Row]:
-    query = (
-        sa.select(attempts, clusters.c.name.label("cluster"))
-        .select_from(attempts.outerjoin(clusters, clusters.c.id == attempts.c.cluster_id))
-        .where(attempts.c.job_id == job_id)
-        .order_by(attempts.c.fence)
-    )
-    return list(tx.execute(query))
+    named = attempts.outerjoin(clusters, clusters.c.id == attempts.c.cluster_id)
+    query = sa.select(attempts, clusters.c.name.label("cluster")).select_from(named)
+    return list(tx.execute(query.where(attempts.c.job_id == job_id).order_by(attempts.c.fence)))

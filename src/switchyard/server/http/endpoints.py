@@ -35,18 +35,7 @@ from switchyard.model.api import (
 from switchyard.model.cluster import (
     Agent,
     AgentChange,
-    Cluster,
-    ClusterChange,
-    ClusterRequest,
-    GraphInfo,
-    Invite,
-    InviteRequest,
-    NewInvite,
-    SubmitConsent,
-    SubmitToken,
-    Subsystem,
 )
-from switchyard.model.graph import Graph
 from switchyard.model.idset import INDEX_MAX
 from switchyard.model.job import Job, JobRequest, Task
 from switchyard.model.log import STREAMS
@@ -55,16 +44,16 @@ from switchyard.model.poll import Join, Joined, Poll, PollAnswer, Rotated
 from switchyard.model.quote import Quotes
 from switchyard.model.rendering import Rendering, RenderingChange, RenderRequest
 from switchyard.model.stats import RouteStats
-from switchyard.model.verdict import Explanation, FitAnswer, FitRequest, Plan
-from switchyard.server.http import graph_handlers, handlers, handlers_rendering, handlers_stats
+from switchyard.model.verdict import Explanation, Plan
+from switchyard.server.http import handlers, handlers_rendering, handlers_stats
 from switchyard.server.http.body_bounds import BULK, JOB, POLL
-from switchyard.server.http.endpoint import AGENT, EITHER, JOINER, OPEN, Endpoint
+from switchyard.server.http.endpoint import AGENT, JOINER, OPEN, Endpoint
+from switchyard.server.http.endpoints_clusters import CLUSTERS
 from switchyard.server.http.endpoints_layout import LAYOUT
 from switchyard.server.http.endpoints_rules import RULES
 from switchyard.server.http.endpoints_tokens import TOKENS
 from switchyard.server.http.parameters import (
     ABANDON,
-    ACCOUNT,
     CURSOR,
     INDEX_CURSOR,
     JOB_FILTERS,
@@ -226,135 +215,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handlers_stats.routes,
         query=(replace(SINCE, about="jobs made within so many seconds; none: an hour"),),
     ),
-    Endpoint("GET", "/v1/clusters", "Clusters", Page[Cluster], handlers.cluster_list, query=(LIMIT, CURSOR)),
-    Endpoint("POST", "/v1/clusters", "Register a cluster", Cluster, handlers.cluster_create, ClusterRequest, 201),
-    Endpoint(
-        "POST",
-        "/v1/clusters/fit",
-        "Whether a job would fit, on every cluster you may see; store nothing",
-        FitAnswer,
-        body=FitRequest,
-        is_ruled=True,
-        bound=JOB,
-    ),
-    Endpoint("GET", "/v1/clusters/{cluster}", "One cluster", Cluster, handlers.cluster_get),
-    Endpoint("PATCH", "/v1/clusters/{cluster}", "Change a cluster", Cluster, handlers.cluster_change, ClusterChange),
-    Endpoint(
-        "DELETE", "/v1/clusters/{cluster}", "End a registration", Deleted, handlers.cluster_delete, query=(ABANDON,)
-    ),
-    Endpoint(
-        "POST",
-        "/v1/clusters/{cluster}/invites",
-        "A join token; registers the cluster if it is new",
-        NewInvite,
-        handlers.invite_create,
-        InviteRequest,
-        201,
-    ),
-    Endpoint(
-        "GET",
-        "/v1/clusters/{cluster}/invites",
-        "Join tokens of a cluster",
-        Page[Invite],
-        handlers.invite_list,
-        query=(LIMIT, CURSOR),
-    ),
-    Endpoint("DELETE", "/v1/invites/{invite}", "Revoke a join token", Deleted, handlers.invite_revoke),
-    Endpoint(
-        "POST",
-        "/v1/clusters/{cluster}/submit-token",
-        "A new submit token for a cluster; the old one ends",
-        SubmitToken,
-        handlers.submit_token,
-        query=(ACCOUNT,),
-        status=201,
-    ),
-    Endpoint(
-        "PUT",
-        "/v1/clusters/{cluster}/submit-consent",
-        "Agree that the cluster's administrators make submit tokens in your name",
-        SubmitConsent,
-        handlers.consent_give,
-    ),
-    Endpoint(
-        "DELETE",
-        "/v1/clusters/{cluster}/submit-consent",
-        "Withdraw that; submit tokens in your name end",
-        Deleted,
-        handlers.consent_withdraw,
-    ),
-    Endpoint(
-        "POST",
-        "/v1/cluster-groups/{group}/submit-token",
-        "A new submit token for all clusters of a group; the old one ends",
-        SubmitToken,
-        handlers.group_submit_token,
-        query=(ACCOUNT,),
-        status=201,
-    ),
-    Endpoint(
-        "PUT",
-        "/v1/clusters/{cluster}/graph",
-        "Set what a cluster has: JGF, R or the short form, packed (gzip, deflate) or not; it goes before the agent's",
-        GraphInfo,
-        graph_handlers.graph_put,
-        dict[str, Any],
-        who=EITHER,
-        is_upload=True,
-    ),
-    Endpoint(
-        "GET",
-        "/v1/clusters/{cluster}/graph",
-        "What a cluster has, compact; or as it was given",
-        Graph,
-        graph_handlers.graph_get,
-        who=EITHER,
-        query=(Query("form", about="compact (default) or source", words=graph_handlers.FORMS),),
-        has_text=True,
-    ),
-    Endpoint(
-        "DELETE",
-        "/v1/clusters/{cluster}/graph",
-        "Remove the graph that was set: what the agent says holds again",
-        Deleted,
-        graph_handlers.graph_delete,
-        who=EITHER,
-    ),
-    Endpoint(
-        "GET",
-        "/v1/clusters/{cluster}/subsystems",
-        "The subsystems of a cluster",
-        Page[Subsystem],
-        graph_handlers.subsystem_list,
-        who=EITHER,
-    ),
-    Endpoint(
-        "PUT",
-        "/v1/clusters/{cluster}/subsystems/{subsystem}",
-        "Set or replace a subsystem: a further graph on the vertices of the main one",
-        Subsystem,
-        graph_handlers.subsystem_put,
-        dict[str, Any],
-        who=EITHER,
-        is_upload=True,
-    ),
-    Endpoint(
-        "GET",
-        "/v1/clusters/{cluster}/subsystems/{subsystem}",
-        "A subsystem, as it was given",
-        str,
-        graph_handlers.subsystem_get,
-        who=EITHER,
-        media="text/plain",
-    ),
-    Endpoint(
-        "DELETE",
-        "/v1/clusters/{cluster}/subsystems/{subsystem}",
-        "Remove a subsystem",
-        Deleted,
-        graph_handlers.subsystem_delete,
-        who=EITHER,
-    ),
+    *CLUSTERS,
     Endpoint("GET", "/v1/agents", "Agents", Page[Agent], handlers.agent_list, query=(Query("cluster"), LIMIT, CURSOR)),
     Endpoint("PATCH", "/v1/agents/{agent}", "Pause or resume an agent", Agent, handlers.agent_change, AgentChange),
     Endpoint("DELETE", "/v1/agents/{agent}", "Remove an agent", Deleted, handlers.agent_remove, query=(ABANDON,)),
