@@ -14,7 +14,7 @@ from switchyard.model.execution import ExecutionConfig, QualityOfService
 from switchyard.model.idset import ARRAY_PATTERN, TEXT_CHARS_MAX, parse_array
 from switchyard.model.image import Needs
 from switchyard.model.names import LabelKey, LabelValue, Name, Title
-from switchyard.model.native import native_problem
+from switchyard.model.native import NATIVE, native_problem
 from switchyard.model.quantity import (
     AMOUNT_ABOVE_ZERO_PATTERN,
     DURATION_S_MAX,
@@ -156,15 +156,19 @@ NativeOption = Annotated[
 ]
 
 
+License = Annotated[NativeWord, Meta(min_length=1, extra_json_schema=NATIVE["licenses"].schema)]
+
+
 class Native(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a batch system is told beside the resources; a cluster without one has no use for it."""
 
-    account: NativeWord = ""  # whom the hours are charged to
-    qos: NativeWord = ""
-    reservation: NativeWord = ""
-    constraint: NativeWord = ""  # features of nodes, in the batch system's own words: `intel&avx512`
-    licenses: Annotated[list[Annotated[NativeWord, Meta(min_length=1)]], Meta(max_length=100)] = []  # `matlab:2`
-    gpu_type: NativeWord = ""
+    account: Annotated[NativeWord, Meta(extra_json_schema=NATIVE["account"].schema)] = ""  # whom hours are charged to
+    qos: Annotated[NativeWord, Meta(extra_json_schema=NATIVE["qos"].schema)] = ""
+    reservation: Annotated[NativeWord, Meta(extra_json_schema=NATIVE["reservation"].schema)] = ""
+    # Features of nodes, in the batch system's own words: `intel&avx512`.
+    constraint: Annotated[NativeWord, Meta(extra_json_schema=NATIVE["constraint"].schema)] = ""
+    licenses: Annotated[list[License], Meta(max_length=100)] = []  # `matlab:2`
+    gpu_type: Annotated[NativeWord, Meta(extra_json_schema=NATIVE["gpu_type"].schema)] = ""
     exclusive: bool = False  # whole nodes
     options: Annotated[list[NativeOption], Meta(max_length=100)] = []  # further ones, where the site allows them
 

@@ -8,7 +8,7 @@ the command is built: a stored job may be older than the check.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from switchyard.model.job import Native
@@ -22,6 +22,11 @@ class Grammar(NamedTuple):
     pattern: str
     hint: str
     chars_max: int = 128
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The same as JSON Schema; no word is the empty one. It is no part of a type: a stored word may be older."""
+        return {"pattern": rf"^(?:{self.pattern})?(?!\n)$", "maxLength": self.chars_max}
 
     def allows(self, text: str) -> bool:
         return len(text) <= self.chars_max and re.fullmatch(self.pattern, text, re.ASCII) is not None

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from switchyard.model.job import Priority
 from switchyard.model.names import Name
+from switchyard.model.native import NAMES
 from switchyard.model.quantity import DURATION_S_MAX, DurationText, parse_duration_s
 from switchyard.model.schema import EACH_ONCE
 
@@ -27,7 +28,10 @@ AHEAD_MAX = 1000  # counting further would cost what nobody needs to know
 
 Tag = Name
 Places = Annotated[int, Meta(ge=0, le=PLACES_MAX)]
-NativeName = Annotated[str, Meta(pattern=NATIVE_PATTERN, min_length=1, max_length=128)]
+_NATIVE_SCHEMA = {"pattern": NAMES.schema["pattern"]}
+NativeName = Annotated[
+    str, Meta(pattern=NATIVE_PATTERN, min_length=1, max_length=128, extra_json_schema=_NATIVE_SCHEMA)
+]
 ProjectWeight = Annotated[float, Meta(ge=WEIGHT_MIN, le=WEIGHT_MAX)]
 Ageing = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | DurationText
 

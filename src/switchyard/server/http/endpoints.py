@@ -55,6 +55,7 @@ from switchyard.server.http.endpoints_tokens import TOKENS
 from switchyard.server.http.parameters import (
     ABANDON,
     CURSOR,
+    ID_CURSOR,
     INDEX_CURSOR,
     JOB_FILTERS,
     LIMIT,
@@ -228,7 +229,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/users/{user}", "One user", User, handlers.user_get),
     Endpoint("PATCH", "/v1/users/{user}", "Change a user", User, handlers.user_change, UserChange),
     Endpoint("DELETE", "/v1/users/{user}", "Delete a user", Deleted, handlers.user_delete),
-    Endpoint("GET", "/v1/tokens", "Tokens, without secrets", Page[Token], handlers.token_list, query=(LIMIT, CURSOR)),
+    Endpoint("GET", "/v1/tokens", "Tokens, no secrets", Page[Token], handlers.token_list, query=(LIMIT, ID_CURSOR)),
     Endpoint("POST", "/v1/tokens", "Make a token, shown once", NewToken, handlers.token_create, TokenRequest, 201),
     Endpoint(
         "DELETE",
@@ -263,5 +264,5 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             Query("domain", is_required=True, pattern=NAME_PATTERN, about="a domain's name"),
         ),
     ),
-    Endpoint("GET", "/v1/audit", "Who changed what", Page[AuditEntry], handlers.audit_list, query=(LIMIT, CURSOR)),
+    Endpoint("GET", "/v1/audit", "Who changed what", Page[AuditEntry], handlers.audit_list, query=(LIMIT, ID_CURSOR)),
 )

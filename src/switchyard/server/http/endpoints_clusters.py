@@ -29,6 +29,7 @@ from switchyard.server.http.parameters import (
     ABANDON,
     ACCOUNT,
     CURSOR,
+    ID_CURSOR,
     LIMIT,
     Query,
 )
@@ -65,7 +66,7 @@ CLUSTERS: tuple[Endpoint, ...] = (
         "Join tokens of a cluster",
         Page[Invite],
         handlers.invite_list,
-        query=(LIMIT, CURSOR),
+        query=(LIMIT, ID_CURSOR),
     ),
     Endpoint("DELETE", "/v1/invites/{invite}", "Revoke a join token", Deleted, handlers.invite_revoke),
     Endpoint(

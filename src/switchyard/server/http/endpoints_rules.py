@@ -12,7 +12,7 @@ from switchyard.model.scope import LONG_NAME_PATTERN, Level
 from switchyard.server.http import handlers_rules
 from switchyard.server.http.body_bounds import LAYOUT
 from switchyard.server.http.endpoint import Endpoint
-from switchyard.server.http.parameters import CURSOR, LIMIT, Query
+from switchyard.server.http.parameters import CURSOR, ID_CURSOR, LIMIT, Query
 
 _SCOPE = (
     Query("domain", about="a domain's name", pattern=NAME_PATTERN),
@@ -104,7 +104,7 @@ RULES: tuple[Endpoint, ...] = (
         "Who changed the attribute exactly at a scope, from what to what; the newest first",
         Page[AuditEntry],
         handlers_rules.attribute_history,
-        query=(*_SCOPE, LIMIT, CURSOR),
+        query=(*_SCOPE, LIMIT, ID_CURSOR),
     ),
     Endpoint(
         "GET",
