@@ -150,25 +150,24 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
             raise ImpossibleValue(f"limits.gpus ({self.limits.gpus}) must be the request ({self.gpus})")
 
 
-NativeWord = Annotated[str, Meta(max_length=512, pattern=r"^[\u0021-\u007e]*(?!\n)$")]
 NativeOption = Annotated[
     str, Meta(max_length=1024, pattern=r"^--[a-z][a-z0-9-]*(=[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*)?(?!\n)$")
 ]
 
 
-License = Annotated[NativeWord, Meta(min_length=1, extra_json_schema=NATIVE["licenses"].schema)]
+License = Annotated[str, Meta(min_length=1, extra_json_schema=NATIVE["licenses"].schema)]
 
 
 class Native(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a batch system is told beside the resources; a cluster without one has no use for it."""
 
-    account: Annotated[NativeWord, Meta(extra_json_schema=NATIVE["account"].schema)] = ""  # whom hours are charged to
-    qos: Annotated[NativeWord, Meta(extra_json_schema=NATIVE["qos"].schema)] = ""
-    reservation: Annotated[NativeWord, Meta(extra_json_schema=NATIVE["reservation"].schema)] = ""
+    account: Annotated[str, Meta(extra_json_schema=NATIVE["account"].schema)] = ""  # whom hours are charged to
+    qos: Annotated[str, Meta(extra_json_schema=NATIVE["qos"].schema)] = ""
+    reservation: Annotated[str, Meta(extra_json_schema=NATIVE["reservation"].schema)] = ""
     # Features of nodes, in the batch system's own words: `intel&avx512`.
-    constraint: Annotated[NativeWord, Meta(extra_json_schema=NATIVE["constraint"].schema)] = ""
+    constraint: Annotated[str, Meta(extra_json_schema=NATIVE["constraint"].schema)] = ""
     licenses: Annotated[list[License], Meta(max_length=100)] = []  # `matlab:2`
-    gpu_type: Annotated[NativeWord, Meta(extra_json_schema=NATIVE["gpu_type"].schema)] = ""
+    gpu_type: Annotated[str, Meta(extra_json_schema=NATIVE["gpu_type"].schema)] = ""
     exclusive: bool = False  # whole nodes
     options: Annotated[list[NativeOption], Meta(max_length=100)] = []  # further ones, where the site allows them
 

@@ -20,7 +20,7 @@ from switchyard.model.schema import EACH_ONCE
 UNCOUNTED = "-"  # before the lane of a job that counts nowhere any more; no queue's name begins so
 DEFAULT_QUEUE = "default"  # built in: it takes what no tag sends elsewhere
 PLACES_MAX = 2**31 - 1  # what the column holds
-NATIVE_PATTERN = r"^[!-~]+(?!\n)$"  # one printable word; where a queue is set, `native.NAMES` holds for it, too
+NATIVE_PATTERN = rf"^(?:{NAMES.pattern})(?!\n)$"
 TAGS_MAX = 100
 WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e6  # of a project: beyond, a share says nothing any more
 COUNTED_MAX = 100  # projects with a limit, of one queue, counted one by one
@@ -28,10 +28,7 @@ AHEAD_MAX = 1000  # counting further would cost what nobody needs to know
 
 Tag = Name
 Places = Annotated[int, Meta(ge=0, le=PLACES_MAX)]
-_NATIVE_SCHEMA = {"pattern": NAMES.schema["pattern"]}
-NativeName = Annotated[
-    str, Meta(pattern=NATIVE_PATTERN, min_length=1, max_length=128, extra_json_schema=_NATIVE_SCHEMA)
-]
+NativeName = Annotated[str, Meta(pattern=NATIVE_PATTERN, min_length=1, max_length=128)]
 ProjectWeight = Annotated[float, Meta(ge=WEIGHT_MIN, le=WEIGHT_MAX)]
 Ageing = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | DurationText
 
