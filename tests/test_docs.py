@@ -236,3 +236,14 @@ def test_endpoints_for_flytes_clients_are_of_the_form_that_all_of_them_read() ->
     for file, endpoints in found.items():
         for endpoint in endpoints:
             assert re.fullmatch(r"dns:///[^/\s]+:\d+", endpoint), f"{file.relative_to(ROOT)}: {endpoint}"
+
+
+def test_every_test_that_the_threats_name_exists() -> None:
+    text = (ROOT / "docs/explanation/threats.md").read_text(encoding="utf-8")
+    last, missing = "", []
+    for file, name in re.findall(r"`(…|[\w/]+\.py)(?:::(test_\w+))?`", text):
+        last = last if file == "…" else file
+        found = [path for path in (ROOT / "tests").rglob(Path(last).name) if str(path).endswith(last)]
+        if not any(f"def {name}(" in path.read_text(encoding="utf-8") for path in found) if name else not found:
+            missing.append(f"{last}::{name}")
+    assert not missing

@@ -30,7 +30,7 @@ from tests.acceptance.stage import Stage, graph, staged
 
 pytestmark = pytest.mark.xdist_group("openapi")
 
-EXAMPLES = 8  # of each operation, right and wrong: a thousand calls
+EXAMPLES = 4  # of each operation, right and wrong: five hundred calls
 MANY_EXAMPLES = 150  # in `make soak`
 WAIT_S_MAX = 0.1  # a call that is meant to be held is not held long here
 SMALLER = {"maxLength": 40, "maxItems": 3, "maxProperties": 3}
