@@ -133,7 +133,7 @@ def test_an_unreachable_server_is_said_within_three_seconds(stage: Stage, tmp_pa
         urls = {
             "nobody there": f"http://127.0.0.1:{free_port()}",
             "never answers": f"http://127.0.0.1:{mute.getsockname()[1]}",
-            "no such host": "http://no-such-host.invalid:8080",
+            "no such host": "https://no-such-host.invalid:8080",
         }
         refused = attempt_to_join(stage, "alpha", tmp_path, token=None, url=urls[kind])
     assert refused.exit_code == EXIT_ERROR

@@ -229,7 +229,7 @@ def test_the_doctor_finds_a_working_agent_well(stage: Stage) -> None:
         assert "of cluster hale, alive" in done.stdout
         env = isolated_env(stage.folder)
         found = json.loads(yard("agent", "doctor", "--data", str(agent.data), "-o", "json", env=env).stdout)
-        checks = ["dns", "tcp", "server", "clock", "proxy", "credential", "disk", "journal", "backend"]
+        checks = ["dns", "tcp", "server", "clock", "proxy", "credential", "disk", "journal", "backend", "accounts"]
         assert [each["check"] for each in found] == checks
         assert all(each["is_ok"] for each in found)
         (listed,) = [row for row in stage.read("agent", "ls") if row["cluster"] == "hale"]

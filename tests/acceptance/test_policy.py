@@ -241,7 +241,7 @@ BAD: list[tuple[str, str, str, Any, int, str]] = [
     ("no scope", LABEL, "", {"value": "D"}, 400, "give a domain, a project, or both"),
     ("workflow alone", LABEL, "workflow=w", {"value": "D"}, 400, "lies in a project and a domain"),
     ("launch plan alone", LABEL, "project=web&domain=staging&launch_plan=l", {"value": "D"}, 400, "to a workflow"),
-    ("bad name", LABEL, "project=a%20b", {"value": "D"}, 400, "not a valid name"),
+    ("bad name", LABEL, "project=a%20b", {"value": "D"}, 400, "a project's name"),
     ("unknown parameter", LABEL, "project=web&flow=w", {"value": "D"}, 400, "no parameter 'flow'"),
     ("unknown label", LABEL, "project=web", {"value": "mars"}, 400, "no label 'mars'; known: D, L, P, PD, W"),
     ("unknown pool", "cluster-assignment", "project=web", {"cluster_pool_name": "x"}, 400, "no pool 'x'"),

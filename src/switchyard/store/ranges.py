@@ -65,6 +65,7 @@ def range_held_by(tx: Tx, agent_id: str) -> list[Row]:
             ranges,
             jobs.c.name,
             jobs.c.owner,
+            jobs.c.owner_id,
             jobs.c.project,
             jobs.c.domain,
             jobs.c.workflow,

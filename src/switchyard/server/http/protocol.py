@@ -10,7 +10,7 @@ import msgspec
 from switchyard.errors import TooLarge, TooSlow, Unavailable, YardError
 from switchyard.server.http.answer import problem_of
 from switchyard.server.http.gate import Gate, Peer, Phase, reset_on_close
-from switchyard.server.http.stepped import SteppedProtocol
+from switchyard.server.http.stepped import HEADERS_MAX, SteppedProtocol
 from switchyard.server.refusal_log import REFUSALS
 
 HEAD_BYTES_MAX = 64 * 1024  # request line and headers; also the trailers of a chunked body
@@ -121,6 +121,9 @@ class BoundedProtocol(SteppedProtocol):
         self._stalled_at = None
 
     def send_400_response(self, msg: str) -> None:
+        if self._is_in_head and len(self.headers) >= HEADERS_MAX:
+            self._refuse(TooLarge(f"The request has over {HEADERS_MAX} headers."), HEAD_STATUS)
+            return
         self._note(msg)
         super().send_400_response(msg)
 

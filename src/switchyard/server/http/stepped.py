@@ -53,7 +53,7 @@ class SteppedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) >= HEADERS_MAX:  # each look for a header goes through all of them
-            raise ValueError("too many headers")  # answered with 400, as any head that cannot be parsed
+            raise ValueError("too many headers")  # answered as any head that cannot be parsed
         super().on_header(name, value)
 
     def on_response_complete(self) -> None:

@@ -36,5 +36,5 @@ def refuse_many(context: Context, actor: Actor, writes: Sequence[JobInsert], *, 
         context.usage.refuse_over(actor, jobs=len(writes), tasks=tasks, size=size)
     except LimitReached:
         with context.database.read() as tx:
-            if key is None or jobs.key_get(tx, actor.name, key) is None:
+            if key is None or jobs.key_get(tx, actor.id, key) is None:
                 raise
