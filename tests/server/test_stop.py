@@ -104,7 +104,7 @@ def test_what_was_accepted_is_there_after_a_kill(tmp_path: Path) -> None:
         server.restart()
         again = call("POST", f"{server.url}/v1/jobs", body, token=token, headers=key)
         assert (again.status, again.json["id"]) == (200, made.json["id"])
-        assert server.log.count(token) == 1, "the first token is shown once"
+        assert token not in server.log, "the first token is in a file"
         server.signal(signal.SIGINT)
         assert server.wait(10) == 0
 

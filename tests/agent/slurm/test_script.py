@@ -35,8 +35,9 @@ class Node:
         self.env = {"PATH": "/usr/bin:/bin", **(TASK if is_task else NODE)}
 
     def start(self, **env: str) -> subprocess.CompletedProcess[bytes]:
+        words = ["env", "--default-signal=HUP", *self._shell]  # nohup has the tests ignore it, and all they start
         return subprocess.run(
-            self._shell, input=self.script, env={**self.env, **env}, capture_output=True, timeout=30, check=False
+            words, input=self.script, env={**self.env, **env}, capture_output=True, timeout=30, check=False
         )
 
     def note(self, name: str) -> str | None:
