@@ -13,7 +13,9 @@ from tests.services import Postgres
 
 pytestmark = pytest.mark.xdist_group("loop_pauses")
 
-PAUSE_S = 0.05  # of CPU time, so that a busy machine does not count
+# Of CPU time, so that a busy machine does not count. The aim is 50 ms, and `python -m bench pauses` measures it; a slow
+# machine may need some times as much.
+PAUSE_S = 0.25
 ON_POSTGRES = [each for each in HOSTILE if each.name in ("job: 1,000,000 objects, 4 at once", "bulk: 20,000 jobs")]
 
 
