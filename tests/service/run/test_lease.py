@@ -61,11 +61,12 @@ def test_a_lease_says_whether_its_owner_administers_the_platform(lite: Rig) -> N
     assert found == {"local-admin": True, "ada": False, "root": True, "grace": True, "operator": False}
     users.user_change(lite.context, ADMIN, "root", UserChange(is_enabled=False))
     access = lite.context.snapshots.access
-    owners = [*found, "rainbow", "nobody"]
-    assert [name in access.platform_admins for name in owners] == [
-        owner_of(access, name).is_platform_admin for name in owners
+    owners = [*(actor.id for actor in (ADMIN, ada, root, grace, operator)), "rainbow", "nobody"]
+    assert [owner in access.platform_admins for owner in owners] == [
+        owner_of(access, owner, "").is_platform_admin for owner in owners
     ]
-    assert "root" not in access.platform_admins
+    assert root.id not in access.platform_admins
+    assert access.admin_names == {"local-admin", "grace"}
 
 
 def test_jobs_are_leased_while_they_fit_and_smaller_ones_pass_for_a_while(rig: Rig) -> None:
