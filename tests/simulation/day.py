@@ -23,6 +23,7 @@ from switchyard.model.tokens import PoolRequest
 from switchyard.server.config import read_config
 from switchyard.service.cluster import clusters, layout
 from switchyard.service.job import jobs
+from switchyard.service.job.sight import Sight
 from switchyard.service.quote import inquiries
 from switchyard.service.quote.quoted import Quoting
 from switchyard.service.rules.attributes import Condition
@@ -266,4 +267,5 @@ class Day:
         with self.rig.context.database.read() as tx:
             rows = [job_store.job_get(tx, job) for job in self.submitted]
         assert None not in rows, "a job that was accepted is gone"
-        return [jobs.job_view(row) for row in rows if row is not None]
+        sight = Sight(self.rig.context, ADMIN)
+        return [jobs.job_view(row, sight) for row in rows if row is not None]

@@ -16,6 +16,7 @@ SPECS_BYTES_MAX = 8 * 2**20
 
 def with_specs(tx: Tx, query: sa.Select[Any], limit: int) -> int:
     """The first so many jobs of this query have no more than that together; one at least."""
-    sizes = query.with_only_columns(sa.func.length(specs.c.body)).order_by(jobs.c.id.desc()).limit(limit)
+    size = sa.func.coalesce(sa.func.length(specs.c.body), 0)  # a damaged job may have no spec
+    sizes = query.with_only_columns(size).order_by(jobs.c.id.desc()).limit(limit)
     totals: Iterator[int] = accumulate(tx.execute(sizes).scalars())
     return max(1, sum(total <= SPECS_BYTES_MAX for total in totals))
