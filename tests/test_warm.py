@@ -22,6 +22,7 @@ DECODERS = ("decode", "convert", "Decoder", "JsonReader", "decode_json")  # what
 # Where the type is handed in: built by `warm` before the call, or a Struct of a module that is loaded at the start.
 PASSED_ON = {
     "model/decode.py",
+    "model/decode_pieces.py",  # readers that are made as their modules are loaded
     "warm.py",
     "policy/kinds/kind.py",  # kind.value, which the server names at its start
     "sdk/calls.py",
