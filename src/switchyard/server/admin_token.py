@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from switchyard.errors import EXIT_OK, Conflict, Malformed, NotFound
 from switchyard.model.names import NAME_HINT, is_name
 from switchyard.policy.resolve import empty_policy
 from switchyard.server.config import Config
+from switchyard.server.database_option import add_database, given_database
 from switchyard.server.platform import platform_of
 from switchyard.service.access.users import FIRST_ADMIN, new_admin_token
 from switchyard.service.clock import Clock, Ids
@@ -25,18 +27,18 @@ EXAMPLES = """\
 examples:
   yard server new-admin-token --data ./yard
       stop the server first: SQLite has one writer
-  yard server new-admin-token --database postgresql://yard@db/yard --user ann
+  yard server new-admin-token --database-file /etc/switchyard/database --user ann
       servers may run, and know the token at once
   YARD_TOKEN=$(yard server new-admin-token --data ./yard) yard whoami
 """
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], environment: Mapping[str, str]) -> int:
     options = _parser().parse_args(argv)
     if not is_name(options.user):
         raise Malformed(f"{options.user[:80]!r} is not the name of a user: {NAME_HINT}.")
     data = Path(options.data or "~/.local/share/switchyard/server").expanduser().resolve()
-    database = Database(options.database or f"sqlite:///{data / 'switchyard.db'}")
+    database = Database(given_database(options, environment) or f"sqlite:///{data / 'switchyard.db'}")
     if database.is_sqlite and not file_lock.sqlite_file(database.url).exists():
         raise NotFound(
             f"There is no database {file_lock.sqlite_file(database.url)}.", next_step="Check --data or --database."
@@ -85,6 +87,6 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--data", metavar="DIR", help="the server's folder (default: in your home)")
-    parser.add_argument("--database", metavar="URL", help="sqlite:///FILE or postgresql://… (default: SQLite in DIR)")
+    add_database(parser, " (default: SQLite in DIR)")
     parser.add_argument("--user", metavar="NAME", default=FIRST_ADMIN, help="whose token (default: %(default)s)")
     return parser

@@ -73,7 +73,7 @@ def _new_admin_token(argv: list[str]) -> int:
     from switchyard.server import admin_token
 
     try:
-        return admin_token.main(argv)
+        return admin_token.main(argv, os.environ)
     except YardError as exc:
         _complain(exc)
         return exc.exit_code
