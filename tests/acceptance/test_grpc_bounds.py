@@ -77,7 +77,10 @@ FLOODS = {
 }
 
 
-@pytest.mark.parametrize("row", FLOODS)
+OFTEN = ("registrations with a wrong secret", "jobs without a cluster")  # the others in `make soak`
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, marks=[] if row in OFTEN else [pytest.mark.slow]) for row in FLOODS])
 def test_refused_messages_are_not_kept(tmp_path: Path, row: str) -> None:
     call, fields = FLOODS[row]
     with rainbow(tmp_path, auth=True) as (server, door):

@@ -94,7 +94,13 @@ def test_the_files_of_flytes_users_work_as_they_are(
     assert stage.yard("get", kind, "-p", "flyteexamples", "-d", "development").returncode == 3
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+# One kind with all levels and one with fewer; the others, which take minutes together, are in `make soak`.
+OFTEN = ("task-resource-attribute", "cluster-resource-attribute")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in OFTEN else [pytest.mark.slow]) for kind in KINDS]
+)
 def test_a_delete_touches_exactly_its_row(stage: Stage, file: Path, kind: str) -> None:
     file.write_text(KINDS[kind])
     levels = [
