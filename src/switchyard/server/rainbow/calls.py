@@ -20,7 +20,7 @@ from switchyard.model.selection import Scalar
 from switchyard.model.verdict import FitAnswer, FitRequest
 from switchyard.server.config import Rainbow
 from switchyard.server.rainbow import jobspecs
-from switchyard.server.rainbow.guesses import address_of, caller
+from switchyard.server.rainbow.guesses import caller_address
 from switchyard.server.rainbow.messages import (
     AcceptJobsResponse,
     DeleteResponse,
@@ -78,7 +78,7 @@ def _let_in(yard: Yard, request: Any) -> tuple[str, str] | None:
     """The invitation by which a cluster comes; none: it showed the server's secret, which is not to be guessed."""
     if split_credential(request.secret, "join"):  # too long to be guessed
         return poller_access.invited(yard.context, request.name, request.secret)
-    address = address_of(caller.get())
+    address = caller_address.get()
     yard.guesses.check(address)
     if hmac.compare_digest(request.secret.encode(), section(yard).registration_secret.encode()):
         return None

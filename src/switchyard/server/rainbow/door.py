@@ -15,10 +15,10 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
 from switchyard.errors import BadRequest, Denied, LimitReached, PolicyRefused, YardError
-from switchyard.server.grpc_intake import CallContext, GrpcCall, Intake
+from switchyard.server.grpc_intake import CallContext, GrpcCall, Intake, peer_address
 from switchyard.server.grpc_message import reader
 from switchyard.server.rainbow import calls
-from switchyard.server.rainbow.guesses import caller
+from switchyard.server.rainbow.guesses import caller_address
 from switchyard.server.rainbow.messages import GRAPH, HANDOVER, SCHEDULER, SatisfyResponse, message
 from switchyard.server.yard import COMMIT_S_MAX, Yard, resolve, tell
 from switchyard.service.committer import Deliver, Told
@@ -105,7 +105,7 @@ def _bytes(answer: Any) -> bytes:
 
 async def _note_caller(context: CallContext) -> None:
     """Who guesses secrets is known by the address."""
-    caller.set(context.peer())
+    caller_address.set(peer_address(context.peer()))
 
 
 def _code(error: YardError) -> str:

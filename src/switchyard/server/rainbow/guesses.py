@@ -14,7 +14,7 @@ ONE_MAX, ONE_EVERY_S = 10, 10.0  # wrong guesses of one address at once, and how
 ALL_MAX, ALL_EVERY_S = 50, 1.0  # of all addresses together: an attacker may have many
 ADDRESSES_MAX = 4096
 
-caller: ContextVar[str] = ContextVar("caller", default="")  # gRPC's word for who calls
+caller_address: ContextVar[str] = ContextVar("caller_address", default="")  # of the call in work
 
 
 @dataclass(slots=True)
@@ -60,9 +60,3 @@ class Guesses:
         if len(self._by_address) > ADDRESSES_MAX:
             self._by_address.popitem(last=False)
         return one
-
-
-def address_of(peer: str) -> str:
-    """The address without the port, of gRPC's `ipv4:1.2.3.4:567`, `ipv6:%5B::1%5D:567` or `unix:…`."""
-    kind, _, rest = peer.partition(":")
-    return rest.rpartition(":")[0] if kind in ("ipv4", "ipv6") else peer
