@@ -139,6 +139,16 @@ class Stage:
             cursor = f"&cursor={page['next']}"
 
 
+def submitters(stage: Stage, *names: str) -> dict[str, str]:
+    """New users who may submit to the default project, and a token of each."""
+    found: dict[str, str] = {}
+    for name in names:
+        stage.yard("user", "add", name, check=True)
+        stage.yard("grant", "add", "submit", "--to", f"user:{name}", "--on", "project:default", check=True)
+        found[name] = Secret(stage.yard("token", "create", "--user", name, check=True).stdout.split()[-1])
+    return found
+
+
 @contextmanager
 def staged(
     folder: Path, *, auth: bool = False, extra: Sequence[str] = (), env: Mapping[str, str] | None = None

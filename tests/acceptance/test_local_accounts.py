@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from switchyard.model.job import State
-from tests.acceptance.stage import END_S, Secret, Stage, staged
+from tests.acceptance.stage import END_S, Stage, staged, submitters
 from tests.people import as_account, local_accounts
 from tests.processes import end_strays
 from tests.programs import COMMAND_S, YARD, Agent, isolated_env, yard
@@ -55,12 +55,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.fixture(scope="module")
 def tokens(stage: Stage) -> dict[str, str]:
     """A token of each of three users; mallory is in no map."""
-    found = {}
-    for name in ("ada", "grace", "mallory"):
-        stage.yard("user", "add", name, check=True)
-        stage.yard("grant", "add", "submit", "--to", f"user:{name}", "--on", "project:default", check=True)
-        found[name] = Secret(stage.yard("token", "create", "--user", name, check=True).stdout.split()[-1])
-    return found
+    return submitters(stage, "ada", "grace", "mallory")
 
 
 @pytest.fixture(scope="module")

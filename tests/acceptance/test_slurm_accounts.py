@@ -18,7 +18,7 @@ import pytest
 
 from switchyard.model.job import State
 from tests.acceptance.slurm_stage import END_S, write_site
-from tests.acceptance.stage import Secret, Stage, staged
+from tests.acceptance.stage import Stage, staged, submitters
 from tests.people import local_accounts, open_way
 from tests.programs import YARD, Agent, start_agent
 from tests.slurm_bed import SlurmBed
@@ -51,12 +51,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.fixture(scope="module")
 def tokens(stage: Stage) -> dict[str, str]:
     """A token of each of three users; mallory is in no map."""
-    found = {}
-    for name in ("ada", "grace", "mallory"):
-        stage.yard("user", "add", name, check=True)
-        stage.yard("grant", "add", "submit", "--to", f"user:{name}", "--on", "project:default", check=True)
-        found[name] = Secret(stage.yard("token", "create", "--user", name, check=True).stdout.split()[-1])
-    return found
+    return submitters(stage, "ada", "grace", "mallory")
 
 
 def site_of(stage: Stage, slurm: SlurmBed, people: People, *, way: str, spool: Path, **more: Any) -> Path:
