@@ -21,18 +21,20 @@ AHEAD_US = 3_000_000  # two servers' measurements of the database's clock differ
 
 def leader_row(tx: Tx, name: str) -> Row:
     """The row as it is, made if there was none."""
-    query = sa.select(leaders).where(leaders.c.name == name)
+    return _row(tx, name, sa.select(leaders).where(leaders.c.name == name))
+
+
+def leader_lock(tx: Tx, name: str) -> Row:
+    """The same, locked until the commit."""
+    return _row(tx, name, sa.select(leaders).where(leaders.c.name == name).with_for_update())
+
+
+def _row(tx: Tx, name: str, query: sa.Select[*tuple[Any, ...]]) -> Row:
     found = tx.execute(query).one_or_none()
     if found is None:
         dialect.put_new(tx, leaders, [{"name": name, "holder": "", "epoch": 0, "expires_us": 0}])
         found = tx.execute(query).one()
     return found
-
-
-def leader_lock(tx: Tx, name: str) -> Row:
-    """The row as it is, locked until the commit."""
-    leader_row(tx, name)
-    return tx.execute(sa.select(leaders).where(leaders.c.name == name).with_for_update()).one()
 
 
 def leader_put(tx: Tx, row: Row, holder: str, *, expires_us: int) -> int:
