@@ -8,12 +8,13 @@ import pytest
 
 from switchyard.errors import Conflict, Resync
 from switchyard.model.access import On, Role, UserChange
+from switchyard.model.api import JobChange
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.job import State
 from switchyard.model.lifecycle import Answer, Seen
 from switchyard.service.access import users
 from switchyard.service.cluster import agents, clusters, graphs
-from switchyard.service.job import explaining, jobs
+from switchyard.service.job import explaining, jobs, steer
 from switchyard.service.upkeep import chores
 from switchyard.service.upkeep.chores import judge_silent, route_waiting
 from switchyard.service.upkeep.leadership import TERM_US, Leadership
@@ -389,3 +390,22 @@ def _meanwhile(monkeypatch: Any, module: Any, name: str, act: Any) -> None:
         return found
 
     monkeypatch.setattr(module, name, look)
+
+
+def test_a_job_that_is_held_while_the_leader_decides_stays_held(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = rig.join("alpha")
+    made = rig.submit(a_request("a"))
+    graphs.agent_graph(rig.context, agent.id, a_graph())
+    agent.sync()
+    evaluate = chores.rule_all
+
+    def hold_meanwhile(*arguments: Any) -> Any:
+        rulings = evaluate(*arguments)
+        steer.job_change(rig.context, ADMIN, made.id, JobChange(hold=True))
+        return rulings
+
+    monkeypatch.setattr(chores, "rule_all", hold_meanwhile)
+    assert route_waiting(rig.context, rig.leader) == 0
+    job = rig.job(made.id)
+    assert (job.state, job.cluster) == (State.PENDING, None)
+    assert "held by" in job.reason

@@ -14,7 +14,7 @@ from switchyard.service.context import Context
 from switchyard.service.quote.inquiries import QUOTES, note_silent
 from switchyard.service.quote.quotes import Round
 from switchyard.service.run.report import blocked
-from switchyard.service.upkeep.chores import place, rule_again
+from switchyard.service.upkeep.chores import place, rule_again, spilled_of
 from switchyard.store import jobs
 from switchyard.store import quotes as store
 
@@ -93,7 +93,8 @@ def _settle_round(context: Context, due: list[store.Row], specs: dict[str, str])
     for row in due:
         if row.state != State.PENDING.value:
             continue  # it was cancelled meanwhile, or is gone: only its wait is left
-        key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, row.asked_us, row.deadline_us)
+        spilled = spilled_of(row, context.now_us())
+        key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, spilled, row.asked_us, row.deadline_us)
         if key not in known:
             round_ = Round(row.asked_us, row.deadline_us)
             known[key] = rule_again(context, world, row, specs[row.spec_hash], round_)

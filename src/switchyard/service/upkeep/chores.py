@@ -24,7 +24,7 @@ from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.job.history import Before, is_same, shorten, waits
 from switchyard.service.job.jobs import last_of
-from switchyard.service.quote.inquiries import quote_columns
+from switchyard.service.quote.inquiries import QUOTES, quote_columns
 from switchyard.service.quote.quotes import Round, use_row
 from switchyard.service.run.arrays import ArrayJob, Arrays
 from switchyard.service.run.report import again_at, change_of, life_of, record
@@ -32,7 +32,7 @@ from switchyard.service.snapshots import owner_of
 from switchyard.service.submit.bounds import decode_bounds, rule_within
 from switchyard.service.submit.counting import count_again
 from switchyard.service.submit.demands import demand_of_spec
-from switchyard.service.submit.limits import needs_place, place_columns, queue_up
+from switchyard.service.submit.limits import QUEUE, needs_place, place_columns, queue_up
 from switchyard.service.submit.newjob import Kept, keep
 from switchyard.service.submit.selecting import select_or_hold
 from switchyard.service.token.held import needs_tokens, set_aside, with_tokens, without_tokens
@@ -78,9 +78,7 @@ def rule_all(context: Context, world: World, rows: list[jobs.Row], specs: dict[s
     rulings: dict[tuple[object, ...], Ruling] = {}
     moving: list[tuple[str, Ruling]] = []
     for row in rows:
-        spill = decode_bounds(row.bounds).spill
-        spilled = opened(spill, waited_s(row, context.now_us())) if spill else ()
-        key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, spilled)
+        key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, spilled_of(row, context.now_us()))
         ruling = rulings.get(key)
         if ruling is None:
             ruling = rulings[key] = rule_again(context, world, row, specs[row.spec_hash])
@@ -126,6 +124,8 @@ def place(
     used: list[dict[str, Any]] = []
     moved = 0
     for job_id, row in locked.items():
+        if _is_stopped(row):
+            continue
         ruling = rulings[job_id]
         decided = plan(ruling, seed=job_id, is_shown=ruling.outcome == "reject")
         if decided.outcome == "assign" and job_id not in places and needs_place(queues, row.lane):
@@ -154,6 +154,18 @@ def place(
     quotes.use_put(batch.tx, used)
     shorten(batch, (job_id for job_id, change in changes.items() if "state" not in change))
     return moved
+
+
+def _is_stopped(row: jobs.Row) -> bool:
+    """Whether the job was held or quarantined after it was read and before it was locked."""
+    words = set((row.blocked or "").split(",")) - {"", QUEUE, QUOTES}
+    return bool(words)
+
+
+def spilled_of(row: jobs.Row, now_us: int) -> tuple[str, ...]:
+    """The pools that the job's waiting has opened so far."""
+    spill = decode_bounds(row.bounds).spill
+    return opened(spill, waited_s(row, now_us)) if spill else ()
 
 
 def rule_again(context: Context, world: World, row: jobs.Row, body: str, round_: Round | None = None) -> Ruling:
