@@ -13,7 +13,7 @@ from tests.programs import Server, call, start_server
 from tests.services import postgres_running
 
 from switchyard.model.graph import Graph
-from switchyard.model.graph.read import compile_graph
+from switchyard.model.graph.graph_compiler import compile_graph
 
 ALIVE_S = 5.0
 DATABASES = ("sqlite", "postgresql")

@@ -24,22 +24,22 @@ from tests.programs import call
 from bench import bed
 from bench.submit import SLICE_S, SLICES, wrk
 from bench.table import Table
-from switchyard.model.cluster import POLLS
+from switchyard.model.cluster import POLLING_BACKEND
 from switchyard.model.graph import Graph
-from switchyard.model.graph.read import compile_graph
+from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job import JobRequest
-from switchyard.model.scope import RANK, Key, level_of
-from switchyard.route.route import plan
+from switchyard.model.scope import LEVEL_RANK, ScopeKey, level_of
+from switchyard.route.router import make_plan
 from switchyard.server.app import build
 from switchyard.server.config import read_config
-from switchyard.server.settings import Pace, Settings
-from switchyard.server.yard import Yard
-from switchyard.service.access.users import first_start
-from switchyard.service.cluster.layout import settle_file
+from switchyard.server.runtime import ServerRuntime
+from switchyard.server.settings import LoopIntervals, Settings
+from switchyard.service.access.users import prepare_first_start
+from switchyard.service.cluster.layout import store_file_layout
 from switchyard.service.rights import local_admin
 from switchyard.service.submit.bounds import encode_bounds
 from switchyard.store.clock import wall_us
-from switchyard.store.database import Database, upgrade
+from switchyard.store.database import Database, upgrade_schema
 from switchyard.store.events import counter_take
 from switchyard.store.schema import agents, attributes, clusters, projects
 
@@ -73,11 +73,13 @@ def _in_process(folder: Path) -> Table:
     url = f"sqlite:///{folder / 'yard.db'}"
     _fill(url, many=True, backend="fake")
     config = read_config(_config(), where="bench")
-    yard = build(Settings(folder, ("127.0.0.1", 1), url, config=config, pace=Pace(silent_after_s=SILENT_AFTER_S)))
+    yard = build(
+        Settings(folder, ("127.0.0.1", 1), url, config=config, pace=LoopIntervals(silent_after_s=SILENT_AFTER_S))
+    )
     yard.context.committer.start()
     try:
-        first_start(yard.context, is_open=True)
-        settle_file(yard.context, yard.context.snapshots.laid.layout)
+        prepare_first_start(yard.context, is_open=True)
+        store_file_layout(yard.context, yard.context.snapshots.laid.layout)
         yard.context.snapshots.refresh(force=True)
         table.add(*_decisions(yard))
     finally:
@@ -86,7 +88,7 @@ def _in_process(folder: Path) -> Table:
     return table
 
 
-def _decisions(yard: Yard) -> list[str]:
+def _decisions(yard: ServerRuntime) -> list[str]:
     submit, admin = yard.submit, local_admin()
     requests = [msgspec.convert(body, JobRequest) for body in _bodies()]
 
@@ -106,13 +108,13 @@ def _decisions(yard: Yard) -> list[str]:
     return [f"{whole:.1f}", *shares, f"{able:,.0f}", f"{first:,.0f}", f"{change:,.0f}"]
 
 
-def _steps(yard: Yard, jobs: list[JobRequest]) -> tuple[list[float], float]:
+def _steps(yard: ServerRuntime, jobs: list[JobRequest]) -> tuple[list[float], float]:
     """Each step by itself, in the order of `Submit.decide`, on the results of the step before."""
     submit, admin, world = yard.submit, local_admin(), yard.context.snapshots.world
     new_id = yard.context.new_id
     admitted = [submit._admit(admin, job) for job in jobs]
     ruled = [submit._rule(world, admin, each.request.spec, bounds) for each, bounds in admitted]
-    planned = [plan(kept.ruling, seed=new_id(), is_shown=False) for kept in ruled]
+    planned = [make_plan(kept.ruling, seed=new_id(), is_shown=False) for kept in ruled]
 
     def rows() -> None:
         for (each, bounds), kept, decided in zip(admitted, ruled, planned, strict=True):
@@ -123,14 +125,16 @@ def _steps(yard: Yard, jobs: list[JobRequest]) -> tuple[list[float], float]:
     works: list[Callable[[], object]] = [
         lambda: [submit._admit(admin, job) for job in jobs],
         lambda: [submit._rule(world, admin, each.request.spec, bounds) for each, bounds in admitted],
-        lambda: [plan(kept.ruling, seed=new_id(), is_shown=False) for kept in ruled],
+        lambda: [make_plan(kept.ruling, seed=new_id(), is_shown=False) for kept in ruled],
         rows,
     ]
     took = [min(_cpu_us(work) for _ in range(3)) / len(jobs) for work in works]
     return took, statistics.mean(len(kept.ruling.able.names) for kept in ruled[:SHAPES])
 
 
-def _after_change(yard: Yard, requests: list[JobRequest], decide: Callable[[JobRequest], object], number: int) -> float:
+def _after_change(
+    yard: ServerRuntime, requests: list[JobRequest], decide: Callable[[JobRequest], object], number: int
+) -> float:
     snapshots = yard.context.snapshots
     agent = next(iter(snapshots.fleet.by_cluster[f"{number:026}"]))
     snapshots.seen[agent] = 0
@@ -186,7 +190,7 @@ def _side(stack: ExitStack, folder: Path, kind: str, name: str) -> _Side:
     place = folder / name
     place.mkdir(parents=True)
     url = stack.enter_context(bed.database(kind)) or f"sqlite:///{place / 'yard.db'}"
-    _fill(url, many=name == "all", backend=POLLS)  # who only polls is never silent
+    _fill(url, many=name == "all", backend=POLLING_BACKEND)  # who only polls is never silent
     extra: list[str] = []
     if name == "all":
         (place / "yard.yaml").write_text(_config())
@@ -217,7 +221,7 @@ def _fill(url: str, *, many: bool, backend: str) -> None:
     graphs = _classes(chance)
     count = CLUSTERS if many else 1
     with closing(Database(url)) as database:
-        upgrade(database)
+        upgrade_schema(database)
         with database.write() as tx:
             at_us = wall_us()
             tx.execute(
@@ -277,9 +281,11 @@ def _project(name: str, at_us: int) -> dict[str, object]:
     return {"name": name, "title": name, "description": "", "labels": "{}", "created_us": at_us}
 
 
-def _rules() -> list[tuple[Key, str, str]]:
+def _rules() -> list[tuple[ScopeKey, str, str]]:
     """A pool per project, limits per project and domain, an execution config per domain, the rest at workflows."""
-    rows: list[tuple[Key, str, str]] = [((domain, "", "", ""), CONFIG, '{"max_parallelism":500}') for domain in DOMAINS]
+    rows: list[tuple[ScopeKey, str, str]] = [
+        ((domain, "", "", ""), CONFIG, '{"max_parallelism":500}') for domain in DOMAINS
+    ]
     for number in range(PROJECTS):
         rows.append((("", f"p{number}", "", ""), POOL, json.dumps({"cluster_pool_name": f"pool-{number % POOLS}"})))
         rows += [((domain, f"p{number}", "", ""), TASK, '{"limits":{"cpu":"512"}}') for domain in DOMAINS]
@@ -289,11 +295,11 @@ def _rules() -> list[tuple[Key, str, str]]:
     return rows
 
 
-def _row(number: int, key: Key, kind: str, value: str) -> dict[str, object]:
+def _row(number: int, key: ScopeKey, kind: str, value: str) -> dict[str, object]:
     domain, project, workflow, launch_plan = key
     scope = {"domain": domain, "project": project, "workflow": workflow, "launch_plan": launch_plan}
     written = {"etag": str(number), "serial": 1, "changed_us": 0, "changed_by": "bench"}
-    return {"id": f"{number:026}", "kind": kind, **scope, "rank": RANK[level_of(key)], "value": value, **written}
+    return {"id": f"{number:026}", "kind": kind, **scope, "rank": LEVEL_RANK[level_of(key)], "value": value, **written}
 
 
 def _bodies() -> list[dict[str, object]]:

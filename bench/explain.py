@@ -18,7 +18,7 @@ from tests.service.rig import ADMIN, Rig
 from bench import bed
 from bench.table import Table
 from switchyard.model.graph import Graph
-from switchyard.service.job.explaining import job_explain
+from switchyard.service.job.explanation import job_explain
 
 CLUSTERS = 100
 ASKED = 200

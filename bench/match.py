@@ -23,14 +23,14 @@ from tests.programs import call
 from bench import bed
 from bench.submit import wrk
 from bench.table import Table
-from switchyard.match.demand import Demand, Plain
+from switchyard.match.demand import Demand, PlainResources
 from switchyard.match.engine import engine
-from switchyard.match.index import Index
-from switchyard.match.plain import demand_from
+from switchyard.match.index import MatchIndex
+from switchyard.match.plain_demand import demand_of_plain
 from switchyard.match.tree import forest_of
 from switchyard.model.graph import Graph
-from switchyard.model.graph.read import compile_graph
-from switchyard.route.select.weighted import choose, hash_text
+from switchyard.model.graph.graph_compiler import compile_graph
+from switchyard.route.select.weighted_draw import draw_from_groups, hash_text
 
 SIZES = (10, 100, 1_000, 10_000, 100_000)
 CLASSES = 2_000
@@ -69,7 +69,7 @@ def _growth() -> Table:
     graphs = _classes(chance)
     known_us: dict[int, float] = {}
     for size in SIZES:
-        index = Index()
+        index = MatchIndex()
         clusters = [graphs[chance.randrange(min(CLASSES, size))] for _ in range(size)]
         for number, graph in enumerate(clusters):
             index.put(str(number), graph, key=hash_text(f"cluster-{number}"))
@@ -120,16 +120,16 @@ def _classes(chance: random.Random) -> list[Graph]:
 
 def _demand(chance: random.Random) -> Demand:
     """Few have enough: many tasks with gpus, or with much memory."""
-    plain = Plain(
+    plain = PlainResources(
         tasks=chance.randint(70, 90),
         cores=chance.randint(10, 16),
         gpus=4,
         memory_bytes=chance.randint(60 * GIB, 120 * GIB),
     )
-    return demand_from(plain)
+    return demand_of_plain(plain)
 
 
-def _new(index: Index, demands: list[Demand]) -> tuple[float, float, float]:
+def _new(index: MatchIndex, demands: list[Demand]) -> tuple[float, float, float]:
     times, asked, each = [], [], []
     for demand in demands:
         left = index.asked_of(demand)
@@ -140,17 +140,17 @@ def _new(index: Index, demands: list[Demand]) -> tuple[float, float, float]:
     return statistics.median(times), statistics.mean(asked), statistics.median(each)
 
 
-def _known(index: Index, demands: list[Demand]) -> float:
+def _known(index: MatchIndex, demands: list[Demand]) -> float:
     able = [demand for demand in demands if len(index.matching(demand))] or demands
 
     def ask() -> None:
         for number in range(KNOWN):
-            choose(f"job-{number}", index.matching(able[number % len(able)]).groups)
+            draw_from_groups(f"job-{number}", index.matching(able[number % len(able)]).groups)
 
     return min(_cpu_us(ask) for _ in range(3)) / KNOWN
 
 
-def _change(index: Index, graphs: list[Graph], chance: random.Random) -> tuple[float, float]:
+def _change(index: MatchIndex, graphs: list[Graph], chance: random.Random) -> tuple[float, float]:
     for _ in range(CACHED - NEW):
         index.matching(_demand(chance))
     size = len(index)

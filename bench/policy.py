@@ -18,14 +18,14 @@ import sqlalchemy as sa
 
 from bench import bed
 from bench.table import Table
-from switchyard.model.scope import RANK, Key, level_of
-from switchyard.policy.kinds import BUILTIN, Kinds
+from switchyard.model.scope import LEVEL_RANK, ScopeKey, level_of
+from switchyard.policy.kinds import BUILTIN_KINDS, Kinds
 from switchyard.policy.platform import Platform
 from switchyard.policy.resolve import Policy, RuleRow, empty_policy
 from switchyard.service.snapshots import Snapshots
-from switchyard.store.attributes import row_put
+from switchyard.store.attributes import attribute_put
 from switchyard.store.clock import wall_us
-from switchyard.store.database import Database, Tx, upgrade
+from switchyard.store.database import Database, Tx, upgrade_schema
 from switchyard.store.events import counter_take
 from switchyard.store.schema import attributes
 
@@ -33,7 +33,7 @@ PROJECTS, DOMAINS, WORKFLOWS, ROWS = 1000, ("development", "staging", "productio
 ASKED = 2000  # scopes asked of the database
 AGAIN = 200_000  # looks at scopes seen before
 TASK, CONFIG, LABEL = "task-resource-attribute", "workflow-execution-config", "execution-cluster-label"
-KINDS = Kinds(BUILTIN)
+KINDS = Kinds(BUILTIN_KINDS)
 PLATFORM = Platform(
     domains={name: name for name in DOMAINS},
     labels=frozenset({"near", "far"}),
@@ -56,7 +56,7 @@ def measure(folder: Path) -> list[Table]:
     )
     for kind in bed.DATABASES:
         with bed.database(kind) as url, closing(Database(url or f"sqlite:///{folder / 'policy.db'}")) as database:
-            upgrade(database)
+            upgrade_schema(database)
             _fill(database)
             _measure_on(kind, database, resolving, changing)
     return [resolving, changing]
@@ -94,7 +94,7 @@ def _measure_on(kind: str, database: Database, resolving: Table, changing: Table
     changing.add(kind, f"{load_ms:.0f}", f"{refresh_ms:.1f}", f"{copy_ms:.1f}")
 
 
-def _scopes() -> list[Key]:
+def _scopes() -> list[ScopeKey]:
     found = [
         (domain, f"p{project}", f"w{workflow}", "")
         for project in range(PROJECTS)
@@ -107,7 +107,7 @@ def _scopes() -> list[Key]:
 
 def _fill(database: Database) -> None:
     """Three rows of domains, one per project, one per project and domain, the rest at workflows."""
-    rows: list[tuple[Key, str, str]] = [
+    rows: list[tuple[ScopeKey, str, str]] = [
         ((domain, "", "", ""), CONFIG, '{"envs":{"STAGE":"' + domain + '"},"interruptible":true}') for domain in DOMAINS
     ]
     for project in range(PROJECTS):
@@ -122,7 +122,7 @@ def _fill(database: Database) -> None:
             tx.execute(sa.text("ANALYZE"))
 
 
-def _stored(number: int, key: Key, kind: str, value: str) -> dict[str, object]:
+def _stored(number: int, key: ScopeKey, kind: str, value: str) -> dict[str, object]:
     domain, project, workflow, launch_plan = key
     return {
         "id": f"{number:026}",
@@ -131,7 +131,7 @@ def _stored(number: int, key: Key, kind: str, value: str) -> dict[str, object]:
         "project": project,
         "workflow": workflow,
         "launch_plan": launch_plan,
-        "rank": RANK[level_of(key)],
+        "rank": LEVEL_RANK[level_of(key)],
         "value": value,
         "etag": str(number),
         "serial": 1,
@@ -140,7 +140,7 @@ def _stored(number: int, key: Key, kind: str, value: str) -> dict[str, object]:
     }
 
 
-def _ask(tx: Tx, key: Key) -> dict[tuple[str, str], object]:
+def _ask(tx: Tx, key: ScopeKey) -> dict[tuple[str, str], object]:
     """What a server without a snapshot would do for each job: the rows of all kinds that hold, then the merge."""
     columns = (attributes.c.domain, attributes.c.project, attributes.c.workflow, attributes.c.launch_plan)
     within = [column.in_(sorted({"", part})) for column, part in zip(columns, key, strict=True)]
@@ -155,7 +155,7 @@ def _ask(tx: Tx, key: Key) -> dict[tuple[str, str], object]:
     return found
 
 
-def _check(tx: Tx, policy: Policy, keys: list[Key]) -> None:
+def _check(tx: Tx, policy: Policy, keys: list[ScopeKey]) -> None:
     """Both say the same, or the comparison would be about nothing."""
     for key in keys:
         flat = {at: entry.value for at, entry in policy.effective(key).flat.items() if entry.source.row}
@@ -166,10 +166,10 @@ def _change(database: Database) -> None:
     with database.write() as tx:
         counter_take(tx, "policy", 1)
         written = {"id": "x", "rank": 4, "value": '{"defaults":{"cpu":"3"}}', "etag": "new"}
-        row_put(tx, TASK, _scopes()[0], written | {"changed_us": 1, "changed_by": "bench"})
+        attribute_put(tx, TASK, _scopes()[0], written | {"changed_us": 1, "changed_by": "bench"})
 
 
-def _row(key: Key) -> RuleRow:
+def _row(key: ScopeKey) -> RuleRow:
     return RuleRow("x", TASK, key, KINDS.get(TASK).read({"defaults": {"cpu": "3"}}))
 
 

@@ -21,7 +21,7 @@ from tests.slurm_conf import Spec
 from bench import bed
 from bench.table import Table
 from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL
+from switchyard.model.lifecycle import FINAL_STATES
 
 JOBS = 1000
 ROUNDS = 3  # of arrays: one run differs from the next by a second or two in twenty
@@ -154,7 +154,7 @@ def _until_empty(cluster: SlurmCluster, begun: float) -> float:
 
 
 def _until_done(server: Server, begun: float) -> float:
-    live = "&".join(f"state={state}" for state in State if state not in FINAL)
+    live = "&".join(f"state={state}" for state in State if state not in FINAL_STATES)
 
     def is_done() -> bool:
         return not call("GET", f"{server.url}/v1/jobs?{live}&limit=1").json["items"]

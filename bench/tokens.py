@@ -11,10 +11,10 @@ from tests.redis_service import redis_running
 
 from bench.table import Table
 from switchyard.model.tokens import ResourceConstraintsSpec
-from switchyard.tokens.lines import Lines, part
 from switchyard.tokens.memory import MemoryPools
-from switchyard.tokens.pools import Claim
+from switchyard.tokens.pools import TokenClaim
 from switchyard.tokens.redis import RedisPools
+from switchyard.tokens.redis_connections import RedisConnectionPool, encode_word
 
 SIZES = (10, 1_000, 100_000)
 ROUNDS_S = 0.6  # of each kind, in turn with the others, so that the machine's mood is the same for all
@@ -59,15 +59,17 @@ def measure(_folder: Path) -> list[Table]:
 def _one(table: Table, address: str, port: int, size: int) -> None:
     client = redis.Redis(port=port)
     client.flushall()
-    lines = Lines([address])
+    lines = RedisConnectionPool([address])
     pools = RedisPools(lines, quota_max=QUOTA)
     pools.register_resource("bench", QUOTA)
     pools.begin(is_first=True)
     for first in range(0, size, 1000):
-        pools.allocate_many("bench", [Claim(f"t{i}", project="other") for i in range(first, min(first + 1000, size))])
+        pools.allocate_many(
+            "bench", [TokenClaim(f"t{i}", project="other") for i in range(first, min(first + 1000, size))]
+        )
         client.sadd("flyte", *(f"ex:other:development:e-t{i}" for i in range(first, min(first + 1000, size))))
-    claims = [Claim(f"m{i}", CAPS, project="p") for i in range(MANY)]
-    ping = b"*1\r\n" + part(b"PING")
+    claims = [TokenClaim(f"m{i}", CAPS, project="p") for i in range(MANY)]
+    ping = b"*1\r\n" + encode_word(b"PING")
     kinds: dict[str, Callable[[], object]] = {
         "ours": lambda: (
             pools.allocate_resource("bench", "token", CAPS, project="p"),

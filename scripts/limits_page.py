@@ -64,18 +64,18 @@ AFTER_USERS = """
 # What · where its value is · its unit · what happens at it · where it is set.
 TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
     "The server": [
-        ("body of a submit or a plan", "server.http.body_bounds:JOB.bytes_max", "bytes", REFUSED, CODE),
-        ("body of a bulk submit", "server.http.body_bounds:BULK.bytes_max", "bytes", REFUSED, CODE),
-        ("body of an agent's poll", "server.http.body_bounds:POLL.bytes_max", "bytes", REFUSED, CODE),
+        ("body of a submit or a plan", "server.http.body_bounds:JOB_BODY.bytes_max", "bytes", REFUSED, CODE),
+        ("body of a bulk submit", "server.http.body_bounds:BULK_BODY.bytes_max", "bytes", REFUSED, CODE),
+        ("body of an agent's poll", "server.http.body_bounds:POLL_BODY.bytes_max", "bytes", REFUSED, CODE),
         (
             "body of a pool, a label, a queue or a rule",
-            "server.http.body_bounds:LAYOUT.bytes_max",
+            "server.http.body_bounds:LAYOUT_BODY.bytes_max",
             "bytes",
             REFUSED,
             CODE,
         ),
-        ("body of any other request", "server.http.body_bounds:SMALL.bytes_max", "bytes", REFUSED, CODE),
-        ("values in a job", "server.http.body_bounds:JOB.values_max", "", REFUSED, CODE),
+        ("body of any other request", "server.http.body_bounds:SMALL_BODY.bytes_max", "bytes", REFUSED, CODE),
+        ("values in a job", "server.http.body_bounds:JOB_BODY.values_max", "", REFUSED, CODE),
         ("message on the gRPC port", "server.grpc_intake:MESSAGE_BYTES_MAX", "bytes", "`RESOURCE_EXHAUSTED`", CODE),
         (
             "message with a graph on the gRPC port",
@@ -87,23 +87,41 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
         ("calls on the gRPC port at once", "server.grpc_intake:CALLS_MAX", "", "`RESOURCE_EXHAUSTED`", CODE),
         (
             "uploads of graphs at once; of one user or agent half of them",
-            "server.settings:Bounds.uploads",
+            "server.settings:ServerBounds.uploads",
             "",
             BUSY,
             CODE,
         ),
-        ("changes that wait for the database", "server.settings:Bounds.queue", "", BUSY, CODE),
-        ("output that waits for the database", "service.committer:LATER_BYTES_MAX", "bytes", BUSY, CODE),
-        ("decisions of one user that take long, waiting", "server.yard:TURNS_MAX", "", "429 `throttled`", CODE),
-        ("streams of events, of all users", "server.http.stream:STREAMS_MAX", "", BUSY, CODE),
-        ("worker threads", "server.settings:Bounds.threads", "", "requests wait in turn", CODE),
-        ("how long a wait lasts", "server.settings:Bounds.wait_s", "s", "answered as it stands", CODE),
-        ("how long an agent's poll is parked", "server.settings:Bounds.park_s", "s", "answered, and asked again", CODE),
-        ("items on a page", "server.settings:Bounds.page", "", MALFORMED, "`limit` of the request, up to this"),
-        ("items on a page, unless asked for", "server.settings:Bounds.page_default", "", "`next` is given", "`limit`"),
-        ("jobs looked at for one page", "server.settings:Bounds.list_budget", "", "`next` is given", CODE),
+        ("changes that wait for the database", "server.settings:ServerBounds.queue", "", BUSY, CODE),
+        ("output that waits for the database", "service.committer:DEFERRED_BYTES_MAX", "bytes", BUSY, CODE),
+        (
+            "decisions of one user that take long, waiting",
+            "server.runtime:WAITING_DECISIONS_MAX",
+            "",
+            "429 `throttled`",
+            CODE,
+        ),
+        ("streams of events, of all users", "server.http.event_stream:STREAMS_MAX", "", BUSY, CODE),
+        ("worker threads", "server.settings:ServerBounds.threads", "", "requests wait in turn", CODE),
+        ("how long a wait lasts", "server.settings:ServerBounds.wait_s", "s", "answered as it stands", CODE),
+        (
+            "how long an agent's poll is parked",
+            "server.settings:ServerBounds.park_s",
+            "s",
+            "answered, and asked again",
+            CODE,
+        ),
+        ("items on a page", "server.settings:ServerBounds.page", "", MALFORMED, "`limit` of the request, up to this"),
+        (
+            "items on a page, unless asked for",
+            "server.settings:ServerBounds.page_default",
+            "",
+            "`next` is given",
+            "`limit`",
+        ),
+        ("jobs looked at for one page", "server.settings:ServerBounds.list_budget", "", "`next` is given", CODE),
         ("parameters of one request", "server.http.call:QUERY_FIELDS_MAX", "", MALFORMED, CODE),
-        ("one parameter", "server.http.parameters:TEXT_CHARS_MAX", "characters", MALFORMED, CODE),
+        ("one parameter", "server.http.query_parameters:TEXT_CHARS_MAX", "characters", MALFORMED, CODE),
         ("output in one answer", "service.run.logs:ANSWER_BYTES_MAX", "bytes", "`next` is given", CODE),
     ],
     "A job": [
@@ -137,18 +155,18 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
         ("jobs changed by one round of a filter", "model.api:SELECT_JOBS_MAX", "", "`cursor` is given", CODE),
     ],
     "Clusters, agents and rules": [
-        ("graph, unpacked", "server.settings:Bounds.graph_bytes", "bytes", REFUSED, CODE),
-        ("graph, packed", "server.settings:Bounds.graph_packed_bytes", "bytes", REFUSED, CODE),
+        ("graph, unpacked", "server.settings:ServerBounds.graph_bytes", "bytes", REFUSED, CODE),
+        ("graph, packed", "server.settings:ServerBounds.graph_packed_bytes", "bytes", REFUSED, CODE),
         ("graphs of one cluster", "service.cluster.graphs:SUBSYSTEMS_MAX", "", MALFORMED, CODE),
         ("graphs of one cluster, together", "service.cluster.graphs:SOURCES_BYTES_MAX", "bytes", MALFORMED, CODE),
         ("different shapes in a graph", "model.graph.graph:SHAPES_MAX", "", MALFORMED, CODE),
         ("depth of a graph", "model.graph.graph:DEPTH_MAX", "levels", MALFORMED, CODE),
         ("vertices of a graph as JGF", "model.graph.jgf:VERTICES_MAX", "", MALFORMED, CODE),
-        ("values of a cluster's state", "service.cluster.states:SET_MAX", "", BAD, CODE),
+        ("values of a cluster's state", "service.cluster.cluster_state:MANUAL_VALUES_MAX", "", BAD, CODE),
         ("reports in one poll", "model.poll:BATCH_MAX", "", MALFORMED, CODE),
         ("one piece of output in a poll", "model.poll:CHUNK_BYTES_MAX", "bytes", MALFORMED, CODE),
         ("clusters of one pool or label", "model.layout:MEMBERS_MAX", "", MALFORMED, CODE),
-        ("pools, labels and queues set at run time", "model.layout:SETS_MAX", "", BAD, CODE),
+        ("pools, labels and queues set at run time", "model.layout:CLUSTER_SETS_MAX", "", BAD, CODE),
         ("token pools", "model.tokens:POOLS_MAX", "", BAD, CODE),
         ("rows of attributes", "service.rules.attributes:ROWS_MAX", "", BAD, CODE),
         ("one attribute's value", "service.rules.attributes:VALUE_BYTES_MAX", "bytes", BAD, CODE),
@@ -159,7 +177,7 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
 
 
 def limits_page(made: str) -> str:
-    from switchyard.policy.limits import AT_ONCE, LIMITS, PACE_FACTOR
+    from switchyard.policy.limits import IMMEDIATE_STARTS, LIMITS, PACE_FACTOR
 
     parts = ["# Limits\n", made, INTRODUCTION]
     parts += ["| limit | default | what it counts | counted by | at the limit | set by |", "|---|---|---|---|---|---|"]
@@ -168,7 +186,7 @@ def limits_page(made: str) -> str:
         default = _show(limit.default, "bytes" if limit.name == "bytes" else "")
         row = (f"`{limit.name}`", default, limit.counts, limit.counted, code, f"`limits.{limit.name}`")
         parts.append(f"| {' | '.join(row)} |")
-    parts.append(AFTER_USERS.format(at_once=AT_ONCE, pace=PACE_FACTOR))
+    parts.append(AFTER_USERS.format(at_once=IMMEDIATE_STARTS, pace=PACE_FACTOR))
     for title, rows in TABLES.items():
         parts += [f"## {title}\n", "| what | the most | at the limit | set by |", "|---|---|---|---|"]
         parts += [f"| {what} | {_show(value_of(place), unit)} | {at} | {by} |" for what, place, unit, at, by in rows]

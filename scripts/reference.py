@@ -59,17 +59,17 @@ def _read(file: Path) -> str:
 
 
 def cli_page() -> str:
-    from switchyard.main import FOOT, GROUPS
+    from switchyard.main import COMMAND_GROUPS, HELP_FOOTER
 
     parts = ["# The command line\n", MADE, "What `--help` prints, command by command.\n"]
-    for group, commands in GROUPS.items():
+    for group, commands in COMMAND_GROUPS.items():
         parts.append(f"## {group}\n")
         for name, _, summary in commands:
             text = help_of(name)
             parts += [f"### yard {name}\n", f"{summary}.\n", _block(text)]
             for verb in _verbs(name, text):
                 parts += [f"#### yard {name} {verb}\n", _block(help_of(name, verb))]
-    return "\n".join([*parts, "## Environment and exit codes\n", _block(FOOT)])
+    return "\n".join([*parts, "## Environment and exit codes\n", _block(HELP_FOOTER)])
 
 
 def help_of(*words: str) -> str:
@@ -107,8 +107,8 @@ def _block(text: str) -> str:
 
 
 def errors_page() -> str:
-    from switchyard.cli.meanings import MEANINGS
-    from switchyard.errors import BY_CODE
+    from switchyard.cli.error_meanings import ERROR_MEANINGS
+    from switchyard.errors import ERRORS_BY_CODE
 
     parts = [
         "# Error codes\n",
@@ -118,11 +118,11 @@ def errors_page() -> str:
         "| code | HTTP | gRPC | exit code | meaning |",
         "|---|---|---|---|---|",
     ]
-    for code, error in BY_CODE.items():
+    for code, error in ERRORS_BY_CODE.items():
         title = (error.__doc__ or "").strip().split("\n")[0]
         parts.append(f"| [{code}](#{code}) | {error.status} | {error.grpc} | {error.exit_code} | {title} |")
-    for code in BY_CODE:
-        meaning = MEANINGS[code]
+    for code in ERRORS_BY_CODE:
+        meaning = ERROR_MEANINGS[code]
         parts += [f"\n## {code}\n", meaning.means, "\nUsual causes:\n"]
         parts += [f"- {cause}" for cause in meaning.causes]
         parts += ["\nWhat to do:\n", *(f"{number}. {step}" for number, step in enumerate(meaning.steps, start=1))]

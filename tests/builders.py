@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from switchyard.match.demand import Demand, Plain
-from switchyard.match.plain import demand_from
+from switchyard.match.demand import Demand, PlainResources
+from switchyard.match.plain_demand import demand_of_plain
 from switchyard.model.cluster import Health
 from switchyard.model.graph import Graph
-from switchyard.model.graph.read import compile_graph
+from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job import JobRequest, JobSpec, OnLost, Resources, State
 from switchyard.model.layout import Layout
-from switchyard.model.lifecycle import FINAL, Life
-from switchyard.route.ask import Ask
+from switchyard.model.lifecycle import FINAL_STATES, LifecycleState
+from switchyard.route.routing_request import RoutingRequest
 from switchyard.route.world import Member, World
 
 GIB = 2**30
@@ -26,16 +26,16 @@ def a_life(
     is_leased: bool | None = None,
     cancel_requested: bool = False,
     on_lost: OnLost = OnLost.WAIT,
-) -> Life:
+) -> LifecycleState:
     """A job's life; past PENDING it has one attempt, and past ASSIGNED an agent has leased it."""
     began = 0 if state in (State.PENDING, State.REJECTED) else 1
-    return Life(
+    return LifecycleState(
         state,
         attempt=began if attempt is None else attempt,
         fence=began if fence is None else fence,
         is_leased=(state in (State.SUBMITTED, State.RUNNING))
         if is_leased is None
-        else is_leased and state not in FINAL,
+        else is_leased and state not in FINAL_STATES,
         cancel_requested=cancel_requested,
         on_lost=on_lost,
     )
@@ -78,7 +78,7 @@ def a_graph(*groups: Any, **fields: Any) -> Graph:
 
 def a_demand(**fields: Any) -> Demand:
     """What a plain job needs: `tasks`, `nodes`, and per task `cores`, `gpus`, `memory_bytes`, `storage_bytes`."""
-    return demand_from(Plain(**fields))
+    return demand_of_plain(PlainResources(**fields))
 
 
 def a_member(name: str, **fields: Any) -> Member:
@@ -92,7 +92,7 @@ def a_world(*members: Member, **layout: Any) -> World:
     return World.of(1, list(members), layout=Layout(**layout))
 
 
-def an_ask(world: World, **fields: Any) -> Ask:
+def an_ask(world: World, **fields: Any) -> RoutingRequest:
     """What a small job asks, by somebody who may submit everywhere."""
     defaults: dict[str, Any] = {"demand": a_demand(), "granted": frozenset(member.id for member in world.members)}
-    return Ask(**(defaults | fields))
+    return RoutingRequest(**(defaults | fields))

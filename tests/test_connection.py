@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from switchyard.agent.client import Connection, read_server
-from switchyard.connection import IDLE_S, PROBES, SENT_MS
+from switchyard.agent.client import Connection, parse_server_url
+from switchyard.connection import KEEPALIVE_IDLE_S, KEEPALIVE_PROBES, SEND_TIMEOUT_MS
 from switchyard.sdk.transport import Transport
 
 
@@ -21,7 +21,7 @@ def url() -> Iterator[str]:
 @pytest.mark.parametrize("side", ["agent", "sdk"])
 def test_the_kernel_asks_whether_the_server_is_there(url: str, side: str) -> None:
     if side == "agent":
-        connection = Connection([read_server(url)])._connected(5)
+        connection = Connection([parse_server_url(url)])._connected(5)
     else:
         connection = Transport(url, None, timeout_s=5, retry_s=0)._connect(5)
     sock = connection.sock
@@ -29,6 +29,6 @@ def test_the_kernel_asks_whether_the_server_is_there(url: str, side: str) -> Non
     names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     asked = tuple(sock.getsockopt(socket.IPPROTO_TCP, name) for name in names)
-    assert asked == (IDLE_S, IDLE_S, PROBES, SENT_MS)
-    assert IDLE_S * (PROBES + 1) <= 15
+    assert asked == (KEEPALIVE_IDLE_S, KEEPALIVE_IDLE_S, KEEPALIVE_PROBES, SEND_TIMEOUT_MS)
+    assert KEEPALIVE_IDLE_S * (KEEPALIVE_PROBES + 1) <= 15
     connection.close()

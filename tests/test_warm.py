@@ -14,31 +14,32 @@ import msgspec
 import pytest
 
 import switchyard
-from switchyard.warm import is_warm, warm_loaded
+from switchyard.decoder_warmup import is_type_warm, warm_loaded_types
 
 ROOT = Path(switchyard.__file__).parent
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if "migrations" not in path.parts)
 DECODERS = ("decode", "convert", "Decoder", "JsonReader", "decode_json")  # what msgspec and model/decode.py offer
-# Where the type is handed in: built by `warm` before the call, or a Struct of a module that is loaded at the start.
+# Where the type is handed in: built by `warm_type` before the call, or a Struct of a module that is loaded at the
+# start.
 PASSED_ON = {
     "model/decode.py",
     "model/decode_pieces.py",  # readers that are made as their modules are loaded
-    "warm.py",
+    "decoder_warmup.py",
     "policy/kinds/kind.py",  # kind.value, which the server names at its start
     "sdk/calls.py",
     "sdk/oci.py",
     "server/config.py",  # read before any thread
     "server/http/routes.py",
-    "service/laid.py",
+    "service/layout_snapshot.py",
 }
 
 STORM = """
 import sys, threading
 import msgspec
-from switchyard import warm
+from switchyard import decoder_warmup
 {prepare}
 sys.setswitchinterval(1e-6)
-kinds = [kind for kind in warm._built if isinstance(kind, type) and kind.__module__.startswith("switchyard")]
+kinds = [kind for kind in decoder_warmup._built if isinstance(kind, type) and kind.__module__.startswith("switchyard")]
 assert len(kinds) > {least}
 names = [{{field.encode_name: {{}} for field in msgspec.structs.fields(kind)}} for kind in kinds]
 barrier = threading.Barrier(8)
@@ -90,15 +91,15 @@ def test_each_type_that_is_decoded_is_built_before_threads_start(path: Path) -> 
     if not kinds:
         return
     module = importlib.import_module(named(path))
-    warm_loaded()
+    warm_loaded_types()
     for kind in kinds:
         try:
             value = eval(ast.unparse(kind), vars(module))  # the type as that module has it
         except NameError:
             assert str(path.relative_to(ROOT)) in PASSED_ON, f"{path}: {ast.unparse(kind)} is not known before the call"
             continue
-        cold = [each for each in structs_in(value) if not is_warm(each)]
-        assert not cold, f"{path}:{kind.lineno}: name these for warm_loaded: {cold}"
+        cold = [each for each in structs_in(value) if not is_type_warm(each)]
+        assert not cold, f"{path}:{kind.lineno}: name these for warm_loaded_types: {cold}"
 
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if path.parts[len(ROOT.parts)] in ("sdk", "cli")], ids=named)
@@ -108,7 +109,7 @@ def test_sdk_and_cli_build_a_type_before_they_decode_it(path: Path) -> None:
         if isinstance(node, ast.FunctionDef):
             calls = [ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)]
             if {"msgspec.json.decode", "msgspec.convert", "msgspec.msgpack.decode"} & set(calls):
-                assert "warm" in calls, f"{path}:{node.lineno}: call warm(kind) before decoding"
+                assert "warm_type" in calls, f"{path}:{node.lineno}: call warm_type(kind) before decoding"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_no_type_of_a_program_is_loaded_after_its_threads_have_started(entry: st
 )
 def test_threads_that_first_decode_together_end_no_process(entry: str, least: int) -> None:
     """All that can be decoded. What msgspec cannot decode at all it tries to build each time, and nobody decodes it."""
-    code = STORM.format(prepare=f"import {entry}; warm.warm_loaded()", least=least)
+    code = STORM.format(prepare=f"import {entry}; decoder_warmup.warm_loaded_types()", least=least)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -152,7 +153,7 @@ import sys, threading
 import switchyard.sdk.client
 from switchyard.model.api import Page
 from switchyard.model.job import Job
-from switchyard.sdk.calls import Calls
+from switchyard.sdk.calls import ApiCalls
 from switchyard.sdk.problem import read_problem
 sys.setswitchinterval(1e-6)
 job = b'{"id":"a","name":"n","owner":"o","project":"p","domain":"d","state":"RUNNING",'
@@ -163,7 +164,7 @@ failed = []
 def work():
     barrier.wait()
     try:
-        assert Calls()._answer(page, Page[Job]).items[0].id == "a"
+        assert ApiCalls()._answer(page, Page[Job]).items[0].id == "a"
         read_problem(404, b'{"code": "not-found", "title": "t", "status": 404, "detail": "d", "type": "t"}', url="u")
     except Exception as exc:
         failed.append(exc)

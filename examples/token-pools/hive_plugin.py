@@ -66,10 +66,10 @@ def execute(
 def connect(args: argparse.Namespace) -> ResourceManager:
     if args.redis is None:
         return Client(args.server).resource_manager()
-    from switchyard.tokens.lines import Lines
     from switchyard.tokens.redis import RedisPools
+    from switchyard.tokens.redis_connections import RedisConnectionPool
 
-    return RedisPools(Lines([args.redis]), quota_max=args.quota)
+    return RedisPools(RedisConnectionPool([args.redis]), quota_max=args.quota)
 
 
 def main() -> int:

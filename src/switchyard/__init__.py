@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from switchyard.model.job import State as State
     from switchyard.model.scope import Scope as Scope
     from switchyard.sdk.client import Client as Client
-    from switchyard.sdk.completed import as_completed as as_completed
     from switchyard.sdk.executor import Executor as Executor
     from switchyard.sdk.handle import JobHandle as JobHandle
+    from switchyard.sdk.job_completion import as_completed as as_completed
 
     __version__: str
 
@@ -52,7 +52,7 @@ __all__ = [
 
 _HOMES = {
     "switchyard.sdk.client": ("Client",),
-    "switchyard.sdk.completed": ("as_completed",),
+    "switchyard.sdk.job_completion": ("as_completed",),
     "switchyard.sdk.executor": ("Executor",),
     "switchyard.sdk.handle": ("JobHandle",),
     "switchyard.model.job": ("Job", "JobRequest", "JobSpec", "Limits", "Resources", "State"),

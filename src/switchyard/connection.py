@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from switchyard.errors import BadRequest
 
-IDLE_S = 5  # silence of the server after which the kernel asks whether it is there
-PROBES = 2
-SENT_MS = 15_000  # for the server to take what was sent
-ALLOW_PLAIN = "YARD_INSECURE_HTTP"  # the variable that allows plain HTTP beyond this machine
+KEEPALIVE_IDLE_S = 5  # silence of the server after which the kernel asks whether it is there
+KEEPALIVE_PROBES = 2
+SEND_TIMEOUT_MS = 15_000  # for the server to take what was sent
+PLAIN_HTTP_VARIABLE = "YARD_INSECURE_HTTP"  # the variable that allows plain HTTP beyond this machine
 
 
 def is_loopback(host: str) -> bool:
@@ -24,7 +24,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_allowed(value: str | None) -> bool:
+def is_plain_http_allowed(value: str | None) -> bool:
     """Whether the variable ALLOW_PLAIN, with this value, allows it."""
     return (value or "").strip().lower() in ("1", "true", "yes")
 
@@ -37,11 +37,11 @@ def refuse_plain_http(url: str, *, is_plain_allowed: bool) -> None:
     raise BadRequest(
         f"{url} is plain HTTP: everybody on the way to that machine can read the credential.",
         next_step=f"Use https://. If something else protects the way, such as a tunnel, allow it: --insecure-http "
-        f"(server and agent) or {ALLOW_PLAIN}=1.",
+        f"(server and agent) or {PLAIN_HTTP_VARIABLE}=1.",
     )
 
 
-def notice_silence(sock: socket.socket) -> None:
+def enable_keepalive(sock: socket.socket) -> None:
     """End a wait on this connection with an error about 15 s after its server vanished.
 
     The kernel asks, so a server that is only slow is waited for. What a proxy hides, the time bound of each request
@@ -49,7 +49,7 @@ def notice_silence(sock: socket.socket) -> None:
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     with contextlib.suppress(OSError, AttributeError):  # not every system has these
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, IDLE_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SENT_MS)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_IDLE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SEND_TIMEOUT_MS)

@@ -368,8 +368,8 @@ class ImpossibleValue(ValueError):
     """A value of the right form that cannot be: a schema cannot say why. At the doors it becomes a BadValue."""
 
 
-def _all(base: type[YardError]) -> list[type[YardError]]:
-    return [base, *(found for child in base.__subclasses__() for found in _all(child))]
+def _with_subclasses(base: type[YardError]) -> list[type[YardError]]:
+    return [base, *(found for child in base.__subclasses__() for found in _with_subclasses(child))]
 
 
-BY_CODE: dict[str, type[YardError]] = {cls.code: cls for cls in _all(YardError)}
+ERRORS_BY_CODE: dict[str, type[YardError]] = {cls.code: cls for cls in _with_subclasses(YardError)}

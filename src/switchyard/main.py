@@ -12,7 +12,7 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE: what `yes | head` gives, so `pipefail` scripts see the usual number
 
 # Per group: command, where its main(argv) -> exit code lives, one line.
-GROUPS: dict[str, list[tuple[str, str, str]]] = {
+COMMAND_GROUPS: dict[str, list[tuple[str, str, str]]] = {
     "Jobs": [
         (
             "submit",
@@ -85,9 +85,9 @@ GROUPS: dict[str, list[tuple[str, str, str]]] = {
 # These verbs of `yard agent` ask the server; all else about an agent is the agent's own program.
 AGENT_VERBS = dict.fromkeys(("ls", "show", "pause", "resume", "rotate", "rm"), "switchyard.cli.agent")
 
-COMPLETE = "__complete"  # what the shells' completion scripts call
+COMPLETE_COMMAND = "__complete"  # what the shells' completion scripts call
 
-FOOT = """\
+HELP_FOOTER = """\
 Options come after the command. `yard COMMAND --help` has options and examples.
 
 Environment: YARD_URL (the server), YARD_TOKEN, YARD_CONFIG (default ~/.config/switchyard/config.yaml), NO_COLOR,
@@ -105,7 +105,7 @@ def main(argv: list[str] | None = None) -> int:
         code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()  # a reader that went away shows here, while it can still be caught
     except YardError as exc:
-        _complain(exc)
+        _print_error(exc)
         return exc.exit_code
     except KeyboardInterrupt:
         print(file=sys.stderr)
@@ -129,8 +129,8 @@ def _run(argv: list[str]) -> int:
         return EXIT_OK
     if argv[0] == "help":
         argv = [*argv[1:], "--help"]
-    if argv[0] == COMPLETE:
-        from switchyard.cli.complete import main as complete
+    if argv[0] == COMPLETE_COMMAND:
+        from switchyard.cli.completion_words import main as complete
 
         return complete(argv[1:])
     return _command(argv[0], argv[1:])
@@ -139,7 +139,7 @@ def _run(argv: list[str]) -> int:
 def _command(name: str, argv: list[str]) -> int:
     from importlib import import_module
 
-    paths = {command: path for commands in GROUPS.values() for command, path, _ in commands}
+    paths = {command: path for commands in COMMAND_GROUPS.values() for command, path, _ in commands}
     if name not in paths:
         raise _unknown(name, list(paths))
     path = AGENT_VERBS.get(argv[0], paths[name]) if name == "agent" and argv else paths[name]
@@ -175,12 +175,12 @@ def _unknown(name: str, known: list[str]) -> BadRequest:
 
 def _help() -> str:
     lines = ["usage: yard COMMAND [OPTIONS]", "", "One place to submit jobs to many clusters.", ""]
-    for group, commands in GROUPS.items():
+    for group, commands in COMMAND_GROUPS.items():
         lines += [group, *(f"  {command:<17} {summary}" for command, _, summary in commands), ""]
-    return "\n".join(lines) + "\n" + FOOT
+    return "\n".join(lines) + "\n" + HELP_FOOTER
 
 
-def _complain(exc: YardError) -> None:
+def _print_error(exc: YardError) -> None:
     sys.stdout.flush()
     print(f"error: {exc.detail}", file=sys.stderr)
     if exc.next_step:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from switchyard import Client
 from switchyard.model.job import Job, State
-from switchyard.model.lifecycle import FINAL
+from switchyard.model.lifecycle import FINAL_STATES
 from tests.processes import until
 
 # Sorted by nothing but the order of arrival: an append of a short line is atomic.
@@ -33,7 +33,7 @@ class Ledger:
 
 
 def live(client: Client) -> list[Job]:
-    return [job for job in client.jobs() if job.state not in FINAL]
+    return [job for job in client.jobs() if job.state not in FINAL_STATES]
 
 
 def wait_all_final(client: Client, ids: Iterable[str], timeout_s: float) -> dict[str, Job]:

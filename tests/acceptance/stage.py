@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL
+from switchyard.model.lifecycle import FINAL_STATES
 from tests.processes import Process, end_strays, started_of, until
 from tests.programs import COMMAND_S, YARD, Agent, Answer, Server, call, isolated_env, start_agent, start_server, yard
 
@@ -111,7 +111,7 @@ class Stage:
             seen = self.job(job)
             if seen["state"] in states:
                 return seen
-            assert seen["state"] not in FINAL, f"{job} ended as {seen['state']}: {seen.get('reason')}"
+            assert seen["state"] not in FINAL_STATES, f"{job} ended as {seen['state']}: {seen.get('reason')}"
             return None
 
         found = until(look, timeout_s, f"job {job} is {' or '.join(states)}")
@@ -120,7 +120,7 @@ class Stage:
 
     def ended(self, job: str, *, timeout_s: float = END_S) -> Fields:
         """The job once it is final."""
-        return self.until_state(job, *FINAL, timeout_s=timeout_s)
+        return self.until_state(job, *FINAL_STATES, timeout_s=timeout_s)
 
     def health(self, cluster: str) -> str:
         return str(self.get(f"/v1/clusters/{cluster}")["health"])

@@ -12,7 +12,7 @@ import pytest
 from switchyard import Client
 from switchyard.errors import EXIT_REJECTED
 from switchyard.model.job import State
-from switchyard.model.quote import Said
+from switchyard.model.quote import QuoteOutcome
 from tests.acceptance.stage import SOON_S, Fields, Stage, staged
 from tests.processes import until
 from tests.programs import Agent
@@ -122,7 +122,7 @@ def test_a_paused_agent_counts_as_no_answer_at_the_deadline(stage: Stage, agents
 
 def _answers(stage: Stage, cluster: str) -> bool:
     found = stage.post("/v1/quotes", {"spec": {"command": ["true"], **shape()}, "cluster": cluster})
-    return bool(found["items"][0]["said"] == Said.YES)
+    return bool(found["items"][0]["said"] == QuoteOutcome.YES)
 
 
 def test_quotes_on_request_by_cli_and_sdk(stage: Stage, agents: dict[str, Agent], client: Client) -> None:
@@ -135,7 +135,7 @@ def test_quotes_on_request_by_cli_and_sdk(stage: Stage, agents: dict[str, Agent]
     assert "now" in shown
     assert "cheapest  a" in shown
     by_sdk = client.quote("true", cores=2, time_limit="2h", cluster="b")
-    assert [(each.cluster, each.said, each.cost) for each in by_sdk.items] == [("b", Said.YES, 10)]
+    assert [(each.cluster, each.said, each.cost) for each in by_sdk.items] == [("b", QuoteOutcome.YES, 10)]
     big = stage.folder / "big.yaml"
     big.write_text("command: hostname\ncores: 64\n")
     nobody = stage.yard("quote", str(big))

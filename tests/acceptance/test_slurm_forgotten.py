@@ -12,7 +12,7 @@ import pytest
 
 from switchyard import Client
 from switchyard.model.job import Job, State
-from switchyard.model.lifecycle import FINAL
+from switchyard.model.lifecycle import FINAL_STATES
 from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
 from tests.acceptance.slurm_stage import slurm_agent
 from tests.acceptance.stage import Stage, staged
@@ -178,7 +178,7 @@ def _count_runs(cluster: SlurmCluster, ledger: Ledger) -> int:
 
 
 def _count_final(client: Client) -> int:
-    return sum(job.state in FINAL for job in client.jobs())
+    return sum(job.state in FINAL_STATES for job in client.jobs())
 
 
 def _without_a_run(jobs: dict[str, Job], runs: dict[str, int]) -> dict[str, tuple[State, str]]:

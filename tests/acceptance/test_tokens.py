@@ -16,8 +16,8 @@ import pytest
 from switchyard import Client
 from switchyard.errors import Conflict, NoSuchPool, TimedOut
 from switchyard.model.tokens import AllocationStatus, LimitedBy, ResourceConstraintsSpec, ResourceManager
-from switchyard.tokens.lines import Lines
 from switchyard.tokens.redis import RedisPools
+from switchyard.tokens.redis_connections import RedisConnectionPool
 from tests.acceptance.pools import write
 from tests.processes import piped, until
 from tests.programs import Server, call, isolated_env, off_clock, start_server, yard
@@ -172,7 +172,7 @@ def test_the_interface_of_plugins_over_the_server(client: Client) -> None:
 def test_the_plugin_of_the_examples(way: str, server: Server, folder: Path, redis_server: RedisServer) -> None:
     if way == "redis":
         redis_server.client().flushall()
-        assert RedisPools(Lines([redis_server.address]), quota_max=2).begin(is_first=True)
+        assert RedisPools(RedisConnectionPool([redis_server.address]), quota_max=2).begin(is_first=True)
     where = ["--server", server.url, "--quota", "3"] if way == "server" else ["--redis", redis_server.address]
     if way == "server":
         call("DELETE", f"{server.url}/v1/token-pools/default_cluster")

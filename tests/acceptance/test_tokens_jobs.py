@@ -10,9 +10,9 @@ import pytest
 
 from switchyard import Client, State
 from switchyard.errors import BadRequest, UnknownName
-from switchyard.tokens.lines import Lines
 from switchyard.tokens.pools import JobToken
 from switchyard.tokens.redis import RedisPools
+from switchyard.tokens.redis_connections import RedisConnectionPool
 from tests.acceptance.bed import Ledger
 from tests.acceptance.pools import write
 from tests.processes import until
@@ -194,7 +194,7 @@ def test_a_difference_is_repaired_and_counted(client: Client, redis: RedisServer
     go = tmp_path / "go"
     job = client.submit(WAIT, env={"GO": str(go)}, tokens={name: 2})
     until(lambda: used(client, name) == 2, 20, "it holds")
-    pools = RedisPools(Lines([redis.address]), quota_max=100)
+    pools = RedisPools(RedisConnectionPool([redis.address]), quota_max=100)
     pools._term = str(redis.client().hget("{redisresourcemanager}:epoch", "term"))
     pools.job_restore(name, [JobToken("01NOBODY", 3, "default", "development")])
     pools.job_give(name, [JobToken(job.id, 2, "default", "development")])

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from switchyard.agent.backends import ENDS, Backend, Setting, Status
+from switchyard.agent.backends import TERMINAL_STATES, Backend, Setting, Status
 from switchyard.agent.backends.local import LocalBackend
 from switchyard.agent.site import Site
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
-from switchyard.model.graph.read import compile_graph
+from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.ids import make_id
 from switchyard.model.job import JobSpec, Resources
 from switchyard.model.poll import Lease
@@ -83,4 +83,4 @@ def load_when(backend: Backend, is_so: Callable[[Load], bool], timeout_s: float 
 
 
 def end_of(backend: Backend, native_id: str, timeout_s: float = END_S) -> Status:
-    return status_when(backend, native_id, lambda status: status.seen in ENDS, timeout_s)
+    return status_when(backend, native_id, lambda status: status.seen in TERMINAL_STATES, timeout_s)

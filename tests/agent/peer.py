@@ -17,12 +17,12 @@ import msgspec
 from switchyard.agent.need import need_of, spec_of
 from switchyard.errors import Resync, Unauthenticated, YardError
 from switchyard.model.api import Problem
-from switchyard.model.lifecycle import Answer, Seen
-from switchyard.model.poll import Held, Join, Joined, Lease, OutputChunk, Poll, PollAnswer, Report, Stop
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.poll import AttemptRef, Join, Joined, Lease, OutputChunk, Poll, PollAnswer, Report, Stop
 from tests.processes import until
 
 AGENT = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
-ENDS = {Seen.SUCCEEDED, Seen.FAILED, Seen.CANCELLED, Seen.LOST}
+ENDS = {ObservedState.SUCCEEDED, ObservedState.FAILED, ObservedState.CANCELLED, ObservedState.LOST}
 Key = tuple[str, int]
 
 
@@ -97,7 +97,7 @@ class Peer:
             self.cancels.add((lease.job, lease.fence))
             self._changed.notify_all()
 
-    def seen(self, lease: Lease) -> list[Seen]:
+    def seen(self, lease: Lease) -> list[ObservedState]:
         """What was reported of it, in order."""
         return [each.seen for each in self.reports if (each.job, each.fence) == (lease.job, lease.fence)]
 
@@ -110,7 +110,7 @@ class Peer:
         assert found is not None
         return found
 
-    def wait_seen(self, lease: Lease, seen: Seen, timeout_s: float = 15) -> None:
+    def wait_seen(self, lease: Lease, seen: ObservedState, timeout_s: float = 15) -> None:
         until(lambda: seen in self.seen(lease), timeout_s, f"{seen} is reported")
 
     def wait_parked(self, timeout_s: float = 15, *, want: int | None = None) -> Poll:
@@ -178,18 +178,18 @@ class Peer:
                 raise Resync
             return self._give(poll, answers)
 
-    def _sync(self, poll: Poll, answers: list[Answer]) -> PollAnswer:
+    def _sync(self, poll: Poll, answers: list[ReportAnswer]) -> PollAnswer:
         self.session += 1
         inventory = {(each.job, each.fence) for each in poll.inventory or []}
         return PollAnswer(
             session=self.session,
             leases=[lease for key, lease in self.held.items() if key not in inventory],
-            cancels=[Held(*key) for key in self.cancels if key in self.held],
+            cancels=[AttemptRef(*key) for key in self.cancels if key in self.held],
             stops=[Stop(*key, "not leased to this agent") for key in sorted(inventory - set(self.held))],
             answers=answers,
         )
 
-    def _give(self, poll: Poll, answers: list[Answer]) -> PollAnswer:
+    def _give(self, poll: Poll, answers: list[ReportAnswer]) -> PollAnswer:
         known = {(each.job, each.fence) for each in poll.cancelling}
         deadline = time.monotonic() + poll.wait_s
         self.parked += bool(poll.wait_s)
@@ -198,7 +198,7 @@ class Peer:
                 if poll.session != self.session:
                     raise Resync
                 given = self._fitting(poll)
-                cancels = [Held(*key) for key in self.cancels if key in self.held and key not in known]
+                cancels = [AttemptRef(*key) for key in self.cancels if key in self.held and key not in known]
                 left = deadline - time.monotonic()
                 if given or cancels or left <= 0 or self.refuse is not None:
                     return PollAnswer(session=self.session, leases=given, cancels=cancels, answers=answers)
@@ -219,15 +219,15 @@ class Peer:
         self.held.update({(lease.job, lease.fence): lease for lease in given})
         return given
 
-    def _report(self, report: Report) -> Answer:
+    def _report(self, report: Report) -> ReportAnswer:
         self.reports.append(report)
         key = (report.job, report.fence)
         if self.stop_reports:
             self.held.pop(key, None)  # what is to be stopped is not handed out again
-            return Answer.STOP
+            return ReportAnswer.STOP
         if key not in self.held and report.seen not in ENDS:
-            return Answer.STOP
+            return ReportAnswer.STOP
         if report.seen in ENDS:
             self.held.pop(key, None)
             self.cancels.discard(key)
-        return Answer.TAKEN
+        return ReportAnswer.TAKEN

@@ -9,15 +9,15 @@ import pytest
 
 from switchyard.agent.accounts import (
     FILE_BYTES_MAX,
-    Account,
-    Accounts,
-    Allow,
-    _give,
+    AccountMap,
+    AllowList,
+    LocalAccount,
+    _change_folder_owner,
     find_account,
-    hand_over,
-    open_theirs,
-    sudo_words,
-    uid_words,
+    open_untrusted,
+    sbatch_uid_options,
+    share_folder,
+    sudo_prefix,
 )
 from switchyard.errors import Denied, Malformed, Unavailable
 
@@ -32,7 +32,7 @@ def write(file: Path, text: str) -> None:
 def test_the_map_is_followed_as_it_changes(tmp_path: Path) -> None:
     file = tmp_path / "accounts.yaml"
     write(file, "ada: nobody\n'grace@example.org': daemon\n")
-    accounts = Accounts(file)
+    accounts = AccountMap(file)
     assert accounts.account_of("ada") == find_account("nobody")
     assert accounts.account_of("grace@example.org").name == "daemon"
     with pytest.raises(Denied, match="mallory has no account"):
@@ -47,7 +47,7 @@ def test_the_map_is_followed_as_it_changes(tmp_path: Path) -> None:
 def test_while_the_map_cannot_be_read_nobody_runs(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "accounts.yaml"
     write(file, "ada: nobody\n")
-    accounts = Accounts(file)
+    accounts = AccountMap(file)
     if text is None:
         file.unlink()
     else:
@@ -67,7 +67,7 @@ def test_a_wrong_map_stops_the_start(tmp_path: Path, text: str) -> None:
     file = tmp_path / "accounts.yaml"
     write(file, text)
     with pytest.raises(Malformed):
-        Accounts(file)
+        AccountMap(file)
 
 
 def test_a_map_that_others_may_write_stops_the_start(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_map_that_others_may_write_stops_the_start(tmp_path: Path) -> None:
     write(file, "ada: nobody\n")
     file.chmod(0o664)
     with pytest.raises(Malformed, match="Others may write"):
-        Accounts(file)
+        AccountMap(file)
 
 
 def test_an_account_the_machine_does_not_know_waits_and_root_is_nobodys() -> None:
@@ -91,43 +91,45 @@ ALL = {"user": "ada", "project": "physics", "queue": "main"}
 @pytest.mark.parametrize(
     ("allow", "asked", "reason"),
     [
-        (Allow(), ALL, ""),
-        (Allow(users=["ada"], projects=["physics"], queues=["main"]), ALL, ""),
-        (Allow(users=["grace"]), ALL, "This site does not take jobs of the user ada."),
-        (Allow(users=[]), ALL, "This site does not take jobs of the user ada."),
-        (Allow(projects=["biology"]), ALL, "This site does not take jobs of the project physics."),
-        (Allow(queues=["short"]), ALL, "This site does not take jobs of the queue main."),
-        (Allow(queues=["short"]), {**ALL, "queue": None}, ""),
-        (Allow(options=["--nice"]), {**ALL, "options": ["--nice=5"]}, ""),
-        (Allow(), {**ALL, "options": ["--nice"]}, "This site does not allow the option --nice: it allows none."),
+        (AllowList(), ALL, ""),
+        (AllowList(users=["ada"], projects=["physics"], queues=["main"]), ALL, ""),
+        (AllowList(users=["grace"]), ALL, "This site does not take jobs of the user ada."),
+        (AllowList(users=[]), ALL, "This site does not take jobs of the user ada."),
+        (AllowList(projects=["biology"]), ALL, "This site does not take jobs of the project physics."),
+        (AllowList(queues=["short"]), ALL, "This site does not take jobs of the queue main."),
+        (AllowList(queues=["short"]), {**ALL, "queue": None}, ""),
+        (AllowList(options=["--nice"]), {**ALL, "options": ["--nice=5"]}, ""),
+        (AllowList(), {**ALL, "options": ["--nice"]}, "This site does not allow the option --nice: it allows none."),
         (
-            Allow(options=["--nice"]),
+            AllowList(options=["--nice"]),
             {**ALL, "options": ["--nice=5", "--uid=0"]},
             "This site does not allow the option --uid: it allows --nice.",
         ),
         (
-            Allow(options=["--nice"]),
+            AllowList(options=["--nice"]),
             {**ALL, "options": ["--nice5"]},
             "This site does not allow the option --nice5: it allows --nice.",
         ),
     ],
 )
-def test_what_a_site_allows(allow: Allow, asked: dict[str, object], reason: str) -> None:
+def test_what_a_site_allows(allow: AllowList, asked: dict[str, object], reason: str) -> None:
     assert allow.refusal(**asked) == reason  # type: ignore[arg-type]
 
 
 def test_the_words_by_which_a_job_is_another_accounts() -> None:
-    account = Account("ada", 1000, 1000, "/home/ada")
-    assert sudo_words(account, "sh")[:5] == ["sudo", "-n", "-u", "ada", "--"]
-    assert Path(sudo_words(account, "sh")[5]).is_absolute()
-    assert uid_words(account) == ["--uid=1000", "--gid=1000"]
+    account = LocalAccount("ada", 1000, 1000, "/home/ada")
+    assert sudo_prefix(account, "sh")[:5] == ["sudo", "-n", "-u", "ada", "--"]
+    assert Path(sudo_prefix(account, "sh")[5]).is_absolute()
+    assert sbatch_uid_options(account) == ["--uid=1000", "--gid=1000"]
     assert account.environment == {"HOME": "/home/ada", "USER": "ada", "LOGNAME": "ada"}
 
 
 def test_a_folder_handed_over_is_the_accounts(tmp_path: Path) -> None:
     """As root it is given away; the other way is driven with two local accounts in the acceptance tests."""
-    mine = find_account("nobody") if os.geteuid() == 0 else Account("me", os.geteuid(), os.getegid(), str(tmp_path))
-    hand_over(tmp_path, mine)
+    mine = (
+        find_account("nobody") if os.geteuid() == 0 else LocalAccount("me", os.geteuid(), os.getegid(), str(tmp_path))
+    )
+    share_folder(tmp_path, mine)
     assert tmp_path.stat().st_uid == mine.uid
 
 
@@ -136,12 +138,12 @@ def test_a_link_in_the_place_of_a_folder_is_not_given_away(tmp_path: Path) -> No
     mine.mkdir()
     (tmp_path / "link").symlink_to(mine)
     with pytest.raises(Unavailable, match="not a folder"):
-        _give(tmp_path / "link", find_account("nobody"))
+        _change_folder_owner(tmp_path / "link", find_account("nobody"))
     theirs.mkdir()
     if os.geteuid() == 0:
         os.chown(theirs, 1, 1)
     with pytest.raises(Unavailable, match="somebody else's"):
-        _give(theirs, find_account("nobody"))
+        _change_folder_owner(theirs, find_account("nobody"))
     assert mine.stat().st_uid == os.geteuid()
 
 
@@ -152,8 +154,8 @@ def test_what_they_put_in_the_place_of_a_file_is_not_followed(tmp_path: Path) ->
     link.symlink_to(secret)
     twin.hardlink_to(secret)
     os.mkfifo(pipe)
-    with open_theirs(plain) as file:
+    with open_untrusted(plain) as file:
         assert file.read() == b"theirs"
     for path in (link, twin, pipe, tmp_path):
         with pytest.raises(OSError, match=r"."):
-            open_theirs(path)
+            open_untrusted(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.client import Connection, Unreached, read_server
+from switchyard.agent.client import Connection, ServerUnreachable, parse_server_url
 from switchyard.errors import Busy, Malformed, Unavailable
 from tests.agent.peer import Peer
 from tests.processes import free_port
@@ -18,7 +18,7 @@ JOIN = b'{"cluster": "a", "name": "n", "journal": "j", "backend": "local"}'
 
 
 def connection(*urls: str) -> Connection:
-    return Connection([read_server(url) for url in urls])
+    return Connection([parse_server_url(url) for url in urls])
 
 
 def one_answer(text: bytes, *, close: bool = True) -> str:
@@ -52,7 +52,7 @@ def test_connection_is_kept_alive(peer: Peer) -> None:
 
 def test_next_server_after_a_dead_one(peer: Peer) -> None:
     line = connection(f"http://127.0.0.1:{free_port()}", peer.url)
-    with pytest.raises(Unreached, match="connection refused"):
+    with pytest.raises(ServerUnreachable, match="connection refused"):
         line.post("/v1/agents/join", JOIN)
     assert line.server.url == peer.url
     assert b"agent" in line.post("/v1/agents/join", JOIN)
@@ -99,7 +99,7 @@ def test_a_proxy_is_a_server_that_is_not_up(text: bytes) -> None:
 )
 def test_answer_that_is_not_whole_is_no_answer(text: bytes) -> None:
     line = connection(one_answer(text))
-    with pytest.raises(Unreached):
+    with pytest.raises(ServerUnreachable):
         line.post("/x", b"{}")
     line.close()
 
@@ -116,7 +116,7 @@ def test_answer_that_is_not_whole_is_no_answer(text: bytes) -> None:
 def test_answer_that_is_cut_at_any_byte_is_no_answer(whole: bytes) -> None:
     for cut in range(len(whole)):
         line = connection(one_answer(whole[:cut]))
-        with pytest.raises(Unreached):
+        with pytest.raises(ServerUnreachable):
             line.post("/x", b"{}")
         line.close()
 
@@ -125,7 +125,7 @@ def test_silence_has_an_end() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         line = connection(f"http://127.0.0.1:{silent.getsockname()[1]}")
         begun = time.monotonic()
-        with pytest.raises(Unreached, match="no answer in time"):
+        with pytest.raises(ServerUnreachable, match="no answer in time"):
             line.post("/x", b"{}", timeout_s=0.3)
         assert time.monotonic() - begun < 10
         line.close()
@@ -135,9 +135,9 @@ def test_abort_ends_a_waiting_post() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         line = connection(f"http://127.0.0.1:{silent.getsockname()[1]}")
         threading.Timer(0.2, line.abort).start()
-        with pytest.raises(Unreached):
+        with pytest.raises(ServerUnreachable):
             line.post("/x", b"{}", wait_s=30)
-        with pytest.raises(Unreached):
+        with pytest.raises(ServerUnreachable):
             line.post("/x", b"{}", wait_s=30)
         line.close()
 
@@ -145,11 +145,11 @@ def test_abort_ends_a_waiting_post() -> None:
 @pytest.mark.parametrize("url", ["", "host:80", "ftp://host", "http://", "http://host:port", "http://h/?q=1"])
 def test_odd_urls_are_refused(url: str) -> None:
     with pytest.raises(Malformed):
-        read_server(url)
+        parse_server_url(url)
 
 
 def test_url_with_a_path_and_without_a_port() -> None:
-    server = read_server("https://yard.example/base/")
+    server = parse_server_url("https://yard.example/base/")
     assert (server.is_tls, server.host, server.port, server.path) == (True, "yard.example", 443, "/base")
 
 
@@ -163,10 +163,10 @@ def test_tls_by_an_own_authority(tmp_path: Path) -> None:
     with Peer() as peer:
         peer._server.socket = context.wrap_socket(peer._server.socket, server_side=True)
         url = peer.url.replace("http:", "https:")
-        trusting = Connection([read_server(url)], ca_file=str(cert))
+        trusting = Connection([parse_server_url(url)], ca_file=str(cert))
         assert b"agent" in trusting.post("/v1/agents/join", JOIN)
         trusting.close()
-        strict = Connection([read_server(url)])
-        with pytest.raises(Unreached, match="certificate"):
+        strict = Connection([parse_server_url(url)])
+        with pytest.raises(ServerUnreachable, match="certificate"):
             strict.post("/v1/agents/join", JOIN)
         strict.close()

@@ -26,7 +26,7 @@ def test_join_prints_one_line_and_keeps_a_private_credential(tmp_path: Path, pee
     assert f"joined cluster alpha as agent first ({AGENT})\n" in running.log
     [join] = peer.joins
     assert (join.cluster, join.name, join.backend) == ("alpha", "first", "local")
-    kept = tmp_path / "data" / credentials.FILE
+    kept = tmp_path / "data" / credentials.CREDENTIAL_FILE
     assert kept.stat().st_mode & 0o777 == 0o600
     assert json.loads(kept.read_text())["journal"] == join.journal
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends import Piece, Status, marker, proctable
-from switchyard.agent.backends.cgroup import find_base
-from switchyard.agent.backends.jobdir import Claim, JobDir
+from switchyard.agent.backends import OutputPiece, Status, marker_of, proctable
+from switchyard.agent.backends.cgroup import find_cgroup_base
+from switchyard.agent.backends.jobdir import JobDir, SupervisorClaim
 from switchyard.agent.backends.local import LocalBackend
-from switchyard.agent.site import Containing, LocalSite, Site
+from switchyard.agent.site import ContainmentMode, LocalSite, Site
 from switchyard.errors import Unavailable
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from tests.agent.builders import a_job_id, a_lease, a_local, a_setting, end_of
 from tests.processes import started_of, until
 
@@ -84,11 +84,11 @@ while True:
 class Attack:
     """One attacking attempt, and a way to see everything that is left of it."""
 
-    def __init__(self, folder: Path, text: str, *, mode: Containing, time_limit: str | None = None) -> None:
+    def __init__(self, folder: Path, text: str, *, mode: ContainmentMode, time_limit: str | None = None) -> None:
         self.folder, self.mode = folder, mode
         self.sleep = f"sleep 8{os.getpid()}.{next(_numbers)}"
         job = a_job_id()
-        here = folder / "jobs" / marker(a_lease("true", job=job)) / "work"
+        here = folder / "jobs" / marker_of(a_lease("true", job=job)) / "work"
         (folder / "bomb.py").write_text(BOMB)
         (folder / "hop.py").write_text(HOP)
         (folder / "hopped").touch()
@@ -114,7 +114,7 @@ class Attack:
         """Every process of the attack: its shells and its sleeps have these words."""
         found = []
         for pid in (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()):
-            words = proctable.words(pid).replace(b"\0", b" ").decode(errors="replace")
+            words = proctable.command_line(pid).replace(b"\0", b" ").decode(errors="replace")
             if self.sleep in words and started_of(pid) is not None:
                 found.append(pid)
         return found
@@ -122,11 +122,11 @@ class Attack:
     def until_begun(self) -> None:
         def begun() -> bool:
             self.backend.status([self.native_id])
-            return any(proctable.words(pid).startswith(b"sleep") for pid in self.left)
+            return any(proctable.command_line(pid).startswith(b"sleep") for pid in self.left)
 
         until(begun, 20, "the attack has begun")
 
-    def supervisor(self) -> Claim:
+    def supervisor(self) -> SupervisorClaim:
         return until(JobDir(self.folder / "jobs" / self.native_id).claim, 20, "the claim")  # type: ignore[return-value]
 
     def cancelled(self) -> Status:
@@ -137,15 +137,15 @@ class Attack:
 Attacker = Callable[..., Attack]
 
 
-@pytest.fixture(params=[Containing.CGROUP, Containing.PROCESS])
-def mode(request: pytest.FixtureRequest) -> Containing:
-    if request.param is Containing.CGROUP and find_base() is None:
+@pytest.fixture(params=[ContainmentMode.CGROUP, ContainmentMode.PROCESS])
+def mode(request: pytest.FixtureRequest) -> ContainmentMode:
+    if request.param is ContainmentMode.CGROUP and find_cgroup_base() is None:
         pytest.skip("this account may make no control groups here")
-    return Containing(request.param)
+    return ContainmentMode(request.param)
 
 
 @pytest.fixture
-def attack(tmp_path: Path, mode: Containing) -> Iterator[Attacker]:
+def attack(tmp_path: Path, mode: ContainmentMode) -> Iterator[Attacker]:
     made: list[Attack] = []
 
     def start(text: str, **rest: str) -> Attack:
@@ -169,7 +169,7 @@ def test_attacker_is_cancelled_and_nothing_of_it_is_left(attack: Attacker, text:
         job.backend.close()
         job.backend = job.restarted()
     ended = job.cancelled()
-    assert ended.seen is Seen.CANCELLED, ended
+    assert ended.seen is ObservedState.CANCELLED, ended
     assert job.left == []
     assert job.backend.state().free_cores == 4
 
@@ -186,7 +186,7 @@ def test_job_that_kills_its_supervisor_is_over_only_when_nothing_of_it_is_left(
         until(lambda: not supervisor.lives() and job.left, 20, "the job has killed its supervisor")
         job.backend = job.restarted()
     ended = end_of(job.backend, job.native_id, CANCEL_S)
-    assert ended.seen is Seen.LOST, ended
+    assert ended.seen is ObservedState.LOST, ended
     assert job.left == []
     assert job.backend.state().free_cores == 4
 
@@ -198,10 +198,10 @@ def test_exit_file_that_a_job_wrote_is_not_believed(attack: Attacker, is_restart
     if is_restarted:
         job.backend.close()
         job.backend = job.restarted()
-    assert job.backend.status([job.native_id])[job.native_id].seen is not Seen.SUCCEEDED
+    assert job.backend.status([job.native_id])[job.native_id].seen is not ObservedState.SUCCEEDED
     (job.folder / "jobs" / job.native_id / "work/gate").touch()
     ended = end_of(job.backend, job.native_id)
-    assert (ended.seen, ended.exit_code) == (Seen.FAILED, 7)
+    assert (ended.seen, ended.exit_code) == (ObservedState.FAILED, 7)
 
 
 @pytest.mark.parametrize("name", ["exit", "exit.$PPID"])
@@ -209,7 +209,7 @@ def test_exit_file_that_a_job_wrote_is_not_believed(attack: Attacker, is_restart
 def test_true_exit_is_written_whatever_is_in_its_way(attack: Attacker, name: str, how: str) -> None:
     job = attack(f"cd ..; rm -f {name}; {how.format(name=name)}; exit 7")
     ended = end_of(job.backend, job.native_id)
-    assert (ended.seen, ended.exit_code) == (Seen.FAILED, 7)
+    assert (ended.seen, ended.exit_code) == (ObservedState.FAILED, 7)
 
 
 @pytest.mark.parametrize(
@@ -226,15 +226,15 @@ def test_true_exit_is_written_whatever_is_in_its_way(attack: Attacker, name: str
 def test_output_that_was_replaced_neither_hangs_nor_leaks(attack: Attacker, how: str) -> None:
     job = attack(f"cd ..; rm stdout; {how}; touch work/done; exec $SLEEP")
     until((job.folder / "jobs" / job.native_id / "work/done").exists, 20, "the output is replaced")
-    assert job.backend.output(job.native_id, "stdout", offset=0, size=1000) == Piece(b"", 0)
-    assert job.cancelled().seen is Seen.CANCELLED
+    assert job.backend.output(job.native_id, "stdout", offset=0, size=1000) == OutputPiece(b"", 0)
+    assert job.cancelled().seen is ObservedState.CANCELLED
     assert job.left == []
 
 
 def test_stopped_supervisor_does_not_lift_the_time_limit(attack: Attacker) -> None:
     job = attack("kill -STOP $PPID; exec $SLEEP", time_limit="1s")
     ended = end_of(job.backend, job.native_id, CANCEL_S)
-    assert (ended.seen, ended.reason) == (Seen.FAILED, "time limit of 1s reached")
+    assert (ended.seen, ended.reason) == (ObservedState.FAILED, "time limit of 1s reached")
     assert job.left == []
 
 
@@ -247,40 +247,42 @@ def test_attempt_whose_files_are_gone_is_not_started_again(attack: Attacker) -> 
     assert job.backend.find(job.native_id) == job.native_id
     job.backend.submit(job.lease)
     assert len(job.left) == 1
-    assert end_of(job.backend, job.native_id).seen is Seen.LOST
+    assert end_of(job.backend, job.native_id).seen is ObservedState.LOST
     assert job.left == []
 
 
 def test_ended_attempt_leaves_no_control_group(tmp_path: Path) -> None:
-    if (base := find_base()) is None:
+    if (base := find_cgroup_base()) is None:
         pytest.skip("this account may make no control groups here")
     backend = a_local(tmp_path)
     native_id = backend.submit(a_lease("sh", "-c", "cat /proc/self/cgroup"))
-    assert end_of(backend, native_id).seen is Seen.SUCCEEDED
+    assert end_of(backend, native_id).seen is ObservedState.SUCCEEDED
     assert f"{base.name}/{native_id}" in backend.output(native_id, "stdout", offset=0, size=10_000).data.decode()
     assert not (base / native_id).exists()
     backend.close()
 
 
 def test_agent_that_must_have_control_groups_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("switchyard.agent.backends.cgroup._places", lambda: iter([tmp_path / "no/such/folder"]))
+    monkeypatch.setattr(
+        "switchyard.agent.backends.cgroup._own_cgroup_folders", lambda: iter([tmp_path / "no/such/folder"])
+    )
     with pytest.raises(Unavailable, match="control groups"):
-        LocalBackend(a_setting(tmp_path, site=Site(local=LocalSite(containment=Containing.CGROUP))))
+        LocalBackend(a_setting(tmp_path, site=Site(local=LocalSite(containment=ContainmentMode.CGROUP))))
     a_local(tmp_path).close()
 
 
 def test_control_groups_of_version_1_hold_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     freezer = Path("/sys/fs/cgroup/freezer")
-    monkeypatch.setattr("switchyard.agent.backends.cgroup._places", lambda: iter([freezer]))
-    if find_base() is None:
+    monkeypatch.setattr("switchyard.agent.backends.cgroup._own_cgroup_folders", lambda: iter([freezer]))
+    if find_cgroup_base() is None:
         pytest.skip("this account may make no control groups of version 1 here")
-    killing = Attack(tmp_path, KILLING["and forks 150 processes"], mode=Containing.CGROUP)
+    killing = Attack(tmp_path, KILLING["and forks 150 processes"], mode=ContainmentMode.CGROUP)
     until(lambda: len(killing.left) > 150, 20, "the bomb")
-    assert end_of(killing.backend, killing.native_id, CANCEL_S).seen is Seen.LOST
+    assert end_of(killing.backend, killing.native_id, CANCEL_S).seen is ObservedState.LOST
     killing.backend.close()
-    stopping = Attack(tmp_path, ATTACKS["keeps its supervisor stopped"], mode=Containing.CGROUP)
+    stopping = Attack(tmp_path, ATTACKS["keeps its supervisor stopped"], mode=ContainmentMode.CGROUP)
     stopping.until_begun()
-    assert stopping.cancelled().seen is Seen.CANCELLED
+    assert stopping.cancelled().seen is ObservedState.CANCELLED
     stopping.backend.close()
     assert killing.left == stopping.left == []
     for job in (killing, stopping):
@@ -296,7 +298,7 @@ def test_claim_that_names_a_bystander_does_not_harm_it(attack: Attacker) -> None
         until(lambda: claim in (job.folder / "jobs" / job.native_id / "claim").read_text(), 20, "the forged claim")
         job.backend.close()
         job.backend = job.restarted()
-        assert job.cancelled().seen is Seen.CANCELLED
+        assert job.cancelled().seen is ObservedState.CANCELLED
         assert job.left == []
         assert bystander.poll() is None
     finally:
@@ -306,14 +308,14 @@ def test_claim_that_names_a_bystander_does_not_harm_it(attack: Attacker) -> None
 
 def test_exit_of_an_attempt_from_before_there_were_seals_counts(tmp_path: Path) -> None:
     lease = a_lease("true")
-    folder = tmp_path / "jobs" / marker(lease)
+    folder = tmp_path / "jobs" / marker_of(lease)
     folder.mkdir(parents=True)
     (folder / "claim").write_text(f"1 1 {proctable.boot_id()}\n")
     (folder / "exit").write_text("cause=exit\ncode=3\nsignal=\nreason=\n")
     for _ in range(2):  # the second agent finds the key
         backend = a_local(tmp_path)
-        ended = end_of(backend, marker(lease))
-        assert (ended.seen, ended.exit_code) == (Seen.FAILED, 3)
+        ended = end_of(backend, marker_of(lease))
+        assert (ended.seen, ended.exit_code) == (ObservedState.FAILED, 3)
         backend.close()
 
 
@@ -323,7 +325,7 @@ def test_process_that_always_moves_on_into_a_child_is_caught(attack: Attacker, i
     hopped = job.folder / "hopped"
     first = hopped.stat().st_mtime_ns
     until(lambda: hopped.stat().st_mtime_ns != first, 20, "it moves")
-    assert job.cancelled().seen is Seen.CANCELLED
+    assert job.cancelled().seen is ObservedState.CANCELLED
     last = hopped.stat().st_mtime_ns
     with pytest.raises(AssertionError):
         until(lambda: hopped.stat().st_mtime_ns != last, 1, "it moves no more")

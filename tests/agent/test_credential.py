@@ -15,27 +15,27 @@ ONE = Credential("id", "alpha", "name", "agent_secret", "http://127.0.0.1:1", "j
 def test_kept_privately_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        credentials.save(tmp_path, ONE)
-        credentials.save(tmp_path, ONE)
+        credentials.save_credential(tmp_path, ONE)
+        credentials.save_credential(tmp_path, ONE)
     finally:
         os.umask(before)
-    assert (tmp_path / credentials.FILE).stat().st_mode & 0o777 == 0o600
-    assert credentials.load(tmp_path) == ONE
-    assert [path.name for path in tmp_path.iterdir()] == [credentials.FILE]
+    assert (tmp_path / credentials.CREDENTIAL_FILE).stat().st_mode & 0o777 == 0o600
+    assert credentials.load_credential(tmp_path) == ONE
+    assert [path.name for path in tmp_path.iterdir()] == [credentials.CREDENTIAL_FILE]
 
 
 def test_none_and_nonsense(tmp_path: Path) -> None:
-    assert credentials.load(tmp_path) is None
-    (tmp_path / credentials.FILE).write_text("{")
+    assert credentials.load_credential(tmp_path) is None
+    (tmp_path / credentials.CREDENTIAL_FILE).write_text("{")
     with pytest.raises(Malformed, match="not a credential"):
-        credentials.load(tmp_path)
+        credentials.load_credential(tmp_path)
 
 
 def test_folder_is_one_agents_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "new"
-    held = credentials.claim_folder(folder)
+    held = credentials.lock_data_folder(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
     with pytest.raises(Conflict, match=rf"pid {os.getpid()}"):
-        credentials.claim_folder(folder)
+        credentials.lock_data_folder(folder)
     held.close()
-    credentials.claim_folder(folder).close()
+    credentials.lock_data_folder(folder).close()

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.discover import describe, describe_system, discover, read_graph
+from switchyard.agent.discover import describe_machine, describe_system, discover_graph, read_graph
 from switchyard.errors import Malformed, NotFound
-from switchyard.model.graph.read import compile_graph
+from switchyard.model.graph.graph_compiler import compile_graph
 
 AFFINITY = len(os.sched_getaffinity(0))
 
@@ -24,7 +24,7 @@ def a_root(tmp_path: Path, files: dict[str, str]) -> Path:
 
 
 def test_plain_machine(tmp_path: Path) -> None:
-    [node] = discover(tmp_path, root=a_root(tmp_path, {})).kinds
+    [node] = discover_graph(tmp_path, root=a_root(tmp_path, {})).kinds
     assert (node.count, node.cores, node.gpus, node.memory_bytes) == (1, AFFINITY, 0, 16 * 2**20)
     assert node.storage_bytes > 0
 
@@ -49,30 +49,30 @@ def test_plain_machine(tmp_path: Path) -> None:
     ],
 )
 def test_limits_of_the_cgroup_are_the_size(tmp_path: Path, files: dict[str, str], cores: int, memory: int) -> None:
-    [node] = discover(tmp_path, root=a_root(tmp_path, files)).kinds
+    [node] = discover_graph(tmp_path, root=a_root(tmp_path, files)).kinds
     assert (node.cores, node.memory_bytes) == (cores, memory)
 
 
 def test_gpus_are_counted_by_their_devices(tmp_path: Path) -> None:
     devices = ["dev/nvidia0", "dev/nvidia1", "dev/nvidia10", "dev/nvidiactl", "dev/nvidia-uvm"]
     root = a_root(tmp_path, dict.fromkeys(devices, ""))
-    assert discover(tmp_path, root=root).gpus == 3
+    assert discover_graph(tmp_path, root=root).gpus == 3
 
 
 def test_this_machine_itself(tmp_path: Path) -> None:
-    found = discover(tmp_path)
+    found = discover_graph(tmp_path)
     assert found.cores >= 1
     assert found.memory_bytes > 0
-    assert compile_graph(describe(tmp_path), {"system": describe_system()}, where="round trip") == found
+    assert compile_graph(describe_machine(tmp_path), {"system": describe_system()}, where="round trip") == found
 
 
 def test_sockets_are_those_of_the_cores_we_may_use(tmp_path: Path) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     path = "sys/devices/system/cpu/cpu{}/topology/physical_package_id"
     each_its_own = {path.format(cpu): f"{place}\n" for place, cpu in enumerate(cpus)}
-    assert discover(tmp_path, root=a_root(tmp_path, each_its_own)).totals["socket"] == len(cpus)
+    assert discover_graph(tmp_path, root=a_root(tmp_path, each_its_own)).totals["socket"] == len(cpus)
     shared = {path.format(cpu): "0\n" for cpu in cpus}
-    assert discover(tmp_path, root=a_root(tmp_path, shared)).totals["socket"] == 1
+    assert discover_graph(tmp_path, root=a_root(tmp_path, shared)).totals["socket"] == 1
 
 
 def test_a_bounded_part_of_the_cores_has_no_known_sockets(tmp_path: Path) -> None:
@@ -81,11 +81,11 @@ def test_a_bounded_part_of_the_cores_has_no_known_sockets(tmp_path: Path) -> Non
         for place, cpu in enumerate(sorted(os.sched_getaffinity(0)))
     }
     root = a_root(tmp_path, {**files, "sys/fs/cgroup/a/b/cpu.max": "100000 100000"})
-    assert discover(tmp_path, root=root).totals["socket"] == 1
+    assert discover_graph(tmp_path, root=root).totals["socket"] == 1
 
 
 def test_the_system_is_attached_to_the_node(tmp_path: Path) -> None:
-    [node] = discover(tmp_path, root=a_root(tmp_path, {"proc/sys/kernel/osrelease": "5.4.3-x\n"})).kinds
+    [node] = discover_graph(tmp_path, root=a_root(tmp_path, {"proc/sys/kernel/osrelease": "5.4.3-x\n"})).kinds
     [system] = node.attached
     assert (system.subsystem, system.metadata["kernel"]) == ("system", "5.4.3")
 

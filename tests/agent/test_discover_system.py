@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent import discover_system
-from switchyard.agent.discover_system import ask, system_facts
+from switchyard.agent.discover_system import run_probe_command, system_facts
 
 SMI = """\
 +---------------------------------------------------------------------------------------+
@@ -121,11 +121,11 @@ def test_musl(tmp_path: Path, programs: Path) -> None:
 def test_program_that_hangs_is_given_up_with_its_children(
     tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(discover_system, "ASK_S", 0.2)
+    monkeypatch.setattr(discover_system, "PROBE_COMMAND_S_MAX", 0.2)
     (programs / "mpirun").write_text("#!/bin/sh\n/bin/sleep 600 & echo 'mpirun (Open MPI) 4.1.4'; wait\n")
     (programs / "mpirun").chmod(0o755)
     begun = time.monotonic()
-    assert ask(["mpirun", "--version"]) == ""
+    assert run_probe_command(["mpirun", "--version"]) == ""
     assert time.monotonic() - begun < 60
 
 

@@ -144,14 +144,14 @@ def test_before_the_first_join_all_may_be_well(tmp_path: Path) -> None:
 def test_a_credential_that_others_may_read_and_a_damaged_journal(tmp_path: Path) -> None:
     folder = tmp_path / "agent"
     folder.mkdir()
-    credentials.save(folder, Credential("id", "alpha", "one", "agent_x", "http://127.0.0.1:1", "j"))
-    (folder / credentials.FILE).chmod(0o644)
+    credentials.save_credential(folder, Credential("id", "alpha", "one", "agent_x", "http://127.0.0.1:1", "j"))
+    (folder / credentials.CREDENTIAL_FILE).chmod(0o644)
     (folder / "journal.db").write_bytes(b"x" * 5000)
     code, found = examined(tmp_path, "--data", str(folder))
     assert code == 1
     assert (found["credential"]["is_ok"], found["journal"]["is_ok"], found["disk"]["is_ok"]) == (False, False, True)
     assert "chmod 600" in found["credential"]["advice"]
     assert found["tcp"]["is_ok"] is False, "it asks the server the agent joined"
-    (folder / credentials.FILE).write_text("{")
+    (folder / credentials.CREDENTIAL_FILE).write_text("{")
     _, found = examined(tmp_path, "--data", str(folder))
     assert found["credential"]["is_ok"] is False

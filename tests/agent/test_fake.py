@@ -6,7 +6,7 @@ import pytest
 
 from switchyard.agent.backends.fake import FakeBackend
 from switchyard.errors import PolicyRefused, Unavailable
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from tests.agent.builders import a_lease, a_setting
 
 
@@ -26,7 +26,12 @@ def test_life_by_the_clock_and_kept_on_disk(tmp_path: Path) -> None:
     for _ in range(4):
         seen.append(FakeBackend(a_setting(tmp_path), now_ns=clock).status([native_id])[native_id])
         clock.ns += 10**9
-    assert [each.seen for each in seen] == [Seen.SUBMITTED, Seen.RUNNING, Seen.RUNNING, Seen.FAILED]
+    assert [each.seen for each in seen] == [
+        ObservedState.SUBMITTED,
+        ObservedState.RUNNING,
+        ObservedState.RUNNING,
+        ObservedState.FAILED,
+    ]
     assert (seen[3].exit_code, seen[3].ago_us) == (4, 0)
 
 
@@ -35,9 +40,9 @@ def test_denies_loses_and_doubts_as_told(tmp_path: Path) -> None:
     with pytest.raises(PolicyRefused, match="no queue for you"):
         backend.submit(a_lease("x", env={"FAKE_DENY": "no queue for you"}))
     lost = backend.submit(a_lease("x", env={"FAKE_LOSE": "1"}))
-    assert backend.status([lost])[lost].seen is Seen.LOST
+    assert backend.status([lost])[lost].seen is ObservedState.LOST
     odd = backend.submit(a_lease("sleep", "9", env={"FAKE_UNKNOWN": "SPECIAL_EXIT"}))
-    assert (backend.status([odd])[odd].seen, backend.status([odd])[odd].text) == (Seen.UNKNOWN, "SPECIAL_EXIT")
+    assert (backend.status([odd])[odd].seen, backend.status([odd])[odd].text) == (ObservedState.UNKNOWN, "SPECIAL_EXIT")
     doubtful = a_lease("x", env={"FAKE_DOUBT": "1"})
     with pytest.raises(Unavailable):
         backend.submit(doubtful)

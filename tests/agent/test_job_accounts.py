@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.accounts import Allow, read_map
-from switchyard.agent.backends import marker
-from switchyard.agent.backends.launch import start_words
+from switchyard.agent.accounts import AllowList, read_account_map
+from switchyard.agent.backends import marker_of
+from switchyard.agent.backends.launch import start_file_words
 from switchyard.agent.backends.local import LocalBackend
-from switchyard.agent.job_accounts import JobAccounts, check_local, own_name
+from switchyard.agent.job_accounts import JobAccounts, check_local_accounts, own_account_name
 from switchyard.agent.site import AccountsSite, LocalSite, Site
 from switchyard.errors import Denied, Malformed, PolicyRefused, Unavailable
 from switchyard.model.job import JobSpec
@@ -56,7 +56,7 @@ def test_sharing_is_said(tmp_path: Path) -> None:
         assert shared in sharing.detail if sharing else not shared, text
     everybody = JobAccounts(Site(), is_root_allowed=True).sharing()
     assert everybody is not None
-    assert own_name() in everybody.detail
+    assert own_account_name() in everybody.detail
     for word in ("credential", "journal", "environments"):
         assert word in everybody.detail
 
@@ -66,26 +66,26 @@ def test_a_map_of_somebody_else_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "accounts.yaml"
     file.write_text("ada: daemon\n")
     file.chmod(0o644)
-    assert read_map(file) == {"ada": "daemon"}
+    assert read_account_map(file) == {"ada": "daemon"}
     if is_root:
         os.chown(file, 1, 1)
         with pytest.raises(Malformed, match="belongs neither to root"):
-            read_map(file)
+            read_account_map(file)
 
 
 def test_the_local_backend_does_not_go_by_sudo(tmp_path: Path) -> None:
     site = Site(accounts=AccountsSite(map="/m", way="sudo"))  # type: ignore[arg-type]
     with pytest.raises((Malformed, Unavailable)):
-        check_local(site, tmp_path)
+        check_local_accounts(site, tmp_path)
 
 
 def test_what_the_site_does_not_take_is_not_started(tmp_path: Path) -> None:
-    backend = LocalBackend(a_setting(tmp_path, site=Site(local=LocalSite(), allow=Allow(users=["bob"]))))
+    backend = LocalBackend(a_setting(tmp_path, site=Site(local=LocalSite(), allow=AllowList(users=["bob"]))))
     lease = a_lease("true")
     with pytest.raises(PolicyRefused, match="does not take jobs of the user alice"):
         backend.submit(lease)
     assert backend.state().running == 0
-    assert backend.find(marker(lease)) is None
+    assert backend.find(marker_of(lease)) is None
     backend.close()
 
 
@@ -99,4 +99,4 @@ def test_no_word_of_a_job_begins_another_word(tmp_path: Path, where: str) -> Non
     }
     lease = replace(a_lease("true"), spec=JobSpec(**fields))
     with pytest.raises(PolicyRefused, match="NUL"):
-        start_words(lease, tmp_path, a_setting(tmp_path), None)
+        start_file_words(lease, tmp_path, a_setting(tmp_path), None)

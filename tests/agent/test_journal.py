@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent import journal as journals
-from switchyard.agent.attempt import Attempt, Change, Said, Stage
+from switchyard.agent.attempt import Attempt, AttemptChange, Stage, TimedReport
 from switchyard.agent.clock import Stamp, stamp
-from switchyard.agent.journal import DiskTrouble, Journal
-from switchyard.model.lifecycle import Answer, Seen
+from switchyard.agent.journal import Journal, JournalTrouble
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Report
 from tests.agent.builders import a_lease
 
@@ -19,18 +19,18 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.db"
 
 
-def said(attempt: Attempt, seen: Seen) -> Said:
-    return Said(Report(job=attempt.lease.job, fence=attempt.lease.fence, seen=seen), stamp())
+def said(attempt: Attempt, seen: ObservedState) -> TimedReport:
+    return TimedReport(Report(job=attempt.lease.job, fence=attempt.lease.fence, seen=seen), stamp())
 
 
-def end(journal: Journal, attempt: Attempt, seen: Seen = Seen.SUCCEEDED) -> None:
-    journal.apply([Change(replace(attempt, stage=Stage.ENDED, native_id="n"), (said(attempt, seen),))])
+def end(journal: Journal, attempt: Attempt, seen: ObservedState = ObservedState.SUCCEEDED) -> None:
+    journal.apply([AttemptChange(replace(attempt, stage=Stage.ENDED, native_id="n"), (said(attempt, seen),))])
 
 
 def test_everything_survives_a_restart(path: Path) -> None:
     first = Journal(path)
     one, two = first.take([a_lease("one"), a_lease("two")])
-    first.apply([Change(replace(one, stage=Stage.RUNNING, native_id="n1"), (said(one, Seen.RUNNING),))])
+    first.apply([AttemptChange(replace(one, stage=Stage.RUNNING, native_id="n1"), (said(one, ObservedState.RUNNING),))])
     first.mark([two.key], cancel=True)
     # Not closed: as after SIGKILL.
     again = Journal(path)
@@ -41,7 +41,7 @@ def test_everything_survives_a_restart(path: Path) -> None:
         (Stage.INTENT, None, True),
     ]
     assert again.queued() == first.queued()
-    assert [each.said.report.seen for each in again.queued()] == [Seen.RUNNING]
+    assert [each.said.report.seen for each in again.queued()] == [ObservedState.RUNNING]
     first.close()
     again.close()
 
@@ -74,7 +74,7 @@ def test_settled_only_when_the_end_is_answered(path: Path) -> None:
     end(journal, attempt)
     [queued] = journal.queued()
     assert queued.is_final
-    journal.settle([(queued, Answer.TAKEN)])
+    journal.settle([(queued, ReportAnswer.TAKEN)])
     assert (journal.attempts(), journal.queued()) == ([], [])
     assert journal.knows(attempt.key)
     assert Journal(path).attempts() == []
@@ -85,13 +85,13 @@ def test_lease_of_what_has_ended_tells_the_end_again(path: Path) -> None:
     journal = Journal(path)
     lease = a_lease()
     [attempt] = journal.take([lease])
-    end(journal, attempt, Seen.FAILED)
-    journal.settle([(queued, Answer.TAKEN) for queued in journal.queued()])
+    end(journal, attempt, ObservedState.FAILED)
+    journal.settle([(queued, ReportAnswer.TAKEN) for queued in journal.queued()])
     assert journal.take([lease]) == []
     assert journal.take([lease]) == []
     [queued] = journal.queued()
-    assert (queued.said.report.seen, queued.said.at.age_us) == (Seen.FAILED, 0)
-    journal.settle([(queued, Answer.TAKEN)])
+    assert (queued.said.report.seen, queued.said.at.age_us) == (ObservedState.FAILED, 0)
+    journal.settle([(queued, ReportAnswer.TAKEN)])
     assert journal.queued() == []
 
 
@@ -99,8 +99,8 @@ def test_stop_answer_silences_a_running_attempt(path: Path) -> None:
     journal = Journal(path)
     [attempt] = journal.take([a_lease()])
     running = replace(attempt, stage=Stage.RUNNING, native_id="n")
-    journal.apply([Change(running, (said(attempt, Seen.RUNNING),))])
-    journal.settle([(journal.queued()[0], Answer.STOP)])
+    journal.apply([AttemptChange(running, (said(attempt, ObservedState.RUNNING),))])
+    journal.settle([(journal.queued()[0], ReportAnswer.STOP)])
     [stopped] = journal.attempts()
     assert stopped.is_stopped
     # The runner saw its end with an older look at it: the stop is kept, and nothing is told.
@@ -147,13 +147,13 @@ def test_intent_that_cannot_be_written_is_refused_and_the_rest_is_written_later(
     db = journal._db
     pages = db.execute("PRAGMA page_count").fetchone()[0]
     db.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(DiskTrouble):
+    with pytest.raises(JournalTrouble):
         journal.take([a_lease("x" * 50_000)])
     assert journal.attempts() == [running, ending]
     assert "full" in journal.trouble
     journal.mark([running.key], cancel=True)
-    journal.apply([Change(replace(ending, stage=Stage.ENDED), (said(ending, Seen.FAILED),))])
-    journal.settle([(journal.queued()[0], Answer.TAKEN)])
+    journal.apply([AttemptChange(replace(ending, stage=Stage.ENDED), (said(ending, ObservedState.FAILED),))])
+    journal.settle([(journal.queued()[0], ReportAnswer.TAKEN)])
     assert [each.is_cancel_asked for each in journal.attempts()] == [True]
     db.execute("PRAGMA max_page_count = 1000000")
     journal.flush()
@@ -168,7 +168,7 @@ def test_clean_up_takes_only_what_is_settled(path: Path, monkeypatch: pytest.Mon
     attempts = journal.take([a_lease() for _ in range(5)])
     for attempt in attempts[:3]:
         end(journal, attempt)
-        journal.settle([(journal.queued()[0], Answer.TAKEN)])
+        journal.settle([(journal.queued()[0], ReportAnswer.TAKEN)])
     assert journal.purgeable() == []
     monkeypatch.setattr(journals, "SETTLED_MAX", 1)
     assert [each.key for each in journal.purgeable()] == [each.key for each in attempts[:2]]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.attempt import Attempt, Change, Said, Stage
+from switchyard.agent.attempt import Attempt, AttemptChange, Stage, TimedReport
 from switchyard.agent.clock import stamp
 from switchyard.agent.journal import SETTLED_DAYS_MAX, Journal
-from switchyard.model.lifecycle import Answer, Seen
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Lease, Report
 from tests.agent.builders import a_lease
 
@@ -37,8 +37,8 @@ def aside(path: Path) -> list[str]:
 
 
 def ended(journal: Journal, attempt: Attempt) -> None:
-    report = Report(*attempt.key, seen=Seen.SUCCEEDED)
-    journal.apply([Change(replace(attempt, stage=Stage.ENDED, native_id="n"), (Said(report, stamp()),))])
+    report = Report(*attempt.key, seen=ObservedState.SUCCEEDED)
+    journal.apply([AttemptChange(replace(attempt, stage=Stage.ENDED, native_id="n"), (TimedReport(report, stamp()),))])
 
 
 @pytest.mark.parametrize("change", LIVE)
@@ -68,9 +68,9 @@ def test_an_end_that_cannot_be_read_is_told_from_the_attempts_own_row(path: Path
     damage(path, "outbox", change, lease)
     with closing(Journal(path)) as again:
         [queued] = again.queued()
-        assert (queued.is_final, queued.said.report.seen) == (True, Seen.SUCCEEDED)
+        assert (queued.is_final, queued.said.report.seen) == (True, ObservedState.SUCCEEDED)
         assert aside(path) == ["outbox"]
-        again.settle([(queued, Answer.TAKEN)])
+        again.settle([(queued, ReportAnswer.TAKEN)])
         assert again.attempts() == []
 
 
@@ -83,7 +83,7 @@ def test_an_end_that_is_nowhere_to_be_read_is_told_as_lost(path: Path) -> None:
     damage(path, "attempts", "final = '{'", lease)
     with closing(Journal(path)) as again:
         [queued] = again.queued()
-        assert (queued.is_final, queued.said.report.seen) == (True, Seen.LOST)
+        assert (queued.is_final, queued.said.report.seen) == (True, ObservedState.LOST)
         assert "damaged" in queued.said.report.reason
 
 
@@ -93,7 +93,7 @@ def test_a_settled_row_that_cannot_be_read_does_not_stop_the_cleaning(path: Path
     with closing(Journal(path)) as journal:
         for attempt in journal.take(leases):
             ended(journal, attempt)
-        journal.settle([(each, Answer.TAKEN) for each in journal.queued()])
+        journal.settle([(each, ReportAnswer.TAKEN) for each in journal.queued()])
         with closing(sqlite3.connect(path)) as db, db:
             db.execute("UPDATE attempts SET settled_s = settled_s - ?", (2 * SETTLED_DAYS_MAX * 86_400,))
         damage(path, "attempts", change, leases[1])
@@ -108,11 +108,11 @@ def test_a_server_that_forgot_an_end_that_cannot_be_read_is_told_that_it_is_lost
     with closing(Journal(path)) as journal:
         [attempt] = journal.take([lease])
         ended(journal, attempt)
-        journal.settle([(each, Answer.TAKEN) for each in journal.queued()])
+        journal.settle([(each, ReportAnswer.TAKEN) for each in journal.queued()])
         damage(path, "attempts", "final = '{'", lease)
         assert journal.take([lease]) == [], "it is not run a second time"
         [queued] = journal.queued()
-        assert queued.said.report.seen is Seen.LOST
+        assert queued.said.report.seen is ObservedState.LOST
         later = replace_fence(lease)
         [again] = journal.take([later])
         assert again.stage is Stage.ENDED, "nor under a later fence"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent import credential as credentials
-from switchyard.agent.credential import Credential, Keys
+from switchyard.agent.credential import AgentCredentials, Credential
 from switchyard.errors import Unavailable
 
 OLD, NEW = "agent_old", "agent_new"
@@ -30,7 +30,7 @@ class Server:
         return sent == self.current
 
 
-def call(keys: Keys, server: Server) -> bool:
+def call(keys: AgentCredentials, server: Server) -> bool:
     """A request, repeated as the agent does, until one is taken or there is nothing left to try."""
     for _ in range(5):
         sent = keys.bearer
@@ -42,16 +42,16 @@ def call(keys: Keys, server: Server) -> bool:
     raise AssertionError("it goes round and round")
 
 
-def start(folder: Path) -> Keys:
+def start(folder: Path) -> AgentCredentials:
     """A new incarnation: what it knows is in the file."""
-    kept = credentials.load(folder)
+    kept = credentials.load_credential(folder)
     assert kept is not None
-    return Keys(folder, kept)
+    return AgentCredentials(folder, kept)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    credentials.save(tmp_path, ONE)
+    credentials.save_credential(tmp_path, ONE)
     return tmp_path
 
 
@@ -60,7 +60,7 @@ def test_a_rotation_without_trouble(folder: Path) -> None:
     keys.renew(server.rotate())
     assert call(keys, server)
     assert not server.takes(OLD)
-    kept = credentials.load(folder)
+    kept = credentials.load_credential(folder)
     assert kept is not None
     assert (kept.credential, kept.next, kept.previous) == (NEW, None, OLD)
     assert kept.made_s > ONE.made_s
@@ -83,7 +83,7 @@ def test_killed_after_it_was_kept(folder: Path, is_used: bool) -> None:
     again = start(folder)
     assert again.bearer == NEW
     assert call(again, server)
-    assert credentials.load(folder) == again.kept
+    assert credentials.load_credential(folder) == again.kept
     assert (again.kept.credential, again.kept.next) == (NEW, None)
 
 
@@ -139,14 +139,14 @@ def test_what_cannot_be_kept_is_not_used(folder: Path, monkeypatch: pytest.Monke
     def full(*_: object) -> None:
         raise Unavailable("no space left")
 
-    monkeypatch.setattr(credentials, "save", full)
+    monkeypatch.setattr(credentials, "save_credential", full)
     with pytest.raises(Unavailable):
         keys.renew(NEW)
     assert keys.bearer == OLD
 
 
 def test_a_file_of_before_rotations_is_read_and_counts_as_new(tmp_path: Path) -> None:
-    (tmp_path / credentials.FILE).write_text(
+    (tmp_path / credentials.CREDENTIAL_FILE).write_text(
         '{"agent":"a","cluster":"alpha","name":"n","credential":"agent_old","server":"http://x","journal":"j"}'
     )
     keys = start(tmp_path)

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent import live as lives
-from switchyard.agent.attempt import Attempt, Change, Said, Stage
-from switchyard.agent.backends import Piece
+from switchyard.agent import live_output as lives
+from switchyard.agent.attempt import Attempt, AttemptChange, Stage, TimedReport
+from switchyard.agent.backends import OutputPiece
 from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.clock import stamp
 from switchyard.agent.journal import Journal
-from switchyard.agent.live import Live
-from switchyard.agent.outbox import Letter, Outbox
+from switchyard.agent.live_output import LiveOutput
+from switchyard.agent.outbox import Outbox, OutboxBatch
 from switchyard.errors import Malformed
-from switchyard.model.lifecycle import Answer, Seen
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Report
 from tests.agent.builders import a_lease, a_setting
 
@@ -30,9 +30,9 @@ class Writer(FakeBackend):
         super().__init__(a_setting(tmp_path))
         self.totals: dict[tuple[str, str], int] = {}
 
-    def output(self, native_id: str, stream: str, *, offset: int, size: int) -> Piece:
+    def output(self, native_id: str, stream: str, *, offset: int, size: int) -> OutputPiece:
         total = self.totals.get((native_id, stream), 0)
-        return Piece(text(offset, min(total, offset + size)), total)
+        return OutputPiece(text(offset, min(total, offset + size)), total)
 
 
 def text(lo: int, hi: int) -> bytes:
@@ -44,8 +44,8 @@ class Desk:
     """Running attempts and what of their output arrived, as a server would keep it."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(lives, "LOOK_S", 0.0)
-        monkeypatch.setattr(lives, "LOOK_S_MAX", 0.0)
+        monkeypatch.setattr(lives, "READ_EVERY_S", 0.0)
+        monkeypatch.setattr(lives, "READ_EVERY_S_MAX", 0.0)
         self.journal = Journal(tmp_path / "journal.db")
         self.backend = Writer(tmp_path)
         self.outbox = Outbox(self.journal, self.backend)
@@ -55,7 +55,7 @@ class Desk:
         lease = a_lease("x")
         [attempt] = self.journal.take([lease])
         running = replace(attempt, stage=Stage.RUNNING, native_id=lease.job)
-        self.journal.apply([Change(running)])
+        self.journal.apply([AttemptChange(running)])
         return running
 
     def writes(self, attempt: Attempt, count: int, stream: str = "stdout") -> None:
@@ -63,16 +63,16 @@ class Desk:
         self.backend.totals[key] = self.backend.totals.get(key, 0) + count
 
     def ends(self, attempt: Attempt) -> None:
-        report = Report(job=attempt.lease.job, fence=attempt.lease.fence, seen=Seen.SUCCEEDED)
-        self.journal.apply([Change(replace(attempt, stage=Stage.ENDED), (Said(report, stamp()),))])
+        report = Report(job=attempt.lease.job, fence=attempt.lease.fence, seen=ObservedState.SUCCEEDED)
+        self.journal.apply([AttemptChange(replace(attempt, stage=Stage.ENDED), (TimedReport(report, stamp()),))])
 
-    def send(self) -> Letter | None:
+    def send(self) -> OutboxBatch | None:
         letter = self.outbox.next()
         if letter is not None:
             for chunk in letter.output:
                 assert chunk.data == text(chunk.offset, chunk.offset + len(chunk.data)), "bytes at their true offset"
                 self.arrived.setdefault((chunk.job, chunk.stream), {})[chunk.offset] = chunk.offset + len(chunk.data)
-            self.outbox.answered(letter, [Answer.TAKEN] * len(letter.reports))
+            self.outbox.answered(letter, [ReportAnswer.TAKEN] * len(letter.reports))
         return letter
 
     def send_all(self) -> int:
@@ -122,14 +122,14 @@ def test_nothing_runs_nothing_is_looked_at(desk: Desk) -> None:
 
 def test_what_waits_in_a_queue_is_not_looked_at(desk: Desk) -> None:
     job = desk.runs()
-    desk.journal.apply([Change(replace(job, stage=Stage.SUBMITTED))])
+    desk.journal.apply([AttemptChange(replace(job, stage=Stage.SUBMITTED))])
     desk.writes(job, 10)
     assert (desk.outbox.look_s, desk.send()) == (None, None)
 
 
 def test_an_attempt_is_looked_at_at_most_twice_a_second(tmp_path: Path) -> None:
-    live = Live(Journal(tmp_path / "journal.db"), Writer(tmp_path))
-    assert lives.LOOK_S == 0.5
+    live = LiveOutput(Journal(tmp_path / "journal.db"), Writer(tmp_path))
+    assert lives.READ_EVERY_S == 0.5
     live.fresh()
     assert live.fresh() == []
     assert live._next_at > 0
@@ -285,5 +285,5 @@ def test_a_job_that_cuts_its_own_file_sends_nothing_until_it_is_longer(desk: Des
 def test_what_is_sent_at_the_end_of_one_that_sent_nothing(
     tmp_path: Path, total: int, expected: list[tuple[int, int]]
 ) -> None:
-    live = Live(Journal(tmp_path / "journal.db"), Writer(tmp_path))
+    live = LiveOutput(Journal(tmp_path / "journal.db"), Writer(tmp_path))
     assert live.left(("job", 1), "stdout", total) == expected

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends import marker
-from switchyard.agent.backends.endings import show_duration
-from switchyard.agent.backends.jobdir import Exit, JobDir
-from switchyard.agent.backends.launch import start_words
+from switchyard.agent.backends import marker_of
+from switchyard.agent.backends.jobdir import ExitRecord, JobDir
+from switchyard.agent.backends.launch import start_file_words
 from switchyard.agent.backends.local import LocalBackend
-from switchyard.agent.job_accounts import own_name
+from switchyard.agent.backends.local_status import show_duration
+from switchyard.agent.job_accounts import own_account_name
 from switchyard.errors import Unavailable
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from tests.agent.builders import a_lease, a_local, a_setting, end_of, status_when
 from tests.processes import Process, started_of, until
 
 
 def running(backend: LocalBackend, native_id: str) -> None:
-    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
 
 
 def process_in(path: Path) -> Process:
@@ -40,8 +40,8 @@ def test_job_has_a_minimal_environment_of_its_own(tmp_path: Path) -> None:
     assert env.pop("PATH") == os.environ["PATH"]
     assert env == {
         "HOME": str(tmp_path / "jobs" / native_id / "work"),
-        "USER": own_name(),
-        "LOGNAME": own_name(),
+        "USER": own_account_name(),
+        "LOGNAME": own_account_name(),
         "MINE": "yes",
         "SWITCHYARD_JOB_ID": lease.job,
         "SWITCHYARD_ATTEMPT": "2",
@@ -68,7 +68,7 @@ def test_words_with_any_bytes_survive(tmp_path: Path) -> None:
 def test_time_limit_names_the_limit(tmp_path: Path) -> None:
     backend = a_local(tmp_path)
     ended = end_of(backend, backend.submit(a_lease("sleep", "60", resources={"time_limit": "1s"})))
-    assert (ended.seen, ended.reason) == (Seen.FAILED, "time limit of 1s reached")
+    assert (ended.seen, ended.reason) == (ObservedState.FAILED, "time limit of 1s reached")
     backend.close()
 
 
@@ -87,7 +87,7 @@ def test_supervisor_killed_is_lost_and_nothing_of_it_runs_on(tmp_path: Path) -> 
     assert claim is not None
     os.kill(claim.pid, signal.SIGKILL)
     ended = end_of(backend, native_id)
-    assert ended.seen is Seen.LOST
+    assert ended.seen is ObservedState.LOST
     assert f"its supervisor (pid {claim.pid}) was killed" in ended.reason
     until(lambda: not any(each.is_alive for each in left), 5, "what it left is gone")
     assert backend.state().free_cores == 4
@@ -97,11 +97,11 @@ def test_supervisor_killed_is_lost_and_nothing_of_it_runs_on(tmp_path: Path) -> 
 def test_claim_of_another_boot_is_lost_and_its_pid_unharmed(tmp_path: Path) -> None:
     backend = a_local(tmp_path)
     lease = a_lease("true")
-    job = JobDir(tmp_path / "jobs" / marker(lease))
-    job.write_start(lease, start_words(lease, job.work, a_setting(tmp_path), None))
+    job = JobDir(tmp_path / "jobs" / marker_of(lease))
+    job.write_start(lease, start_file_words(lease, job.work, a_setting(tmp_path), None))
     (job.path / "claim").write_text(f"{os.getpid()} 1 another-boot\n")
-    ended = end_of(backend, marker(lease))
-    assert (ended.seen, ended.reason) == (Seen.LOST, "the machine was restarted while it ran")
+    ended = end_of(backend, marker_of(lease))
+    assert (ended.seen, ended.reason) == (ObservedState.LOST, "the machine was restarted while it ran")
     backend.close()
 
 
@@ -109,21 +109,21 @@ def test_submitted_and_never_claimed_is_started_again(tmp_path: Path) -> None:
     """The agent died between the submit and the supervisor's claim."""
     backend = a_local(tmp_path)
     lease = a_lease("true")
-    job = JobDir(tmp_path / "jobs" / marker(lease))
-    job.write_start(lease, start_words(lease, job.work, a_setting(tmp_path), None))
-    assert end_of(backend, marker(lease)).seen is Seen.SUCCEEDED
+    job = JobDir(tmp_path / "jobs" / marker_of(lease))
+    job.write_start(lease, start_file_words(lease, job.work, a_setting(tmp_path), None))
+    assert end_of(backend, marker_of(lease)).seen is ObservedState.SUCCEEDED
     backend.close()
 
 
 def test_cancelled_before_it_is_claimed_never_starts(tmp_path: Path) -> None:
     backend = a_local(tmp_path)
     lease = a_lease("sh", "-c", "echo ran > ran")
-    job = JobDir(tmp_path / "jobs" / marker(lease))
-    job.write_start(lease, start_words(lease, job.work, a_setting(tmp_path), None))
-    backend.cancel([marker(lease)])
-    assert end_of(backend, marker(lease)).seen is Seen.CANCELLED
+    job = JobDir(tmp_path / "jobs" / marker_of(lease))
+    job.write_start(lease, start_file_words(lease, job.work, a_setting(tmp_path), None))
+    backend.cancel([marker_of(lease)])
+    assert end_of(backend, marker_of(lease)).seen is ObservedState.CANCELLED
     backend.submit(lease)
-    assert end_of(backend, marker(lease)).seen is Seen.CANCELLED
+    assert end_of(backend, marker_of(lease)).seen is ObservedState.CANCELLED
     assert not (job.path / "work/ran").exists()
     backend.close()
 
@@ -147,7 +147,7 @@ def test_end_is_noticed_at_once(tmp_path: Path) -> None:
     again = a_local(tmp_path)  # by the pipe and, after a restart, by the pidfd
     for each in (backend, again):
         ended = end_of(each, native_id)
-        assert ended.seen is Seen.SUCCEEDED
+        assert ended.seen is ObservedState.SUCCEEDED
     assert ended.ago_us < 1_000_000
     backend.close()
     again.close()
@@ -156,7 +156,7 @@ def test_end_is_noticed_at_once(tmp_path: Path) -> None:
 def test_disk_that_cannot_be_written_is_a_passing_trouble(tmp_path: Path) -> None:
     backend = a_local(tmp_path)
     lease = a_lease("true")
-    (tmp_path / "jobs" / marker(lease)).write_text("in the way")
+    (tmp_path / "jobs" / marker_of(lease)).write_text("in the way")
     with pytest.raises(Unavailable):
         backend.submit(lease)
     assert backend.state().free_cores == 4
@@ -170,7 +170,7 @@ def test_supervisor_that_claims_while_the_agent_looks_is_not_ended(
     backend = a_local(tmp_path)
     look_for_exit = JobDir.exit
 
-    def exit_seen_before_the_claim(job: JobDir, *, seal: str = "") -> Exit | None:
+    def exit_seen_before_the_claim(job: JobDir, *, seal: str = "") -> ExitRecord | None:
         found = look_for_exit(job, seal=seal)
         until(lambda: (job.path / "exit").exists(), 60, "the supervisor has claimed the job and ended")
         return found
@@ -180,6 +180,6 @@ def test_supervisor_that_claims_while_the_agent_looks_is_not_ended(
         slowed.setattr(LocalBackend, "_heard", lambda *_words: None)  # nor is its pipe read
         slowed.setattr(JobDir, "exit", exit_seen_before_the_claim)
         seen = backend.status([native_id])[native_id]
-    assert seen.seen is Seen.SUBMITTED, seen
-    assert end_of(backend, native_id).seen is Seen.SUCCEEDED
+    assert seen.seen is ObservedState.SUBMITTED, seen
+    assert end_of(backend, native_id).seen is ObservedState.SUCCEEDED
     backend.close()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import Busy, Gone, Malformed, Unauthenticated, Unavailable
-from switchyard.model.lifecycle import Seen
-from switchyard.model.poll import Held, Lease, Poll, PollAnswer
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import AttemptRef, Lease, Poll, PollAnswer
 from tests.agent.builders import a_lease
 from tests.agent.conftest import Starter
 from tests.agent.peer import Peer
@@ -36,11 +36,11 @@ def test_leases_run_and_are_reported_with_their_output(peer: Peer, agent: Starte
     good = a_lease("sh", "-c", "printf out; printf err >&2")
     bad = a_lease("sh", "-c", "exit 3")
     peer.lease(good, bad)
-    assert peer.wait_end(good).seen is Seen.SUCCEEDED
+    assert peer.wait_end(good).seen is ObservedState.SUCCEEDED
     ended = peer.wait_end(bad)
-    assert (ended.seen, ended.exit_code, ended.reason) == (Seen.FAILED, 3, "exit code 3")
+    assert (ended.seen, ended.exit_code, ended.reason) == (ObservedState.FAILED, 3, "exit code 3")
     assert (peer.text(good), peer.text(good, "stderr")) == (b"out", b"err")
-    assert peer.seen(good) == [Seen.RUNNING, Seen.SUCCEEDED]
+    assert peer.seen(good) == [ObservedState.RUNNING, ObservedState.SUCCEEDED]
 
 
 def test_first_poll_is_a_sync_with_graph_and_later_ones_are_not(peer: Peer, agent: Starter) -> None:
@@ -64,11 +64,11 @@ def test_work_starts_at_once_when_room_frees(peer: Peer, agent: Starter) -> None
     peer.lease(*jobs)
     begun = time.monotonic()
     for job in jobs:
-        assert peer.wait_end(job).seen is Seen.SUCCEEDED
+        assert peer.wait_end(job).seen is ObservedState.SUCCEEDED
     assert time.monotonic() - begun < 8, "no job waited for a parked poll to run out"
     running = 0
     for report in peer.reports:
-        running += {Seen.RUNNING: 1}.get(report.seen, -1)
+        running += {ObservedState.RUNNING: 1}.get(report.seen, -1)
         assert running <= 1, "never more than fits"
 
 
@@ -81,7 +81,7 @@ def test_freed_room_is_offered_to_the_parked_poll(peer: Peer, agent: Starter) ->
     large = a_lease("true", resources={"cores": 2})
     peer.lease(large)
     peer.wait_end(small)
-    assert peer.wait_end(large, timeout_s=5).seen is Seen.SUCCEEDED
+    assert peer.wait_end(large, timeout_s=5).seen is ObservedState.SUCCEEDED
 
 
 def test_lost_answer_is_followed_by_a_sync_and_nothing_runs_twice(tmp_path: Path, peer: Peer, agent: Starter) -> None:
@@ -97,7 +97,7 @@ def test_lost_answer_is_followed_by_a_sync_and_nothing_runs_twice(tmp_path: Path
     agent(peer.url)
     job = runs_counted(tmp_path)
     peer.lease(job)
-    assert peer.wait_end(job).seen is Seen.SUCCEEDED
+    assert peer.wait_end(job).seen is ObservedState.SUCCEEDED
     assert len(lost) == 1
     assert count(tmp_path, job) == 1
     syncs = [poll for poll in peer.polls if poll.inventory is not None]
@@ -120,24 +120,24 @@ def test_cancel_is_confirmed_when_it_is_gone(peer: Peer, agent: Starter) -> None
     agent(peer.url)
     job = a_lease("sleep", "60")
     peer.lease(job)
-    peer.wait_seen(job, Seen.RUNNING)
+    peer.wait_seen(job, ObservedState.RUNNING)
     peer.cancel(job)
-    assert peer.wait_end(job).seen is Seen.CANCELLED
+    assert peer.wait_end(job).seen is ObservedState.CANCELLED
     known = [poll for poll in peer.polls if poll.cancelling]
-    assert known[0].cancelling == [Held(job.job, job.fence)]
+    assert known[0].cancelling == [AttemptRef(job.job, job.fence)]
 
 
 def test_cancel_of_what_waits_for_room_never_starts_it(tmp_path: Path, peer: Peer, agent: Starter) -> None:
     agent(peer.url, cores=1)
     first, second = a_lease("sleep", "60"), runs_counted(tmp_path)
     peer.lease(first)
-    peer.wait_seen(first, Seen.RUNNING)
+    peer.wait_seen(first, ObservedState.RUNNING)
     # Given beyond the room, as a sync does: it has to wait.
     peer.held[(second.job, second.fence)] = second
     peer.session += 1
     until(lambda: len([poll for poll in peer.polls if poll.inventory is not None]) > 1, 10, "a second sync")
     peer.cancel(second)
-    assert peer.wait_end(second).seen is Seen.CANCELLED
+    assert peer.wait_end(second).seen is ObservedState.CANCELLED
     assert count(tmp_path, second) == 0
 
 
@@ -146,11 +146,11 @@ def test_stop_ends_it_in_silence(tmp_path: Path, peer: Peer, agent: Starter) -> 
     job = a_lease("sleep", "60")
     peer.stop_reports = True
     peer.lease(job)
-    peer.wait_seen(job, Seen.RUNNING)
+    peer.wait_seen(job, ObservedState.RUNNING)
     peer.held.clear()
     until((jobdir(tmp_path, job) / "exit").exists, 10, "it has ended")
     peer.wait_parked(want=64)
-    assert peer.seen(job) == [Seen.RUNNING]
+    assert peer.seen(job) == [ObservedState.RUNNING]
 
 
 def test_higher_fence_runs_only_when_the_lower_is_gone(tmp_path: Path, peer: Peer, agent: Starter) -> None:
@@ -158,7 +158,7 @@ def test_higher_fence_runs_only_when_the_lower_is_gone(tmp_path: Path, peer: Pee
     script = "trap 'sleep 0.5; exit 0' TERM; echo begin $SWITCHYARD_FENCE >> {0}; sleep {1} & wait; echo end >> {0}"
     old = a_lease("sh", "-c", script.format(tmp_path / "log", 60), fence=1)
     peer.lease(old)
-    peer.wait_seen(old, Seen.RUNNING)
+    peer.wait_seen(old, ObservedState.RUNNING)
     until((tmp_path / "log").exists, 10, "the first has begun")
     new = a_lease("sh", "-c", script.format(tmp_path / "log", 0), job=old.job, fence=2, attempt=2)
     del peer.held[(old.job, 1)]
@@ -173,13 +173,13 @@ def test_killed_agent_loses_nothing(tmp_path: Path, peer: Peer, agent: Starter) 
     first = agent(peer.url)
     long, short = runs_counted(tmp_path, "1.5"), runs_counted(tmp_path, "0.5")
     peer.lease(long, short)
-    peer.wait_seen(long, Seen.RUNNING)
-    peer.wait_seen(short, Seen.RUNNING)
+    peer.wait_seen(long, ObservedState.RUNNING)
+    peer.wait_seen(short, ObservedState.RUNNING)
     first.kill()
     until((jobdir(tmp_path, short) / "exit").exists, 10, "one ends while nobody watches")
     agent(peer.url)
-    assert peer.wait_end(short).seen is Seen.SUCCEEDED
-    assert peer.wait_end(long).seen is Seen.SUCCEEDED
+    assert peer.wait_end(short).seen is ObservedState.SUCCEEDED
+    assert peer.wait_end(long).seen is ObservedState.SUCCEEDED
     assert (count(tmp_path, long), count(tmp_path, short)) == (1, 1)
     assert len(peer.joins) == 1
 
@@ -193,7 +193,7 @@ def test_agent_killed_again_and_again_runs_each_job_once(tmp_path: Path, peer: P
         running.kill()
     agent(peer.url)
     for job in jobs:
-        assert peer.wait_end(job, timeout_s=20).seen is Seen.SUCCEEDED
+        assert peer.wait_end(job, timeout_s=20).seen is ObservedState.SUCCEEDED
     assert [count(tmp_path, job) for job in jobs] == [1] * 12
 
 
@@ -201,11 +201,11 @@ def test_outage_of_the_server_kills_nothing(tmp_path: Path, peer: Peer, agent: S
     running = agent(peer.url)
     job = runs_counted(tmp_path, "0.6")
     peer.lease(job)
-    peer.wait_seen(job, Seen.RUNNING)
+    peer.wait_seen(job, ObservedState.RUNNING)
     peer.refuse = Unavailable("going down")
     until((jobdir(tmp_path, job) / "exit").exists, 10, "it ends during the outage")
     peer.reset()
-    assert peer.wait_end(job).seen is Seen.SUCCEEDED
+    assert peer.wait_end(job).seen is ObservedState.SUCCEEDED
     assert running.is_running
 
 
@@ -237,7 +237,7 @@ def test_intent_is_not_started_before_the_server_has_spoken(tmp_path: Path, peer
     first = agent(peer.url, cores=1)
     busy, waiting = a_lease("sleep", "60"), runs_counted(tmp_path)
     peer.lease(busy)
-    peer.wait_seen(busy, Seen.RUNNING)
+    peer.wait_seen(busy, ObservedState.RUNNING)
     peer.held[(waiting.job, waiting.fence)] = waiting
     peer.session += 1
     first.wait_for(lambda: f"leased job={waiting.job}" in first.log, 10, "it is leased")
@@ -249,7 +249,7 @@ def test_intent_is_not_started_before_the_server_has_spoken(tmp_path: Path, peer
     peer.reset()
     peer.wait_parked(want=64)
     assert count(tmp_path, waiting) == 0
-    assert (peer.seen(busy), peer.seen(waiting)) == ([Seen.RUNNING], [])
+    assert (peer.seen(busy), peer.seen(waiting)) == ([ObservedState.RUNNING], [])
 
 
 def test_frozen_agent_hears_the_server_before_it_starts_anything(tmp_path: Path, peer: Peer, agent: Starter) -> None:
@@ -257,7 +257,7 @@ def test_frozen_agent_hears_the_server_before_it_starts_anything(tmp_path: Path,
     running = agent(peer.url, cores=1)
     busy, waiting = a_lease("sleep", "2"), runs_counted(tmp_path)
     peer.lease(busy)
-    peer.wait_seen(busy, Seen.RUNNING)
+    peer.wait_seen(busy, ObservedState.RUNNING)
     peer.held[(waiting.job, waiting.fence)] = waiting
     peer.session += 1
     running.wait_for(lambda: f"leased job={waiting.job}" in running.log, 10, "it is leased")
@@ -265,7 +265,7 @@ def test_frozen_agent_hears_the_server_before_it_starts_anything(tmp_path: Path,
     del peer.held[(waiting.job, waiting.fence)]
     time.sleep(3.2)  # longer than the agent can take for an ordinary wait
     running.resume()
-    assert peer.wait_end(busy).seen is Seen.SUCCEEDED
+    assert peer.wait_end(busy).seen is ObservedState.SUCCEEDED
     peer.wait_parked(want=64)
     assert count(tmp_path, waiting) == 0
 
@@ -274,14 +274,14 @@ def test_damaged_journal_adopts_what_runs(tmp_path: Path, peer: Peer, agent: Sta
     first = agent(peer.url)
     mine, foreign = runs_counted(tmp_path, "1.2"), runs_counted(tmp_path, "60")
     peer.lease(mine, foreign)
-    peer.wait_seen(mine, Seen.RUNNING)
-    peer.wait_seen(foreign, Seen.RUNNING)
+    peer.wait_seen(mine, ObservedState.RUNNING)
+    peer.wait_seen(foreign, ObservedState.RUNNING)
     first.kill()
     del peer.held[(foreign.job, foreign.fence)]
     for path in (tmp_path / "data").glob("journal.db*"):
         path.write_bytes(b"no database" * 1000)
     agent(peer.url)
-    assert peer.wait_end(mine).seen is Seen.SUCCEEDED
+    assert peer.wait_end(mine).seen is ObservedState.SUCCEEDED
     until((jobdir(tmp_path, foreign) / "exit").exists, 10, "what is not ours any more is stopped")
     assert (count(tmp_path, mine), count(tmp_path, foreign)) == (1, 1)
     assert (tmp_path / "data/journal.corrupt-1").exists()
@@ -292,7 +292,7 @@ def test_signal_ends_it_promptly_and_jobs_go_on(tmp_path: Path, peer: Peer, agen
     running = agent(peer.url)
     job = runs_counted(tmp_path, "60")
     peer.lease(job)
-    peer.wait_seen(job, Seen.RUNNING)
+    peer.wait_seen(job, ObservedState.RUNNING)
     running.signal(signal.SIGINT)
     assert running.wait(5) == 0
     assert not (jobdir(tmp_path, job) / "exit").exists()
@@ -302,12 +302,12 @@ def test_paused_agent_goes_on_when_it_is_continued(tmp_path: Path, peer: Peer, a
     running = agent(peer.url)
     job = runs_counted(tmp_path, "0.5")
     peer.lease(job)
-    peer.wait_seen(job, Seen.RUNNING)
+    peer.wait_seen(job, ObservedState.RUNNING)
     running.pause()
     until((jobdir(tmp_path, job) / "exit").exists, 10, "it ends while the agent is frozen")
     time.sleep(0.5)  # past every short wait inside the agent
     running.resume()
-    assert peer.wait_end(job).seen is Seen.SUCCEEDED
+    assert peer.wait_end(job).seen is ObservedState.SUCCEEDED
     assert running.terminate(5) == 0
 
 
@@ -338,7 +338,7 @@ def test_letter_the_server_cannot_read_does_not_block_the_others(peer: Peer, age
     answer = peer._poll
     peer._poll = picky  # type: ignore[method-assign]
     peer.lease(job)
-    assert peer.wait_end(job).seen is Seen.SUCCEEDED
+    assert peer.wait_end(job).seen is ObservedState.SUCCEEDED
     assert peer._report == real
 
 
@@ -367,6 +367,6 @@ def test_job_of_an_unknown_form_fails_with_the_reason(peer: Peer, agent: Starter
         given: list[Lease] = []
         peer.held = {(odd.job, 1): odd_wire, (fine.job, 1): fine}
     ended = peer.wait_end(odd)
-    assert ended.seen is Seen.FAILED
+    assert ended.seen is ObservedState.FAILED
     assert "cannot read the job" in ended.reason
-    assert peer.wait_end(fine).seen is Seen.SUCCEEDED
+    assert peer.wait_end(fine).seen is ObservedState.SUCCEEDED

@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from tests.agent.conftest import Starter
 from tests.agent.peer import Peer
 from tests.agent.test_loop import count, runs_counted
@@ -18,7 +18,7 @@ def test_full_disk_stops_new_work_and_space_brings_it_back(tmp_path: Path, peer:
     peer.wait_parked(want=64)
     going = runs_counted(tmp_path, "1")
     peer.lease(going)
-    peer.wait_seen(going, Seen.RUNNING)
+    peer.wait_seen(going, ObservedState.RUNNING)
     filler = Path(f"/proc/{running.pid}/root{tmp_path}/data/filler")  # the disk is the agent's alone
     fill(filler)
     blocked = runs_counted(tmp_path, "0.1", env={"PADDING": "x" * 120_000})
@@ -26,11 +26,11 @@ def test_full_disk_stops_new_work_and_space_brings_it_back(tmp_path: Path, peer:
     running.wait_for(lambda: "leases-forgotten" in running.log, 10, "the lease cannot be written down")
     until(lambda: peer.polls[-1].load and peer.polls[-1].load.trouble.startswith("disk full"), 10, "it says so")
     assert peer.polls[-1].want == 0
-    assert peer.wait_end(going).seen is Seen.SUCCEEDED, "what runs goes on, and its end is told"
+    assert peer.wait_end(going).seen is ObservedState.SUCCEEDED, "what runs goes on, and its end is told"
     assert count(tmp_path, blocked) == 0
     assert running.is_running
     filler.unlink()
-    assert peer.wait_end(blocked).seen is Seen.SUCCEEDED, "it goes on by itself"
+    assert peer.wait_end(blocked).seen is ObservedState.SUCCEEDED, "it goes on by itself"
     assert count(tmp_path, blocked) == 1
 
 

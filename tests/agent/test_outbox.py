@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent import outbox as outboxes
-from switchyard.agent.attempt import Attempt, Change, Said, Stage
+from switchyard.agent.attempt import Attempt, AttemptChange, Stage, TimedReport
 from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.clock import stamp
 from switchyard.agent.journal import Journal
 from switchyard.agent.outbox import Outbox
 from switchyard.errors import Malformed
-from switchyard.model.lifecycle import Answer, Seen
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Report
 from tests.agent.builders import a_lease, a_setting
 
@@ -27,12 +27,12 @@ class Desk:
         self.backend = FakeBackend(a_setting(tmp_path))
         self.outbox = Outbox(self.journal, self.backend)
 
-    def ended(self, output: int, seen: Seen = Seen.SUCCEEDED) -> Attempt:
+    def ended(self, output: int, seen: ObservedState = ObservedState.SUCCEEDED) -> Attempt:
         lease = a_lease("x", env={"FAKE_OUTPUT": "x" * output})
         [attempt] = self.journal.take([lease])
         report = Report(job=lease.job, fence=lease.fence, seen=seen)
         done = replace(attempt, stage=Stage.ENDED, native_id=self.backend.submit(lease))
-        self.journal.apply([Change(done, (Said(report, stamp()),))])
+        self.journal.apply([AttemptChange(done, (TimedReport(report, stamp()),))])
         return done
 
     def letters(self) -> list[tuple[int, int]]:
@@ -40,7 +40,7 @@ class Desk:
         sent = []
         while letter := self.outbox.next():
             sent.append((len(letter.reports), sum(len(chunk.data) for chunk in letter.output)))
-            self.outbox.answered(letter, [Answer.TAKEN] * len(letter.reports))
+            self.outbox.answered(letter, [ReportAnswer.TAKEN] * len(letter.reports))
         return sent
 
 
@@ -88,7 +88,7 @@ def test_refused_letter_is_taken_apart_until_the_bad_part_is_alone(tmp_path: Pat
         if letter.output or any(report.job == bad for report in letter.reports):
             desk.outbox.refused(letter, Malformed("no"))
         else:
-            desk.outbox.answered(letter, [Answer.TAKEN] * len(letter.reports))
+            desk.outbox.answered(letter, [ReportAnswer.TAKEN] * len(letter.reports))
     assert [each.lease.job for each in desk.journal.attempts()] == [bad], "kept for the next start, not dropped"
 
 

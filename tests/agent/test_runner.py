@@ -9,7 +9,7 @@ from switchyard.agent.attempt import Attempt, Stage
 from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.journal import Journal
 from switchyard.agent.runner import Runner
-from switchyard.model.lifecycle import Answer, Seen
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Lease
 from tests.agent.builders import a_graph, a_lease, a_setting
 from tests.processes import until
@@ -23,10 +23,10 @@ class Bench:
         self.backend = FakeBackend(a_setting(tmp_path, a_graph(cores=cores)))
         self.runner = Runner(self.journal, self.backend)
 
-    def seen(self, lease: Lease) -> list[Seen]:
+    def seen(self, lease: Lease) -> list[ObservedState]:
         return [each.said.report.seen for each in self.journal.queued() if each.key[0] == lease.job]
 
-    def turn_until(self, lease: Lease, seen: Seen) -> None:
+    def turn_until(self, lease: Lease, seen: ObservedState) -> None:
         def turned() -> bool:
             self.runner.turn(may_start=True)
             return seen in self.seen(lease)
@@ -41,10 +41,10 @@ def bench(tmp_path: Path) -> Bench:
 
 def test_doubtful_submit_is_looked_up_not_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cluster took it but did not answer: the fake raises if it is submitted twice."""
-    monkeypatch.setattr(runners, "SUBMIT_AGAIN_S", 0.05)
+    monkeypatch.setattr(runners, "RESUBMIT_AFTER_S", 0.05)
     lease = a_lease("x", env={"FAKE_DOUBT": "1"})
     bench.journal.take([lease])
-    bench.turn_until(lease, Seen.SUCCEEDED)
+    bench.turn_until(lease, ObservedState.SUCCEEDED)
 
 
 def test_crash_between_submit_and_its_note_is_looked_up(tmp_path: Path, bench: Bench) -> None:
@@ -52,7 +52,7 @@ def test_crash_between_submit_and_its_note_is_looked_up(tmp_path: Path, bench: B
     bench.journal.take([lease])
     bench.backend.submit(lease)  # and the agent dies
     again = Bench(tmp_path)
-    again.turn_until(lease, Seen.RUNNING)
+    again.turn_until(lease, ObservedState.RUNNING)
 
 
 def test_cancel_of_what_was_submitted_before_a_crash_reaches_it(tmp_path: Path, bench: Bench) -> None:
@@ -61,14 +61,14 @@ def test_cancel_of_what_was_submitted_before_a_crash_reaches_it(tmp_path: Path, 
     bench.backend.submit(lease)
     again = Bench(tmp_path)
     again.journal.mark([attempt.key], cancel=True)
-    again.turn_until(lease, Seen.CANCELLED)
-    assert again.backend.status([attempt.marker])[attempt.marker].seen is Seen.CANCELLED
+    again.turn_until(lease, ObservedState.CANCELLED)
+    assert again.backend.status([attempt.marker])[attempt.marker].seen is ObservedState.CANCELLED
 
 
 def test_refusal_of_the_cluster_fails_the_attempt_with_its_reason(bench: Bench) -> None:
     lease = a_lease("x", env={"FAKE_DENY": "account expired"})
     bench.journal.take([lease])
-    bench.turn_until(lease, Seen.FAILED)
+    bench.turn_until(lease, ObservedState.FAILED)
     assert bench.journal.queued()[0].said.report.reason == "the cluster refused it: account expired"
 
 
@@ -76,24 +76,24 @@ def test_unknown_state_changes_nothing_and_lost_is_reported(bench: Bench) -> Non
     odd = a_lease("sleep", "60", env={"FAKE_UNKNOWN": "SPECIAL_EXIT"})
     lost = a_lease("x", env={"FAKE_LOSE": "1"})
     bench.journal.take([odd, lost])
-    bench.turn_until(lost, Seen.LOST)
+    bench.turn_until(lost, ObservedState.LOST)
     assert bench.seen(odd) == []
     assert [each.stage for each in bench.journal.attempts()] == [Stage.SUBMITTED, Stage.ENDED]
 
 
 def test_waiting_at_the_cluster_is_reported_as_submitted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runners, "QUEUED_S", 0.0)
+    monkeypatch.setattr(runners, "REPORT_QUEUED_AFTER_S", 0.0)
     lease = a_lease("x", env={"FAKE_DELAY_S": "0.2", "FAKE_RUN_S": "0.2"})
     bench.journal.take([lease])
-    bench.turn_until(lease, Seen.SUCCEEDED)
-    assert bench.seen(lease) == [Seen.SUBMITTED, Seen.RUNNING, Seen.SUCCEEDED]
+    bench.turn_until(lease, ObservedState.SUCCEEDED)
+    assert bench.seen(lease) == [ObservedState.SUBMITTED, ObservedState.RUNNING, ObservedState.SUCCEEDED]
 
 
 def test_a_short_job_still_tells_when_it_began(bench: Bench) -> None:
     lease = a_lease("x")
     bench.journal.take([lease])
-    bench.turn_until(lease, Seen.SUCCEEDED)
-    assert bench.seen(lease) == [Seen.RUNNING, Seen.SUCCEEDED]
+    bench.turn_until(lease, ObservedState.SUCCEEDED)
+    assert bench.seen(lease) == [ObservedState.RUNNING, ObservedState.SUCCEEDED]
 
 
 def test_room_counts_what_is_promised_and_order_is_kept(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_larger_than_the_cluster_starts_when_it_is_empty(tmp_path: Path) -> None
     bench = Bench(tmp_path, cores=2)
     huge = a_lease("x", resources={"cores": 8})
     bench.journal.take([huge])
-    bench.turn_until(huge, Seen.SUCCEEDED)
+    bench.turn_until(huge, ObservedState.SUCCEEDED)
 
 
 def test_nothing_starts_before_it_may(bench: Bench) -> None:
@@ -120,14 +120,14 @@ def test_nothing_starts_before_it_may(bench: Bench) -> None:
 
 def test_old_ones_are_cleaned_up_with_what_the_backend_keeps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     from switchyard.agent import journal as journals
-    from switchyard.model.lifecycle import Answer
+    from switchyard.model.lifecycle import ReportAnswer
 
     monkeypatch.setattr(journals, "SETTLED_DAYS_MAX", 0)
-    monkeypatch.setattr(runners, "PURGE_S", 0)
+    monkeypatch.setattr(runners, "PURGE_EVERY_S", 0)
     done, live = a_lease("x"), a_lease("sleep", "60")
     bench.journal.take([done, live])
-    bench.turn_until(done, Seen.SUCCEEDED)
-    bench.journal.settle([(queued, Answer.TAKEN) for queued in bench.journal.queued()])
+    bench.turn_until(done, ObservedState.SUCCEEDED)
+    bench.journal.settle([(queued, ReportAnswer.TAKEN) for queued in bench.journal.queued()])
     bench.runner.turn(may_start=True)
     assert [each.job for each in bench.backend.held()] == [live.job]
     assert not bench.journal.knows((done.job, done.fence))
@@ -146,19 +146,26 @@ def test_a_lease_that_arrives_in_the_middle_of_a_turn_starts_in_the_next(
 
     monkeypatch.setattr(bench.runner, "_waiting", late)
     assert bench.runner._start() == []
-    bench.turn_until(lease, Seen.SUCCEEDED)
+    bench.turn_until(lease, ObservedState.SUCCEEDED)
 
 
 def test_of_an_agent_that_lost_its_place_only_what_the_server_does_not_know_of_is_ended(bench: Bench) -> None:
     told, untold, copied = (a_lease("sleep", "60") for _ in range(3))
     bench.journal.take([told, untold])
-    bench.turn_until(told, Seen.RUNNING)
-    bench.turn_until(untold, Seen.RUNNING)
-    bench.journal.settle((each, Answer.TAKEN) for each in bench.journal.queued() if each.key[0] == told.job)
+    bench.turn_until(told, ObservedState.RUNNING)
+    bench.turn_until(untold, ObservedState.RUNNING)
+    bench.journal.settle((each, ReportAnswer.TAKEN) for each in bench.journal.queued() if each.key[0] == told.job)
     [not_ours] = bench.journal.take([copied])
     bench.backend.submit(copied)  # by another process: in a copied journal it looks like this
     assert bench.runner.withdraw() == 1
     markers = {each.lease.job: each.marker for each in bench.journal.attempts()}
     seen = bench.backend.status(markers.values())
-    until(lambda: bench.backend.status([markers[untold.job]])[markers[untold.job]].seen is Seen.CANCELLED, 10, "ended")
-    assert [seen[markers[lease.job]].seen for lease in (told, not_ours.lease)] == [Seen.RUNNING, Seen.RUNNING]
+    until(
+        lambda: bench.backend.status([markers[untold.job]])[markers[untold.job]].seen is ObservedState.CANCELLED,
+        10,
+        "ended",
+    )
+    assert [seen[markers[lease.job]].seen for lease in (told, not_ours.lease)] == [
+        ObservedState.RUNNING,
+        ObservedState.RUNNING,
+    ]

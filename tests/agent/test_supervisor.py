@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends import proctable, supervisor
-from switchyard.agent.backends.jobdir import Claim, Exit, JobDir
+from switchyard.agent.backends.jobdir import ExitRecord, JobDir, SupervisorClaim
 from tests.processes import Process, started_of, until
 
 PROGRAM = [sys.executable, "-I", "-S", supervisor.__file__]
@@ -30,7 +30,7 @@ def start(job: JobDir) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*PROGRAM, str(job.path)], start_new_session=True)
 
 
-def supervise(job: JobDir) -> Exit:
+def supervise(job: JobDir) -> ExitRecord:
     assert start(job).wait(20) == 0
     ended = job.exit()
     assert ended is not None
@@ -221,7 +221,7 @@ def test_removed_directory_leaves_nobody_behind(tmp_path: Path) -> None:
 def test_start_file_cut_short_claims_nothing(tmp_path: Path) -> None:
     job = a_jobdir(tmp_path / "job", "true")
     (job.path / "start").write_bytes(b"arg=true\0env=PA")
-    assert start(job).wait(10) == supervisor.END_AGAIN
+    assert start(job).wait(10) == supervisor.EXIT_TRY_AGAIN
     assert job.claim() is None
 
 
@@ -235,11 +235,11 @@ def test_a_reused_pid_is_never_signalled(tmp_path: Path) -> None:
     bystander = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
         born = supervisor.start_time(bystander.pid)
-        other = Claim(bystander.pid, str(int(born) - 1), supervisor.boot_id())
+        other = SupervisorClaim(bystander.pid, str(int(born) - 1), supervisor.boot_id())
         assert not other.lives()
         assert not other.send(signal.SIGKILL)
-        proctable.signal_same(bystander.pid, str(int(born) - 1), signal.SIGKILL)
-        assert not Claim(bystander.pid, born, "another-boot").lives()
+        proctable.signal_process(bystander.pid, str(int(born) - 1), signal.SIGKILL)
+        assert not SupervisorClaim(bystander.pid, born, "another-boot").lives()
         assert bystander.poll() is None
     finally:
         os.kill(bystander.pid, signal.SIGKILL)

@@ -13,7 +13,7 @@ import pytest
 
 from switchyard import Client
 from switchyard.model.job import Job, State
-from switchyard.model.lifecycle import FINAL
+from switchyard.model.lifecycle import FINAL_STATES
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.load import ARRAY_TASKS, Load, Notes
 from tests.chaos.yard import ChaosYard, chaos_yard
@@ -108,7 +108,7 @@ def _count(yard: ChaosYard, notes: Notes) -> Count:
         jobs = {job.id: job for job in client.jobs()}
     runs = yard.ledger.runs()
     expected = _expected(notes)
-    ended = {job.id for job in jobs.values() if job.state in FINAL}
+    ended = {job.id for job in jobs.values() if job.state in FINAL_STATES}
     acknowledged = {*notes.jobs, *notes.arrays, *notes.pulses}
     return Count(
         jobs=len(jobs),
@@ -121,12 +121,12 @@ def _count(yard: ChaosYard, notes: Notes) -> Count:
 
 
 def _is_wrong(job: Job) -> bool:
-    return job.state in FINAL and job.state is not State.SUCCEEDED
+    return job.state in FINAL_STATES and job.state is not State.SUCCEEDED
 
 
 def _live(client: Client, notes: Notes) -> bool:
     wanted = {*notes.jobs, *notes.arrays}
-    return any(job.id in wanted for job in client.jobs(state=[state for state in State if state not in FINAL]))
+    return any(job.id in wanted for job in client.jobs(state=[state for state in State if state not in FINAL_STATES]))
 
 
 def _expected(notes: Notes) -> list[str]:

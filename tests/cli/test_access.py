@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.sdk.config import load
+from switchyard.sdk.config import load_user_file
 from tests.cli.conftest import Done
 from tests.sdk.peer import Peer, Say, problem
 
@@ -98,7 +98,9 @@ def test_removing_needs_force_where_nobody_can_be_asked(
 def test_a_submit_token_can_be_kept(yard: Callable[..., Done], peer: Peer, tmp_path: Path) -> None:
     peer.on("POST", "/v1/clusters/alpha/submit-token", Say({"cluster": "alpha", "token": "submit_1"}))
     assert yard("cluster", "token", "alpha", "--save").out.split()[-1] == "submit_1"
-    assert [(each.name, each.token) for each in load(tmp_path / "yard.yaml").clusters] == [("alpha", "submit_1")]
+    assert [(each.name, each.token) for each in load_user_file(tmp_path / "yard.yaml").clusters] == [
+        ("alpha", "submit_1")
+    ]
 
 
 def test_users_and_tokens(yard: Callable[..., Done], peer: Peer) -> None:
@@ -179,12 +181,12 @@ def test_login_checks_the_token_and_keeps_it(
     assert (done.code, "yard_01_secret" in done.out + done.err) == (0, False)
     file = tmp_path / "yard.yaml"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert (load(file).url, load(file).tokens) == (peer.url, {peer.url: "yard_01_secret"})
+    assert (load_user_file(file).url, load_user_file(file).tokens) == (peer.url, {peer.url: "yard_01_secret"})
     assert "submit on project:p" in yard("whoami").out
     assert {each.headers["authorization"] for each in peer.asked} == {"Bearer yard_01_secret"}
     assert yard("whoami", "-o", "name").out == "alice\n"
     assert "forgotten" in yard("logout").out
-    assert load(file).tokens == {}
+    assert load_user_file(file).tokens == {}
     assert "No token" in yard("logout").out
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.cli.progress import bar
-from switchyard.cli.selecting import Target, target_of
+from switchyard.cli.job_selector import JobTarget, parse_target
+from switchyard.cli.progress import format_progress_bar
 from switchyard.errors import BadRequest, Malformed
 from tests.cli.conftest import Done, Terminal
 from tests.sdk.peer import Asked, Peer, Say, a_job, problem
@@ -26,15 +26,15 @@ def jobs(*ids: str, **fields: Any) -> Say:
 @pytest.mark.parametrize(
     ("text", "tasks", "found"),
     [
-        ("01JCQ0V7", None, Target("01JCQ0V7")),
-        ("01JCQ0V7[3,5-7]", None, Target("01JCQ0V7", "3,5-7")),
-        ("01JCQ0V7", "5-7,3", Target("01JCQ0V7", "3,5-7")),
-        ("01JCQ0V7[0-10:5]", None, Target("01JCQ0V7", "0-10:5")),
-        ("what[ever", None, Target("what[ever")),
+        ("01JCQ0V7", None, JobTarget("01JCQ0V7")),
+        ("01JCQ0V7[3,5-7]", None, JobTarget("01JCQ0V7", "3,5-7")),
+        ("01JCQ0V7", "5-7,3", JobTarget("01JCQ0V7", "3,5-7")),
+        ("01JCQ0V7[0-10:5]", None, JobTarget("01JCQ0V7", "0-10:5")),
+        ("what[ever", None, JobTarget("what[ever")),
     ],
 )
-def test_targets(text: str, tasks: str | None, found: Target) -> None:
-    assert target_of(text, tasks) == found
+def test_targets(text: str, tasks: str | None, found: JobTarget) -> None:
+    assert parse_target(text, tasks) == found
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_targets(text: str, tasks: str | None, found: Target) -> None:
 )
 def test_bad_targets(text: str, tasks: str | None, error: type[Exception]) -> None:
     with pytest.raises(error):
-        target_of(text, tasks)
+        parse_target(text, tasks)
 
 
 @pytest.mark.parametrize(
@@ -151,11 +151,11 @@ def test_an_array_is_waited_for_with_a_bar(peer: Peer, terminal: Callable[..., T
 
 
 def test_bar() -> None:
-    assert bar(0, 10, width=4) == "▕░░░░▏ 0/10"
-    assert bar(5, 10, width=4) == "▕██░░▏ 5/10"
-    assert bar(10, 10, width=4) == "▕████▏ 10/10"
-    assert bar(12, 10, width=4) == "▕████▏ 12/10"
-    assert bar(3, 0) == "3"
+    assert format_progress_bar(0, 10, width=4) == "▕░░░░▏ 0/10"
+    assert format_progress_bar(5, 10, width=4) == "▕██░░▏ 5/10"
+    assert format_progress_bar(10, 10, width=4) == "▕████▏ 10/10"
+    assert format_progress_bar(12, 10, width=4) == "▕████▏ 12/10"
+    assert format_progress_bar(3, 0) == "3"
 
 
 def test_bulk_sends_what_the_file_says_with_the_flags_over_it(

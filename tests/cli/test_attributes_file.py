@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.cli.attributes_file import as_text, difference, read_attribute_file
+from switchyard.cli.attributes_file import diff_values, format_attribute_file, read_attribute_file
 from switchyard.errors import Malformed, NotFound, YardError
 from switchyard.model.execution import ExecutionConfig
 
@@ -87,14 +87,14 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_row_as_text_can_be_read_back(tmp_path: Path) -> None:
-    text = as_text({"project": "p", "domain": None}, {"defaults": {"cpu": "1"}, "free": {"a": "yes"}})
+    text = format_attribute_file({"project": "p", "domain": None}, {"defaults": {"cpu": "1"}, "free": {"a": "yes"}})
     found = read(tmp_path, text)
     assert (found.scope, found.value) == ({"project": "p"}, {"defaults": {"cpu": "1"}, "free": {"a": "yes"}})
 
 
 def test_a_difference_is_by_line() -> None:
-    lines = difference({"limits": {"cpu": "1"}}, {"limits": {"cpu": "2"}})
+    lines = diff_values({"limits": {"cpu": "1"}}, {"limits": {"cpu": "2"}})
     assert lines[-2:] == ["-  cpu: '1'", "+  cpu: '2'"]
-    assert difference({"a": 1}, {"a": 1}) == []
-    assert difference(None, {"a": 1})[-1] == "+a: 1"
-    assert difference({"a": 1}, None)[-1] == "-a: 1"
+    assert diff_values({"a": 1}, {"a": 1}) == []
+    assert diff_values(None, {"a": 1})[-1] == "+a: 1"
+    assert diff_values({"a": 1}, None)[-1] == "-a: 1"

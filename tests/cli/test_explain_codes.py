@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 import switchyard
-from switchyard.cli.meanings import MEANINGS
-from switchyard.errors import BY_CODE, YardError
+from switchyard.cli.error_meanings import ERROR_MEANINGS
+from switchyard.errors import ERRORS_BY_CODE, YardError
 from tests.cli.conftest import Done
 
 
@@ -22,15 +22,17 @@ def test_every_code_has_a_meaning_and_no_other() -> None:
     for module in pkgutil.walk_packages(switchyard.__path__, "switchyard."):
         if "migrations" not in module.name:
             importlib.import_module(module.name)
-    assert {error.code for error in every_error()} == set(BY_CODE) == set(MEANINGS)
+    assert {error.code for error in every_error()} == set(ERRORS_BY_CODE) == set(ERROR_MEANINGS)
 
 
-@pytest.mark.parametrize("code", sorted(MEANINGS))
+@pytest.mark.parametrize("code", sorted(ERROR_MEANINGS))
 def test_a_code_is_explained_in_words(yard: Callable[..., Done], code: str) -> None:
     done = yard("explain", code)
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith(f"{code}  HTTP {BY_CODE[code].status}, exit code {BY_CODE[code].exit_code}\n")
-    meaning = MEANINGS[code]
+    assert done.out.startswith(
+        f"{code}  HTTP {ERRORS_BY_CODE[code].status}, exit code {ERRORS_BY_CODE[code].exit_code}\n"
+    )
+    meaning = ERROR_MEANINGS[code]
     for text in (meaning.means, *meaning.causes, *meaning.steps):
         assert text in done.out
     assert meaning.causes

@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 
 from switchyard.cli import bars, table, verdicts
-from switchyard.cli.bars import Part, format_bars
-from switchyard.cli.standing import print_history, print_standing
+from switchyard.cli.bars import BarSegment, format_bars
+from switchyard.cli.explain_view import print_decisions, print_queue_position
 from switchyard.cli.verdicts import print_explanation, print_plan
-from switchyard.model.queue import Share, Standing
-from switchyard.model.quote import Quote, Said
-from switchyard.model.verdict import Decision, Explanation, Plan, Say, Verdict
+from switchyard.model.queue import QueuePosition, Share
+from switchyard.model.quote import Quote, QuoteOutcome
+from switchyard.model.verdict import Answer, Decision, Explanation, Plan, Verdict
 
 AGO_US = table.now_us() - 130_000_000
 LONG = "needs 64 core per task; best node has 32; 4 nodes have at least 32; needs 8 gpu per task; best node has 4"
 VERDICTS = [
-    Verdict("a-cluster-with-a-name", Say.NO, "match", LONG, since_us=AGO_US),
-    Verdict("b", Say.YES, "match", "fits; holds 4 such tasks at once"),
-    Verdict("c", Say.WAIT, "health", "down: its agent is silent", since_us=AGO_US),
+    Verdict("a-cluster-with-a-name", Answer.NO, "match", LONG, since_us=AGO_US),
+    Verdict("b", Answer.YES, "match", "fits; holds 4 such tasks at once"),
+    Verdict("c", Answer.WAIT, "health", "down: its agent is silent", since_us=AGO_US),
 ]
 QUOTES = [
-    Quote(cluster="b", said=Said.YES, eta_s=754.0, cost=1.25),
-    Quote(cluster="c", said=Said.NONE),
-    Quote(cluster="a-cluster-with-a-name", said=Said.NO),
+    Quote(cluster="b", said=QuoteOutcome.YES, eta_s=754.0, cost=1.25),
+    Quote(cluster="c", said=QuoteOutcome.NONE),
+    Quote(cluster="a-cluster-with-a-name", said=QuoteOutcome.NO),
 ]
 
 
@@ -64,8 +64,10 @@ def test_a_plan_says_what_would_help(screen: int, capsys: pytest.CaptureFixture[
 
 def test_a_place_in_line_is_told_with_its_numbers(screen: int, capsys: pytest.CaptureFixture[str]) -> None:
     shares = [Share("web", 12, 1.0), Share("ml", 40, 4.0)]
-    print_standing(Standing("gpu", 5, 2, limit=40, running=40, project_limit=8, project_running=3, shares=shares))
-    print_standing(Standing("gpu", 5, 1000, is_more=True))
+    print_queue_position(
+        QueuePosition("gpu", 5, 2, limit=40, running=40, project_limit=8, project_running=3, shares=shares)
+    )
+    print_queue_position(QueuePosition("gpu", 5, 1000, is_more=True))
     out = shown(capsys, screen)
     assert "Queue gpu: number 3 (2 ahead of it), priority 5" in out
     assert "40 of at most 40 run in gpu" in out
@@ -76,19 +78,19 @@ def test_a_place_in_line_is_told_with_its_numbers(screen: int, capsys: pytest.Ca
 
 def test_history_shows_the_newest_and_says_so(screen: int, capsys: pytest.CaptureFixture[str]) -> None:
     many = [Decision(1, "waits", "PENDING", None, f"reason {number}") for number in range(30)]
-    print_history(many)
+    print_decisions(many)
     out = shown(capsys, screen)
     assert "the last 20 of 30" in out
     assert "reason 29" in out
     assert "reason 9\n" not in out
-    print_history(many[:1])
+    print_decisions(many[:1])
     assert capsys.readouterr().out == ""
 
 
 def test_bars_have_one_scale_and_show_what_is_there_at_all() -> None:
     rows = [
-        ("big", [Part(1000, "green", "#"), Part(1000, "red", "x")]),
-        ("small", [Part(1, "green", "#")]),
+        ("big", [BarSegment(1000, "green", "#"), BarSegment(1000, "red", "x")]),
+        ("small", [BarSegment(1, "green", "#")]),
         ("none", []),
     ]
     lines = format_bars(rows, width=60, coloured=False)
@@ -100,13 +102,13 @@ def test_bars_have_one_scale_and_show_what_is_there_at_all() -> None:
 
 
 def test_a_name_from_elsewhere_cannot_move_the_cursor() -> None:
-    (line,) = format_bars([("\x1b[2Jx" * 20, [Part(1, "green", "#")])], width=60, coloured=False)
+    (line,) = format_bars([("\x1b[2Jx" * 20, [BarSegment(1, "green", "#")])], width=60, coloured=False)
     assert "\x1b" not in line
 
 
 def test_colour_is_only_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bars, "paint", lambda text, style: f"<{style}>{text}")
-    parts: list[Any] = [("a", [Part(1, "green", "#")])]
+    parts: list[Any] = [("a", [BarSegment(1, "green", "#")])]
     assert "<green>" in format_bars(parts, width=40, coloured=True)[0]
     assert "<" not in format_bars(parts, width=40, coloured=False)[0]
     assert os.linesep not in format_bars(parts, width=40, coloured=False)[0]

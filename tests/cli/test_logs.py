@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.cli.log_view import Harmless
+from switchyard.cli.log_view import TerminalFilter
 from tests.cli.conftest import Done, Terminal
 from tests.sdk.peer import Asked, Peer, Say, a_job
 
@@ -46,9 +46,9 @@ def part(*chunks: tuple[int, bytes], **fields: Any) -> Say:
     ],
 )
 def test_a_terminal_shows_what_it_must_not_obey(data: bytes, shown: str) -> None:
-    whole = Harmless()
+    whole = TerminalFilter()
     assert whole.feed(data) + whole.feed(b"", is_end=True) == shown
-    bytewise = Harmless()
+    bytewise = TerminalFilter()
     assert "".join(bytewise.feed(bytes([byte])) for byte in data) + bytewise.feed(b"", is_end=True) == shown
 
 

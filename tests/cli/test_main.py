@@ -11,12 +11,17 @@ from importlib import import_module
 
 import pytest
 
-from switchyard.main import GROUPS
+from switchyard.main import COMMAND_GROUPS
 from tests.cli.conftest import Done
 from tests.processes import piped
 from tests.sdk.peer import Peer, Say, a_job, problem
 
-OURS = [command for commands in GROUPS.values() for command, path, _ in commands if path.startswith("switchyard.cli")]
+OURS = [
+    command
+    for commands in COMMAND_GROUPS.values()
+    for command, path, _ in commands
+    if path.startswith("switchyard.cli")
+]
 NOUNS = ["cluster", "user", "token", "grant", "project", "cluster-resources"]
 VERBS = [
     (noun, verb.name) for noun in NOUNS for verb in import_module(f"switchyard.cli.{noun.replace('-', '_')}").VERBS
@@ -40,7 +45,7 @@ def modules_of(*args: str) -> set[str]:
 def test_help_lists_every_command_in_groups(yard: Callable[..., Done]) -> None:
     done = yard("--help")
     assert done.code == 0
-    for group, commands in GROUPS.items():
+    for group, commands in COMMAND_GROUPS.items():
         assert f"\n{group}\n" in done.out
         for command, _, summary in commands:
             assert f"  {command:<17} {summary}\n" in done.out

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.cli.demo_jobs import JOBS, faults
-from switchyard.cli.table import Column, format_table, shorten, span, wide
+from switchyard.cli.demo_jobs import JOBS, find_faults
+from switchyard.cli.table import Column, display_width, format_duration, format_table, shorten
 from switchyard.model.job import Job, State
 
 COLUMNS = (Column("ID"), Column("NAME", flexible=True), Column("N", right=True, optional=True), Column("EMPTY"))
@@ -34,7 +34,7 @@ def test_a_narrow_screen_shortens_then_leaves_out() -> None:
     ],
 )
 def test_the_middle_goes_first(text: str, width: int, short: str) -> None:
-    assert wide(shorten(text, width)) <= width
+    assert display_width(shorten(text, width)) <= width
     assert shorten(text, width) == short
 
 
@@ -53,7 +53,7 @@ def test_the_middle_goes_first(text: str, width: int, short: str) -> None:
     ],
 )
 def test_spans_have_the_two_units_that_matter(seconds: int, text: str) -> None:
-    assert span(seconds * 1_000_000) == text
+    assert format_duration(seconds * 1_000_000) == text
 
 
 def test_the_demo_notices_a_job_that_ended_otherwise() -> None:
@@ -62,7 +62,7 @@ def test_the_demo_notices_a_job_that_ended_otherwise() -> None:
     base = Job(
         id="1", name="x", owner="o", project="p", domain="d", state=State.SUCCEEDED, cluster="alpha", created_us=1
     )
-    assert faults(by_name["hello"], base, "hello from alpha\n") == []
-    assert faults(by_name["hello"], base, "") == ["hello wrote '', without 'hello from '"]
-    assert faults(by_name["big"], base, "") == ["big ran on alpha, not on gamma"]
-    assert faults(by_name["nowhere"], base, "") == ["nowhere is SUCCEEDED, not REJECTED (no reason given)"]
+    assert find_faults(by_name["hello"], base, "hello from alpha\n") == []
+    assert find_faults(by_name["hello"], base, "") == ["hello wrote '', without 'hello from '"]
+    assert find_faults(by_name["big"], base, "") == ["big ran on alpha, not on gamma"]
+    assert find_faults(by_name["nowhere"], base, "") == ["nowhere is SUCCEEDED, not REJECTED (no reason given)"]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.backends import ENDS, Backend, marker
-from switchyard.agent.backends.registry import kinds, load
+from switchyard.agent.backends import TERMINAL_STATES, Backend, marker_of
+from switchyard.agent.backends.registry import backend_kinds, load_backend
 from switchyard.model.job import JobSpec, Resources
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
 from tests.agent.builders import a_graph, a_lease, a_setting, end_of, load_when, status_when
 from tests.agent.slurm.builders import a_slurm_setting
@@ -48,7 +48,7 @@ def start(world: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
         setting = a_slurm_setting(tmp_path, bed[cluster])
 
     def make() -> Backend:
-        made.append(load(kind)(setting))
+        made.append(load_backend(kind)(setting))
         return made[-1]
 
     yield make
@@ -72,7 +72,7 @@ def runs(seconds: str = "60", **resources: object) -> Lease:
 
 
 def test_every_installed_kind_is_in_this_suite() -> None:
-    assert kinds() == sorted({world.partition("-")[0] for world in KINDS})
+    assert backend_kinds() == sorted({world.partition("-")[0] for world in KINDS})
 
 
 def test_describes_its_graph(backend: Backend, world: str) -> None:
@@ -87,7 +87,7 @@ def test_looks_again_where_it_can_and_says_whether_something_changed(backend: Ba
 
 def test_success_has_exit_code_zero(backend: Backend) -> None:
     ended = end_of(backend, backend.submit(exits(0)))
-    assert (ended.seen, ended.exit_code, ended.signal) == (Seen.SUCCEEDED, 0, None)
+    assert (ended.seen, ended.exit_code, ended.signal) == (ObservedState.SUCCEEDED, 0, None)
     assert ended.ago_us >= 0
     assert ended.began_ago_us is not None
     assert ended.began_ago_us >= ended.ago_us
@@ -95,54 +95,54 @@ def test_success_has_exit_code_zero(backend: Backend) -> None:
 
 def test_failure_keeps_its_exit_code(backend: Backend) -> None:
     ended = end_of(backend, backend.submit(exits(3)))
-    assert (ended.seen, ended.exit_code, ended.reason) == (Seen.FAILED, 3, "exit code 3")
+    assert (ended.seen, ended.exit_code, ended.reason) == (ObservedState.FAILED, 3, "exit code 3")
 
 
 def test_death_by_signal_is_told(backend: Backend) -> None:
     lease = a_lease("sh", "-c", "kill -9 $$", env={"FAKE_SIGNAL": "9"})
     ended = end_of(backend, backend.submit(lease))
-    assert (ended.seen, ended.exit_code, ended.signal) == (Seen.FAILED, None, 9)
+    assert (ended.seen, ended.exit_code, ended.signal) == (ObservedState.FAILED, None, 9)
 
 
 def test_running_then_cancelled(backend: Backend) -> None:
     native_id = backend.submit(runs())
-    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
     backend.cancel([native_id])
     backend.cancel([native_id])
-    assert end_of(backend, native_id).seen is Seen.CANCELLED
+    assert end_of(backend, native_id).seen is ObservedState.CANCELLED
 
 
 def test_cancel_at_once_never_hangs(backend: Backend) -> None:
     native_id = backend.submit(runs())
     backend.cancel([native_id])
-    assert end_of(backend, native_id).seen is Seen.CANCELLED
+    assert end_of(backend, native_id).seen is ObservedState.CANCELLED
 
 
 def test_cancel_after_the_end_changes_nothing(backend: Backend) -> None:
     native_id = backend.submit(exits(0))
     end_of(backend, native_id)
     backend.cancel([native_id])
-    assert end_of(backend, native_id).seen is Seen.SUCCEEDED
+    assert end_of(backend, native_id).seen is ObservedState.SUCCEEDED
 
 
 def test_many_are_cancelled_at_once(backend: Backend) -> None:
     over, first, second = backend.submit(exits(0)), backend.submit(runs()), backend.submit(runs())
     end_of(backend, over)
-    backend.cancel([first, marker(runs()), over, second])
+    backend.cancel([first, marker_of(runs()), over, second])
     ends = [end_of(backend, native_id).seen for native_id in (over, first, second)]
-    assert ends == [Seen.SUCCEEDED, Seen.CANCELLED, Seen.CANCELLED]
+    assert ends == [ObservedState.SUCCEEDED, ObservedState.CANCELLED, ObservedState.CANCELLED]
 
 
 def test_cancel_of_the_unknown_is_harmless(backend: Backend) -> None:
-    backend.cancel([marker(runs())])
+    backend.cancel([marker_of(runs())])
 
 
 def test_unknown_id_is_lost_never_done(backend: Backend) -> None:
-    known, unknown = backend.submit(runs()), marker(runs())
+    known, unknown = backend.submit(runs()), marker_of(runs())
     found = backend.status([known, unknown])
     assert set(found) == {known, unknown}
-    assert found[unknown].seen is Seen.LOST
-    assert found[known].seen not in ENDS
+    assert found[unknown].seen is ObservedState.LOST
+    assert found[known].seen not in TERMINAL_STATES
 
 
 def test_tasks_of_an_array_end_each_by_itself(backend: Backend) -> None:
@@ -152,7 +152,7 @@ def test_tasks_of_an_array_end_each_by_itself(backend: Backend) -> None:
     ends = [end_of(backend, native_id) for native_id in native_ids]
     codes = [0, 0, 0] if backend.kind == "fake" else [0, 1, 2]
     assert [each.exit_code for each in ends] == codes
-    assert [backend.find(marker(lease)) for lease in leases] == native_ids
+    assert [backend.find(marker_of(lease)) for lease in leases] == native_ids
     assert sorted(held.fence for held in backend.held()) == [7, 8, 9]
     for native_id in native_ids:
         backend.forget(native_id)
@@ -161,28 +161,28 @@ def test_tasks_of_an_array_end_each_by_itself(backend: Backend) -> None:
 
 def test_found_by_its_marker_only_when_submitted(backend: Backend) -> None:
     lease = runs()
-    assert backend.find(marker(lease)) is None
+    assert backend.find(marker_of(lease)) is None
     native_id = backend.submit(lease)
-    assert backend.find(marker(lease)) == native_id
+    assert backend.find(marker_of(lease)) == native_id
 
 
 def test_found_and_followed_after_a_restart(start: Start, cores: int) -> None:
     first = start()
     lease = runs("2")
     native_id = first.submit(lease)
-    status_when(first, native_id, lambda status: status.seen is Seen.RUNNING)
+    status_when(first, native_id, lambda status: status.seen is ObservedState.RUNNING)
     again = start()
-    assert again.find(marker(lease)) == native_id
+    assert again.find(marker_of(lease)) == native_id
     load_when(again, lambda load: load.free_cores == cores - 1)
     assert [held.job for held in again.held()] == [lease.job]
-    assert end_of(again, native_id).seen is Seen.SUCCEEDED
+    assert end_of(again, native_id).seen is ObservedState.SUCCEEDED
     load_when(again, lambda load: load.free_cores == cores)
 
 
 def test_state_counts_what_was_submitted_as_taken(backend: Backend, world: str, cores: int) -> None:
     load_when(backend, lambda load: (load.free_cores, load.running) == (cores, 0))
     native_id = backend.submit(runs(tasks=2, cores="500m", memory="1GiB"))
-    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
     state = load_when(backend, lambda load: (load.free_cores, load.running) == (cores - 2, 1))
     assert state.free_memory_bytes == MEMORY_BYTES[world] - 2 * 2**30
     backend.cancel([native_id])
@@ -205,7 +205,7 @@ def test_quote_says_when_there_will_be_room(start: Start) -> None:
         return
     assert (backend.quote(asks).eta_s, backend.quote(asks).confidence) == (0, 1.0)
     lease = runs("60", cores=2, time_limit=60)
-    status_when(backend, backend.submit(lease), lambda status: status.seen is Seen.RUNNING)
+    status_when(backend, backend.submit(lease), lambda status: status.seen is ObservedState.RUNNING)
     for each in (backend, start()):  # and after a restart
         quote = each.quote(asks)
         assert quote.can
@@ -213,8 +213,8 @@ def test_quote_says_when_there_will_be_room(start: Start) -> None:
         assert 0 < quote.eta_s <= 60
         assert 0 < quote.confidence < 1
         assert quote.valid_s > 0
-    backend.cancel([marker(lease)])
-    end_of(backend, marker(lease))
+    backend.cancel([marker_of(lease)])
+    end_of(backend, marker_of(lease))
 
 
 def test_output_is_bytes_at_offsets(backend: Backend) -> None:
@@ -228,7 +228,7 @@ def test_output_is_bytes_at_offsets(backend: Backend) -> None:
     assert (whole.data, whole.total) == (b"one two", 7)
     assert (part.data, part.total) == (b"tw", 7)
     assert backend.output(native_id, "stderr", offset=0, size=100).data == b"oops"
-    assert backend.output(marker(runs()), "stdout", offset=0, size=100).total == 0
+    assert backend.output(marker_of(runs()), "stdout", offset=0, size=100).total == 0
 
 
 def test_forgotten_is_gone(backend: Backend) -> None:
@@ -236,7 +236,7 @@ def test_forgotten_is_gone(backend: Backend) -> None:
     native_id = backend.submit(lease)
     end_of(backend, native_id)
     backend.forget(native_id)
-    assert backend.find(marker(lease)) is None
+    assert backend.find(marker_of(lease)) is None
     assert backend.held() == []
 
 

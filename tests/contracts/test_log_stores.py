@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Unavailable
-from switchyard.model.log import Piece, Stream, Window
+from switchyard.model.log import LogPiece, LogWindow, Stream
 from switchyard.service.run.log_store import LogStore
 from switchyard.store.database import Database
-from switchyard.store.logfiles import DirectoryLogs
-from switchyard.store.output import DatabaseLogs
+from switchyard.store.database_logs import DatabaseLogs
+from switchyard.store.directory_logs import DirectoryLogs
 from tests.store import prepared
 
 JOB, OTHER = "0" * 26, "1" * 26
@@ -39,7 +39,7 @@ class Logs:
 
     def put(self, *pieces: tuple[int, int], stream: Stream = OUT) -> None:
         with self._transaction() as tx:
-            self.told += self.store.keep(tx, [Piece(stream, lo, text(lo, hi)) for lo, hi in pieces]).total()
+            self.told += self.store.keep(tx, [LogPiece(stream, lo, text(lo, hi)) for lo, hi in pieces]).total()
 
     def read(self, offset: int = 0, *, stream: Stream = OUT, bytes_max: int = ALL) -> list[tuple[int, bytes]]:
         with self._transaction() as tx:
@@ -77,10 +77,10 @@ def no_transaction() -> Iterator[None]:
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Logs]]:
     """A log store with a bound."""
     if request.param == "directory":
-        yield lambda bytes_max=4 * MIB: Logs(DirectoryLogs(tmp_path / "logs", Window(bytes_max)), no_transaction)
+        yield lambda bytes_max=4 * MIB: Logs(DirectoryLogs(tmp_path / "logs", LogWindow(bytes_max)), no_transaction)
         return
     with closing(Database(prepared.a_url(request.param, request, tmp_path))) as database:
-        yield lambda bytes_max=4 * MIB: Logs(DatabaseLogs(Window(bytes_max)), database.write)
+        yield lambda bytes_max=4 * MIB: Logs(DatabaseLogs(LogWindow(bytes_max)), database.write)
 
 
 @pytest.fixture
@@ -137,8 +137,8 @@ def test_streams_attempts_and_jobs_are_apart(logs: Logs) -> None:
 def test_binary_noise_is_not_changed(logs: Logs) -> None:
     noise = random.Random(7).randbytes(100_000)
     with logs._transaction() as tx:
-        logs.store.keep(tx, [Piece(OUT, 0, noise[:33_333])])
-        logs.store.keep(tx, [Piece(OUT, 33_333, noise[33_333:])])
+        logs.store.keep(tx, [LogPiece(OUT, 0, noise[:33_333])])
+        logs.store.keep(tx, [LogPiece(OUT, 33_333, noise[33_333:])])
     assert b"".join(data for _, data in logs.read()) == noise
 
 
@@ -241,7 +241,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def in_folder(folder: Path, bytes_max: int = 4 * MIB) -> Logs:
-    return Logs(DirectoryLogs(folder, Window(bytes_max)), no_transaction)
+    return Logs(DirectoryLogs(folder, LogWindow(bytes_max)), no_transaction)
 
 
 def files(folder: Path) -> list[Path]:

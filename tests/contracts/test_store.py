@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from switchyard.store import access, clusters, events, jobs, leaders, leases, output
+from switchyard.store import access, clusters, database_logs, events, jobs, leaders, leases
 from switchyard.store.database import Database, Tx
 from switchyard.store.jobs import JobFilter
 from tests.store import prepared
@@ -54,8 +54,8 @@ def test_nothing_of_a_transaction_that_failed_stays(store: Database) -> None:
 
 
 def test_locking_finds_the_known_ones_of_any_number(store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert jobs.LOCKS_MAX < 32_766, "more parameters than SQLite takes in one statement"
-    monkeypatch.setattr(jobs, "LOCKS_MAX", 10)
+    assert jobs.IDS_PER_STATEMENT_MAX < 32_766, "more parameters than SQLite takes in one statement"
+    monkeypatch.setattr(jobs, "IDS_PER_STATEMENT_MAX", 10)
     with store.write() as tx:
         put_jobs(tx, *(job_row(number) for number in (33, 1, 12)))
         many = [an_id(number) for number in range(40, 0, -1)]
@@ -66,8 +66,8 @@ def test_locking_finds_the_known_ones_of_any_number(store: Database, monkeypatch
 def test_a_change_touches_its_columns_and_its_jobs_only(store: Database) -> None:
     with store.write() as tx:
         put_jobs(tx, *(job_row(number) for number in (1, 2, 3)))
-        jobs.job_change(tx, {an_id(2): {"state": "RUNNING", "agent_id": None}, an_id(1): {"exit_code": -9}})
-        jobs.job_change(tx, {})
+        jobs.job_update_many(tx, {an_id(2): {"state": "RUNNING", "agent_id": None}, an_id(1): {"exit_code": -9}})
+        jobs.job_update_many(tx, {})
         found = jobs.job_lock(tx, [an_id(1), an_id(2), an_id(3)])
     assert [(row.state, row.exit_code) for row in found.values()] == [
         ("ASSIGNED", -9),
@@ -82,8 +82,8 @@ def test_waiting_jobs_come_in_the_order_of_their_arrival(store: Database) -> Non
             tx, *(job_row(number, state="PENDING") for number in (4, 2, 3)), job_row(1), job_row(5, state="FAILED")
         )
     with store.read() as tx:
-        assert [row.id for row in jobs.job_waiting(tx, after="", limit=2)] == [an_id(2), an_id(3)]
-        (last,) = jobs.job_waiting(tx, after=an_id(3), limit=2)
+        assert [row.id for row in jobs.job_list_routable(tx, after="", limit=2)] == [an_id(2), an_id(3)]
+        (last,) = jobs.job_list_routable(tx, after=an_id(3), limit=2)
         assert (last.id, last.spec_hash) == (an_id(4), "spec-1")
 
 
@@ -180,10 +180,12 @@ def claim(owner: str, key: str, job: str, body: str = "h1", at_us: int = NOW_US)
 
 def test_a_key_belongs_to_who_claimed_it_first(store: Database) -> None:
     with store.write() as tx:
-        mine = jobs.key_claim(tx, [claim("ann", "k", "job-1"), claim("bob", "k", "job-2"), claim("ann", "k", "job-3")])
+        mine = jobs.idempotency_claim(
+            tx, [claim("ann", "k", "job-1"), claim("bob", "k", "job-2"), claim("ann", "k", "job-3")]
+        )
         assert {key: row.job_id for key, row in mine.items()} == {("ann", "k"): "job-1", ("bob", "k"): "job-2"}
     with store.write() as tx:
-        again = jobs.key_claim(tx, [claim("ann", "k", "job-4", body="h2"), claim("ann", "l", "job-5")])
+        again = jobs.idempotency_claim(tx, [claim("ann", "k", "job-4", body="h2"), claim("ann", "l", "job-5")])
     assert {key: (row.job_id, row.body_hash) for key, row in again.items()} == {
         ("ann", "k"): ("job-1", "h1"),
         ("ann", "l"): ("job-5", "h1"),
@@ -192,10 +194,10 @@ def test_a_key_belongs_to_who_claimed_it_first(store: Database) -> None:
 
 def test_old_keys_are_cleaned_a_few_at_a_time(store: Database) -> None:
     with store.write() as tx:
-        jobs.key_claim(tx, [claim("ann", f"k{number}", "job", at_us=NOW_US + number) for number in range(10)])
-        assert jobs.key_clean(tx, before_us=NOW_US + 6, limit=4) == 4
-        assert jobs.key_clean(tx, before_us=NOW_US + 6, limit=4) == 2
-        assert jobs.key_clean(tx, before_us=NOW_US + 6, limit=4) == 0
+        jobs.idempotency_claim(tx, [claim("ann", f"k{number}", "job", at_us=NOW_US + number) for number in range(10)])
+        assert jobs.idempotency_clean(tx, before_us=NOW_US + 6, limit=4) == 4
+        assert jobs.idempotency_clean(tx, before_us=NOW_US + 6, limit=4) == 2
+        assert jobs.idempotency_clean(tx, before_us=NOW_US + 6, limit=4) == 0
 
 
 # --- leases
@@ -218,14 +220,14 @@ def test_heads_come_by_lane_priority_and_arrival(store: Database) -> None:
             job_row(9, state="RUNNING", agent_id="a1"),
             job_row(10, state="CANCELLED"),
         )
-        found = leases.lease_heads(tx, {"c1": 2})
+        found = leases.lease_candidates(tx, {"c1": 2})
         by_lane = {
             lane: [row.id for row in found["c1"] if row.lane == lane] for lane in ("default/default", "default/web")
         }
         assert by_lane == {"default/default": [an_id(2), an_id(3)], "default/web": [an_id(4), an_id(5)]}
-        assert {row.id for row in leases.lease_heads(tx, {"c1": 9, "c2": 1})["c2"]} == {an_id(6)}
+        assert {row.id for row in leases.lease_candidates(tx, {"c1": 9, "c2": 1})["c2"]} == {an_id(6)}
         assert found["c1"][0].spec == SPEC["spec-1"]
-        assert leases.lease_heads(tx, {"nowhere": 3}) == {"nowhere": []}
+        assert leases.lease_candidates(tx, {"nowhere": 3}) == {"nowhere": []}
 
 
 def test_no_lease_is_given_at_a_cluster_that_is_cordoned_or_gone(store: Database) -> None:
@@ -233,9 +235,9 @@ def test_no_lease_is_given_at_a_cluster_that_is_cordoned_or_gone(store: Database
         put_cluster(tx, is_cordoned=True)
         put_cluster(tx, "c2", deleted_us=NOW_US)
         put_jobs(tx, job_row(1), job_row(2, cluster_id="c2"))
-        assert leases.lease_heads(tx, {"c1": 5, "c2": 5}) == {"c1": [], "c2": []}
+        assert leases.lease_candidates(tx, {"c1": 5, "c2": 5}) == {"c1": [], "c2": []}
         clusters.cluster_change(tx, "c1", {"is_cordoned": False})
-        assert len(leases.lease_heads(tx, {"c1": 5})["c1"]) == 1
+        assert len(leases.lease_candidates(tx, {"c1": 5})["c1"]) == 1
 
 
 def test_what_is_leased_is_held_and_no_longer_ready(store: Database) -> None:
@@ -245,20 +247,20 @@ def test_what_is_leased_is_held_and_no_longer_ready(store: Database) -> None:
         leases.lease_give(tx, [(an_id(2), "a1"), (an_id(1), "a2")], at_us=NOW_US)
         leases.lease_give(tx, [(an_id(1), "a3")], at_us=NOW_US + 1)
         leases.lease_give(tx, [], at_us=NOW_US)
-        assert [row.id for row in leases.lease_heads(tx, {"c1": 9})["c1"]] == [an_id(3)]
-        assert [(row.id, row.leased_us) for row in leases.held_by(tx, "a1")] == [(an_id(2), NOW_US)]
-        assert [row.id for row in leases.held_by(tx, "a2")] == [an_id(1)], "a job that is leased stays with its agent"
-        assert leases.ready_on(tx, ["c1"], 9) == [an_id(3)]
-        assert leases.lease_clusters_ready(tx) == ["c1"]
-        jobs.job_change(tx, {an_id(2): {"state": "RUNNING", "cancel_us": NOW_US}, an_id(1): {"cancel_us": NOW_US}})
-        cancels = leases.held_cancels(tx, ["a1", "a2", "a9"])
+        assert [row.id for row in leases.lease_candidates(tx, {"c1": 9})["c1"]] == [an_id(3)]
+        assert [(row.id, row.leased_us) for row in leases.leased_by(tx, "a1")] == [(an_id(2), NOW_US)]
+        assert [row.id for row in leases.leased_by(tx, "a2")] == [an_id(1)], "a job that is leased stays with its agent"
+        assert leases.ready_job_ids(tx, ["c1"], 9) == [an_id(3)]
+        assert leases.cluster_ids_with_ready(tx) == ["c1"]
+        jobs.job_update_many(tx, {an_id(2): {"state": "RUNNING", "cancel_us": NOW_US}, an_id(1): {"cancel_us": NOW_US}})
+        cancels = leases.leased_cancels(tx, ["a1", "a2", "a9"])
         assert {agent: [row.id for row in rows] for agent, rows in cancels.items()} == {
             "a1": [an_id(2)],
             "a2": [an_id(1)],
         }
-        jobs.job_change(tx, {an_id(1): {"state": "FAILED"}, an_id(2): {"state": "CANCELLED"}})
-        assert leases.held_by(tx, "a1") == leases.held_by(tx, "a2") == []
-        assert leases.held_cancels(tx, ["a1", "a2"]) == {}
+        jobs.job_update_many(tx, {an_id(1): {"state": "FAILED"}, an_id(2): {"state": "CANCELLED"}})
+        assert leases.leased_by(tx, "a1") == leases.leased_by(tx, "a2") == []
+        assert leases.leased_cancels(tx, ["a1", "a2"]) == {}
 
 
 # --- agents
@@ -269,10 +271,10 @@ def test_an_agent_is_never_seen_earlier_than_before(store: Database) -> None:
         put_cluster(tx)
         put_agent(tx)
         put_agent(tx, "a2")
-        clusters.agent_seen(tx, {"a2": (NOW_US, None), "a1": (NOW_US + 5, '{"running":1}'), "gone": (1, None)})
-        clusters.agent_seen(tx, {"a1": (NOW_US + 3, '{"running":9}')})
-        clusters.agent_seen(tx, {"a1": (NOW_US + 7, None)})
-        clusters.agent_seen(tx, {})
+        clusters.agent_set_seen(tx, {"a2": (NOW_US, None), "a1": (NOW_US + 5, '{"running":1}'), "gone": (1, None)})
+        clusters.agent_set_seen(tx, {"a1": (NOW_US + 3, '{"running":9}')})
+        clusters.agent_set_seen(tx, {"a1": (NOW_US + 7, None)})
+        clusters.agent_set_seen(tx, {})
         assert clusters.agent_last_seen(tx) == {"a1": NOW_US + 7, "a2": NOW_US}
         assert {row.id: row.load for row in clusters.agent_all(tx)} == {"a1": '{"running":1}', "a2": None}
 
@@ -283,12 +285,12 @@ def test_each_sync_begins_a_session_and_a_removed_agent_has_none(store: Database
         put_agent(tx)
         put_agent(tx, "a2", deleted_us=NOW_US)
         begun = {"incarnation": "i1", "writes": 3}
-        assert [clusters.agent_sync(tx, "a1", begun, at_us=NOW_US) for _ in range(2)] == [1, 2]
+        assert [clusters.agent_begin_session(tx, "a1", begun, at_us=NOW_US) for _ in range(2)] == [1, 2]
         assert clusters.agent_lock(tx, "a2") is None
         [(agent_id, row)] = clusters.agent_sessions(tx, ["a2", "a1", "a9"]).items()
         assert (agent_id, row.session, row.is_paused, row.incarnation, row.rival) == ("a1", 2, False, "i1", None)
         for incarnation, writes in (("i1", 5), ("i2", 9), ("i1", 4)):
-            clusters.agent_writes(tx, {"a1": (incarnation, writes), "a9": ("i1", 1)})
+            clusters.agent_set_writes(tx, {"a1": (incarnation, writes), "a9": ("i1", 1)})
         locked = clusters.agent_lock(tx, "a1")
         assert locked is not None
         assert locked.writes == 5, "never fewer, and only of the process that has the place"
@@ -341,15 +343,15 @@ def test_one_leads_until_its_term_ends(store: Database) -> None:
         assert take("x", 105) == 1, "it stays the leader under the same epoch"
         assert take("y", 114) is None
         assert take("y", 115) == 2
-        assert leaders.leader_holds(tx, "upkeep", 2)
-        assert not leaders.leader_holds(tx, "upkeep", 1)
-        assert not leaders.leader_holds(tx, "other", 0)
+        assert leaders.leader_has_epoch(tx, "upkeep", 2)
+        assert not leaders.leader_has_epoch(tx, "upkeep", 1)
+        assert not leaders.leader_has_epoch(tx, "other", 0)
         leaders.leader_leave(tx, "upkeep", "x", now_us=116)
-        assert leaders.leader_holds(tx, "upkeep", 2), "one that does not lead cannot leave"
+        assert leaders.leader_has_epoch(tx, "upkeep", 2), "one that does not lead cannot leave"
         leaders.leader_leave(tx, "upkeep", "y", now_us=116)
         assert leaders.leader_lock(tx, "upkeep").expires_us == 116, "when its term ended stays known"
         assert take("x", 116) == 3
-        assert not leaders.leader_holds(tx, "upkeep", 2)
+        assert not leaders.leader_has_epoch(tx, "upkeep", 2)
 
 
 def test_a_term_that_ends_later_than_any_could_is_over(store: Database) -> None:
@@ -367,9 +369,9 @@ def test_output_is_taken_only_from_the_agent_that_leased_the_attempt(store: Data
     with store.write() as tx:
         put_jobs(tx, job_row(1, agent_id="a1", fence=3, owner="ann"), job_row(2, agent_id=None, fence=1))
         asked = [(an_id(1), 3), (an_id(1), 2), (an_id(2), 1), (an_id(9), 1)]
-        assert output.output_holders(tx, "a1", asked) == {(an_id(1), 3): "ann"}
-        assert output.output_holders(tx, "a2", asked) == {}
-        assert output.output_holders(tx, "a1", []) == {}
+        assert database_logs.leased_attempt_owners(tx, "a1", asked) == {(an_id(1), 3): "ann"}
+        assert database_logs.leased_attempt_owners(tx, "a2", asked) == {}
+        assert database_logs.leased_attempt_owners(tx, "a1", []) == {}
 
 
 def test_a_project_is_made_once(store: Database) -> None:

@@ -19,11 +19,11 @@ from switchyard.model.tokens import (
     plugin_namespace,
     token_prefix,
 )
-from switchyard.tokens.lines import Lines
 from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.noop import NoopPools
-from switchyard.tokens.pools import Claim, JobToken, TokenPools
+from switchyard.tokens.pools import JobToken, TokenClaim, TokenPools
 from switchyard.tokens.redis import MANAGER_ID, RedisPools
+from switchyard.tokens.redis_connections import RedisConnectionPool
 from tests.processes import until
 from tests.redis_service import RedisServer
 
@@ -44,7 +44,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
         else:
             server: RedisServer = request.getfixturevalue("redis_server")
             server.client().flushall()
-            pools = RedisPools(Lines([server.address]), quota_max=QUOTA_MAX, lease_s_max=lease_s_max)
+            pools = RedisPools(RedisConnectionPool([server.address]), quota_max=QUOTA_MAX, lease_s_max=lease_s_max)
         made.append(pools)
         if is_open:
             assert pools.begin(is_first=True)
@@ -187,7 +187,7 @@ def test_separators_in_a_project_or_domain_are_refused(pools: TokenPools, where:
     for call in (
         lambda: pools.allocate_resource("a", "t", **where),
         lambda: pools.renew_resource("a", "t", **where),
-        lambda: pools.allocate_many("a", [Claim("t", **where)]),
+        lambda: pools.allocate_many("a", [TokenClaim("t", **where)]),
     ):
         with pytest.raises(Malformed, match="project and the domain"):
             call()
@@ -238,19 +238,22 @@ def test_quota_below_use_lets_holders_finish_and_grants_none_meanwhile(pools: To
 def test_many_at_once_are_each_granted_or_refused(pools: TokenPools) -> None:
     pools.register_resource("a", 5)
     caps = ResourceConstraintsSpec(project=2)
-    claims = [Claim(f"t{i}", caps, project="p") for i in range(3)] + [Claim("t0", project="p"), Claim("u", project="q")]
+    claims = [TokenClaim(f"t{i}", caps, project="p") for i in range(3)] + [
+        TokenClaim("t0", project="p"),
+        TokenClaim("u", project="q"),
+    ]
     found = [allocation.limited_by for allocation in pools.allocate_many("a", claims)]
     assert found == [None, None, LimitedBy.PROJECT, None, None]
     assert pools.stand("a").used == 3
     assert pools.release_many("a", claims) == [True, True, False, False, True]
     assert pools.stand("a").used == 0
     with pytest.raises(Malformed, match="the most is 1000"):
-        pools.allocate_many("a", [Claim("t")] * 1001)
+        pools.allocate_many("a", [TokenClaim("t")] * 1001)
 
 
 def test_a_million_tokens_in_one_pool(pools: TokenPools) -> None:
     pools.register_resource("big", 1_000_000)
-    some = [Claim(f"t{i}", units=1000) for i in range(500)]
+    some = [TokenClaim(f"t{i}", units=1000) for i in range(500)]
     assert all(allocation.is_granted for allocation in pools.allocate_many("big", some))
     assert pools.allocate_resource("big", "half", units=500_000).is_granted
     assert not pools.allocate_resource("big", "more").is_granted
@@ -396,4 +399,4 @@ def test_cases_of_names_numbers_and_noop() -> None:
     assert noop.allocate_resource("whatever", "t").status.name == by_id["rm-19"]["then"]["status"]
     assert noop.get_id() == "noopresourcemanager"
     assert noop.release_resource("whatever", "t")
-    assert [each.is_granted for each in noop.allocate_many("x", [Claim("t")] * 3)] == [True] * 3
+    assert [each.is_granted for each in noop.allocate_many("x", [TokenClaim("t")] * 3)] == [True] * 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from switchyard.match.demand import Demand, Kind, Need
-from switchyard.model.graph import Attached, Graph
+from switchyard.match.demand import Demand, Need, NeedKind
+from switchyard.model.graph import AttachedVertex, Graph
 from switchyard.model.graph.units import bytes_of
 
 
@@ -14,7 +14,7 @@ class Vertex:
     type: str
     size: int
     bytes: int
-    attached: list[Attached]
+    attached: list[AttachedVertex]
     parent: Vertex | None
     children: list[Vertex] = field(default_factory=list)
     taken: int = 0  # of its size; bytes are not mixed with counts in one example
@@ -57,7 +57,7 @@ def fits(demand: Demand, graph: Graph) -> bool:
 
 def _as_slot(need: Need, types: set[str]) -> Need:
     is_slot = need.is_slot_if_absent and need.type not in types
-    return replace(need, kind=Kind.SLOT, is_distinct=False) if is_slot else need
+    return replace(need, kind=NeedKind.SLOT, is_distinct=False) if is_slot else need
 
 
 def _place_all(needs: list[Need], graph: Graph) -> bool:
@@ -70,7 +70,7 @@ def _place(items: list[Item]) -> bool:
         return True
     item, rest = items[0], items[1:]
     need = item.need
-    if need.kind is Kind.SLOT:
+    if need.kind is NeedKind.SLOT:
         return any(
             _place([*_inside(need, holder, may_be_scope=holder is not item.scope or item.may_be_scope), *rest])
             for holder in _slot_holders(item)

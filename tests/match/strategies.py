@@ -6,18 +6,18 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from switchyard.match.canonical import demand_of_jobspec
-from switchyard.match.demand import Demand, Plain
-from switchyard.match.nextgen import demand_of_nextgen
-from switchyard.match.plain import demand_from
+from switchyard.match.canonical_jobspec import demand_of_jobspec
+from switchyard.match.demand import Demand, PlainResources
+from switchyard.match.nextgen_jobspec import demand_of_nextgen
+from switchyard.match.plain_demand import demand_of_plain
 from switchyard.match.requirement import Requirement
-from switchyard.model.graph import Attached, Graph
-from switchyard.model.graph.cons import Cons
+from switchyard.model.graph import AttachedVertex, Graph
+from switchyard.model.graph.hash_consing import ShapeTable
 
 ATTACHED = [
-    Attached("io", {"type": "shm"}),
-    Attached("io", {"type": "nvme", "fast": True}),
-    Attached("system", {"driver": "535.1", "cuda": 12}),
+    AttachedVertex("io", {"type": "shm"}),
+    AttachedVertex("io", {"type": "nvme", "fast": True}),
+    AttachedVertex("system", {"driver": "535.1", "cuda": 12}),
 ]
 REQUIRES = [
     {"name": "io", "field": "type", "match": "shm"},
@@ -29,10 +29,10 @@ REQUIRES = [
 @st.composite
 def graphs(draw: st.DrawFn, *, most: int = 3) -> Graph:
     """cluster > racks? > nodes > sockets? > cores, gpus, memory; sizes, units, attached vertices, nested groups."""
-    cons = Cons("graph")
+    cons = ShapeTable("graph")
     few = st.integers(0, most)
 
-    def attached() -> list[Attached]:
+    def attached() -> list[AttachedVertex]:
         return draw(st.lists(st.sampled_from(ATTACHED), max_size=2, unique_by=repr)) if draw(st.booleans()) else []
 
     def put(below: dict[int, int], number: int, count: int) -> None:
@@ -118,7 +118,7 @@ def nextgen(draw: st.DrawFn, *, most: int = 2) -> Demand:
 @st.composite
 def plain(draw: st.DrawFn, *, most: int = 4) -> Demand:
     tasks = draw(st.integers(1, most))
-    asked = Plain(
+    asked = PlainResources(
         tasks=tasks,
         nodes=draw(st.none() | st.integers(1, tasks)),
         cores=draw(st.integers(1, 3)),
@@ -126,7 +126,7 @@ def plain(draw: st.DrawFn, *, most: int = 4) -> Demand:
         memory_bytes=draw(st.integers(0, 2)),
     )
     requires = (Requirement("io", "type", match="shm"),) if draw(st.integers(0, 3)) == 0 else ()
-    return demand_from(asked, requires)
+    return demand_of_plain(asked, requires)
 
 
 def demands(*, most: int = 2) -> st.SearchStrategy[Demand]:

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from switchyard.match.canonical import demand_of_jobspec
+from switchyard.match.canonical_jobspec import demand_of_jobspec
 from switchyard.match.demand import Demand
 from switchyard.match.engine import Match, Misfit, engine
-from switchyard.match.free import free_part
-from switchyard.match.index import Index
-from switchyard.match.nextgen import demand_of_nextgen
-from switchyard.match.plain import demand_of
+from switchyard.match.free_graph import free_part
+from switchyard.match.index import MatchIndex
+from switchyard.match.nextgen_jobspec import demand_of_nextgen
+from switchyard.match.plain_demand import demand_of_resources
 from switchyard.match.requirement import Requirement
 from switchyard.model.graph import FreeNodes, Graph
-from switchyard.model.graph.read import compile_graph
+from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job import Resources
 from tests.builders import GIB, a_demand, a_graph, a_group
 
@@ -118,7 +118,7 @@ def test_a_unit_that_is_none_of_bytes_is_the_graphs_own(inside: Any) -> None:
     nodes = {name: {"metadata": {"type": kind, "size": 5 if kind == "power" else 1}} for name, kind in vertices.items()}
     edges = [{"source": source, "target": target} for source, target in ("cn", "np")]
     graph = compile_graph({"graph": {"nodes": nodes, "edges": edges}}, where="f")
-    index = Index()
+    index = MatchIndex()
     index.put("a", graph, key=1)
     demand = flux(inside)
     assert isinstance(answer(demand, graph), Match)
@@ -128,13 +128,13 @@ def test_a_unit_that_is_none_of_bytes_is_the_graphs_own(inside: Any) -> None:
 def test_what_is_required_of_a_node_is_said_with_what_is_there() -> None:
     system = {"attach": {"node[0-2]": [{"driver": "470.1"}], "node3": [{"driver": "535.2"}]}}
     graph = compile_graph({"nodes": 6}, {"system": system}, where="f")
-    newer = demand_of(Resources(tasks=1), (Requirement("system", "driver", min="600"),))
+    newer = demand_of_resources(Resources(tasks=1), (Requirement("system", "driver", min="600"),))
     assert answer(newer, graph) == Misfit(
         "node", "needs system driver ≥ 600 at a node; 0 of 6 nodes have it; found 470.1, 535.2", 1, 0, 0, 0
     )
-    assert answer(demand_of(Resources(), (Requirement("system", "driver", min="500"),)), graph) == Match(1)
+    assert answer(demand_of_resources(Resources(), (Requirement("system", "driver", min="500"),)), graph) == Match(1)
     both = (Requirement("system", "driver", min="500"), Requirement("system", "driver", max="480"))
-    found = answer(demand_of(Resources(), both), graph)
+    found = answer(demand_of_resources(Resources(), both), graph)
     assert isinstance(found, Misfit)
     assert "at one node; 0 of 6 nodes have all of it" in found.reason
 
@@ -148,7 +148,7 @@ def test_tasks_take_the_best_nodes_and_need_no_even_spread() -> None:
 
 
 def test_an_empty_request_fits_the_smallest_cluster() -> None:
-    assert answer(demand_of(Resources()), a_graph(cores=1)) == Match(1)
+    assert answer(demand_of_resources(Resources()), a_graph(cores=1)) == Match(1)
     assert answer(Demand(), a_graph()) == Match(None)
     assert answer(flux(slot(3)), a_graph()) == Match(None), "a slot that holds nothing fits without end"
 

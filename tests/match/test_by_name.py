@@ -31,7 +31,7 @@ class Third:
 """
 ASK = """
 from switchyard.match.engine import engine, engine_names
-from switchyard.model.graph.read import compile_graph
+from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.match.demand import Demand
 print(engine_names())
 for nodes in (3, 4):

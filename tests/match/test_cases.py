@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from switchyard.match.canonical import demand_of_jobspec
+from switchyard.match.canonical_jobspec import demand_of_jobspec
 from switchyard.match.demand import Demand
 from switchyard.match.engine import Match, engine
-from switchyard.match.nextgen import demand_of_nextgen
+from switchyard.match.nextgen_jobspec import demand_of_nextgen
 from switchyard.model.graph import Graph
-from switchyard.model.graph.read import compile_graph
+from switchyard.model.graph.graph_compiler import compile_graph
 
 DATA = json.loads((Path(__file__).parents[1] / "data/rainbow_satisfy.json").read_text(encoding="utf-8"))
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Malformed
-from switchyard.match.canonical import demand_of_jobspec
+from switchyard.match.canonical_jobspec import demand_of_jobspec
 from switchyard.match.counts import least_count
 from switchyard.match.demand import Demand
-from switchyard.match.nextgen import demand_of_nextgen
-from switchyard.match.plain import demand_of
-from switchyard.match.requirement import Requirement, is_equal
+from switchyard.match.nextgen_jobspec import demand_of_nextgen
+from switchyard.match.plain_demand import demand_of_resources
+from switchyard.match.requirement import Requirement, equals_text
 from switchyard.match.version import is_at_least, is_at_most
-from switchyard.model.constraint import Node, read_constraint
+from switchyard.model.constraint import NodeTraits, read_constraint
 from switchyard.model.job import Resources
 from tests.builders import GIB
 
@@ -28,9 +28,9 @@ def rainbow(**groups: Any) -> Demand:
 
 
 def test_cores_are_exact_until_the_match_and_rounded_up_there() -> None:
-    assert demand_of(Resources(tasks=3, cores="1500m", memory="0.5")).cores_total == 6
-    assert demand_of(Resources(cores="1m")).cores_total == 1
-    asked = demand_of(Resources(tasks=3, cores="1500m", gpus=2, memory="1.5GiB"))
+    assert demand_of_resources(Resources(tasks=3, cores="1500m", memory="0.5")).cores_total == 6
+    assert demand_of_resources(Resources(cores="1m")).cores_total == 1
+    asked = demand_of_resources(Resources(tasks=3, cores="1500m", gpus=2, memory="1.5GiB"))
     assert (asked.cores_total, asked.gpus_total, asked.memory_bytes_total) == (6, 6, 9 * GIB // 2)
 
 
@@ -160,7 +160,7 @@ def test_requirements_take_numbers_and_ask_nothing_where_a_part_is_missing() -> 
     ],
 )  # fmt: skip
 def test_equality_knows_types(value: Any, text: str, is_so: bool) -> None:
-    assert is_equal(value, text) is is_so
+    assert equals_text(value, text) is is_so
 
 
 VERSIONS = [
@@ -201,7 +201,7 @@ def test_versions_are_compared_as_people_mean_them(
     assert is_within is is_so
 
 
-FAST = Node({"fast": True, "kind": "thin", "old": False}, "n7", 7)
+FAST = NodeTraits({"fast": True, "kind": "thin", "old": False}, "n7", 7)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 
-from switchyard.match.demand import Demand, Kind
+from switchyard.match.demand import Demand, NeedKind
 from switchyard.match.engine import Match, engine
 from switchyard.model.graph import Graph
 from tests.match import brute
@@ -50,7 +50,7 @@ def is_as_tried(demand: Demand, graph: Graph) -> None:
     found = engine("shapes").satisfy(demand, graph)
     assume(not (isinstance(found, Match) and found.undecided))
     assert isinstance(found, Match) == brute.fits(demand, graph), found
-    if len(demand.needs) == 1 and demand.needs[0].kind is Kind.SLOT and found.slots is not None and found.slots < 6:
+    if len(demand.needs) == 1 and demand.needs[0].kind is NeedKind.SLOT and found.slots is not None and found.slots < 6:
         task = demand.needs[0]
         for slots, is_so in ((found.slots, True), (found.slots + 1, False)):
             asked = replace(demand, needs=(replace(task, count=slots),) if slots else (), nodes=None)

@@ -8,13 +8,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from switchyard.match import index as index_module
 from switchyard.match.engine import Match, engine
-from switchyard.match.index import Index
-from switchyard.match.plain import demand_of
+from switchyard.match.index import MatchIndex
+from switchyard.match.plain_demand import demand_of_resources
 from switchyard.match.requirement import Requirement
 from switchyard.model.graph import Graph
-from switchyard.model.graph.read import compile_graph
+from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job import Resources
-from switchyard.route.select.weighted import choose, draw, hash_text
+from switchyard.route.select.weighted_draw import draw, draw_from_groups, hash_text
 from tests.builders import a_demand, a_graph, a_group
 from tests.match.strategies import demands, graphs
 
@@ -28,11 +28,11 @@ DEMANDS = [
     a_demand(tasks=4, gpus=2),
     a_demand(tasks=3, nodes=3),
     a_demand(cores=99),
-    demand_of(Resources(tasks=2), (Requirement("io", "type", match="shm"),)),
+    demand_of_resources(Resources(tasks=2), (Requirement("io", "type", match="shm"),)),
 ]
 
 
-def matching(index: Index, demand) -> set[str]:
+def matching(index: MatchIndex, demand) -> set[str]:
     return {index.ids[int(number)] for _, _, numbers in index.matching(demand).groups for number in numbers}
 
 
@@ -43,7 +43,7 @@ def one_by_one(clusters: dict[str, Graph], demand) -> set[str]:
 class Changing(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.index = Index()
+        self.index = MatchIndex()
         self.clusters: dict[str, Graph] = {}
         self.weights: dict[str, float] = {}
 
@@ -65,7 +65,7 @@ class Changing(RuleBasedStateMachine):
     @rule(demand=st.sampled_from(DEMANDS), seed=st.text(max_size=3))
     def choose(self, demand, seed: str) -> None:
         fitting = sorted(one_by_one(self.clusters, demand))
-        number = choose(seed, self.index.matching(demand).groups)
+        number = draw_from_groups(seed, self.index.matching(demand).groups)
         if not fitting:
             assert number is None
             return
@@ -93,7 +93,7 @@ def test_any_order_of_changes_and_questions_with_little_room(monkeypatch) -> Non
 @settings(max_examples=150, deadline=None)
 @given(demands(), st.lists(graphs(), min_size=1, max_size=6))
 def test_no_bitset_leaves_out_who_would_fit(demand, found: list[Graph]) -> None:
-    index = Index()
+    index = MatchIndex()
     clusters = {str(number): graph for number, graph in enumerate(found)}
     for name, graph in clusters.items():
         index.put(name, graph, key=hash_text(name))
@@ -103,7 +103,7 @@ def test_no_bitset_leaves_out_who_would_fit(demand, found: list[Graph]) -> None:
 
 
 def test_equal_clusters_are_one_class_whatever_their_hosts_are_called() -> None:
-    index = Index()
+    index = MatchIndex()
     for number in range(100):
         graph = compile_graph({"nodes": 4, "each": {"core": 8}, "hosts": f"c{number}-[0-3]"}, where="f")
         index.put(str(number), graph, key=number)

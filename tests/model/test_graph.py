@@ -10,8 +10,8 @@ import pytest
 
 from switchyard.errors import Malformed
 from switchyard.model.decode import decode_json, load_yaml
-from switchyard.model.graph import Attached, Graph
-from switchyard.model.graph.read import compile_graph
+from switchyard.model.graph import AttachedVertex, Graph
+from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job import JobRequest, JobSpec, Limits, Resources
 from tests.builders import GIB, a_graph, a_group
 
@@ -246,8 +246,8 @@ def test_a_subsystem_is_attached_to_the_vertices_its_edges_name() -> None:
     )
     (kind,) = graph.kinds
     assert kind.attached == [
-        Attached("io", {"capacity": 2**40, "size": 1, "type": "shm"}),
-        Attached("io", {"type": "nvme"}),
+        AttachedVertex("io", {"capacity": 2**40, "size": 1, "type": "shm"}),
+        AttachedVertex("io", {"type": "nvme"}),
     ]
 
 

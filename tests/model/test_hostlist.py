@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.model.hostlist import compress, names_of, parse_hosts
+from switchyard.model.hostlist import compress_hosts, expand_hosts, parse_hosts
 
 NAMES = st.lists(
     st.builds(
@@ -22,7 +22,7 @@ NAMES = st.lists(
 
 @given(NAMES)
 def test_a_list_says_the_same_after_it_was_written_short(names: list[str]) -> None:
-    assert names_of(parse_hosts(compress(names))) == names
+    assert expand_hosts(parse_hosts(compress_hosts(names))) == names
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,13 @@ def test_a_list_says_the_same_after_it_was_written_short(names: list[str]) -> No
     ],
 )
 def test_a_list_is_read(text: str, names: list[str]) -> None:
-    assert names_of(parse_hosts(text)) == names
+    assert expand_hosts(parse_hosts(text)) == names
 
 
 def test_neighbours_become_a_range() -> None:
-    assert compress(f"n{index}" for index in range(1000)) == "n[0-999]"
-    assert compress(["n9", "n10", "n1"]) == "n[9-10,1]"
-    assert compress(["n08", "n09", "n10"]) == "n[08-10]"
+    assert compress_hosts(f"n{index}" for index in range(1000)) == "n[0-999]"
+    assert compress_hosts(["n9", "n10", "n1"]) == "n[9-10,1]"
+    assert compress_hosts(["n08", "n09", "n10"]) == "n[08-10]"
 
 
 @pytest.mark.parametrize(

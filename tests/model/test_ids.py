@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.model.ids import ALPHABET, LENGTH, RANDOM_BITS, is_id, make_id
-from switchyard.service.clock import Ids
+from switchyard.service.clock import IdGenerator
 
 TIMES = st.integers(0, 2**48 * 1000 - 1)
 ENTROPY = st.integers(0, 2**RANDOM_BITS - 1)
@@ -40,13 +40,13 @@ def test_what_is_no_id() -> None:
 @given(st.lists(st.integers(0, 10**15), min_size=2, max_size=50))
 def test_ids_grow_whatever_the_clock_does(times: list[int]) -> None:
     clock = iter(times)
-    make = Ids(lambda: next(clock))
+    make = IdGenerator(lambda: next(clock))
     made = [make() for _ in times]
     assert made == sorted(set(made))
 
 
 def test_ids_made_at_once_on_many_threads_never_repeat_or_go_back() -> None:
-    make, lists = Ids(), [list[str]() for _ in range(8)]
+    make, lists = IdGenerator(), [list[str]() for _ in range(8)]
     threads = [threading.Thread(target=lambda own=own: own.extend(make() for _ in range(2000))) for own in lists]
     for thread in threads:
         thread.start()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from switchyard.model.idset import INDEX_MAX, TEXT_CHARS_MAX, IdSet, Positions, parse_array
+from switchyard.model.idset import INDEX_MAX, TEXT_CHARS_MAX, IdSet, IndexPositions, parse_array
 
 PART = st.tuples(st.integers(0, 120), st.integers(0, 60), st.integers(1, 9))
 
@@ -39,7 +39,7 @@ def test_a_set_has_the_indexes_of_its_parts_and_is_read_as_written(parts: list[t
     assert set(IdSet.parse(str(found))) == set(IdSet.stored(str(found))) == whole
     assert all(behind[0] > before[1] for before, behind in zip(found.runs, found.runs[1:], strict=False))
     assert [index for low, high in found.spans() for index in range(low, high + 1)] == sorted(whole)
-    positions = Positions(found)
+    positions = IndexPositions(found)
     assert [positions.of(index) for index in found] == list(range(positions.total))
     middle = list(found)[1:-1]
     assert [i for a, b, step in positions.runs(1, positions.total - 2) for i in range(a, b + 1, step)] == middle

@@ -9,9 +9,9 @@ import pytest
 
 from switchyard.errors import Malformed
 from switchyard.model import jobfile
-from switchyard.sdk.request import FIELDS, job_request
+from switchyard.sdk.request import KNOWN_FIELDS, build_job_request
 
-SCHEMA = jobfile.schema()
+SCHEMA = jobfile.job_file_schema()
 
 
 def fits(value: Any, part: dict[str, Any]) -> bool:
@@ -57,9 +57,9 @@ def _fits_object(value: dict[str, Any], part: dict[str, Any]) -> bool:
 
 
 def test_it_has_every_field_that_a_job_file_has_and_says_what_each_is() -> None:
-    assert set(SCHEMA["properties"]) == FIELDS | {"spec", "resources"}
+    assert set(SCHEMA["properties"]) == KNOWN_FIELDS | {"spec", "resources"}
     assert all(part.get("description") for part in SCHEMA["properties"].values())
-    assert set(jobfile.FIELDS) == set(SCHEMA["properties"])
+    assert set(jobfile.FIELD_DESCRIPTIONS) == set(SCHEMA["properties"])
 
 
 def test_every_reference_leads_somewhere() -> None:
@@ -92,12 +92,12 @@ BAD: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("form", GOOD)
 def test_what_is_taken_fits(form: dict[str, Any]) -> None:
-    job_request(form, {})
+    build_job_request(form, {})
     assert fits(form, SCHEMA)
 
 
 @pytest.mark.parametrize("form", BAD)
 def test_what_is_refused_does_not_fit(form: dict[str, Any]) -> None:
     with pytest.raises(Malformed):
-        job_request(form, {})
+        build_job_request(form, {})
     assert not fits(form, SCHEMA)

@@ -9,7 +9,7 @@ import pytest
 
 from switchyard.errors import Malformed
 from switchyard.model.jobspec import from_jobspec, is_jobspec
-from switchyard.sdk.request import job_request
+from switchyard.sdk.request import build_job_request
 
 # As `flux submit --dry-run -N2 -n4 -c2 -g1 -t 10m --queue=batch --setattr=system.x=1 hostname` prints it.
 WHOLE: dict[str, Any] = {
@@ -103,7 +103,7 @@ def test_name_and_a_command_of_one_word() -> None:
 
 
 def test_the_sdk_takes_it_where_it_takes_a_mapping_and_fields_are_laid_over_it() -> None:
-    request = job_request(WHOLE, {"name": "again", "cores": 1})
+    request = build_job_request(WHOLE, {"name": "again", "cores": 1})
     assert (request.name, request.spec.resources.cores, request.spec.resources.tasks) == ("again", 1, 4)
     assert request.spec.resources.time_limit == 600
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from switchyard.errors import Malformed, TooLarge
-from switchyard.model.json_pieces import Pieces, values_at_most
+from switchyard.model.json_scanner import JsonScanner, has_at_most_values
 
 LEAVES = some.none() | some.booleans() | some.integers(0, 9) | some.text('ab"\\[]{},: \n', max_size=8)
 KEYS = some.text("ab{[,:", max_size=3)
@@ -27,7 +27,7 @@ INDENTS = some.sampled_from([None, 1])
 @given(value=some.lists(VALUES, max_size=4), indent=INDENTS, window=WINDOWS)
 def test_the_elements_of_an_array(value: list[Any], indent: int | None, window: int) -> None:
     text = json.dumps(value, indent=indent).encode()
-    pieces = Pieces(text, steps_max=1000, window=window)
+    pieces = JsonScanner(text, steps_max=1000, window=window)
     assert [json.loads(text[begin:end]) for begin, end in pieces.elements()] == value
     pieces.end()
 
@@ -35,7 +35,7 @@ def test_the_elements_of_an_array(value: list[Any], indent: int | None, window: 
 @given(value=some.dictionaries(KEYS, VALUES, max_size=4), indent=INDENTS, window=WINDOWS)
 def test_the_members_of_an_object(value: dict[str, Any], indent: int | None, window: int) -> None:
     text = json.dumps(value, indent=indent).encode()
-    pieces = Pieces(text, steps_max=1000, window=window)
+    pieces = JsonScanner(text, steps_max=1000, window=window)
     found: dict[str, Any] = {}
     for key in pieces.members():
         begin, end = pieces.value()
@@ -52,26 +52,26 @@ def test_the_members_of_an_object(value: dict[str, Any], indent: int | None, win
     ],
 )  # fmt: skip
 def test_what_is_no_array_is_refused(text: str) -> None:
-    pieces = Pieces(text.encode(), steps_max=100_000, window=4)
+    pieces = JsonScanner(text.encode(), steps_max=100_000, window=4)
     with pytest.raises(Malformed):
         _take(pieces, pieces.elements())
 
 
 @pytest.mark.parametrize("text", ['{"a"}', '{"a":}', '{1:2}', '{"a":1 "b":2}', '{"a":1,}', '[]'])  # fmt: skip
 def test_what_is_no_object_is_refused(text: str) -> None:
-    pieces = Pieces(text.encode(), steps_max=1000)
+    pieces = JsonScanner(text.encode(), steps_max=1000)
     with pytest.raises(Malformed):
         _take(pieces, (pieces.value() for _ in pieces.members()))
 
 
-def _take(pieces: Pieces, items: Iterator[Any]) -> None:
+def _take(pieces: JsonScanner, items: Iterator[Any]) -> None:
     for _ in items:
         pass
     pieces.end()
 
 
 def test_very_many_values_are_refused_before_they_are_looked_at() -> None:
-    pieces = Pieces(b"[" + b"{}," * 100 + b"{}]", steps_max=100)
+    pieces = JsonScanner(b"[" + b"{}," * 100 + b"{}]", steps_max=100)
     with pytest.raises(TooLarge):
         pieces.value()
 
@@ -84,6 +84,6 @@ def test_values_are_counted_outside_of_strings(value: Any, most: int) -> None:
 
     text = json.dumps(value).encode()
     if count(value) <= most / 2:
-        assert values_at_most(text, most)
+        assert has_at_most_values(text, most)
     if count(value) > most * 2:
-        assert not values_at_most(text, most)
+        assert not has_at_most_values(text, most)

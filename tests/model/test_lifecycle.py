@@ -6,17 +6,17 @@ import pytest
 
 from switchyard.model.job import OnLost, State
 from switchyard.model.lifecycle import (
-    ALLOWED,
-    FINAL,
-    LIVE,
-    Answer,
-    Seen,
+    ALLOWED_TRANSITIONS,
+    FINAL_STATES,
+    LIVE_STATES,
+    ObservedState,
+    ReportAnswer,
+    apply_report,
     assign,
     cancel,
-    lose,
-    move,
+    make_transition,
+    mark_lost,
     reject,
-    report,
     unassign,
 )
 from tests.builders import a_life
@@ -37,23 +37,23 @@ TABLE = {
 
 
 def test_the_table_says_exactly_this() -> None:
-    assert ALLOWED == {state: frozenset(allowed) for state, allowed in TABLE.items()}
+    assert ALLOWED_TRANSITIONS == {state: frozenset(allowed) for state, allowed in TABLE.items()}
 
 
 @pytest.mark.parametrize("to", list(State))
 @pytest.mark.parametrize("state", list(State))
 def test_move_makes_allowed_steps_and_no_others(state: State, to: State) -> None:
     if to in TABLE[state]:
-        step = move(a_life(state), to, "moved", "why")
+        step = make_transition(a_life(state), to, "moved", "why")
         assert (step.life.state, step.event, step.reason) == (to, "moved", "why")
     else:
         with pytest.raises(AssertionError, match="not allowed"):
-            move(a_life(state), to, "moved")
+            make_transition(a_life(state), to, "moved")
 
 
 def test_final_and_live_states_part_all_states() -> None:
-    assert set(State) == FINAL | LIVE
-    assert {OK, BAD, END, NO} == FINAL
+    assert set(State) == FINAL_STATES | LIVE_STATES
+    assert {OK, BAD, END, NO} == FINAL_STATES
 
 
 def test_assign_begins_a_new_attempt_under_a_higher_fence() -> None:
@@ -95,7 +95,7 @@ def test_cancel_ends_at_once_only_what_nobody_has(life, state, is_asked) -> None
 
 def test_a_second_cancel_and_one_of_a_final_job_change_nothing() -> None:
     assert cancel(a_life(R, cancel_requested=True)) is None
-    assert all(cancel(a_life(state)) is None for state in FINAL)
+    assert all(cancel(a_life(state)) is None for state in FINAL_STATES)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_second_cancel_and_one_of_a_final_job_change_nothing() -> None:
     ],
 )
 def test_a_lost_attempt_follows_on_lost(on_lost, definite, state, fence) -> None:
-    step = lose(a_life(R, on_lost=on_lost), "silence", definite=definite)
+    step = mark_lost(a_life(R, on_lost=on_lost), "silence", definite=definite)
     if state is None:
         assert step is None
     else:
@@ -136,84 +136,84 @@ def test_a_lost_attempt_that_is_granted_a_retry_goes_back_under_a_higher_fence(
     on_lost, definite, is_removed, state
 ) -> None:
     life = a_life(R, on_lost=on_lost)
-    step = lose(life, "silence", definite=definite, again=True, is_removed=is_removed)
+    step = mark_lost(life, "silence", definite=definite, again=True, is_removed=is_removed)
     if state is None:
         assert step is None
         return
     assert step is not None
     assert (step.life.state, step.life.fence, step.life.is_leased, step.event) == (state, 2, False, "requeued")
-    assert report(step.life, fence=life.fence, seen=Seen.SUCCEEDED) == (Answer.STOP, None)
+    assert apply_report(step.life, fence=life.fence, seen=ObservedState.SUCCEEDED) == (ReportAnswer.STOP, None)
 
 
 @pytest.mark.parametrize("on_lost", OnLost)
 def test_a_retry_is_never_granted_to_a_job_that_is_being_cancelled(on_lost) -> None:
     life = a_life(R, on_lost=on_lost, cancel_requested=True)
-    told = lose(life, "denied", definite=True, again=True)
-    silent = lose(life, "silence", definite=False, again=True, is_removed=True)
+    told = mark_lost(life, "denied", definite=True, again=True)
+    silent = mark_lost(life, "silence", definite=False, again=True, is_removed=True)
     assert told is not None
     assert silent is not None
     assert (told.life.state, silent.life.state) == (END, BAD)
 
 
 def test_a_job_that_nobody_holds_cannot_be_lost() -> None:
-    for life in (a_life(P), a_life(A), *(a_life(state) for state in FINAL)):
-        assert lose(life, "silence", definite=True) is None
+    for life in (a_life(P), a_life(A), *(a_life(state) for state in FINAL_STATES)):
+        assert mark_lost(life, "silence", definite=True) is None
 
 
 def test_a_job_that_is_being_cancelled_is_never_requeued() -> None:
-    step = lose(a_life(R, cancel_requested=True, on_lost=OnLost.REQUEUE), "silence", definite=True)
+    step = mark_lost(a_life(R, cancel_requested=True, on_lost=OnLost.REQUEUE), "silence", definite=True)
     assert step is not None
     assert step.life.state is END
 
 
 REPORTS = [
     # state, what was seen → answer, state afterwards
-    (A, Seen.SUBMITTED, Answer.TAKEN, S),
-    (A, Seen.RUNNING, Answer.TAKEN, R),
-    (A, Seen.SUCCEEDED, Answer.TAKEN, OK),
-    (A, Seen.CANCELLED, Answer.TAKEN, END),
-    (S, Seen.SUBMITTED, Answer.STALE, S),
-    (S, Seen.RUNNING, Answer.TAKEN, R),
-    (S, Seen.FAILED, Answer.TAKEN, BAD),
-    (R, Seen.SUBMITTED, Answer.STALE, R),
-    (R, Seen.RUNNING, Answer.STALE, R),
-    (R, Seen.UNKNOWN, Answer.STALE, R),
-    (R, Seen.SUCCEEDED, Answer.TAKEN, OK),
-    (R, Seen.LOST, Answer.TAKEN, BAD),
-    (A, Seen.RETURNED, Answer.TAKEN, P),
-    (S, Seen.RETURNED, Answer.TAKEN, P),
-    (R, Seen.RETURNED, Answer.TAKEN, P),  # its batch system had said too early that it runs
-    (OK, Seen.RETURNED, Answer.STALE, OK),
-    (OK, Seen.SUCCEEDED, Answer.STALE, OK),
-    (OK, Seen.FAILED, Answer.STALE, OK),
-    (OK, Seen.LOST, Answer.STALE, OK),
-    (OK, Seen.RUNNING, Answer.STOP, OK),
-    (END, Seen.SUBMITTED, Answer.STOP, END),
-    (BAD, Seen.UNKNOWN, Answer.STOP, BAD),
+    (A, ObservedState.SUBMITTED, ReportAnswer.TAKEN, S),
+    (A, ObservedState.RUNNING, ReportAnswer.TAKEN, R),
+    (A, ObservedState.SUCCEEDED, ReportAnswer.TAKEN, OK),
+    (A, ObservedState.CANCELLED, ReportAnswer.TAKEN, END),
+    (S, ObservedState.SUBMITTED, ReportAnswer.STALE, S),
+    (S, ObservedState.RUNNING, ReportAnswer.TAKEN, R),
+    (S, ObservedState.FAILED, ReportAnswer.TAKEN, BAD),
+    (R, ObservedState.SUBMITTED, ReportAnswer.STALE, R),
+    (R, ObservedState.RUNNING, ReportAnswer.STALE, R),
+    (R, ObservedState.UNKNOWN, ReportAnswer.STALE, R),
+    (R, ObservedState.SUCCEEDED, ReportAnswer.TAKEN, OK),
+    (R, ObservedState.LOST, ReportAnswer.TAKEN, BAD),
+    (A, ObservedState.RETURNED, ReportAnswer.TAKEN, P),
+    (S, ObservedState.RETURNED, ReportAnswer.TAKEN, P),
+    (R, ObservedState.RETURNED, ReportAnswer.TAKEN, P),  # its batch system had said too early that it runs
+    (OK, ObservedState.RETURNED, ReportAnswer.STALE, OK),
+    (OK, ObservedState.SUCCEEDED, ReportAnswer.STALE, OK),
+    (OK, ObservedState.FAILED, ReportAnswer.STALE, OK),
+    (OK, ObservedState.LOST, ReportAnswer.STALE, OK),
+    (OK, ObservedState.RUNNING, ReportAnswer.STOP, OK),
+    (END, ObservedState.SUBMITTED, ReportAnswer.STOP, END),
+    (BAD, ObservedState.UNKNOWN, ReportAnswer.STOP, BAD),
 ]
 
 
 @pytest.mark.parametrize(("state", "seen", "answer", "after"), REPORTS)
 def test_reports_move_a_job_forward_only(state, seen, answer, after) -> None:
     life = a_life(state, is_leased=True)
-    said, step = report(life, fence=life.fence, seen=seen)
+    said, step = apply_report(life, fence=life.fence, seen=seen)
     assert said is answer
     assert (step.life.state if step else life.state) is after
 
 
-@pytest.mark.parametrize("seen", list(Seen))
+@pytest.mark.parametrize("seen", list(ObservedState))
 @pytest.mark.parametrize("state", list(State))
-def test_a_low_fence_is_told_to_stop_and_changes_nothing(state: State, seen: Seen) -> None:
-    assert report(a_life(state, fence=5, is_leased=True), fence=4, seen=seen) == (Answer.STOP, None)
+def test_a_low_fence_is_told_to_stop_and_changes_nothing(state: State, seen: ObservedState) -> None:
+    assert apply_report(a_life(state, fence=5, is_leased=True), fence=4, seen=seen) == (ReportAnswer.STOP, None)
 
 
-@pytest.mark.parametrize("seen", list(Seen))
+@pytest.mark.parametrize("seen", list(ObservedState))
 @pytest.mark.parametrize("state", list(State))
-def test_a_fence_from_the_future_is_never_trusted(state: State, seen: Seen) -> None:
-    assert report(a_life(state, fence=5, is_leased=True), fence=6, seen=seen) == (Answer.STALE, None)
+def test_a_fence_from_the_future_is_never_trusted(state: State, seen: ObservedState) -> None:
+    assert apply_report(a_life(state, fence=5, is_leased=True), fence=6, seen=seen) == (ReportAnswer.STALE, None)
 
 
-@pytest.mark.parametrize("seen", list(Seen))
-def test_a_report_for_an_attempt_that_nobody_leased_is_told_to_stop(seen: Seen) -> None:
-    assert report(a_life(A, is_leased=False), fence=1, seen=seen) == (Answer.STOP, None)
-    assert report(a_life(P, fence=1), fence=1, seen=seen) == (Answer.STOP, None)
+@pytest.mark.parametrize("seen", list(ObservedState))
+def test_a_report_for_an_attempt_that_nobody_leased_is_told_to_stop(seen: ObservedState) -> None:
+    assert apply_report(a_life(A, is_leased=False), fence=1, seen=seen) == (ReportAnswer.STOP, None)
+    assert apply_report(a_life(P, fence=1), fence=1, seen=seen) == (ReportAnswer.STOP, None)

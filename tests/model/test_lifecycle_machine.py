@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import ALLOWED, FINAL, Answer, Life, Seen, Step, assign, cancel, lose, report, unassign
+from switchyard.model.lifecycle import (
+    ALLOWED_TRANSITIONS,
+    FINAL_STATES,
+    LifecycleState,
+    ObservedState,
+    ReportAnswer,
+    Transition,
+    apply_report,
+    assign,
+    cancel,
+    mark_lost,
+    unassign,
+)
 
 
 class LifeMachine(RuleBasedStateMachine):
@@ -17,23 +29,23 @@ class LifeMachine(RuleBasedStateMachine):
 
     @initialize(on_lost=st.sampled_from(OnLost))
     def begin(self, on_lost: OnLost) -> None:
-        self.life = Life(State.PENDING, attempt=0, fence=0, is_leased=False, on_lost=on_lost)
+        self.life = LifecycleState(State.PENDING, attempt=0, fence=0, is_leased=False, on_lost=on_lost)
         self.leases: set[int] = set()
         self.assigned: list[int] = []
         self.ended: State | None = None
 
-    def take(self, step: Step | None) -> None:
+    def take(self, step: Transition | None) -> None:
         if step is None:
             return
         before, after = self.life, step.life
         assert after.fence >= before.fence
         assert after.attempt >= before.attempt
         assert after.cancel_requested >= before.cancel_requested
-        assert after.state is before.state or after.state in ALLOWED[before.state]
+        assert after.state is before.state or after.state in ALLOWED_TRANSITIONS[before.state]
         assert step.event
         # As the store has it: a final job is held by nobody.
-        self.life = replace(after, is_leased=after.is_leased and after.state not in FINAL)
-        if after.state in FINAL:
+        self.life = replace(after, is_leased=after.is_leased and after.state not in FINAL_STATES)
+        if after.state in FINAL_STATES:
             self.ended = self.ended or after.state
 
     @precondition(lambda self: self.life.state is State.PENDING)
@@ -48,38 +60,38 @@ class LifeMachine(RuleBasedStateMachine):
         self.life = replace(self.life, is_leased=True)
         self.leases.add(self.life.fence)
 
-    @rule(seen=st.sampled_from(Seen), away=st.integers(-3, 3))
-    def report(self, seen: Seen, away: int) -> None:
+    @rule(seen=st.sampled_from(ObservedState), away=st.integers(-3, 3))
+    def report(self, seen: ObservedState, away: int) -> None:
         fence, before = max(0, self.life.fence + away), self.life
-        answer, step = report(before, fence=fence, seen=seen)
+        answer, step = apply_report(before, fence=fence, seen=seen)
         if fence < before.fence:
-            assert (answer, step) == (Answer.STOP, None)
-        if fence > before.fence or not before.is_leased or seen is Seen.UNKNOWN:
+            assert (answer, step) == (ReportAnswer.STOP, None)
+        if fence > before.fence or not before.is_leased or seen is ObservedState.UNKNOWN:
             assert step is None
         if step is not None:
-            assert answer is Answer.TAKEN
+            assert answer is ReportAnswer.TAKEN
         self.take(step)
 
-    @rule(seen=st.sampled_from(Seen))
-    def report_twice(self, seen: Seen) -> None:
+    @rule(seen=st.sampled_from(ObservedState))
+    def report_twice(self, seen: ObservedState) -> None:
         fence = self.life.fence
-        self.take(report(self.life, fence=fence, seen=seen)[1])
+        self.take(apply_report(self.life, fence=fence, seen=seen)[1])
         after = self.life
-        self.take(report(self.life, fence=fence, seen=seen)[1])
+        self.take(apply_report(self.life, fence=fence, seen=seen)[1])
         assert self.life == after, "the same report again changed something"
 
     @rule()
     def cancel(self) -> None:
         before = self.life
         self.take(cancel(before))
-        if before.state not in FINAL:
+        if before.state not in FINAL_STATES:
             assert self.life.cancel_requested
             assert before.is_leased == (self.life.state is not State.CANCELLED)
 
     @rule(definite=st.booleans())
     def lose(self, definite: bool) -> None:
         before = self.life
-        self.take(lose(before, "silence", definite=definite))
+        self.take(mark_lost(before, "silence", definite=definite))
         if not before.is_leased or (before.on_lost is OnLost.WAIT and not definite):
             assert self.life == before
 
@@ -105,7 +117,7 @@ class LifeMachine(RuleBasedStateMachine):
         alive = [
             fence
             for fence in getattr(self, "leases", ())
-            if report(self.life, fence=fence, seen=Seen.RUNNING)[0] is not Answer.STOP
+            if apply_report(self.life, fence=fence, seen=ObservedState.RUNNING)[0] is not ReportAnswer.STOP
         ]
         assert len(alive) <= 1
         if alive:

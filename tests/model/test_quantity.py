@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from switchyard.model.quantity import (
     AMOUNT_MAX,
     DURATION_S_MAX,
-    ceil,
+    ceil_fraction,
     parse_amount,
     parse_bytes,
     parse_duration_s,
@@ -111,7 +111,7 @@ def test_bytes_are_rounded_up_to_whole_ones() -> None:
     assert parse_bytes("0.1") == 1
     assert parse_bytes("1.5") == 2
     assert parse_bytes("1.1Ki") == 1127  # 1126.4
-    assert ceil(Fraction(7, 2)) == 4
+    assert ceil_fraction(Fraction(7, 2)) == 4
 
 
 @pytest.mark.parametrize(

@@ -5,28 +5,38 @@ from __future__ import annotations
 import pytest
 
 from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import Answer, Life, Seen, adopt, assign, give_back, lose, report, unassign
+from switchyard.model.lifecycle import (
+    LifecycleState,
+    ObservedState,
+    ReportAnswer,
+    adopt_attempt,
+    apply_report,
+    assign,
+    mark_lost,
+    return_lease,
+    unassign,
+)
 
 FLOOR = 1_000
-PENDING = Life(State.PENDING, attempt=1, fence=2, is_leased=False, floor=FLOOR)
-WAITING = Life(State.ASSIGNED, attempt=1, fence=2, is_leased=False, floor=FLOOR)
-RUNNING = Life(State.RUNNING, attempt=1, fence=2, is_leased=True, floor=FLOOR, on_lost=OnLost.REQUEUE)
+PENDING = LifecycleState(State.PENDING, attempt=1, fence=2, is_leased=False, floor=FLOOR)
+WAITING = LifecycleState(State.ASSIGNED, attempt=1, fence=2, is_leased=False, floor=FLOOR)
+RUNNING = LifecycleState(State.RUNNING, attempt=1, fence=2, is_leased=True, floor=FLOOR, on_lost=OnLost.REQUEUE)
 
 
 def test_every_new_fence_is_above_the_floor() -> None:
     steps = [
         assign(PENDING),
         unassign(WAITING, ""),
-        lose(RUNNING, "", definite=True),
-        give_back(Life(State.SUBMITTED, 1, 2, True, floor=FLOOR), ""),
-        report(RUNNING, fence=2, seen=Seen.FAILED, again=True)[1],
+        mark_lost(RUNNING, "", definite=True),
+        return_lease(LifecycleState(State.SUBMITTED, 1, 2, True, floor=FLOOR), ""),
+        apply_report(RUNNING, fence=2, seen=ObservedState.FAILED, again=True)[1],
     ]
     assert [step.life.fence for step in steps if step is not None] == [FLOOR + 1] * 5
 
 
 def test_what_is_leased_keeps_its_fence_and_ends_under_it() -> None:
-    answer, step = report(RUNNING, fence=2, seen=Seen.SUCCEEDED)
-    assert answer is Answer.TAKEN
+    answer, step = apply_report(RUNNING, fence=2, seen=ObservedState.SUCCEEDED)
+    assert answer is ReportAnswer.TAKEN
     assert step is not None
     assert (step.life.state, step.life.fence) == (State.SUCCEEDED, 2)
 
@@ -42,13 +52,13 @@ def test_what_is_leased_keeps_its_fence_and_ends_under_it() -> None:
         (WAITING, 2, True),
         (RUNNING, 2, False),  # its own: no news
         (RUNNING, 3, True),  # it was moved on after the backup
-        (Life(State.SUCCEEDED, 1, 2, False, floor=FLOOR), 3, False),
-        (Life(State.PENDING, 1, FLOOR + 1, False, floor=FLOOR), 3, False),  # handed out anew: too late
-        (Life(State.PENDING, 1, 2, False), 3, False),  # no restore: nothing explains such a fence
+        (LifecycleState(State.SUCCEEDED, 1, 2, False, floor=FLOOR), 3, False),
+        (LifecycleState(State.PENDING, 1, FLOOR + 1, False, floor=FLOOR), 3, False),  # handed out anew: too late
+        (LifecycleState(State.PENDING, 1, 2, False), 3, False),  # no restore: nothing explains such a fence
     ],
 )
-def test_only_a_fence_from_the_lost_time_is_adopted(life: Life, fence: int, is_taken: bool) -> None:
-    step = adopt(life, fence)
+def test_only_a_fence_from_the_lost_time_is_adopted(life: LifecycleState, fence: int, is_taken: bool) -> None:
+    step = adopt_attempt(life, fence)
     assert (step is not None) is is_taken
     if step is not None:
         assert (step.event, step.life.state, step.life.fence) == ("adopted", State.ASSIGNED, fence)
@@ -58,6 +68,6 @@ def test_only_a_fence_from_the_lost_time_is_adopted(life: Life, fence: int, is_t
 
 
 def test_the_attempt_before_an_adopted_one_is_stopped() -> None:
-    step = adopt(RUNNING, 3)
+    step = adopt_attempt(RUNNING, 3)
     assert step is not None
-    assert report(step.life, fence=2, seen=Seen.SUCCEEDED) == (Answer.STOP, None)
+    assert apply_report(step.life, fence=2, seen=ObservedState.SUCCEEDED) == (ReportAnswer.STOP, None)

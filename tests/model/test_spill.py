@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.model.spill import SpillRule, opened, parse_rule, parse_rules, pools_of, rejects_after, spill_notes
+from switchyard.model.spill import (
+    SpillRule,
+    opened_pools,
+    parse_rule,
+    parse_rules,
+    pools_in_rules,
+    reject_rule,
+    spill_notes,
+)
 
 GOOD = [
     ("after 10m try pool burst", SpillRule(600, "burst", "after 10m try pool burst", "10m")),
@@ -56,9 +64,9 @@ def test_every_mistake_is_said_at_once() -> None:
 
 def test_what_rules_mean_after_some_time() -> None:
     rules = ["reject after 24h", "after 10m try pool burst", "after 1h try pool cloud"]
-    assert [opened(rules, waited) for waited in (0, 599.9, 600, 3600)] == [(), (), ("burst",), ("burst", "cloud")]
-    assert pools_of(rules) == ("burst", "cloud")
-    ends = rejects_after(rules)
+    assert [opened_pools(rules, waited) for waited in (0, 599.9, 600, 3600)] == [(), (), ("burst",), ("burst", "cloud")]
+    assert pools_in_rules(rules) == ("burst", "cloud")
+    ends = reject_rule(rules)
     assert ends is not None
     assert ends.after_s == 86_400
     assert spill_notes(rules, "project x", 700) == [

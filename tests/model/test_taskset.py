@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from switchyard.model import taskset
 from switchyard.model.idset import IdSet
-from switchyard.model.taskset import BITS_CHARS_MAX, LATER_MAX, TaskSet, add_later, read_later, write_later
+from switchyard.model.taskset import (
+    BITS_CHARS_MAX,
+    DELAY_TIMES_MAX,
+    TaskSet,
+    add_delayed_tasks,
+    read_delayed_tasks,
+    write_delayed_tasks,
+)
 
 ARRAYS = ["0-99", "0-198:2", "5-400:7,401-420,1000", "1,2,4,8,16,32,64", "0-60:3,1-61:3"]
 
@@ -82,9 +89,9 @@ def test_retries_are_due_never_too_soon_and_at_few_times(new: list[tuple[int, se
     for at_us, indexes in new:
         fresh = indexes - due.keys()
         due |= dict.fromkeys(fresh, at_us)
-        later = add_later(later, [(at_us, TaskSet(array).plus(fresh))] if fresh else [])
-        later = read_later(write_later(later), array)
-        assert len(later) <= LATER_MAX
+        later = add_delayed_tasks(later, [(at_us, TaskSet(array).plus(fresh))] if fresh else [])
+        later = read_delayed_tasks(write_delayed_tasks(later), array)
+        assert len(later) <= DELAY_TIMES_MAX
     assert sorted(index for _, some in later for index in some) == sorted(due)
     assert all(at_us >= due[index] for at_us, some in later for index in some)
 

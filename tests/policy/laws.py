@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from switchyard.model.queue import Queue
-from switchyard.model.scope import Key
-from switchyard.policy.admit import Admitted, ProjectEntry, admit
-from switchyard.policy.kinds import BUILTIN, Kind, Kinds
+from switchyard.model.scope import ScopeKey
+from switchyard.policy.admit import AdmittedJob, ProjectEntry, admit
+from switchyard.policy.kinds import BUILTIN_KINDS, Kind, Kinds
 from switchyard.policy.platform import Platform
 from switchyard.policy.resolve import Policy, RuleRow, empty_policy
 from tests.builders import a_request
 
-KINDS = Kinds(BUILTIN)
+KINDS = Kinds(BUILTIN_KINDS)
 DOMAINS = {"development": "development", "staging": "staging", "production": "production"}
 PROJECTS = {"default": ProjectEntry(), "p": ProjectEntry(), "old": ProjectEntry(is_archived=True)}
 # The scopes of one launch plan, from the platform down.
-LEVELS: dict[str, Key] = {
+LEVELS: dict[str, ScopeKey] = {
     "domain": ("development", "", "", ""),
     "project": ("", "p", "", ""),
     "project+domain": ("development", "p", "", ""),
@@ -42,7 +42,7 @@ def a_platform(values: Mapping[str, Any] | None = None, **fields: Any) -> Platfo
 
 
 def a_policy(
-    rows: Mapping[Key, Mapping[str, Any]] | None = None, *, platform: Platform | None = None, version: int = 1
+    rows: Mapping[ScopeKey, Mapping[str, Any]] | None = None, *, platform: Platform | None = None, version: int = 1
 ) -> Policy:
     """Each row's id says where it is: `KIND@LEVEL` would do, but a number is what a store has."""
     made = [
@@ -54,7 +54,7 @@ def a_policy(
     return empty_policy(platform or a_platform()).changed(version, made)
 
 
-def admitted(policy: Policy, **fields: Any) -> Admitted:
+def admitted(policy: Policy, **fields: Any) -> AdmittedJob:
     """A job of project p in development, admitted."""
     projects = fields.pop("projects", PROJECTS)
     extra = {name: fields.pop(name) for name in ("launch_plan_spec", "auth_role") if name in fields}

@@ -12,7 +12,7 @@ from switchyard.model.attributes import JobPolicy
 from switchyard.model.execution import ExecutionConfig, QualityOfService
 from switchyard.model.job import Limits
 from switchyard.policy.admit import ProjectEntry
-from switchyard.policy.asked import as_asked
+from switchyard.policy.original_request import restore_request
 from tests.builders import a_request
 from tests.policy.laws import KINDS, LEVELS, a_platform, a_policy, admitted
 
@@ -235,7 +235,7 @@ def test_an_admitted_job_leads_back_to_what_was_asked_for() -> None:
     )
     asked: dict[str, Any] = {"memory": "2Gi", "execution": ExecutionConfig(interruptible=True), "tags": ["big"]}
     found = admitted(policy, **asked)
-    again = as_asked(found.request, msgspec.json.decode(found.record.body, type=JobPolicy), KINDS)
+    again = restore_request(found.request, msgspec.json.decode(found.record.body, type=JobPolicy), KINDS)
     assert again.spec.resources.cores is None
     assert (again.spec.resources.memory, again.spec.execution) == ("2Gi", ExecutionConfig(interruptible=True))
     assert (again.labels, again.pool, again.tags) == ({}, None, ["big"])

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from switchyard.errors import LimitReached, Throttled
-from switchyard.policy.limits import LIMITS, Bucket, UserLimits, is_over, refusal
+from switchyard.policy.limits import LIMITS, RequestBucket, UserLimits, exceeds_limit, limit_refusal
 
 SLOW = UserLimits(requests=2, burst=3)
 
@@ -19,7 +19,7 @@ def test_every_limit_of_a_user_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("name", list(LIMITS))
 def test_a_refusal_names_the_limit_its_value_the_use_and_where_it_is_set(name: str) -> None:
-    error = refusal(name, 7, 5, 3)
+    error = limit_refusal(name, 7, 5, 3)
     assert isinstance(error, Throttled if LIMITS[name].retry_s else LimitReached)
     assert error.limit == name
     assert error.retry_after_s == LIMITS[name].retry_s, "only where time cures it"
@@ -32,11 +32,11 @@ def test_a_refusal_names_the_limit_its_value_the_use_and_where_it_is_set(name: s
     ("most", "used", "asked", "over"), [(5, 4, 1, False), (5, 5, 1, True), (5, 0, 6, True), (0, 10**9, 10**9, False)]
 )
 def test_more_than_the_limit_is_over_and_zero_is_none(most: int, used: int, asked: int, over: bool) -> None:
-    assert is_over(most, used, asked) is over
+    assert exceeds_limit(most, used, asked) is over
 
 
 def test_a_bucket_gives_its_burst_then_fills_with_time() -> None:
-    bucket = Bucket(SLOW.burst, 100.0)
+    bucket = RequestBucket(SLOW.burst, 100.0)
     assert [bucket.take(SLOW, 100.0) is None for _ in range(4)] == [True, True, True, False]
     assert bucket.take(SLOW, 100.4) is not None, "0.8 of a request has come"
     assert bucket.take(SLOW, 100.5) is None
@@ -44,7 +44,7 @@ def test_a_bucket_gives_its_burst_then_fills_with_time() -> None:
 
 
 def test_a_bucket_says_how_often_one_may_ask() -> None:
-    bucket = Bucket(0.0, 0.0)
+    bucket = RequestBucket(0.0, 0.0)
     error = bucket.take(SLOW, 0.0)
     assert error is not None
     assert error.limit == "requests"
@@ -53,7 +53,7 @@ def test_a_bucket_says_how_often_one_may_ask() -> None:
 
 
 def test_many_at_once_begin_one_by_one_and_a_few_at_once() -> None:
-    limits, bucket = UserLimits(requests=500, burst=2000), Bucket(2000, 7.0)
+    limits, bucket = UserLimits(requests=500, burst=2000), RequestBucket(2000, 7.0)
     delays = [bucket.delay_s(limits, 7.0) for _ in range(150)]
     assert delays[:50] == pytest.approx([0.0] * 50)
     assert delays[149] == pytest.approx(0.1), "a hundred more, a thousand a second"

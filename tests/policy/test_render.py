@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.policy.render import fill, namespace_of
+from switchyard.policy.render import fill_template, namespace_of
 
 QUOTA = """\
 # what a project may use
@@ -72,7 +72,7 @@ HOSTILE = [
 
 
 def filled(template: str, **values: str) -> Any:
-    found = fill(template, {**SYSTEM, **values}, where="t.yaml")
+    found = fill_template(template, {**SYSTEM, **values}, where="t.yaml")
     assert found.mistakes == ()
     return yaml.safe_load(found.text)
 
@@ -89,7 +89,7 @@ def test_a_quota_is_rendered() -> None:
 
 def test_crc_06_what_has_no_variable_keeps_its_form() -> None:
     template = "kind: Namespace\nmetadata:\n  name: {{ namespace }}\n  labels: {a: 'b', c: \"1\"}\n"
-    found = fill(template, SYSTEM, where="t.yaml")
+    found = fill_template(template, SYSTEM, where="t.yaml")
     assert found.text == template.replace("{{ namespace }}", SYSTEM["namespace"])
 
 
@@ -142,7 +142,7 @@ def test_a_place_without_quotes_takes_numbers_and_booleans(text: str, read: obje
 
 
 def test_spaces_and_repetition_and_several_objects() -> None:
-    found = fill("a: {{v}}/{{  v  }}\n---\nb: {{ v }}\n", {"v": "x"}, where="t.yaml")
+    found = fill_template("a: {{v}}/{{  v  }}\n---\nb: {{ v }}\n", {"v": "x"}, where="t.yaml")
     assert list(yaml.safe_load_all(found.text)) == [{"a": "x/x"}, {"b": "x"}]
 
 
@@ -165,13 +165,13 @@ def test_spaces_and_repetition_and_several_objects() -> None:
     ],
 )
 def test_a_mistake_names_its_place(template: str, said: str) -> None:
-    found = fill(template, SYSTEM, where="t.yaml")
+    found = fill_template(template, SYSTEM, where="t.yaml")
     assert found.text == ""
     assert said in found.mistakes[0]
 
 
 def test_all_mistakes_of_a_file_are_listed() -> None:
-    found = fill("a: {{ x }}\nb: {{ y }}{{ x }}\n", {}, where="t.yaml")
+    found = fill_template("a: {{ x }}\nb: {{ y }}{{ x }}\n", {}, where="t.yaml")
     assert [mistake.split(" has")[0] for mistake in found.mistakes] == [
         "t.yaml: line 1: {{ x }}",
         "t.yaml: line 2: {{ y }}",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.scope import Key, Level, Scope, level_of
+from switchyard.model.scope import Level, Scope, ScopeKey, level_of
 from switchyard.policy.kinds.kind import Merge
 from switchyard.policy.resolve import RuleRow
 from tests.policy.laws import BOTTOM, KINDS, LEVELS, a_platform, a_policy
@@ -130,7 +130,7 @@ def test_a_row_of_a_kind_that_is_not_installed_means_nothing() -> None:
         (("development", "q", "w", ""), "workflow", "D"),
     ],
 )
-def test_which_row_holds_at_a_scope(key: Key, level: str, holding: str) -> None:
+def test_which_row_holds_at_a_scope(key: ScopeKey, level: str, holding: str) -> None:
     assert level_of(key).value == level
     rows = {LEVELS[each]: {"execution-cluster-label": {"value": word}} for each, word in SHORT.items()}
     found = a_policy(rows).effective(key).fields(KINDS.get("execution-cluster-label"))

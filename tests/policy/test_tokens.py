@@ -6,8 +6,8 @@ import pytest
 
 from switchyard.errors import Malformed
 from switchyard.model.job import JobRequest, JobSpec
-from switchyard.policy.draft import Draft, Entry, Source
-from switchyard.policy.kinds.tokens import Tokens, tokens_in_all, tokens_of_type
+from switchyard.policy.draft import Draft, Entry, Provenance
+from switchyard.policy.kinds.tokens import TokensKind, add_task_type_tokens, combine_tokens
 from switchyard.policy.platform import Platform
 
 TYPES = {"hive": {"warehouse": 1, "licence": 2}}
@@ -28,9 +28,9 @@ TYPES = {"hive": {"warehouse": 1, "licence": 2}}
 )
 def test_what_is_needed(task_type: str, ruled: dict[str, int], asked: dict[str, int], needed: dict[str, int]) -> None:
     spec = JobSpec(["true"], task_type=task_type, tokens=asked)
-    draft = tokens_of_type(Draft(JobRequest(spec), Platform(task_tokens=TYPES)))
-    found = {f"tokens.{pool}": Entry(units, Source("project")) for pool, units in ruled.items()}  # type: ignore[arg-type]
-    assert tokens_in_all(Tokens().amend(draft, found)).tokens == needed
+    draft = add_task_type_tokens(Draft(JobRequest(spec), Platform(task_tokens=TYPES)))
+    found = {f"tokens.{pool}": Entry(units, Provenance("project")) for pool, units in ruled.items()}  # type: ignore[arg-type]
+    assert combine_tokens(TokensKind().amend(draft, found)).tokens == needed
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ def test_what_is_needed(task_type: str, ruled: dict[str, int], asked: dict[str, 
 )
 def test_values_that_are_refused(tokens: object) -> None:
     with pytest.raises(Malformed):
-        Tokens().read({"tokens": tokens})
+        TokensKind().read({"tokens": tokens})
 
 
 def test_fields_are_pools_and_come_back() -> None:
-    kind = Tokens()
+    kind = TokensKind()
     value = kind.read({"tokens": {"a": 1, "b.c:d": 0}})
     fields = kind.flatten(value)
     assert fields == {"tokens.a": 1, "tokens.b.c:d": 0}

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.model.ids import make_id
-from switchyard.route.select import weighted
-from switchyard.route.select.weighted import LOOP_MAX, MASK, best_of, choose, draw
+from switchyard.route.select import weighted_draw
+from switchyard.route.select.weighted_draw import LOOP_MAX, MASK, draw, draw_from_groups, highest_score
 
 IDS = [make_id(1_700_000_000_000_000 + 137 * n, n * 0x9E3779B97F4A7C15) for n in range(100_000)]
 
@@ -22,7 +22,7 @@ def groups_of(names, weights):
     """Candidates as the index gives them."""
     found = {}
     for number, (name, weight) in enumerate(zip(names, weights, strict=True)):
-        found.setdefault(float(weight), []).append((weighted.hash_text(name), number))
+        found.setdefault(float(weight), []).append((weighted_draw.hash_text(name), number))
     return [
         (weight, np.array([key for key, _ in members], dtype=np.uint64), np.array([number for _, number in members]))
         for weight, members in found.items()
@@ -30,18 +30,18 @@ def groups_of(names, weights):
 
 
 def by_arrays(seed, names, weights):
-    return choose(seed, groups_of(names, weights))
+    return draw_from_groups(seed, groups_of(names, weights))
 
 
 def test_the_next_best_is_who_would_win_without_the_winner() -> None:
     names = [f"cluster-{index}" for index in range(30)]
     weights = [index % 3 for index in range(30)]
     for seed in IDS[:200]:
-        first = choose(seed, groups_of(names, weights))
-        second = choose(seed, groups_of(names, weights), lambda number, first=first: number != first)
+        first = draw_from_groups(seed, groups_of(names, weights))
+        second = draw_from_groups(seed, groups_of(names, weights), lambda number, first=first: number != first)
         without = [0 if index == first else weight for index, weight in enumerate(weights)]
         assert second == draw(seed, names, without)
-    assert choose(IDS[0], groups_of(names, weights), lambda _: False) is None
+    assert draw_from_groups(IDS[0], groups_of(names, weights), lambda _: False) is None
 
 
 @pytest.mark.parametrize("weights", [(1, 2, 6), (0.5, 0, 1.5), (99, 1)])
@@ -103,7 +103,7 @@ def test_the_loop_and_the_arrays_give_the_same_winner(seed: str, names: list[str
     weights = data.draw(st.lists(weight, min_size=len(names), max_size=len(names)))
     if not any(weights):
         weights[0] = 1.0
-    by_loop = weighted._draw_by_loop(weighted.hash_text(seed), names, weights)
+    by_loop = weighted_draw._draw_by_loop(weighted_draw.hash_text(seed), names, weights)
     assert by_loop == by_arrays(seed, names, weights) == draw(seed, names, weights)
     assert weights[by_loop] > 0
 
@@ -113,7 +113,7 @@ def test_nothing_changes_where_the_loop_gives_way_to_the_arrays(count: int) -> N
     names = [f"cluster-{index}" for index in range(count)]
     weights = [1.0 + index % 4 for index in range(count)]
     for seed in IDS[:500]:
-        by_loop = weighted._draw_by_loop(weighted.hash_text(seed), names, weights)
+        by_loop = weighted_draw._draw_by_loop(weighted_draw.hash_text(seed), names, weights)
         assert by_loop == by_arrays(seed, names, weights)
 
 
@@ -122,9 +122,9 @@ def test_hashes_too_near_for_a_float_still_have_one_winner(pair: tuple[int, int]
     """The highest hashes are 1.0 as a fraction, whose logarithm is zero; neighbours are the same fraction."""
     names = ["a", "b"]
     keys = dict(zip(names, map(_unmix, pair), strict=True))
-    monkeypatch.setattr(weighted, "hash_text", keys.__getitem__)
+    monkeypatch.setattr(weighted_draw, "hash_text", keys.__getitem__)
     want = pair.index(max(pair))
-    assert weighted._draw_by_loop(0, names, [1, 1]) == best_of(0, groups_of(names, [1, 1])) == want
+    assert weighted_draw._draw_by_loop(0, names, [1, 1]) == highest_score(0, groups_of(names, [1, 1])) == want
 
 
 def _unmix(value: int) -> int:
@@ -132,7 +132,7 @@ def _unmix(value: int) -> int:
     value = _unshift(value, 31) * pow(0x94D049BB133111EB, -1, 2**64) & MASK
     value = _unshift(value, 27) * pow(0xBF58476D1CE4E5B9, -1, 2**64) & MASK
     value = _unshift(value, 30)
-    assert weighted._mix(value) >= 0
+    assert weighted_draw._mix(value) >= 0
     return value
 
 
@@ -144,12 +144,12 @@ def _unshift(value: int, by: int) -> int:
 
 
 def test_the_mixing_of_the_tests_is_undone_exactly() -> None:
-    assert all(weighted._mix(_unmix(value)) == value for value in (0, 1, MASK, 2**63, 12345678901234567890))
+    assert all(weighted_draw._mix(_unmix(value)) == value for value in (0, 1, MASK, 2**63, 12345678901234567890))
 
 
 def test_two_processes_draw_the_same() -> None:
     code = (
-        "from switchyard.route.select.weighted import draw\n"
+        "from switchyard.route.select.weighted_draw import draw\n"
         f"for count in (5, {LOOP_MAX + 3}):\n"
         "    names, weights = [f'cluster-{n}' for n in range(count)], [1 + n % 3 for n in range(count)]\n"
         "    print([draw(f'job-{n}', names, weights) for n in range(200)])"

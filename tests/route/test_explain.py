@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.match.demand import Plain
-from switchyard.match.plain import demand_from
+from switchyard.match.demand import PlainResources
+from switchyard.match.plain_demand import demand_of_plain
 from switchyard.model.cluster import Health
 from switchyard.model.quantity import parse_bytes
-from switchyard.route import explain
-from switchyard.route.explain import hints
-from switchyard.route.route import rule
+from switchyard.route import hints
+from switchyard.route.hints import find_hints
+from switchyard.route.router import evaluate
 from tests.builders import GIB, a_demand, a_graph, a_group, a_member, a_world, an_ask
 
 DOWN = Health.DOWN
@@ -24,7 +24,7 @@ FIELDS = {"--gpus": "gpus", "--cores": "cores", "--memory": "memory_bytes", "--t
 HINT = re.compile(r"(--[a-z-]+) (\S+) instead of \S+ \((.*)\)")
 
 
-def changed(plain: Plain, hint: str) -> Plain:
+def changed(plain: PlainResources, hint: str) -> PlainResources:
     """The demand as a user would change it after reading the hint."""
     if hint.startswith("without --nodes"):
         return replace(plain, nodes=None)
@@ -50,22 +50,22 @@ def test_each_hint_alone_lets_the_job_run(groups, tasks, nodes, cores, gpus, mem
         for place, (count, has, cards, gib) in enumerate(groups)
     ]
     world = a_world(*members)
-    plain = Plain(
+    plain = PlainResources(
         tasks=tasks, nodes=min(nodes, tasks) if nodes else None, cores=cores, gpus=gpus, memory_bytes=memory * GIB
     )
-    ask = an_ask(world, demand=demand_from(plain))
-    found = hints(ask, world)
-    if rule(ask, world).outcome == "assign":
+    ask = an_ask(world, demand=demand_of_plain(plain))
+    found = find_hints(ask, world)
+    if evaluate(ask, world).outcome == "assign":
         assert found == []
     for hint in found:
-        assert rule(replace(ask, demand=demand_from(changed(plain, hint))), world).outcome == "assign", hint
+        assert evaluate(replace(ask, demand=demand_of_plain(changed(plain, hint))), world).outcome == "assign", hint
     for option in ("--gpus", "--cores", "--tasks"):
         told = [hint for hint in found if hint.startswith(f"{option} ")]
         if told:
             one_more = replace(
                 changed(plain, told[0]), **{FIELDS[option]: getattr(changed(plain, told[0]), FIELDS[option]) + 1}
             )
-            assert rule(replace(ask, demand=demand_from(one_more)), world).outcome == "reject", told
+            assert evaluate(replace(ask, demand=demand_of_plain(one_more)), world).outcome == "reject", told
 
 
 @pytest.mark.parametrize(
@@ -86,29 +86,29 @@ def test_each_hint_alone_lets_the_job_run(groups, tasks, nodes, cores, gpus, mem
 )
 def test_the_most_that_fits_is_found_however_it_packs(groups: list[Any], demand: dict[str, int], says: str) -> None:
     world = a_world(a_member("a", graph=a_graph(*groups)))
-    assert says in hints(an_ask(world, demand=a_demand(**demand)), world)
+    assert says in find_hints(an_ask(world, demand=a_demand(**demand)), world)
 
 
 def test_a_change_that_helps_only_once_a_cluster_is_back_says_so() -> None:
     world = a_world(a_member("a", health=DOWN, graph=a_graph(gpus=2)))
-    assert hints(an_ask(world, demand=a_demand(gpus=3)), world) == ["--gpus 2 instead of 3 (a, once up)"]
+    assert find_hints(an_ask(world, demand=a_demand(gpus=3)), world) == ["--gpus 2 instead of 3 (a, once up)"]
 
 
 def test_a_pool_that_a_rule_gave_is_changed_there() -> None:
     world = a_world(a_member("a", health=DOWN), a_member("b"), pools={"near": {"a": 1.0}, "burst": {"b": 1.0}})
-    (back, burst) = hints(an_ask(world, pool="near"), world, ruled={"pool": "the rule at project=web"})
+    (back, burst) = find_hints(an_ask(world, pool="near"), world, ruled={"pool": "the rule at project=web"})
     assert back == "bring the agent of a back"
     assert burst == "pool burst (b); the rule at project=web says which, and would have to change"
 
 
 def test_without_another_pool_the_job_may_go_without_one() -> None:
     world = a_world(a_member("a", health=DOWN), a_member("b"), pools={"near": {"a": 1.0}})
-    assert "without the pool near (b)" in hints(an_ask(world, pool="near"), world)
+    assert "without the pool near (b)" in find_hints(an_ask(world, pool="near"), world)
 
 
 def test_a_job_that_bears_to_be_interrupted_may_go_where_nodes_are_taken_away() -> None:
     world = a_world(a_member("spot", is_interruptible=True))
-    assert hints(an_ask(world), world) == ["interruptible: true (spot)"]
+    assert find_hints(an_ask(world), world) == ["interruptible: true (spot)"]
 
 
 def test_the_questions_are_bounded_however_strange_the_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,8 +119,8 @@ def test_the_questions_are_bounded_however_strange_the_clusters(monkeypatch: pyt
     pools = {f"p{index}": {f"c{index}": 1.0} for index in range(100)}
     world = a_world(*members, pools=pools)
     asked = []
-    real = explain.rule
-    monkeypatch.setattr(explain, "rule", lambda *given: asked.append(1) or real(*given))
-    found = hints(an_ask(world, pool="p1", demand=a_demand(tasks=10_000, gpus=3, memory_bytes=77 * GIB)), world)
-    assert len(asked) <= explain.RULINGS_MAX + 1
-    assert len(found) <= explain.HINTS_MAX
+    real = hints.evaluate
+    monkeypatch.setattr(hints, "evaluate", lambda *given: asked.append(1) or real(*given))
+    found = find_hints(an_ask(world, pool="p1", demand=a_demand(tasks=10_000, gpus=3, memory_bytes=77 * GIB)), world)
+    assert len(asked) <= hints.EVALUATIONS_MAX + 1
+    assert len(found) <= hints.HINTS_MAX

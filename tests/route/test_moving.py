@@ -7,17 +7,25 @@ from typing import Any
 import pytest
 
 from switchyard.model.cluster import Load
-from switchyard.model.quote import Quote, Said
-from switchyard.route.moving import InLine, MovingTerms, Spare, better, is_clearly_better, rest_us, taker
-from switchyard.route.route import Ruling
-from switchyard.route.select.weighted import Field
+from switchyard.model.quote import Quote, QuoteOutcome
+from switchyard.route.moving import (
+    BacklogJobs,
+    FreeCapacity,
+    MovingSettings,
+    find_better_quote,
+    is_clearly_better,
+    pick_taker,
+    rest_time_us,
+)
+from switchyard.route.router import Eligibility
+from switchyard.route.select.weighted_draw import WeightedCandidates
 
-TERMS = MovingTerms(gain_s=60, gain_cost=2, gain_share=0.25)
+TERMS = MovingSettings(gain_s=60, gain_cost=2, gain_share=0.25)
 
 
-def a_ruling(*names: str, **fields: Any) -> Ruling:
+def a_ruling(*names: str, **fields: Any) -> Eligibility:
     weights = fields.pop("weights", [1.0] * len(names))
-    return Ruling("assign" if names else "hold", Field.of(list(names), weights), (), "", **fields)
+    return Eligibility("assign" if names else "hold", WeightedCandidates.of(list(names), weights), (), "", **fields)
 
 
 @pytest.mark.parametrize(
@@ -28,20 +36,20 @@ def a_ruling(*names: str, **fields: Any) -> Ruling:
         (Load(free_cores=0), None),
         (Load(free_cores=2, queued=1), None),
         (Load(free_cores=2, trouble="no disk"), None),
-        (Load(free_cores=2, running=9), Spare(2, 0, None)),
-        (Load(free_cores=2, free_gpus=1, free_memory_bytes=5), Spare(2, 1, 5)),
+        (Load(free_cores=2, running=9), FreeCapacity(2, 0, None)),
+        (Load(free_cores=2, free_gpus=1, free_memory_bytes=5), FreeCapacity(2, 1, 5)),
     ],
 )
-def test_who_is_idle(load: Load | None, spare: Spare | None) -> None:
-    assert Spare.of(load) == spare
+def test_who_is_idle(load: Load | None, spare: FreeCapacity | None) -> None:
+    assert FreeCapacity.of(load) == spare
 
 
 def test_what_was_given_is_no_longer_spare() -> None:
-    spare = Spare(4, 1, 100)
+    spare = FreeCapacity(4, 1, 100)
     assert spare.holds(cores=4, gpus=1, memory_bytes=100)
     assert not spare.holds(cores=4, gpus=1, memory_bytes=101)
-    assert spare.less(cores=3, gpus=1, memory_bytes=40) == Spare(1, 0, 60)
-    assert Spare(4, 0, None).holds(cores=1, gpus=0, memory_bytes=2**60)
+    assert spare.less(cores=3, gpus=1, memory_bytes=40) == FreeCapacity(1, 0, 60)
+    assert FreeCapacity(4, 0, None).holds(cores=1, gpus=0, memory_bytes=2**60)
 
 
 A_GPU: dict[str, Any] = {"cores": 4, "gpus": 1, "memory_bytes": 10, "is_array": False, "is_aged": False}
@@ -50,39 +58,39 @@ A_GPU: dict[str, Any] = {"cores": 4, "gpus": 1, "memory_bytes": 10, "is_array": 
 @pytest.mark.parametrize(
     ("line", "left"),
     [
-        ([], Spare(20, 2, 100)),
-        ([InLine(1, **A_GPU)], Spare(16, 1, 90)),
-        ([InLine(50, **A_GPU)], Spare(12, 0, 80)),
-        ([InLine(1, **A_GPU | {"is_array": True})], Spare(12, 0, 80)),
-        ([InLine(50, **A_GPU | {"cores": 30})], Spare(20, 2, 100)),
-        ([InLine(1, **A_GPU | {"cores": 30, "is_aged": True})], Spare(0, 2, 100)),
-        ([InLine(1, **A_GPU | {"is_aged": True})], Spare(16, 1, 90)),
-        ([InLine(2, **A_GPU), InLine(1, **A_GPU | {"cores": 20})], Spare(0, 0, 70)),
+        ([], FreeCapacity(20, 2, 100)),
+        ([BacklogJobs(1, **A_GPU)], FreeCapacity(16, 1, 90)),
+        ([BacklogJobs(50, **A_GPU)], FreeCapacity(12, 0, 80)),
+        ([BacklogJobs(1, **A_GPU | {"is_array": True})], FreeCapacity(12, 0, 80)),
+        ([BacklogJobs(50, **A_GPU | {"cores": 30})], FreeCapacity(20, 2, 100)),
+        ([BacklogJobs(1, **A_GPU | {"cores": 30, "is_aged": True})], FreeCapacity(0, 2, 100)),
+        ([BacklogJobs(1, **A_GPU | {"is_aged": True})], FreeCapacity(16, 1, 90)),
+        ([BacklogJobs(2, **A_GPU), BacklogJobs(1, **A_GPU | {"cores": 20})], FreeCapacity(0, 0, 70)),
     ],
     ids=["nobody", "one", "more than fit", "an array", "too large", "too large for long", "it fits", "either fits"],
 )
-def test_what_a_line_leaves_to_others(line: list[InLine], left: Spare) -> None:
-    assert Spare(20, 2, 100).beside(line, is_busy=True) == left
+def test_what_a_line_leaves_to_others(line: list[BacklogJobs], left: FreeCapacity) -> None:
+    assert FreeCapacity(20, 2, 100).beside(line, is_busy=True) == left
 
 
 def test_nothing_is_kept_where_nothing_runs_whose_end_makes_room() -> None:
-    line = [InLine(1, **A_GPU | {"cores": 30, "is_aged": True})]
-    assert Spare(20, 2, None).beside(line, is_busy=False) == Spare(20, 2, None)
+    line = [BacklogJobs(1, **A_GPU | {"cores": 30, "is_aged": True})]
+    assert FreeCapacity(20, 2, None).beside(line, is_busy=False) == FreeCapacity(20, 2, None)
 
 
 def test_the_rest_grows_with_the_hand_overs_up_to_a_bound() -> None:
-    assert [rest_us(30, times) for times in (1, 4, 5, 6, 10, 99)] == [30, 30, 60, 120, 1920, 1920]
+    assert [rest_time_us(30, times) for times in (1, 4, 5, 6, 10, 99)] == [30, 30, 60, 120, 1920, 1920]
 
 
 def test_who_takes_over() -> None:
-    assert taker(a_ruling("a", "b", "c"), ["b"], seed="j") == "b"
-    assert taker(a_ruling("a", "b"), ["x"], seed="j") is None
-    assert taker(a_ruling("a", "b"), [], seed="j") is None
-    assert taker(a_ruling(), ["a"], seed="j") is None, "it may not run anywhere"
-    drawn = [taker(a_ruling("a", "b", weights=[1.0, 9.0]), ["a", "b"], seed=f"job {n}") for n in range(500)]
+    assert pick_taker(a_ruling("a", "b", "c"), ["b"], seed="j") == "b"
+    assert pick_taker(a_ruling("a", "b"), ["x"], seed="j") is None
+    assert pick_taker(a_ruling("a", "b"), [], seed="j") is None
+    assert pick_taker(a_ruling(), ["a"], seed="j") is None, "it may not run anywhere"
+    drawn = [pick_taker(a_ruling("a", "b", weights=[1.0, 9.0]), ["a", "b"], seed=f"job {n}") for n in range(500)]
     assert 400 < drawn.count("b") < 490, "by weight"
     sorted_by_steps = a_ruling("a", remaining=("c", "b", "a"))
-    assert taker(sorted_by_steps, ["a", "b"], seed="j") == "b", "the first that the algorithm left"
+    assert pick_taker(sorted_by_steps, ["a", "b"], seed="j") == "b", "the first that the algorithm left"
 
 
 @pytest.mark.parametrize(
@@ -94,11 +102,11 @@ def test_clearly_better_is_by_an_amount_and_by_a_share(other: float, now: float,
 
 
 def yes(cluster: str, **fields: Any) -> Quote:
-    return Quote(cluster=cluster, said=Said.YES, **fields)
+    return Quote(cluster=cluster, said=QuoteOutcome.YES, **fields)
 
 
 HERE = yes("here", eta_s=600, starts_s=9999, cost=10)
-NO = Quote(cluster="here", said=Said.NO, reason="drained at noon")
+NO = Quote(cluster="here", said=QuoteOutcome.NO, reason="drained at noon")
 QUOTED: list[tuple[str, str, list[Quote], str | None]] = [
     ("much sooner", "soonest", [HERE, yes("there", starts_s=30)], "there could begin it in 30 s, here in 600 s"),
     ("a little sooner", "soonest", [HERE, yes("there", starts_s=550)], None),
@@ -109,7 +117,7 @@ QUOTED: list[tuple[str, str, list[Quote], str | None]] = [
     ("no word of there", "soonest", [HERE], None),
     ("no ETA", "soonest", [HERE, yes("there")], None),
     ("here says no", "soonest", [NO, yes("there")], "here says no by now (drained at noon), there says yes"),
-    ("both say no", "soonest", [NO, Quote(cluster="there", said=Said.NO)], None),
+    ("both say no", "soonest", [NO, Quote(cluster="there", said=QuoteOutcome.NO)], None),
     ("another algorithm", "clever", [HERE, yes("there", starts_s=1, cost=1)], None),
 ]
 
@@ -117,10 +125,13 @@ QUOTED: list[tuple[str, str, list[Quote], str | None]] = [
 @pytest.mark.parametrize(("algorithm", "quotes", "reason"), [row[1:] for row in QUOTED], ids=[row[0] for row in QUOTED])
 def test_a_clearly_better_quote(algorithm: str, quotes: list[Quote], reason: str | None) -> None:
     ruling = a_ruling("there", algorithm=algorithm, quoted=tuple(quotes))
-    found = better(ruling, "here", TERMS, seed="j")
+    found = find_better_quote(ruling, "here", TERMS, seed="j")
     assert (found and found.reason) == reason
 
 
 def test_whoever_is_among_the_best_stays() -> None:
     quoted = (HERE, yes("there", starts_s=1))
-    assert better(a_ruling("here", "there", algorithm="soonest", quoted=quoted), "here", TERMS, seed="j") is None
+    assert (
+        find_better_quote(a_ruling("here", "there", algorithm="soonest", quoted=quoted), "here", TERMS, seed="j")
+        is None
+    )

@@ -9,9 +9,9 @@ import pytest
 
 from switchyard.model.cluster import Health
 from switchyard.model.ids import make_id
-from switchyard.model.verdict import Say
-from switchyard.route.explain import hints
-from switchyard.route.route import plan, route, rule
+from switchyard.model.verdict import Answer
+from switchyard.route.hints import find_hints
+from switchyard.route.router import evaluate, make_plan, route_job
 from tests.builders import a_demand, a_graph, a_member, a_world, an_ask
 
 UP, DOWN, CORDONED = Health.UP, Health.DOWN, Health.CORDONED
@@ -77,9 +77,9 @@ ROWS: list[tuple[str, dict[str, Any], set[str], dict[str, str]]] = [
 @pytest.mark.parametrize(("ask", "able", "steps"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_what_is_given_applies_together(ask: dict[str, Any], able: set[str], steps: dict[str, str]) -> None:
     world = a_yard()
-    found = route(an_ask(world, **ask), world, seed="job")
-    assert {verdict.cluster for verdict in found.verdicts if verdict.say is Say.YES} == able
-    assert {verdict.cluster: verdict.step for verdict in found.verdicts if verdict.say is Say.NO} == steps
+    found = route_job(an_ask(world, **ask), world, seed="job")
+    assert {verdict.cluster for verdict in found.verdicts if verdict.say is Answer.YES} == able
+    assert {verdict.cluster: verdict.step for verdict in found.verdicts if verdict.say is Answer.NO} == steps
     assert all(verdict.reason for verdict in found.verdicts)
     assert found.outcome == ("assign" if able else "reject")
     assert found.chosen in (able or {None})
@@ -100,7 +100,7 @@ def test_what_is_given_applies_together(ask: dict[str, Any], able: set[str], ste
 )
 def test_a_rejection_begins_with_what_is_missing(ask: dict[str, Any], says: str) -> None:
     world = a_yard()
-    assert route(an_ask(world, **ask), world, seed="job").reason.startswith(says)
+    assert route_job(an_ask(world, **ask), world, seed="job").reason.startswith(says)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_rejection_begins_with_what_is_missing(ask: dict[str, Any], says: str)
 )
 def test_only_members_that_are_down_are_waited_for(healths, ask, outcome, chosen) -> None:
     world = a_yard(**healths)
-    found = route(an_ask(world, **ask), world, seed="job")
+    found = route_job(an_ask(world, **ask), world, seed="job")
     assert (found.outcome, found.chosen) == (outcome, chosen)
     if outcome == "hold":
         assert found.reason.startswith("waits for ")
@@ -127,7 +127,7 @@ def test_a_cluster_without_a_graph_is_waited_for_and_one_that_is_not_enabled_say
     new = a_member("new", graph=None, health=DOWN, reason="no agent has joined")
     off = a_member("off", graph=None, health=CORDONED, reason="the server's file does not enable it")
     world = a_world(new, off, pools={"p": {"new": 1.0, "off": 1.0}})
-    found = route(an_ask(world, pool="p"), world, seed="job")
+    found = route_job(an_ask(world, pool="p"), world, seed="job")
     assert found.outcome == "hold"
     assert [verdict.reason for verdict in found.verdicts] == [
         "down: no agent has joined",
@@ -141,8 +141,8 @@ def test_shares_follow_the_weights_of_the_pool_and_not_of_the_label() -> None:
     flat = dict.fromkeys(names, 1.0)
     world = a_world(*map(a_member, names), pools={"p": names}, labels={"l": flat})
     for ask, weights in (({"pool": "p", "label": "l"}, names), ({"label": "l"}, flat), ({}, flat)):
-        ruling = rule(an_ask(world, **ask), world)
-        won = Counter(plan(ruling, seed=seed).chosen for seed in IDS)
+        ruling = evaluate(an_ask(world, **ask), world)
+        won = Counter(make_plan(ruling, seed=seed).chosen for seed in IDS)
         for name, weight in weights.items():
             assert abs(won[name] / len(IDS) - weight / sum(weights.values())) < 0.01
 
@@ -152,10 +152,10 @@ def test_removing_one_of_ten_from_a_pool_moves_only_its_own_jobs() -> None:
     left = {name: weight for name, weight in pool.items() if name != "c4"}
     members = [a_member(name) for name in pool]
     before, after = a_world(*members, pools={"p": pool}), a_world(*members, pools={"p": left})
-    was, now = rule(an_ask(before, pool="p"), before), rule(an_ask(after, pool="p"), after)
+    was, now = evaluate(an_ask(before, pool="p"), before), evaluate(an_ask(after, pool="p"), after)
     moved = 0
     for seed in IDS[:20_000]:
-        first, second = plan(was, seed=seed).chosen, plan(now, seed=seed).chosen
+        first, second = make_plan(was, seed=seed).chosen, make_plan(now, seed=seed).chosen
         if first == "c4":
             moved += 1
             assert second != "c4"
@@ -175,13 +175,13 @@ def test_removing_one_of_ten_from_a_pool_moves_only_its_own_jobs() -> None:
 )
 def test_a_hint_names_the_pool_or_label_that_would_help(ask: dict[str, Any], says: str) -> None:
     world = a_yard(b=DOWN, c=DOWN)
-    assert says in hints(an_ask(world, **ask), world)
+    assert says in find_hints(an_ask(world, **ask), world)
 
 
 def test_a_hidden_member_is_not_mentioned() -> None:
     world = a_world(
         a_member("secret", health=DOWN), a_member("open", graph=a_graph(cores=1)), pools={"p": {"secret": 1.0}}
     )
-    found = route(an_ask(world, pool="p", hidden=pin("secret")), world, seed="job")
+    found = route_job(an_ask(world, pool="p", hidden=pin("secret")), world, seed="job")
     assert [verdict.cluster for verdict in found.verdicts] == ["open"]
     assert "secret" not in found.reason

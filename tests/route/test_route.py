@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.model.cluster import Health
-from switchyard.model.verdict import Say, Verdict
-from switchyard.route.explain import hints
-from switchyard.route.route import plan, route, rule
+from switchyard.model.verdict import Answer, Verdict
+from switchyard.route.hints import find_hints
+from switchyard.route.router import evaluate, make_plan, route_job
 from tests.builders import a_demand, a_graph, a_member, a_world, an_ask
 
 BIG = a_demand(cores=99)
 
 
 def verdict_of(name: str, world, **ask) -> Verdict:
-    return next(each for each in rule(an_ask(world, **ask), world).verdicts if each.cluster == name)
+    return next(each for each in evaluate(an_ask(world, **ask), world).verdicts if each.cluster == name)
 
 
 UP, DOWN, CORDONED = Health.UP, Health.DOWN, Health.CORDONED
@@ -25,21 +25,21 @@ UP, DOWN, CORDONED = Health.UP, Health.DOWN, Health.CORDONED
 @pytest.mark.parametrize(
     ("member", "ask", "say", "step"),
     [
-        (a_member("a"), {}, Say.YES, "match"),
-        (a_member("a", health=DOWN, reason="its agent is silent"), {}, Say.WAIT, "health"),
-        (a_member("a", health=CORDONED, reason="new disks"), {}, Say.WAIT, "health"),
-        (a_member("a", graph=None, health=DOWN), {}, Say.WAIT, "health"),
-        (a_member("a"), {"demand": BIG}, Say.NO, "match"),
-        (a_member("a", health=DOWN), {"demand": BIG}, Say.NO, "match"),
-        (a_member("a", health=CORDONED), {"demand": BIG}, Say.NO, "match"),
-        (a_member("a", graph=None, health=DOWN), {"demand": BIG}, Say.WAIT, "health"),
-        (a_member("a"), {"granted": frozenset()}, Say.NO, "grant"),
-        (a_member("a", health=DOWN), {"granted": frozenset()}, Say.NO, "grant"),
-        (a_member("a"), {"granted": frozenset(), "demand": BIG}, Say.NO, "grant"),
-        (a_member("a"), {"named": frozenset({"id-b"})}, Say.NO, "pin"),
-        (a_member("a"), {"named": frozenset()}, Say.NO, "pin"),
-        (a_member("a"), {"named": frozenset({"id-b"}), "granted": frozenset()}, Say.NO, "pin"),
-        (a_member("a"), {"named": frozenset({"id-a"})}, Say.YES, "match"),
+        (a_member("a"), {}, Answer.YES, "match"),
+        (a_member("a", health=DOWN, reason="its agent is silent"), {}, Answer.WAIT, "health"),
+        (a_member("a", health=CORDONED, reason="new disks"), {}, Answer.WAIT, "health"),
+        (a_member("a", graph=None, health=DOWN), {}, Answer.WAIT, "health"),
+        (a_member("a"), {"demand": BIG}, Answer.NO, "match"),
+        (a_member("a", health=DOWN), {"demand": BIG}, Answer.NO, "match"),
+        (a_member("a", health=CORDONED), {"demand": BIG}, Answer.NO, "match"),
+        (a_member("a", graph=None, health=DOWN), {"demand": BIG}, Answer.WAIT, "health"),
+        (a_member("a"), {"granted": frozenset()}, Answer.NO, "grant"),
+        (a_member("a", health=DOWN), {"granted": frozenset()}, Answer.NO, "grant"),
+        (a_member("a"), {"granted": frozenset(), "demand": BIG}, Answer.NO, "grant"),
+        (a_member("a"), {"named": frozenset({"id-b"})}, Answer.NO, "pin"),
+        (a_member("a"), {"named": frozenset()}, Answer.NO, "pin"),
+        (a_member("a"), {"named": frozenset({"id-b"}), "granted": frozenset()}, Answer.NO, "pin"),
+        (a_member("a"), {"named": frozenset({"id-a"})}, Answer.YES, "match"),
     ],
 )
 def test_the_first_step_that_says_no_is_the_verdict(member, ask, say, step) -> None:
@@ -69,7 +69,7 @@ def test_a_waiting_verdict_says_how_the_cluster_is_and_why() -> None:
 )
 def test_the_outcome_follows_from_all_verdicts(members, ask, outcome) -> None:
     world = a_world(*members)
-    found = route(an_ask(world, **ask), world, seed="job")
+    found = route_job(an_ask(world, **ask), world, seed="job")
     assert found.outcome == outcome
     assert (found.chosen is None) == (outcome != "assign")
     assert bool(found.reason) == (outcome != "assign")
@@ -79,15 +79,15 @@ def test_the_outcome_follows_from_all_verdicts(members, ask, outcome) -> None:
 def test_a_hidden_cluster_has_no_verdict_and_no_mention() -> None:
     world = a_world(a_member("secret"), a_member("open", health=DOWN))
     ask = an_ask(world, hidden=frozenset({"id-secret"}))
-    found = route(ask, world, seed="job")
+    found = route_job(ask, world, seed="job")
     assert [verdict.cluster for verdict in found.verdicts] == ["open"]
-    assert "secret" not in found.reason + " ".join(hints(ask, world))
+    assert "secret" not in found.reason + " ".join(find_hints(ask, world))
     assert found.outcome == "hold"
 
 
 def test_a_reason_names_the_first_few_clusters_and_counts_the_rest() -> None:
     world = a_world(*(a_member(f"c{index}") for index in range(9)))
-    found = route(an_ask(world, demand=BIG), world, seed="job")
+    found = route_job(an_ask(world, demand=BIG), world, seed="job")
     assert found.reason.startswith("no cluster could ever run it: c0: needs 99 core per task")
     assert found.reason.endswith("and 4 more")
     assert len(found.verdicts) == 9
@@ -109,13 +109,13 @@ def test_only_a_cluster_that_may_and_can_is_ever_chosen(facts, seed) -> None:
     granted = frozenset(f"id-c{index}" for index, fact in enumerate(facts) if fact[2])
     hidden = frozenset(f"id-c{index}" for index, fact in enumerate(facts) if fact[3])
     ask = an_ask(world, granted=granted, hidden=hidden, demand=a_demand(cores=4))
-    found = route(ask, world, seed=seed)
+    found = route_job(ask, world, seed=seed)
     left = [m for m in members if m.id in granted - hidden and m.graph.cores == 8]
     # Zero weights are judged before health: what weighs nothing does not take over when the others are down.
     able = [m for m in [m for m in left if m.weight] or left if m.health is UP]
     assert found.outcome == ("assign" if able else "hold" if left else "reject")
     assert found.chosen in ({member.name for member in able} or {None})
-    assert found == plan(rule(ask, world), seed=seed), "the same inputs and seed give the same plan"
+    assert found == make_plan(evaluate(ask, world), seed=seed), "the same inputs and seed give the same plan"
     assert {verdict.cluster for verdict in found.verdicts} == {m.name for m in members if m.id not in hidden}
 
 
@@ -136,11 +136,11 @@ def test_only_a_cluster_that_may_and_can_is_ever_chosen(facts, seed) -> None:
 )
 def test_a_hint_names_a_change_that_helps(member, ask, says) -> None:
     world = a_world(member)
-    assert any(says in hint for hint in hints(an_ask(world, **ask), world))
+    assert any(says in hint for hint in find_hints(an_ask(world, **ask), world))
 
 
 def test_there_are_few_hints_and_none_that_would_not_help() -> None:
     world = a_world(*(a_member(f"c{index}", health=DOWN) for index in range(20)))
-    assert hints(an_ask(world), world) == ["bring the agents of c0, c1, c10 and 17 more back"]
+    assert find_hints(an_ask(world), world) == ["bring the agents of c0, c1, c10 and 17 more back"]
     lone = a_world(a_member("a"))
-    assert hints(an_ask(lone, demand=a_demand(cores=9, gpus=9)), lone) == []
+    assert find_hints(an_ask(lone, demand=a_demand(cores=9, gpus=9)), lone) == []

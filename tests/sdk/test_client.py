@@ -13,7 +13,7 @@ import switchyard
 from switchyard import errors
 from switchyard.model.job import ClusterToken
 from switchyard.sdk.client import Client
-from switchyard.sdk.config import UserFile, save
+from switchyard.sdk.config import UserFile, save_user_file
 from tests.sdk.peer import Asked, HangUp, Peer, Say, a_job
 
 ID = a_job()["id"]
@@ -98,7 +98,7 @@ def test_submit_tokens_go_only_to_the_server_they_belong_to(
     peer.on("POST", "/v1/jobs", Say({"id": ID, "state": "PENDING"}, 201))
     monkeypatch.setenv("YARD_CONFIG", str(tmp_path / "yard.yaml"))
     mine = UserFile(url=peer.url, tokens={peer.url: "yard_x"}, clusters=(ClusterToken("alpha", "submit_y"),))
-    save(tmp_path / "yard.yaml", mine)
+    save_user_file(tmp_path / "yard.yaml", mine)
     Client().submit(["true"])
     assert peer.asked[0].body["clusters"] == [{"name": "alpha", "token": "submit_y"}]
     assert peer.asked[0].headers["authorization"] == "Bearer yard_x"

@@ -11,7 +11,7 @@ import pytest
 from switchyard import errors
 from switchyard.model.job import ClusterToken
 from switchyard.sdk import config
-from switchyard.sdk.config import URL_DEFAULT, UserFile, load, resolve, save
+from switchyard.sdk.config import URL_DEFAULT, UserFile, load_user_file, resolve_settings, save_user_file
 
 FULL = UserFile(
     url="https://yard.example.org",
@@ -29,18 +29,18 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_is_saved_is_loaded_by_both_readers(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(file, FULL)
-    assert load(file) == FULL
-    monkeypatch.setattr(config, "_read_own_writing", lambda _: None)
-    assert load(file) == FULL
+    save_user_file(file, FULL)
+    assert load_user_file(file) == FULL
+    monkeypatch.setattr(config, "_parse_saved_form", lambda _: None)
+    assert load_user_file(file) == FULL
 
 
 def test_the_file_is_for_its_user_alone_and_nothing_else_is_left(file: Path) -> None:
     old = os.umask(0)
     try:
-        save(file, FULL)
+        save_user_file(file, FULL)
         file.chmod(0o644)
-        save(file, FULL.with_token("http://b:1", "yard_b"))
+        save_user_file(file, FULL.with_token("http://b:1", "yard_b"))
     finally:
         os.umask(old)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -52,21 +52,21 @@ def test_a_link_stays_a_link(file: Path, tmp_path: Path) -> None:
     file.parent.mkdir(parents=True)
     real = tmp_path / "dotfiles.yaml"
     file.symlink_to(real)
-    save(file, FULL)
+    save_user_file(file, FULL)
     assert file.is_symlink()
-    assert load(real) == FULL
+    assert load_user_file(real) == FULL
 
 
 def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.YardError, match="Cannot write"):
-        save(tmp_path / "file" / "config.yaml", FULL)
+        save_user_file(tmp_path / "file" / "config.yaml", FULL)
 
 
 def test_hand_written_yaml_is_read(file: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text("url: http://h:1/\ntokens: {'http://H:1': yard_x}\nclusters:\n- name: alpha\n  token: submit_a\n")
-    account = resolve()
+    account = resolve_settings()
     assert (account.url, account.token) == ("http://h:1", "yard_x")
     assert account.clusters == (ClusterToken("alpha", "submit_a"),)
 
@@ -75,8 +75,8 @@ def test_hand_written_yaml_is_read(file: Path) -> None:
 def test_an_empty_file_is_as_good_as_none(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True)
     file.write_text(text)
-    assert load(file) == UserFile()
-    assert resolve().url == URL_DEFAULT
+    assert load_user_file(file) == UserFile()
+    assert resolve_settings().url == URL_DEFAULT
 
 
 @pytest.mark.parametrize(
@@ -96,26 +96,28 @@ def test_a_mistake_in_the_file_names_the_file(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True)
     file.write_text(text)
     with pytest.raises(errors.Malformed, match=r"config\.yaml"):
-        load(file)
+        load_user_file(file)
 
 
 def test_given_wins_over_environment_over_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(file, UserFile(url="http://file:1", tokens={"http://file:1": "f", "http://env:1": "e", "http://flag:1": "g"}))
-    assert (resolve().url, resolve().token) == ("http://file:1", "f")
+    save_user_file(
+        file, UserFile(url="http://file:1", tokens={"http://file:1": "f", "http://env:1": "e", "http://flag:1": "g"})
+    )
+    assert (resolve_settings().url, resolve_settings().token) == ("http://file:1", "f")
     monkeypatch.setenv("YARD_URL", "http://env:1/")
-    assert (resolve().url, resolve().token) == ("http://env:1", "e")
-    assert (resolve("HTTP://Flag:1").url, resolve("HTTP://Flag:1").token) == ("http://flag:1", "g")
+    assert (resolve_settings().url, resolve_settings().token) == ("http://env:1", "e")
+    assert (resolve_settings("HTTP://Flag:1").url, resolve_settings("HTTP://Flag:1").token) == ("http://flag:1", "g")
     monkeypatch.setenv("YARD_TOKEN", " t\n")
-    assert resolve("http://flag:1").token == "t"
-    assert resolve("http://flag:1", "own").token == "own"
+    assert resolve_settings("http://flag:1").token == "t"
+    assert resolve_settings("http://flag:1", "own").token == "own"
 
 
 @pytest.mark.parametrize("url", ["host:1", "ftp://h", "http://", "http://u:p@h", "http://h?x", "http://a b"])
 def test_what_is_no_url_is_refused(file: Path, url: str) -> None:
     with pytest.raises(errors.BadRequest, match="not the URL"):
-        resolve(url)
+        resolve_settings(url)
 
 
 def test_a_token_that_cannot_be_one_is_refused(file: Path) -> None:
     with pytest.raises(errors.Unauthenticated):
-        resolve(token="a\r\nX-Evil: 1")
+        resolve_settings(token="a\r\nX-Evil: 1")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import Malformed, NotFound, YardError
-from switchyard.model.image import Compatibility
-from switchyard.sdk.oci import BLOB_BYTES_MAX, BLOBS_MAX, read_needs
+from switchyard.model.image_compatibility import Compatibility
+from switchyard.sdk.oci import BLOB_BYTES_MAX, BLOBS_MAX, read_image_compatibility
 from tests.layouts import CONFIG, INDEX, MANIFEST, Descriptor, Layout
 
 X86 = [Compatibility("architecture", equals="x86_64"), Compatibility("os", equals="linux")]
@@ -24,7 +24,7 @@ def layout(tmp_path: Path) -> Layout:
 
 
 def test_platform_comes_from_the_config(layout: Layout) -> None:
-    assert read_needs(layout.write(layout.image())) == X86
+    assert read_image_compatibility(layout.write(layout.image())) == X86
 
 
 def test_annotations_labels_and_artifacts_add_needs(layout: Layout) -> None:
@@ -33,7 +33,7 @@ def test_annotations_labels_and_artifacts_add_needs(layout: Layout) -> None:
         annotations={"io.switchyard.compatibility.mpi-implementation": "openmpi"},
     )
     artifact = layout.artifact(image, {"compatibility": [{"field": "gpu-driver", "min": "535"}]})
-    assert read_needs(layout.write(image, artifact)) == [
+    assert read_image_compatibility(layout.write(image, artifact)) == [
         Compatibility("mpi-implementation", equals="openmpi"),
         *X86,
         Compatibility("libc", min="2.28", max="3"),
@@ -48,23 +48,23 @@ def test_artifact_about_another_image_is_not_ours(layout: Layout) -> None:
         one, {"rules": []}, media_type="application/vnd.nfd.image-compatibility.spec.v1alpha1+yaml"
     )
     name = layout.write(one, other, about_other, foreign)
-    assert read_needs(f"{name}:one") == X86
-    assert [need.field for need in read_needs(f"{name}:other")] == ["architecture", "os", "cuda"]
+    assert read_image_compatibility(f"{name}:one") == X86
+    assert [need.field for need in read_image_compatibility(f"{name}:other")] == ["architecture", "os", "cuda"]
 
 
 def test_several_platforms_need_none_of_them(layout: Layout) -> None:
     both = layout.blob(INDEX, {"manifests": [layout.image("amd64"), layout.image("arm64")]})
     artifact = layout.artifact(both, [{"field": "gpu-driver", "min": "535"}])
-    assert read_needs(layout.write(both, artifact)) == [DRIVER]
+    assert read_image_compatibility(layout.write(both, artifact)) == [DRIVER]
 
 
 def test_tag_is_asked_for_where_there_are_several(layout: Layout) -> None:
     name = layout.write(layout.image(tag="v1"), layout.image("arm64", tag="v2"))
-    assert read_needs(f"{name}:v2")[0].equals == "aarch64"
+    assert read_image_compatibility(f"{name}:v2")[0].equals == "aarch64"
     with pytest.raises(Malformed, match="several"):
-        read_needs(name)
+        read_image_compatibility(name)
     with pytest.raises(NotFound, match="no tag 'v3'") as caught:
-        read_needs(f"{name}:v3")
+        read_image_compatibility(f"{name}:v3")
     assert "v1, v2" in caught.value.next_step
 
 
@@ -99,7 +99,7 @@ def test_blob_that_is_not_what_it_should_be(
     image = layout.image()
     harm(layout, image)
     with pytest.raises(YardError, match=why):
-        read_needs(layout.write(image))
+        read_image_compatibility(layout.write(image))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_blob_that_is_not_what_it_should_be(
 )
 def test_descriptor_that_lies(layout: Layout, change: dict[str, object], why: str) -> None:
     with pytest.raises(Malformed, match=why):
-        read_needs(layout.write({**layout.image(), **change}))
+        read_image_compatibility(layout.write({**layout.image(), **change}))
 
 
 def test_index_within_index_has_an_end(layout: Layout) -> None:
@@ -124,13 +124,13 @@ def test_index_within_index_has_an_end(layout: Layout) -> None:
     for _ in range(9):
         inner = layout.blob(INDEX, {"manifests": [inner]})
     with pytest.raises(Malformed, match="deep"):
-        read_needs(layout.write(inner))
+        read_image_compatibility(layout.write(inner))
 
 
 def test_thousands_of_manifests_are_refused(layout: Layout) -> None:
     many = [layout.blob(MANIFEST, {"config": None, "annotations": {"n": str(n)}}) for n in range(BLOBS_MAX + 1)]
     with pytest.raises(Malformed, match=f"over {BLOBS_MAX}"):
-        read_needs(layout.write(*many))
+        read_image_compatibility(layout.write(*many))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_thousands_of_manifests_are_refused(layout: Layout) -> None:
 def test_index_that_is_no_index(layout: Layout, content: bytes) -> None:
     (layout.path / "index.json").write_bytes(content)
     with pytest.raises(Malformed, match=r"index\.json"):
-        read_needs(f"oci:{layout.path}")
+        read_image_compatibility(f"oci:{layout.path}")
 
 
 @pytest.mark.parametrize(
@@ -158,14 +158,14 @@ def test_index_that_is_no_index(layout: Layout, content: bytes) -> None:
 def test_artifact_with_needs_nobody_can_read(layout: Layout, document: object) -> None:
     image = layout.image()
     with pytest.raises(Malformed):
-        read_needs(layout.write(image, layout.artifact(image, document)))
+        read_image_compatibility(layout.write(image, layout.artifact(image, document)))
 
 
 def test_folder_that_is_no_layout(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"no index\.json"):
-        read_needs(f"oci:{tmp_path}")
+        read_image_compatibility(f"oci:{tmp_path}")
     with pytest.raises(NotFound, match=r"no index\.json"):
-        read_needs(f"oci:{tmp_path}/none:tag")
+        read_image_compatibility(f"oci:{tmp_path}/none:tag")
 
 
 def test_config_that_is_huge_or_deep(layout: Layout) -> None:
@@ -173,4 +173,4 @@ def test_config_that_is_huge_or_deep(layout: Layout) -> None:
         config = layout.blob(CONFIG, body)
         image = layout.blob(MANIFEST, json.dumps({"config": config}).encode())
         with pytest.raises(Malformed):
-            read_needs(layout.write(image))
+            read_image_compatibility(layout.write(image))

@@ -8,7 +8,7 @@ import pytest
 
 from switchyard import errors
 from switchyard.model.job import JobRequest, JobSpec, Limits, OnLost, Resources
-from switchyard.sdk.request import job_request
+from switchyard.sdk.request import build_job_request
 
 WHOLE = JobRequest(
     JobSpec(["a"], env={"A": "1"}, resources=Resources(tasks=4, cores=2), on_lost=OnLost.FAIL, lost_after="5m"),
@@ -47,7 +47,7 @@ WHOLE = JobRequest(
     ],
 )
 def test_flat_and_nested_forms_are_one(base: Any) -> None:
-    assert job_request(base, {}) == WHOLE
+    assert build_job_request(base, {}) == WHOLE
 
 
 def test_what_is_given_wins_and_maps_merge() -> None:
@@ -59,7 +59,7 @@ def test_what_is_given_wins_and_maps_merge() -> None:
         "limits": Limits(memory="4GiB"),
         "name": None,
     }
-    made = job_request(WHOLE, {**given, "on_lost": OnLost.REQUEUE})
+    made = build_job_request(WHOLE, {**given, "on_lost": OnLost.REQUEUE})
     assert made.spec.command == ["b"]
     assert made.spec.env == {"A": "1", "B": "2"}
     assert made.labels == {"x": "z"}
@@ -85,12 +85,12 @@ def test_what_is_given_wins_and_maps_merge() -> None:
 )
 def test_mistakes_are_named_as_they_were_written(base: Any, words: str) -> None:
     with pytest.raises(errors.Malformed) as caught:
-        job_request(base, {}, where="job.yaml")
+        build_job_request(base, {}, where="job.yaml")
     assert words in caught.value.detail
     assert "spec." not in caught.value.detail
 
 
 def test_a_close_name_is_suggested() -> None:
     with pytest.raises(errors.Malformed) as caught:
-        job_request({"command": "a", "timelimit": "1h"}, {})
+        build_job_request({"command": "a", "timelimit": "1h"}, {})
     assert caught.value.next_step == "Did you mean 'time_limit'?"

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.server.cluster_templates import ClusterResources, NamespaceMapping, templates_of
-from switchyard.service.rules.cluster_resources import Source, Templates, platform_values
+from switchyard.server.cluster_resources_section import ClusterResourcesSection, NamespaceMappingSection, templates_of
+from switchyard.service.rules.cluster_resources import ResourceTemplates, VariableSource, platform_values
 
 DATA = {
     "directValue": {"value": "1"},
@@ -18,12 +18,12 @@ DATA = {
 }
 
 
-def read(**section: Any) -> ClusterResources:
-    return msgspec.convert(section, ClusterResources)
+def read(**section: Any) -> ClusterResourcesSection:
+    return msgspec.convert(section, ClusterResourcesSection)
 
 
-def values_of(resources: ClusterResources, domain: str = "development", **environment: str) -> Any:
-    found = templates_of(resources, NamespaceMapping(), folder=Path(), environment=environment)
+def values_of(resources: ClusterResourcesSection, domain: str = "development", **environment: str) -> Any:
+    found = templates_of(resources, NamespaceMappingSection(), folder=Path(), environment=environment)
     return platform_values(found, domain)
 
 
@@ -73,7 +73,9 @@ def test_a_domains_value_makes_up_for_the_platforms() -> None:
 
 def test_a_file_over_the_bound_is_refused(tmp_path: Path) -> None:
     (tmp_path / "large").write_text("x" * (2**16 + 1))
-    found = platform_values(Templates(platform={"a": Source(file=str(tmp_path / "large"))}), "development")
+    found = platform_values(
+        ResourceTemplates(platform={"a": VariableSource(file=str(tmp_path / "large"))}), "development"
+    )
     assert "is over 65536 bytes" in found[2]["a"]
 
 
@@ -104,10 +106,10 @@ def test_a_mistake_is_named(section: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize("template", ["{{ org }}", "UPPER", ""])
 def test_a_namespace_template_that_gives_no_namespace_is_refused(template: str) -> None:
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"template": template}, NamespaceMapping)
+        msgspec.convert({"template": template}, NamespaceMappingSection)
 
 
 def test_a_relative_path_begins_at_the_config_file(tmp_path: Path) -> None:
-    found = templates_of(read(templatePath="t"), NamespaceMapping(), folder=tmp_path, environment={})
+    found = templates_of(read(templatePath="t"), NamespaceMappingSection(), folder=tmp_path, environment={})
     assert found.folder == tmp_path / "t"
-    assert templates_of(read(), NamespaceMapping(), folder=tmp_path, environment={}).folder is None
+    assert templates_of(read(), NamespaceMappingSection(), folder=tmp_path, environment={}).folder is None

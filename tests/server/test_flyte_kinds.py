@@ -10,17 +10,17 @@ import pytest
 from google.protobuf import json_format
 
 from switchyard.errors import Malformed
-from switchyard.policy.kinds import BUILTIN
+from switchyard.policy.kinds import BUILTIN_KINDS
 from switchyard.server.flyte.kinds import (
     KINDS,
     MatchableResource,
     MatchingAttributes,
-    attributes_of,
+    from_matching_attributes,
+    to_matching_attributes,
     type_name,
-    value_of,
 )
 
-KIND = {kind.number: kind for kind in BUILTIN}
+KIND = {kind.number: kind for kind in BUILTIN_KINDS}
 # Each message with every field that it has, and our value of it.
 FULL: list[tuple[int, dict[str, Any], dict[str, Any]]] = [
     (
@@ -118,10 +118,10 @@ def test_every_field_survives_the_way_in_through_the_kind_and_out(
     number: int, theirs: dict[str, Any], ours: dict[str, Any]
 ) -> None:
     given = message(theirs)
-    found, value = value_of(given)
+    found, value = from_matching_attributes(given)
     stored = json.loads(msgspec.json.encode(KIND[number].read(value)))
     assert (found, stored) == (number, json.loads(msgspec.json.encode(KIND[number].read(ours))))
-    assert attributes_of(number, stored) == given
+    assert to_matching_attributes(number, stored) == given
 
 
 def test_the_table_has_every_kind_of_flyte_and_no_field_is_left_out_of_the_rows_above() -> None:
@@ -162,7 +162,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("theirs", "said"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
 def test_what_cannot_be_kept_is_refused_by_name(theirs: dict[str, Any], said: str) -> None:
     def read() -> None:
-        number, value = value_of(message(theirs))
+        number, value = from_matching_attributes(message(theirs))
         KIND[number].read(value)
 
     with pytest.raises(Malformed, match=said):
@@ -171,16 +171,16 @@ def test_what_cannot_be_kept_is_refused_by_name(theirs: dict[str, Any], said: st
 
 def test_what_flyte_leaves_out_is_not_set() -> None:
     empty = {"max_parallelism": 0, "overwrite_cache": False, "security_context": {}}
-    assert value_of(message({"workflow_execution_config": empty})) == (6, {"security_context": {}})
+    assert from_matching_attributes(message({"workflow_execution_config": empty})) == (6, {"security_context": {}})
     blank = {"task_resource_attributes": {"limits": {"cpu": "1", "memory": ""}}}
-    assert value_of(message(blank)) == (0, {"limits": {"cpu": "1"}})
+    assert from_matching_attributes(message(blank)) == (0, {"limits": {"cpu": "1"}})
 
 
 def test_a_budget_in_our_words_is_seconds_in_flytes() -> None:
-    found = attributes_of(4, {"queueing_budget": "1h30m"})
+    found = to_matching_attributes(4, {"queueing_budget": "1h30m"})
     assert found.quality_of_service.spec.queueing_budget.seconds == 5400
 
 
 def test_spill_rules_are_ours_alone() -> None:
     value = {"cluster_pool_name": "main", "spill": ["after 10m try pool burst"]}
-    assert value_of(attributes_of(7, value)) == (7, {"cluster_pool_name": "main"})
+    assert from_matching_attributes(to_matching_attributes(7, value)) == (7, {"cluster_pool_name": "main"})

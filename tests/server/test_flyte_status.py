@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from switchyard.errors import Conflict, Internal, Malformed, NameTaken, PolicyRefused, TooLarge, YardError
-from switchyard.server.flyte.status import Invalid, code_of, http_of, message_of
+from switchyard.server.flyte.grpc_status import FlyteInvalid, code_of, http_of, message_of
 
 ERRORS: list[tuple[YardError, str, int]] = [
     (PolicyRefused("pool: asks for 'a', and its scope is bound to 'b'."), "INVALID_ARGUMENT", 400),
@@ -25,4 +25,4 @@ def test_codes(error: YardError, code: str, http: int) -> None:
 def test_what_happened_and_what_to_do_are_two_sentences() -> None:
     assert message_of(Malformed("It is red", next_step="Paint it.")) == "It is red. Paint it."
     assert message_of(Malformed("It is red.", next_step="Paint it.")) == "It is red. Paint it."
-    assert message_of(Invalid("missing name")) == "missing name"
+    assert message_of(FlyteInvalid("missing name")) == "missing name"

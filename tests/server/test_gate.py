@@ -11,10 +11,10 @@ import structlog.testing
 
 from switchyard.errors import Busy
 from switchyard.server import refusal_log
-from switchyard.server.connection_section import ConnectionBounds, Connections, bounds_of
-from switchyard.server.http.gate import Gate, Peer, Phase, address_of
+from switchyard.server.connections_section import ConnectionBounds, ConnectionsSection, connection_bounds
+from switchyard.server.http.connection_gate import ClientConnection, ConnectionGate, ConnectionPhase, client_network
+from switchyard.server.open_request_slots import OpenRequestSlots
 from switchyard.server.refusal_log import RefusalLog, credential_id
-from switchyard.server.wait_places import WaitPlaces
 
 BOUNDS = ConnectionBounds(http_max=6, address_max=3, grpc_max=6, head_s=1, idle_s=1, body_s=1, answer_s=1, slow_bytes=1)
 SECRET = "yard_" + "0" * 26 + "_very-secret"
@@ -33,7 +33,7 @@ class Line:
         self.is_closed = True
 
 
-def come(gate: Gate, host: str) -> tuple[Peer | None, Line]:
+def come(gate: ConnectionGate, host: str) -> tuple[ClientConnection | None, Line]:
     peer, line = gate.admit(host, cast("socket.socket", None)), Line()
     if peer is not None:
         peer.protocol = line
@@ -41,18 +41,18 @@ def come(gate: Gate, host: str) -> tuple[Peer | None, Line]:
 
 
 def test_the_oldest_silent_one_of_an_address_makes_room() -> None:
-    gate = Gate(BOUNDS)
+    gate = ConnectionGate(BOUNDS)
     lines = [come(gate, "a")[1] for _ in range(5)]
     assert [line.is_closed for line in lines] == [True, True, False, False, False]
     assert len(gate) == 3
 
 
 def test_requests_in_work_are_never_closed() -> None:
-    gate = Gate(BOUNDS)
+    gate = ConnectionGate(BOUNDS)
     peers = [come(gate, host) for host in ("a", "a", "a", "b", "b", "b")]
     for peer, _ in peers:
         assert peer is not None
-        gate.move(peer, Phase.BUSY)
+        gate.move(peer, ConnectionPhase.BUSY)
     assert come(gate, "a")[0] is None
     assert come(gate, "c")[0] is None
     assert not any(line.is_closed for _, line in peers)
@@ -64,16 +64,16 @@ def test_requests_in_work_are_never_closed() -> None:
 
 
 def test_a_body_on_its_way_goes_only_if_nobody_is_silent() -> None:
-    gate = Gate(BOUNDS)
+    gate = ConnectionGate(BOUNDS)
     peers = [come(gate, host) for host in ("a", "a", "b", "b", "c", "c")]
     for peer, _ in peers[:5]:
         assert peer is not None
-        gate.move(peer, Phase.BODY)
+        gate.move(peer, ConnectionPhase.BODY)
     come(gate, "d")
     assert [line.is_closed for _, line in peers] == [False] * 5 + [True]
     newest, _ = come(gate, "e")  # now "d" is the only silent one
     assert newest is not None
-    gate.move(newest, Phase.BUSY)
+    gate.move(newest, ConnectionPhase.BUSY)
     come(gate, "f")
     assert [line.is_closed for _, line in peers] == [True] + [False] * 4 + [True]
 
@@ -89,15 +89,15 @@ def test_a_body_on_its_way_goes_only_if_nobody_is_silent() -> None:
     ],
 )
 def test_what_counts_as_one_address(host: str, address: str) -> None:
-    assert address_of(host) == address
+    assert client_network(host) == address
 
 
 @pytest.mark.parametrize("open_files", [64, 1024, 20_000, 1_000_000])
 def test_the_bounds_fit_the_open_files(open_files: int) -> None:
-    found = bounds_of(Connections(), open_files)
+    found = connection_bounds(ConnectionsSection(), open_files)
     assert 16 <= found.address_max <= found.http_max
     assert found.http_max + found.grpc_max <= max(64, open_files)
-    assert bounds_of(Connections(http_max=1_000_000), open_files).http_max <= max(64, open_files)
+    assert connection_bounds(ConnectionsSection(http_max=1_000_000), open_files).http_max <= max(64, open_files)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_many_addresses_are_kept_within_a_bound(logged: list[Any]) -> None:
 
 
 def test_one_user_leaves_places_for_others() -> None:
-    places = WaitPlaces(3, 2, "waits")
+    places = OpenRequestSlots(3, 2, "waits")
     with places.taken("ann"), places.taken("ann"):
         with pytest.raises(Busy, match="for one user"), places.taken("ann"):
             pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from switchyard.server.hub import Hub, first_of
+from switchyard.server.wakeup_hub import WakeupHub, wait_for_first
 
 
 def run(work) -> None:
@@ -13,13 +13,13 @@ def run(work) -> None:
 
 def test_what_happens_after_the_look_wakes_a_watcher() -> None:
     async def work() -> None:
-        hub, gone = Hub(), asyncio.ensure_future(asyncio.sleep(60))
+        hub, gone = WakeupHub(), asyncio.ensure_future(asyncio.sleep(60))
         with hub.watching("job") as waiter:
             hub.wake([], ["other"])
             assert not waiter.done()
             hub.wake([], ["job"])
             assert waiter.done()
-            await first_of(waiter, gone, 60)
+            await wait_for_first(waiter, gone, 60)
         hub.wake([], ["job"])  # nobody is left to wake
         assert hub._jobs == {}
         gone.cancel()
@@ -29,7 +29,7 @@ def test_what_happens_after_the_look_wakes_a_watcher() -> None:
 
 def test_a_poll_whose_cluster_was_woken_since_its_look_does_not_park() -> None:
     async def work() -> None:
-        hub, gone = Hub(), asyncio.ensure_future(asyncio.sleep(60))
+        hub, gone = WakeupHub(), asyncio.ensure_future(asyncio.sleep(60))
         seen = hub.version("c")
         hub.wake(["c"], [])
         await hub.wait_cluster("c", seen, 60, gone)
@@ -41,7 +41,7 @@ def test_a_poll_whose_cluster_was_woken_since_its_look_does_not_park() -> None:
 
 def test_all_who_wait_go_home_when_it_closes_and_none_parks_afterwards() -> None:
     async def work() -> None:
-        hub, gone = Hub(), asyncio.ensure_future(asyncio.sleep(60))
+        hub, gone = WakeupHub(), asyncio.ensure_future(asyncio.sleep(60))
         parked = [asyncio.ensure_future(hub.wait_cluster("c", hub.version("c"), 60, gone)) for _ in range(3)]
         await asyncio.sleep(0)
         assert hub.is_waited_for("c")
@@ -55,7 +55,7 @@ def test_all_who_wait_go_home_when_it_closes_and_none_parks_afterwards() -> None
 
 def test_a_waiter_goes_home_with_its_client_and_at_its_time() -> None:
     async def work() -> None:
-        hub = Hub()
+        hub = WakeupHub()
         gone = asyncio.ensure_future(asyncio.sleep(0.05))
         await hub.wait_cluster("c", hub.version("c"), 60, gone)
         late = asyncio.ensure_future(asyncio.sleep(60))

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import EXIT_USAGE, Malformed
-from switchyard.route.moving import MovingTerms
+from switchyard.route.moving import MovingSettings
 from switchyard.server.command import main
 from switchyard.server.config import Config, read_config
-from switchyard.server.platform import layout_of, platform_of
+from switchyard.server.platform_config import layout_of, platform_of
 
 POOLS = "clusters: {clusterConfigs: [{name: a}], poolNameClusterMap: {main: [{id: a}], burst: [{id: a}]}"
 
@@ -22,15 +22,15 @@ def test_what_the_sections_say() -> None:
         "spill: {default: [reject after 7d], pools: {main: [after 10m try pool burst, reject after 24h]}}\n"
     )
     config = read_config(text, where="yard.yaml")
-    assert config.moving.terms == MovingTerms(300_000_000, 90_000_000, 120, 0.5, 0.1)
+    assert config.moving.terms == MovingSettings(300_000_000, 90_000_000, 120, 0.5, 0.1)
     assert layout_of(config).sticky == ["main"]
     rules = {"": ("reject after 7d",), "main": ("after 10m try pool burst", "reject after 24h")}
     assert platform_of(config).spill == rules
 
 
 def test_without_them_an_idle_cluster_takes_over_after_half_a_minute_and_nothing_spills() -> None:
-    assert Config().moving.terms == MovingTerms()
-    assert MovingTerms().idle_after_us == 30_000_000
+    assert Config().moving.terms == MovingSettings()
+    assert MovingSettings().idle_after_us == 30_000_000
     assert platform_of(Config()).spill == {}
     assert read_config("moving: {idle_takes_after: never}", where="x").moving.terms.idle_after_us is None
 

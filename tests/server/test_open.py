@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import Denied
-from switchyard.server.http.authenticate import refuse_strangers
+from switchyard.server.http.authenticate import refuse_foreign_origin
 from tests.programs import Server, call, start_server
 
 pytestmark = pytest.mark.xdist_group("stop")
@@ -64,7 +64,7 @@ def test_its_own_pages_and_every_name_of_loopback_may(server: Server) -> None:
 )
 def test_a_broken_host_is_no_local_one(host: bytes) -> None:
     with pytest.raises(Denied):
-        refuse_strangers({"headers": [(b"host", host)]})
+        refuse_foreign_origin({"headers": [(b"host", host)]})
 
 
 def test_one_who_starts_it_open_and_then_closed_still_gets_the_first_token(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from switchyard.errors import BY_CODE, Malformed
+from switchyard.errors import ERRORS_BY_CODE, Malformed
 from switchyard.model.execution import QualityOfService
-from switchyard.model.image import Compatibility
+from switchyard.model.image_compatibility import Compatibility
 from switchyard.model.job import JobRequest, Resources
 from switchyard.server.http.endpoints import ENDPOINTS
 from switchyard.server.http.openapi import document
-from switchyard.server.http.parameters import Query
+from switchyard.server.http.query_parameters import QueryParameter
 
 DOCUMENT = document()
 PROBLEM = "application/problem+json"
@@ -137,7 +137,7 @@ def test_every_operation_declares_how_it_refuses() -> None:
         assert ("If-Match" in headers) == ({"412", "428"} <= refusals) == ("If-Match" in operation["summary"]), path
     for status, answer in DOCUMENT["components"]["responses"].items():
         codes = answer["description"].partition(": ")[2].split(", ")
-        assert {BY_CODE[code].status for code in codes} == {int(status)}
+        assert {ERRORS_BY_CODE[code].status for code in codes} == {int(status)}
 
 
 def test_a_body_is_required_unless_it_says_otherwise() -> None:
@@ -159,7 +159,7 @@ def test_parameters_have_the_bounds_that_are_enforced() -> None:
                 assert is_taken(query, text) == checker.is_valid(as_value(query, text)), (endpoint.path, query, text)
 
 
-def is_taken(query: Query, text: str) -> bool:
+def is_taken(query: QueryParameter, text: str) -> bool:
     try:
         query.check(text)
     except Malformed:
@@ -167,7 +167,7 @@ def is_taken(query: Query, text: str) -> bool:
     return True
 
 
-def as_value(query: Query, text: str) -> Any:
+def as_value(query: QueryParameter, text: str) -> Any:
     """What a client means by the text, as far as the kind of the parameter lets it mean anything."""
     if query.kind == "string":
         return text

@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from switchyard.server.pauses import Pause, PauseMeter
-from switchyard.service.tally import Histogram
+from switchyard.server.loop_pauses import LoopPause, LoopPauseMeter
+from switchyard.service.process_metrics import Histogram
 
 PAUSE_S = 0.2
 SEEN_S = 0.1  # half of it: the machine may be slow, and a tick is a tick
@@ -31,12 +31,12 @@ def hold() -> None:
         pattern.match(text)
 
 
-def paused(block: Callable[[], object]) -> tuple[Pause, Pause]:
+def paused(block: Callable[[], object]) -> tuple[LoopPause, LoopPause]:
     """The longest pause while the loop's own thread is blocked, and the longest after that."""
 
-    async def main() -> tuple[Pause, Pause]:
+    async def main() -> tuple[LoopPause, LoopPause]:
         histogram = Histogram((SEEN_S,), "loop")
-        meter = PauseMeter("http", histogram)
+        meter = LoopPauseMeter("http", histogram)
         meter.start(asyncio.get_running_loop())
         await asyncio.sleep(0.03)
         meter.take()

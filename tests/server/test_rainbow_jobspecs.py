@@ -9,8 +9,8 @@ import pytest
 
 from switchyard.errors import Malformed
 from switchyard.model.poll import Lease
-from switchyard.server.rainbow.jobspecs import read_request, written
-from switchyard.service.run.pollers import ANSWER_BYTES, Handed
+from switchyard.server.rainbow.jobspecs import read_request, received_job
+from switchyard.service.run.pollers import ANSWER_BYTES, Handover
 from tests.server.rainbow_door import JOB
 
 LONG = "x" * 60_000
@@ -68,4 +68,4 @@ def test_what_is_read_can_be_received_in_one_answer() -> None:
     lease = Lease(
         job="j", attempt=1, fence=1, name="n" * 128, owner="o", project="p", domain="d", cluster="c", spec=request.spec
     )
-    assert len(written(Handed(2**31 - 1, lease, text)).encode()) < ANSWER_BYTES
+    assert len(received_job(Handover(2**31 - 1, lease, text)).encode()) < ANSWER_BYTES

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.access import On, Role, TokenRequest
-from switchyard.model.lifecycle import Seen
+from switchyard.model.access import GrantTarget, Role, TokenRequest
+from switchyard.model.lifecycle import ObservedState
 from switchyard.server import app
-from switchyard.server.http import stream
+from switchyard.server.http import event_stream
 from switchyard.service.access import user_tokens
 from tests.builders import a_request
 from tests.processes import free_port, until
@@ -124,7 +124,7 @@ def test_an_event_is_sent_as_it_happens(served: Served) -> None:
         text = follower.until('"accepted"')
         assert "id: 1\nevent: accepted\ndata: {" in text
         held = agent.lease_one()
-        agent.report(held, Seen.SUCCEEDED)
+        agent.report(held, ObservedState.SUCCEEDED)
         follower.until("event: succeeded")
         assert [(event["seq"], event["kind"]) for event in follower.events] == [
             (1, "accepted"),
@@ -150,7 +150,7 @@ def test_it_begins_now_or_after_a_number_or_where_it_was(served: Served) -> None
 
 
 def test_pages_follow_each_other_without_a_gap(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "PAGE", 7)
+    monkeypatch.setattr(event_stream, "EVENTS_PER_READ", 7)
     for _ in range(40):
         served.rig.submit()
     with Follower(served, "?after=0") as follower:
@@ -159,7 +159,7 @@ def test_pages_follow_each_other_without_a_gap(served: Served, monkeypatch: pyte
 
 
 def test_one_job_or_one_project(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "BEAT_S", 0.2)
+    monkeypatch.setattr(event_stream, "HEARTBEAT_S", 0.2)
     served.rig.project("web")
     first = served.rig.submit()
     with Follower(served, f"?after=0&job={first.id}") as one, Follower(served, "?after=0&project=web") as web:
@@ -172,7 +172,7 @@ def test_one_job_or_one_project(served: Served, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_silence_is_broken_by_a_beat_that_carries_the_cursor(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "BEAT_S", 0.2)
+    monkeypatch.setattr(event_stream, "HEARTBEAT_S", 0.2)
     served.rig.project("web")
     with Follower(served, "?project=web") as follower:
         served.rig.submit()
@@ -186,7 +186,7 @@ def test_a_follower_sees_only_what_its_token_may_view_and_ends_with_it(served: S
     served.rig.yard.settings = replace(served.rig.yard.settings, is_open=False)
     for project in ("web", "secret"):
         served.rig.project(project)
-    served.rig.user("bob", (Role.VIEW, On.PROJECT, "web"))
+    served.rig.user("bob", (Role.VIEW, GrantTarget.PROJECT, "web"))
     made = user_tokens.token_create(served.rig.context, ADMIN, TokenRequest("bob"))
     with Follower(served, "?after=0", f"Authorization: Bearer {made.token}") as follower:
         served.rig.submit(a_request(project="secret"))
@@ -229,7 +229,7 @@ def test_a_bad_question_is_refused_before_anything_is_sent(
 def test_a_follower_that_never_reads_is_cut_off_and_costs_little(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "SEND_S", 1.0)
+    monkeypatch.setattr(event_stream, "SEND_S", 1.0)
     for number in range(300):
         served.rig.submit(a_request(name=f"job {number} " + "x" * 50))
     tracked = list(range(8))
@@ -239,7 +239,9 @@ def test_a_follower_that_never_reads_is_cut_off_and_costs_little(
         # More than the sockets hold: the server's send buffer for loopback grows to megabytes.
         flood = "y" * 60
         until(lambda: served.yard.streams == 9, WAIT_S, "all are connected")
-        monkeypatch.setattr(stream, "_parts", lambda found: (b": %b\n\n" % (flood.encode() * 2000) for _ in range(40)))
+        monkeypatch.setattr(
+            event_stream, "_parts", lambda found: (b": %b\n\n" % (flood.encode() * 2000) for _ in range(40))
+        )
         served.rig.submit()
         until(lambda: served.yard.streams <= 1, WAIT_S, "those that do not read are gone")
     for follower in followers:
@@ -248,7 +250,7 @@ def test_a_follower_that_never_reads_is_cut_off_and_costs_little(
 
 
 def test_there_is_a_bound_on_followers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "STREAMS_MAX", 2)
+    monkeypatch.setattr(event_stream, "STREAMS_MAX", 2)
     with Follower(served) as one, Follower(served) as two:
         one.until("id:")
         two.until("id:")

@@ -6,10 +6,10 @@ from typing import Any
 
 from switchyard.model.cluster import ClusterChange, Load
 from switchyard.model.job import JobRequest
-from switchyard.model.layout import Part, SetMember, SetRequest
+from switchyard.model.layout import LayoutPart, SetMember, SetRequest
 from switchyard.service.cluster import clusters, layout
 from switchyard.service.quote.quotes import shape_of
-from switchyard.service.rules.attributes import ANYWAY
+from switchyard.service.rules.attributes import UNCONDITIONAL
 from switchyard.store import quotes
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
@@ -31,7 +31,7 @@ def say(agent: RigAgent, **load: Any) -> None:
 
 def pool(rig: Rig, name: str, *, sticky: bool | None = None, **weights: float) -> None:
     request = SetRequest([SetMember(cluster, weight) for cluster, weight in weights.items()], sticky)
-    layout.set_put(rig.context, ADMIN, Part.POOL, name, request, condition=ANYWAY)
+    layout.set_put(rig.context, ADMIN, LayoutPart.POOL, name, request, condition=UNCONDITIONAL)
 
 
 def two(rig: Rig) -> tuple[RigAgent, RigAgent]:

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from switchyard.model.job import JobRequest
-from switchyard.model.lifecycle import Seen
-from switchyard.model.poll import Held, Lease
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import AttemptRef, Lease
 from switchyard.model.scope import Scope
 from switchyard.server.config import read_config
-from switchyard.server.platform import layout_of
-from switchyard.service.cluster.layout import settle_file
+from switchyard.server.platform_config import layout_of
+from switchyard.service.cluster.layout import store_file_layout
 from switchyard.service.rules import attributes
-from switchyard.service.rules.attributes import Condition
-from switchyard.service.upkeep import places
+from switchyard.service.rules.attributes import WriteCondition
+from switchyard.service.upkeep import give_places
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
 
@@ -29,7 +29,7 @@ queues:
   - {name: spot, attributes: [cheap, few], interruptible: true}
 domains: [development, {id: staging, tags: [few]}, {id: production, tags: [few, fast]}]
 """
-ANY, FIRST = Condition(if_match="*"), Condition(if_none_match=True)
+ANY, FIRST = WriteCondition(if_match="*"), WriteCondition(if_none_match=True)
 WIDE = a_graph(count=8, cores=64, gpus=0, memory_gib=64)
 
 
@@ -38,7 +38,7 @@ def queued_rig(url: str, folder: Path) -> Iterator[Rig]:
     """A rig with these queues and two projects."""
     config = read_config(CONFIG, where="config")
     with running(url, folder, config=config) as rig:
-        settle_file(rig.context, layout_of(config))
+        store_file_layout(rig.context, layout_of(config))
         rig.context.snapshots.refresh(force=True)
         for name in ("a", "b"):
             rig.project(name)
@@ -56,7 +56,9 @@ def give_tags(rig: Rig, scope: Scope, value: dict[str, Any]) -> None:
 def promote(rig: Rig) -> int:
     """Until there is nothing left to do; how much that was."""
     done = 0
-    while changed := places.enforce(rig.context, rig.leader) + places.promote(rig.context, rig.leader):
+    while changed := give_places.enforce_limits(rig.context, rig.leader) + give_places.give_free_places(
+        rig.context, rig.leader
+    ):
         done += changed
     return done
 
@@ -67,4 +69,4 @@ def states(rig: Rig, ids: Iterable[str]) -> list[str]:
 
 def end(agent: RigAgent, lease: Lease, *, task: int | None = None) -> None:
     fence = lease.fence if task is None else lease.fence + task - (lease.lo or 0)
-    agent.report(Held(lease.job, fence), Seen.SUCCEEDED, exit_code=0)
+    agent.report(AttemptRef(lease.job, fence), ObservedState.SUCCEEDED, exit_code=0)

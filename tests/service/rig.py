@@ -13,25 +13,25 @@ from unittest.mock import patch
 import msgspec
 
 from switchyard.errors import YardError
-from switchyard.model.access import GrantRequest, On, Role, To, UserRequest
-from switchyard.model.api import Created, ProjectRequest
+from switchyard.model.access import GranteeKind, GrantRequest, GrantTarget, Role, UserRequest
+from switchyard.model.api import CreatedJob, ProjectRequest
 from switchyard.model.cluster import ClusterRequest
 from switchyard.model.graph import Graph
 from switchyard.model.job import Job, JobRequest
-from switchyard.model.lifecycle import Answer, Seen
-from switchyard.model.poll import Held, Join, Lease, OutputChunk, Report, Room
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.poll import AttemptRef, Join, Lease, OutputChunk, Report, Room
 from switchyard.server import app
 from switchyard.server.config import Config
-from switchyard.server.settings import Bounds, Settings
+from switchyard.server.settings import ServerBounds, Settings
 from switchyard.service.access import projects, users
-from switchyard.service.clock import Ids
-from switchyard.service.cluster import clusters, graphs, joining
-from switchyard.service.committer import Call
+from switchyard.service.clock import IdGenerator
+from switchyard.service.cluster import agent_join, clusters, graphs
+from switchyard.service.committer import BatchCall
 from switchyard.service.job import jobs
 from switchyard.service.rights import Actor, local_admin
-from switchyard.service.run.lease import Given, LeaseAsk, SyncAsk
+from switchyard.service.run.lease import LeaseAnswer, LeaseRequest, SyncRequest
 from switchyard.service.run.report import ReportWrite
-from switchyard.service.submit.submit import Accepted
+from switchyard.service.submit.submit import AcceptedJob
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.store import jobs as job_store
 from switchyard.store.clock import wall_us
@@ -79,14 +79,17 @@ class Rig:
         **bounds: int,
     ) -> None:
         self.clock = clock or Clock()
-        settings = Settings(folder, ("127.0.0.1", 1), url, config=config or Config(), bounds=Bounds(**bounds))
-        with patch.object(app, "Clock", lambda _: self.clock), patch.object(app, "Ids", lambda _: ids or Ids()):
+        settings = Settings(folder, ("127.0.0.1", 1), url, config=config or Config(), bounds=ServerBounds(**bounds))
+        with (
+            patch.object(app, "Clock", lambda _: self.clock),
+            patch.object(app, "IdGenerator", lambda _: ids or IdGenerator()),
+        ):
             self.yard = app.build(settings)
         self.context, self.submits = self.yard.context, self.yard.submit
         self.committer = self.context.committer
         self.committer.after_commit = self.yard._after_commit
         self.committer.start()
-        users.first_start(self.context, is_open=True)
+        users.prepare_first_start(self.context, is_open=True)
         self.context.snapshots.refresh(force=True)
         self.leader = Leadership("one")
         self.leader.take(self.context)
@@ -98,7 +101,7 @@ class Rig:
 
     # --- people
 
-    def user(self, name: str, *grants: tuple[Role, On, str], groups: Iterable[str] = ()) -> Actor:
+    def user(self, name: str, *grants: tuple[Role, GrantTarget, str], groups: Iterable[str] = ()) -> Actor:
         """A user with these grants."""
         made = users.user_create(self.context, ADMIN, UserRequest(name, groups=list(groups)))
         for role, on, what in grants:
@@ -110,7 +113,9 @@ class Rig:
         assert found is not None
         return found
 
-    def grant(self, name: str, role: Role, on: On, what: str = "all", to: To = To.USER) -> str:
+    def grant(
+        self, name: str, role: Role, on: GrantTarget, what: str = "all", to: GranteeKind = GranteeKind.USER
+    ) -> str:
         return users.grant_create(self.context, ADMIN, GrantRequest(role, to, on, name, what)).id
 
     def project(self, name: str) -> str:
@@ -123,7 +128,7 @@ class Rig:
         if is_private:
             clusters.cluster_create(self.context, ADMIN, ClusterRequest(name, is_private=True))
         agent = self.join(name)
-        graphs.agent_graph(self.context, agent.id, graph or a_graph(count=2))
+        graphs.store_agent_graph(self.context, agent.id, graph or a_graph(count=2))
         agent.sync()
         return agent
 
@@ -131,16 +136,16 @@ class Rig:
         self, cluster: str, name: str = "agent", *, journal: str = "j1", token: str = "", backend: str = "fake"
     ) -> RigAgent:
         asked = Join(cluster=cluster, name=name, journal=journal, backend=backend)
-        joined = joining.join(self.context, token, asked, is_open=not token)
+        joined = agent_join.join_agent(self.context, token, asked, is_open=not token)
         return RigAgent(self, joined.agent, cluster)
 
     # --- jobs
 
-    def submit(self, request: JobRequest | None = None, *, actor: Actor = ADMIN, key: str | None = None) -> Created:
+    def submit(self, request: JobRequest | None = None, *, actor: Actor = ADMIN, key: str | None = None) -> CreatedJob:
         return self.accept(request, actor=actor, key=key).created
 
-    def accept(self, request: JobRequest | None = None, *, actor: Actor = ADMIN, key: str | None = None) -> Accepted:
-        accepted: Accepted = self.committer.do(self.decided(request, actor=actor, key=key))
+    def accept(self, request: JobRequest | None = None, *, actor: Actor = ADMIN, key: str | None = None) -> AcceptedJob:
+        accepted: AcceptedJob = self.committer.do(self.decided(request, actor=actor, key=key))
         return accepted
 
     def decided(self, request: JobRequest | None = None, *, actor: Actor = ADMIN, key: str | None = None) -> Any:
@@ -173,7 +178,7 @@ class Rig:
             results[index] = result
             done.release()
 
-        self.committer.put(Call(hold), lambda _: None)
+        self.committer.put(BatchCall(hold), lambda _: None)
         assert held.wait(WAIT_S)
         for index, write in enumerate(writes):
             self.committer.put(write, lambda result, index=index: note(index, result))
@@ -210,18 +215,18 @@ class RigAgent:
         snapshots.mark_seen(self.id, self.rig.clock())
         snapshots.reckon()
 
-    def sync(self, *held: tuple[str, int]) -> Given:
+    def sync(self, *held: tuple[str, int]) -> LeaseAnswer:
         self.seen()
-        given: Given = self.rig.committer.do(self.sync_ask(*held))
+        given: LeaseAnswer = self.rig.committer.do(self.sync_ask(*held))
         self.session = given.session
         return given
 
-    def sync_ask(self, *held: tuple[str, int]) -> SyncAsk:
-        return SyncAsk(self.id, self.cluster, "i1", frozenset(held))
+    def sync_ask(self, *held: tuple[str, int]) -> SyncRequest:
+        return SyncRequest(self.id, self.cluster, "i1", frozenset(held))
 
-    def ask(self, want: int = 10, room: Room | None = None, cancelling: Iterable[tuple[str, int]] = ()) -> LeaseAsk:
+    def ask(self, want: int = 10, room: Room | None = None, cancelling: Iterable[tuple[str, int]] = ()) -> LeaseRequest:
         snapshots = self.rig.context.snapshots
-        return LeaseAsk(
+        return LeaseRequest(
             self.id,
             self.cluster_id,
             self.cluster,
@@ -233,21 +238,21 @@ class RigAgent:
             snapshots.world.by_id[self.cluster_id].backends,
         )
 
-    def poll(self, want: int = 10, room: Room | None = None) -> Given:
-        given: Given = self.rig.committer.do(self.ask(want, room))
+    def poll(self, want: int = 10, room: Room | None = None) -> LeaseAnswer:
+        given: LeaseAnswer = self.rig.committer.do(self.ask(want, room))
         return given
 
     def lease(self, want: int = 10, room: Room | None = None) -> list[Lease]:
         return self.poll(want, room).leases
 
-    def lease_one(self) -> Held:
+    def lease_one(self) -> AttemptRef:
         (lease,) = self.lease(1)
-        return Held(lease.job, lease.fence)
+        return AttemptRef(lease.job, lease.fence)
 
     def write(self, *reports: Report, output: Iterable[OutputChunk] = ()) -> ReportWrite:
         return ReportWrite(self.id, reports, tuple(output))
 
-    def report(self, held: Held, seen: Seen, **fields: Any) -> Answer:
+    def report(self, held: AttemptRef, seen: ObservedState, **fields: Any) -> ReportAnswer:
         settled = self.rig.committer.do(self.write(Report(held.job, held.fence, seen, **fields)))
         (answer,) = settled.answers
         return answer

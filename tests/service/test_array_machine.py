@@ -15,18 +15,18 @@ from switchyard.model import taskset
 from switchyard.model.ids import make_id
 from switchyard.model.idset import IdSet
 from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL, Answer, Seen
-from switchyard.model.poll import Held, Report
+from switchyard.model.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
+from switchyard.model.poll import AttemptRef, Report
 from switchyard.model.retry import Retry
-from switchyard.model.tasks import read_task
-from switchyard.model.taskset import LATER_MAX
-from switchyard.service.job import jobs, steer
+from switchyard.model.task_states import read_task
+from switchyard.model.taskset import DELAY_TIMES_MAX
+from switchyard.service.job import job_control, jobs
 from switchyard.service.quarantine import damage_of
 from switchyard.service.run.arrays import ArrayJob
-from switchyard.service.upkeep.chores import judge_silent_ranges, route_waiting
-from switchyard.service.upkeep.moving import move_unleased
-from switchyard.service.upkeep.waiting import release_due
-from switchyard.store import ranges, suspects
+from switchyard.service.upkeep.chores import lose_silent_tasks, route_pending
+from switchyard.service.upkeep.move_jobs import take_back_unleased
+from switchyard.service.upkeep.pending_chores import end_backoffs
+from switchyard.store import ranges, unreadable_jobs
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent
 from tests.service.test_machine import run
@@ -99,29 +99,31 @@ class ArrayMachine(RuleBasedStateMachine):
             assert tries == {lease.attempt}, "all tasks of a lease are at the same attempt"
         return multiple(*found)
 
-    @rule(attempt=attempts, seen=st.sampled_from(Seen), is_twice=st.booleans())
-    def report(self, attempt: tuple[str, int, int], seen: Seen, is_twice: bool) -> None:
+    @rule(attempt=attempts, seen=st.sampled_from(ObservedState), is_twice=st.booleans())
+    def report(self, attempt: tuple[str, int, int], seen: ObservedState, is_twice: bool) -> None:
         agent_id, fence, index = attempt
         agent = next(agent for agent in self.agents if agent.id == agent_id)
-        said = [Report(self.job, fence, seen, exit_code=0 if seen is Seen.SUCCEEDED else 1)] * (2 if is_twice else 1)
+        said = [Report(self.job, fence, seen, exit_code=0 if seen is ObservedState.SUCCEEDED else 1)] * (
+            2 if is_twice else 1
+        )
         answers = self.rig.committer.do(agent.write(*said)).answers
         if is_twice:
-            assert answers[1] is not Answer.TAKEN
-        if seen is Seen.SUCCEEDED and answers[0] is Answer.TAKEN:
+            assert answers[1] is not ReportAnswer.TAKEN
+        if seen is ObservedState.SUCCEEDED and answers[0] is ReportAnswer.TAKEN:
             assert index not in self.ok, "a task succeeded twice"
             self.ok.add(index)
 
-    @rule(attempt=attempts, seen=st.sampled_from(Seen))
-    def report_of_another(self, attempt: tuple[str, int, int], seen: Seen) -> None:
+    @rule(attempt=attempts, seen=st.sampled_from(ObservedState))
+    def report_of_another(self, attempt: tuple[str, int, int], seen: ObservedState) -> None:
         agent_id, fence, _ = attempt
         other = next(agent for agent in self.agents if agent.id != agent_id)
         before = self.rig.row(self.job)
-        assert other.report(Held(self.job, fence), seen) is Answer.STOP
+        assert other.report(AttemptRef(self.job, fence), seen) is ReportAnswer.STOP
         assert self.rig.row(self.job) == before
 
     @rule(index=TASKS)
     def cancel_a_task(self, index: int) -> None:
-        steer.tasks_cancel(self.rig.context, ADMIN, self.job, IdSet.of([index]))
+        job_control.tasks_cancel(self.rig.context, ADMIN, self.job, IdSet.of([index]))
 
     @rule(luck=st.integers(0, 9))
     def cancel_all(self, luck: int) -> None:
@@ -139,10 +141,10 @@ class ArrayMachine(RuleBasedStateMachine):
     def upkeep(self) -> None:
         context, leader = self.rig.context, self.rig.leader
         leader.take(context)
-        release_due(context, leader)
-        move_unleased(context, leader)
-        judge_silent_ranges(context, leader)
-        route_waiting(context, leader)
+        end_backoffs(context, leader)
+        take_back_unleased(context, leader)
+        lose_silent_tasks(context, leader)
+        route_pending(context, leader)
 
     @invariant()
     def each_task_is_in_one_place(self) -> None:
@@ -154,8 +156,8 @@ class ArrayMachine(RuleBasedStateMachine):
             return
         array = ArrayJob.of(row)
         with self.rig.context.database.read() as tx:
-            assert not damage_of(suspects.suspect_list(tx, [self.job])[0])
-        assert len(array.later) <= LATER_MAX
+            assert not damage_of(unreadable_jobs.jobs_with_specs(tx, [self.job])[0])
+        assert len(array.later) <= DELAY_TIMES_MAX
         later = [index for _, tasks in array.later for index in tasks]
         live, done = self.in_ranges()
         waiting = [*array.todo, *later]
@@ -163,7 +165,7 @@ class ArrayMachine(RuleBasedStateMachine):
             assert sorted([*waiting, *live, *done]) == list(INDEXES)
         assert (array.live, array.ok) == (len(live), len(self.ok))
         assert array.live <= 5, "the bound after the percent sign"
-        if State(row.state) in FINAL:
+        if State(row.state) in FINAL_STATES:
             assert not waiting
             assert not live
             self.end = row
@@ -171,7 +173,7 @@ class ArrayMachine(RuleBasedStateMachine):
     def in_ranges(self) -> tuple[list[int], list[int]]:
         """The tasks that are live, and those that have ended; a task that went back counts in neither."""
         with self.rig.context.database.read() as tx:
-            rows = ranges.range_of_job(tx, self.job)
+            rows = ranges.range_list(tx, self.job)
         live, done = [], []
         for each in rows:
             for position in range(each.hi - each.lo + 1):
@@ -198,11 +200,14 @@ class ArrayMachine(RuleBasedStateMachine):
                     assert lease.lo is not None and lease.hi is not None  # noqa: PT018 - for the type checker
                     for index in range(lease.lo, lease.hi + 1):
                         fence = lease.fence + index - lease.lo
-                        if agent.report(Held(self.job, fence), Seen.SUCCEEDED, exit_code=0) is Answer.TAKEN:
+                        if (
+                            agent.report(AttemptRef(self.job, fence), ObservedState.SUCCEEDED, exit_code=0)
+                            is ReportAnswer.TAKEN
+                        ):
                             self.ok.add(index)
-            if State(self.rig.row(self.job).state) in FINAL:
+            if State(self.rig.row(self.job).state) in FINAL_STATES:
                 break
-        assert State(self.rig.row(self.job).state) in FINAL
+        assert State(self.rig.row(self.job).state) in FINAL_STATES
         self.each_task_is_in_one_place()
 
 
@@ -239,8 +244,8 @@ def test_a_task_that_begins_to_run_while_it_is_cancelled_is_still_cancelled(tmp_
         agent = rig.cluster("alpha")
         job = rig.submit(a_request(array="0-3")).id
         (lease,) = agent.lease(4)
-        steer.tasks_cancel(rig.context, ADMIN, job, IdSet.parse("2"))
-        assert agent.report(Held(job, lease.fence + 2), Seen.RUNNING) is Answer.TAKEN
-        assert agent.poll(0).cancels == [Held(job, lease.fence + 2)]
+        job_control.tasks_cancel(rig.context, ADMIN, job, IdSet.parse("2"))
+        assert agent.report(AttemptRef(job, lease.fence + 2), ObservedState.RUNNING) is ReportAnswer.TAKEN
+        assert agent.poll(0).cancels == [AttemptRef(job, lease.fence + 2)]
     finally:
         rig.close()

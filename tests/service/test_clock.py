@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.service import clock as clock_module
-from switchyard.service.clock import JUMP_US, LOOK_US, Clock
+from switchyard.service.clock import JUMP_MIN_US, MEASURE_INTERVAL_US, Clock
 from switchyard.store.clock import database_us, steady_us, wall_us
 from switchyard.store.database import Database
 
@@ -37,7 +37,7 @@ class Machine:
         return at_us
 
     def look(self, clock: Clock) -> int:
-        self.steady += LOOK_US
+        self.steady += MEASURE_INTERVAL_US
         return clock.look(self.jumps.append)
 
 
@@ -62,7 +62,7 @@ def test_it_is_the_databases_time_between_two_looks_too(clock: Clock, machine: M
 
 def test_drift_is_followed_without_a_word(clock: Clock, machine: Machine) -> None:
     for _ in range(10):
-        machine.offset_us += JUMP_US // 2
+        machine.offset_us += JUMP_MIN_US // 2
         assert machine.look(clock) == 0
         assert clock() == machine.steady + machine.offset_us
     assert machine.jumps == []
@@ -90,16 +90,16 @@ def test_what_is_in_memory_is_shifted_so_that_nobody_looks_silent_in_between(clo
     for by_us in (HOUR_US, -HOUR_US):
         before_us = machine.steady + machine.offset_us
         machine.offset_us += by_us
-        machine.steady += LOOK_US
+        machine.steady += MEASURE_INTERVAL_US
         clock.look(lambda _: seen.append(clock()))
         # At the moment of the shift the earlier of the two times holds: what was seen is not long ago.
-        assert seen[-1] - before_us <= min(0, by_us) + LOOK_US
+        assert seen[-1] - before_us <= min(0, by_us) + MEASURE_INTERVAL_US
 
 
 def test_the_database_is_asked_at_most_so_often(clock: Clock, machine: Machine) -> None:
     machine.offset_us += HOUR_US
     assert clock.look(machine.jumps.append) == 0
-    machine.steady += LOOK_US
+    machine.steady += MEASURE_INTERVAL_US
     assert clock.look(machine.jumps.append) == HOUR_US
 
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from switchyard.errors import Busy, Conflict, Internal, Unavailable, YardError
 from switchyard.service import committer
-from switchyard.service.committer import Batch, Call, Woken
+from switchyard.service.committer import Batch, BatchCall, CommitNotice
 from switchyard.store import events
 from tests.builders import a_request
 from tests.processes import until
@@ -23,14 +23,14 @@ def take(batch: Batch) -> int:
     return events.counter_take(batch.tx, "probe", 1)
 
 
-def fail_after_writing(error: BaseException) -> Call:
+def fail_after_writing(error: BaseException) -> BatchCall:
     def apply(batch: Batch) -> None:
         take(batch)
         batch.event("job", "never", state="RUNNING", attempt=1, fence=1, cluster_id=None)
         batch.clusters.add("never")
         raise error
 
-    return Call(apply)
+    return BatchCall(apply)
 
 
 def probe(rig: Rig) -> int:
@@ -43,7 +43,12 @@ def test_one_bad_write_harms_nobody_else_in_its_batch(rig: Rig, error: Exception
     agent = rig.cluster("alpha")
     before = len(rig.kinds(rig.submit().id))
     results = rig.together(
-        Call(take), rig.decided(), fail_after_writing(error), Call(take), agent.ask(), rig.decided(a_request("b"))
+        BatchCall(take),
+        rig.decided(),
+        fail_after_writing(error),
+        BatchCall(take),
+        agent.ask(),
+        rig.decided(a_request("b")),
     )
     one, first, bad, two, given, second = results
     assert (one, two) == (1, 2)
@@ -72,7 +77,7 @@ def test_a_statement_that_the_database_refuses_harms_nobody_else(rig: Rig) -> No
     def broken(batch: Batch) -> None:
         batch.tx.execute(sa.text("INSERT INTO attempts (job_id) VALUES ('x')"))
 
-    one, bad, two = rig.together(Call(take), Call(broken), Call(take))
+    one, bad, two = rig.together(BatchCall(take), BatchCall(broken), BatchCall(take))
     assert (one, two) == (1, 2)
     assert isinstance(bad, Internal)
 
@@ -86,12 +91,12 @@ def test_a_full_queue_answers_busy_and_takes_up_again(sqlite_url: str, tmp_path)
             let_go.wait(30)
 
         results: list[Any] = []
-        rig.committer.put(Call(hold), results.append)
+        rig.committer.put(BatchCall(hold), results.append)
         assert held.wait(30)
         for _ in range(3):
-            rig.committer.put(Call(take), results.append)
+            rig.committer.put(BatchCall(take), results.append)
         with pytest.raises(Busy) as caught:
-            rig.committer.put(Call(take), results.append)
+            rig.committer.put(BatchCall(take), results.append)
         assert caught.value.transient
         let_go.set()
         until(lambda: len(results) == 4, 30, "the queue is empty again")
@@ -116,12 +121,12 @@ def test_who_was_told_together_is_waited_for_and_who_comes_alone_waits_for_nobod
         rig.committer.committed = lambda writes, _seconds: sizes.append(writes)
         assert rig.committer.call(take) == 1
         assert rig.committer.call(take) == 2
-        rig.together(Call(take), Call(take), Call(take))
+        rig.together(BatchCall(take), BatchCall(take), BatchCall(take))
         for _ in range(3):
-            rig.committer.put(Call(take), results.append)
+            rig.committer.put(BatchCall(take), results.append)
         until(lambda: len(results) == 3, 30, "as many came again as there were")
         assert sizes[-1] == 3
-        rig.committer.put(Call(take), results.append)
+        rig.committer.put(BatchCall(take), results.append)
         assert len(results) == 3
     assert results == [6, 7, 8, 9], "whoever stops the server waits for nobody"
 
@@ -130,24 +135,24 @@ def test_whatever_is_queued_at_the_end_is_committed_and_nothing_after_it(sqlite_
     results: list[Any] = []
     with running(sqlite_url, tmp_path) as rig:
         for _ in range(50):
-            rig.committer.put(Call(take), results.append)
+            rig.committer.put(BatchCall(take), results.append)
     assert results == list(range(1, 51))
     with pytest.raises(Unavailable, match="stopping"):
-        rig.committer.put(Call(take), results.append)
+        rig.committer.put(BatchCall(take), results.append)
 
 
 def test_batches_are_bounded(sqlite_url: str, tmp_path) -> None:
     with running(sqlite_url, tmp_path, batch=4) as rig:
         seen: list[Batch] = []  # kept, so that no two of them have the same identity
-        rig.together(*(Call(seen.append) for _ in range(10)))
+        rig.together(*(BatchCall(seen.append) for _ in range(10)))
     sizes = Counter(id(batch) for batch in seen)
     assert list(sizes.values()) == [4, 4, 2]
 
 
 def test_what_goes_wrong_after_a_commit_does_not_make_it_happen_twice(rig: Rig) -> None:
-    told: list[Woken] = []
+    told: list[CommitNotice] = []
 
-    def explode(woken: Woken) -> None:
+    def explode(woken: CommitNotice) -> None:
         told.append(woken)
         raise RuntimeError("the loop is closed")
 
@@ -161,7 +166,7 @@ def test_what_goes_wrong_after_a_commit_does_not_make_it_happen_twice(rig: Rig) 
 
 def test_the_thread_outlives_a_failure_to_tell_or_to_tend(lite: Rig, monkeypatch) -> None:
     monkeypatch.setattr(lite.context.database, "tend", lambda: 1 / 0)
-    lite.committer.put(Call(take), lambda _: 1 / 0)
+    lite.committer.put(BatchCall(take), lambda _: 1 / 0)
     assert lite.committer.call(take) == 2
     assert lite.committer.call(take) == 3
 
@@ -175,18 +180,18 @@ def test_waiters_are_told_after_the_commit_in_the_order_they_asked(lite: Rig) ->
     order: list[int] = []
     done = threading.Event()
     for number in range(20):
-        lite.committer.put(Call(lambda batch: None), lambda _, number=number: order.append(number))
-    lite.committer.put(Call(take), lambda result: (order.append(result), done.set()))
+        lite.committer.put(BatchCall(lambda batch: None), lambda _, number=number: order.append(number))
+    lite.committer.put(BatchCall(take), lambda result: (order.append(result), done.set()))
     assert done.wait(30)
     assert order == [*range(20), 1]
 
 
 def test_a_batch_says_whom_to_wake(lite: Rig) -> None:
     agent = lite.cluster("alpha")
-    told: list[Woken] = []
+    told: list[CommitNotice] = []
     lite.committer.after_commit = told.append
     made = lite.submit()
-    assert told == [Woken([agent.cluster_id], [made.id], [])]
+    assert told == [CommitNotice([agent.cluster_id], [made.id], [])]
 
 
 def test_an_error_is_raised_to_who_waits_and_given_to_who_listens(lite: Rig) -> None:

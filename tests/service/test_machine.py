@@ -25,11 +25,11 @@ from switchyard.errors import KeyReused, Resync
 from switchyard.model.cluster import Load
 from switchyard.model.ids import make_id
 from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import FINAL, Answer, Seen
-from switchyard.model.poll import Held, Report
+from switchyard.model.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
+from switchyard.model.poll import AttemptRef, Report
 from switchyard.service.job import jobs
-from switchyard.service.upkeep.chores import judge_silent, route_waiting
-from switchyard.service.upkeep.moving import Mover, move_unleased
+from switchyard.service.upkeep.chores import lose_silent_attempts, route_pending
+from switchyard.service.upkeep.move_jobs import JobMover, take_back_unleased
 from switchyard.store import leases
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent
@@ -57,12 +57,12 @@ class YardMachine(RuleBasedStateMachine):
         self.prepare()
         self.rig = Rig(self.url, self.folder, clock=self.clock, ids=self.ids_made)
         self.agents: list[RigAgent] = [self.rig.cluster(name) for name in ("alpha", "beta")]
-        self.told: dict[str, set[Held]] = {agent.id: set() for agent in self.agents}
+        self.told: dict[str, set[AttemptRef]] = {agent.id: set() for agent in self.agents}
         self.fences: dict[str, int] = {}
         self.ended: dict[str, Any] = {}
         self.keys: dict[str, str] = {}
         self.stopped: set[tuple[str, int]] = set()
-        self.mover = Mover()
+        self.mover = JobMover()
 
     def prepare(self) -> None: ...
 
@@ -94,7 +94,7 @@ class YardMachine(RuleBasedStateMachine):
     def cancel(self, job: str) -> None:
         before = self.rig.job(job)
         after = jobs.job_cancel(self.rig.context, ADMIN, job, "enough")
-        if before.state not in FINAL:
+        if before.state not in FINAL_STATES:
             assert after.cancel_requested
 
     # --- what agents do
@@ -104,7 +104,7 @@ class YardMachine(RuleBasedStateMachine):
         agent = self.agents[who]
         agent.seen()
         try:
-            given = [Held(lease.job, lease.fence) for lease in agent.lease(want)]
+            given = [AttemptRef(lease.job, lease.fence) for lease in agent.lease(want)]
         except Resync:  # it was judged silent: it must say what it holds before it gets anything
             return self.say_what_is_held(who)
         if is_answer_lost:
@@ -122,12 +122,12 @@ class YardMachine(RuleBasedStateMachine):
         agent = self.agents[who]
         agent.seen()
         given = agent.sync(*((held.job, held.fence) for held in self.told[agent.id]))
-        self.told[agent.id] -= {Held(stop.job, stop.fence) for stop in given.stops}
-        new = [Held(lease.job, lease.fence) for lease in given.leases]
+        self.told[agent.id] -= {AttemptRef(stop.job, stop.fence) for stop in given.stops}
+        new = [AttemptRef(lease.job, lease.fence) for lease in given.leases]
         assert not set(new) & self.told[agent.id]
         self.told[agent.id] |= set(new)
         with self.rig.context.database.read() as tx:
-            held = {Held(row.id, row.fence) for row in leases.held_by(tx, agent.id)}
+            held = {AttemptRef(row.id, row.fence) for row in leases.leased_by(tx, agent.id)}
         assert self.told[agent.id] == held, "after a sync both sides know the same"
         return multiple(*((agent.id, each) for each in new))
 
@@ -136,8 +136,8 @@ class YardMachine(RuleBasedStateMachine):
         self.agents[who].seen()
         self.rig.context.snapshots.take_load(self.agents[who].id, Load(free_cores=cores), self.clock())
 
-    @rule(attempt=attempts, seen=st.sampled_from(Seen), is_twice=st.booleans())
-    def report(self, attempt: tuple[str, Held], seen: Seen, is_twice: bool) -> None:
+    @rule(attempt=attempts, seen=st.sampled_from(ObservedState), is_twice=st.booleans())
+    def report(self, attempt: tuple[str, AttemptRef], seen: ObservedState, is_twice: bool) -> None:
         """Of now or of long ago: every attempt that ever was stays in the bundle."""
         agent_id, held = attempt
         agent = next(agent for agent in self.agents if agent.id == agent_id)
@@ -146,30 +146,30 @@ class YardMachine(RuleBasedStateMachine):
         answers = self.rig.committer.do(agent.write(*reports)).answers
         after = self.rig.row(held.job)
         if held.fence < before.fence or (held.job, held.fence) in self.stopped:
-            assert answers[0] is Answer.STOP
+            assert answers[0] is ReportAnswer.STOP
             assert after == before
-        if before.state in {state.value for state in FINAL}:
-            assert Answer.TAKEN not in answers
+        if before.state in {state.value for state in FINAL_STATES}:
+            assert ReportAnswer.TAKEN not in answers
         if is_twice:
-            assert answers[1] is not Answer.TAKEN
-        if answers[0] is Answer.STOP:
+            assert answers[1] is not ReportAnswer.TAKEN
+        if answers[0] is ReportAnswer.STOP:
             self.told[agent_id].discard(held)
-        if answers[0] is Answer.STOP and before.state not in {state.value for state in FINAL}:
+        if answers[0] is ReportAnswer.STOP and before.state not in {state.value for state in FINAL_STATES}:
             self.stopped.add((held.job, held.fence))
 
-    @rule(attempt=attempts, who=st.integers(0, 1), seen=st.sampled_from(Seen))
-    def report_of_another(self, attempt: tuple[str, Held], who: int, seen: Seen) -> None:
+    @rule(attempt=attempts, who=st.integers(0, 1), seen=st.sampled_from(ObservedState))
+    def report_of_another(self, attempt: tuple[str, AttemptRef], who: int, seen: ObservedState) -> None:
         _, held = attempt
         agent = self.agents[who]
         before = self.rig.row(held.job)
         if before.agent_id != agent.id:
-            assert agent.report(held, seen) is Answer.STOP
+            assert agent.report(held, seen) is ReportAnswer.STOP
             assert self.rig.row(held.job) == before
 
     @rule(attempt=consumes(attempts))
-    def finish_one(self, attempt: tuple[str, Held]) -> None:
+    def finish_one(self, attempt: tuple[str, AttemptRef]) -> None:
         agent_id, held = attempt
-        next(agent for agent in self.agents if agent.id == agent_id).report(held, Seen.SUCCEEDED)
+        next(agent for agent in self.agents if agent.id == agent_id).report(held, ObservedState.SUCCEEDED)
         self.told[agent_id].discard(held)
 
     # --- what time does
@@ -184,9 +184,9 @@ class YardMachine(RuleBasedStateMachine):
     @rule()
     def upkeep(self) -> None:
         self.rig.leader.take(self.rig.context)
-        move_unleased(self.rig.context, self.rig.leader)
-        judge_silent(self.rig.context, self.rig.leader)
-        route_waiting(self.rig.context, self.rig.leader)
+        take_back_unleased(self.rig.context, self.rig.leader)
+        lose_silent_attempts(self.rig.context, self.rig.leader)
+        route_pending(self.rig.context, self.rig.leader)
         self.mover.look(self.rig.context, self.rig.leader)
 
     @rule(luck=st.integers(0, 5))
@@ -212,7 +212,7 @@ class YardMachine(RuleBasedStateMachine):
             self.fences[row.id] = row.fence
             if row.id in self.ended:
                 assert row == self.ended[row.id]
-            elif row.state in {state.value for state in FINAL}:
+            elif row.state in {state.value for state in FINAL_STATES}:
                 self.ended[row.id] = row
 
     def only_live_jobs_are_held_and_each_by_one(self, rows: list[Any]) -> None:
@@ -242,10 +242,10 @@ class YardMachine(RuleBasedStateMachine):
             self.upkeep()
             for agent in self.agents:
                 with self.rig.context.database.read() as tx:
-                    held = [Held(row.id, row.fence) for row in leases.held_by(tx, agent.id)]
+                    held = [AttemptRef(row.id, row.fence) for row in leases.leased_by(tx, agent.id)]
                 for each in held:
-                    assert agent.report(each, Seen.SUCCEEDED) is Answer.TAKEN
-        left = [row for row in self.rows() if row.state not in {state.value for state in FINAL}]
+                    assert agent.report(each, ObservedState.SUCCEEDED) is ReportAnswer.TAKEN
+        left = [row for row in self.rows() if row.state not in {state.value for state in FINAL_STATES}]
         assert left == []
         self.what_must_hold()
         for row in self.rows():

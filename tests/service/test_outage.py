@@ -10,7 +10,7 @@ from time import monotonic
 import pytest
 
 from switchyard.errors import Unavailable
-from switchyard.model.lifecycle import Answer, Seen
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.service import outage
 from switchyard.service.job import jobs
 from switchyard.service.outage import Outage
@@ -34,10 +34,10 @@ def test_a_killed_postgresql_is_unavailable_and_then_as_before(own_postgres: Pos
             with pytest.raises(Unavailable):
                 rig.job(made.id)
         with pytest.raises(Unavailable):
-            agent.report(held, Seen.SUCCEEDED)
+            agent.report(held, ObservedState.SUCCEEDED)
         own_postgres.start()
         assert rig.accept(key="k").created.id == made.id
-        assert agent.report(held, Seen.SUCCEEDED) is Answer.TAKEN
+        assert agent.report(held, ObservedState.SUCCEEDED) is ReportAnswer.TAKEN
         assert agent.sync().stops == []
         assert [event.kind for event in jobs.job_events(rig.context, ADMIN, made.id, after=0, limit=9).items] == [
             "accepted",

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from switchyard.errors import BadRequest
 from switchyard.model.idset import parse_array
 from switchyard.model.job import JobRequest, JobSpec, State
-from switchyard.model.tasks import TaskState, fresh, read_task, write_task
+from switchyard.model.task_states import TaskState, new_task_states, read_task, write_task
 from switchyard.route.verdicts import decode_verdicts
-from switchyard.service import unreadable
-from switchyard.service.job import explaining, jobs
+from switchyard.service import unreadable_rows
+from switchyard.service.job import explanation, jobs
 from switchyard.service.quarantine import damage_of
 from switchyard.store import jobs as job_store
-from switchyard.store import schema, suspects
+from switchyard.store import schema, unreadable_jobs
 from tests.service.rig import ADMIN, Rig
 
 ONE_RIG = settings(
@@ -110,16 +110,16 @@ def test_every_accepted_job_can_be_read_in_full(rig: Rig, fields: dict[str, Any]
         made = rig.submit(request)
     except (msgspec.ValidationError, BadRequest):
         return  # refused at the door: nothing is stored
-    before = unreadable.told()
+    before = unreadable_rows.unreadable_counts()
     with rig.context.database.read() as tx:
-        (row,) = suspects.suspect_list(tx, [made.id])
+        (row,) = unreadable_jobs.jobs_with_specs(tx, [made.id])
         body = job_store.verdicts_get(tx, row.plan_hash)
         assert jobs.policy_of(tx, row) is not None
     assert not damage_of(row)
     assert body is not None
     decode_verdicts(body)
     shown = rig.job(made.id)
-    assert unreadable.told() == before
+    assert unreadable_rows.unreadable_counts() == before
     assert (shown.labels, shown.priority) == (request.labels, request.priority)
     assert isinstance(shown.spec, msgspec.Raw)
     stored = msgspec.json.decode(shown.spec, type=JobSpec)
@@ -133,12 +133,12 @@ def test_every_accepted_job_can_be_read_in_full(rig: Rig, fields: dict[str, Any]
         assert (len(kept), kept_most) == (len(asked), most)
         assert asked.is_within(kept)
         assert len(row.todo) <= max(len(request.array), 40)
-    explaining.job_explain(rig.context, ADMIN, made.id)
+    explanation.job_explain(rig.context, ADMIN, made.id)
     jobs.job_events(rig.context, ADMIN, made.id, after=0, limit=100)
     if shown.state not in (State.REJECTED,):
         assert jobs.job_cancel(rig.context, ADMIN, made.id, fields["name"] or "").state is State.CANCELLED
     with rig.context.database.read() as tx:
-        assert not damage_of(suspects.suspect_list(tx, [made.id])[0])
+        assert not damage_of(unreadable_jobs.jobs_with_specs(tx, [made.id])[0])
 
 
 @given(
@@ -152,7 +152,7 @@ def test_a_task_is_read_as_it_was_written(
     state: State | None, exit_code: int | None, signal: int | None, is_cancelling: bool, is_preempted: bool
 ) -> None:
     task = TaskState(state, exit_code if signal is None else None, signal, is_cancelling, is_preempted)
-    tasks = write_task(fresh(3), 1, task)
+    tasks = write_task(new_task_states(3), 1, task)
     assert read_task(tasks, 1) == task
     assert read_task(tasks, 0) == read_task(tasks, 2) == TaskState()
 

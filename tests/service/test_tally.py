@@ -8,21 +8,21 @@ import pytest
 
 from switchyard.errors import UnknownName
 from switchyard.model.cluster import ClusterChange
-from switchyard.service import tally
+from switchyard.service import process_metrics
 from switchyard.service.cluster import clusters
-from switchyard.service.job.pending import blocked_word, live_jobs, reason_word
+from switchyard.service.job.live_job_counts import blocked_category, count_live_jobs, reason_category
 from switchyard.service.job.stats import route_stats
-from switchyard.service.tally import Count, Histogram
-from switchyard.service.upkeep.chores import route_waiting
-from switchyard.service.upkeep.moving import Mover
-from switchyard.service.upkeep.waiting import expire
+from switchyard.service.process_metrics import Histogram, LabeledCounter
+from switchyard.service.upkeep.chores import route_pending
+from switchyard.service.upkeep.move_jobs import JobMover
+from switchyard.service.upkeep.pending_chores import expire_jobs
 from tests.builders import a_graph, a_request
 from tests.service.lines import in_line_at_full, say, two, wait
 from tests.service.rig import ADMIN, Rig
 
 
 def test_counts_of_many_threads_add_up() -> None:
-    count, histogram = Count("who"), Histogram((1.0, 2.0))
+    count, histogram = LabeledCounter("who"), Histogram((1.0, 2.0))
 
     def work() -> None:
         for _ in range(2000):
@@ -40,8 +40,8 @@ def test_counts_of_many_threads_add_up() -> None:
 
 
 def test_labels_beyond_the_bound_are_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally, "KEYS_MAX", 3)
-    count, histogram = Count("a", "b"), Histogram((1.0,), "a")
+    monkeypatch.setattr(process_metrics, "LABEL_SETS_MAX", 3)
+    count, histogram = LabeledCounter("a", "b"), Histogram((1.0,), "a")
     for number in range(10):
         count.add(str(number), "x")
         histogram.add(0.5, str(number))
@@ -63,7 +63,7 @@ def test_decisions_are_counted_by_where_and_how(rig: Rig) -> None:
     clusters.cluster_change(rig.context, ADMIN, "alpha", ClusterChange(is_cordoned=True))
     rig.submit()
     clusters.cluster_change(rig.context, ADMIN, "alpha", ClusterChange(is_cordoned=False))
-    route_waiting(rig.context, rig.leader)
+    route_pending(rig.context, rig.leader)
     counted = rig.context.tally
     assert counted.decisions.read() == {
         ("", "", "default", "alpha", "assigned"): 2,
@@ -106,14 +106,14 @@ def test_what_is_refused_is_no_decision(lite: Rig) -> None:
     ],
 )
 def test_a_reason_has_one_word(reason: str, word: str) -> None:
-    assert reason_word(reason) == word
+    assert reason_category(reason) == word
 
 
 @pytest.mark.parametrize(
     ("blocked", "word"), [("hold", "hold"), ("after,hold", "hold"), ("backoff", "backoff"), ("?", "other")]
 )
 def test_what_holds_a_job_back_has_one_word(blocked: str, word: str) -> None:
-    assert blocked_word(blocked) == word
+    assert blocked_category(blocked) == word
 
 
 def test_live_jobs_and_statistics_are_told_from_what_is_stored(rig: Rig) -> None:
@@ -125,7 +125,7 @@ def test_live_jobs_and_statistics_are_told_from_what_is_stored(rig: Rig) -> None
     rig.submit(a_request(cores=5))
     clusters.cluster_change(rig.context, ADMIN, "alpha", ClusterChange(is_cordoned=True, reason="new disks"))
     rig.submit()
-    live = live_jobs(rig.context)
+    live = count_live_jobs(rig.context)
     assert live.states == {"PENDING": 2, "ASSIGNED": 2, "SUBMITTED": 0, "RUNNING": 0}
     assert live.waiting == {"hold": 1, "cordoned": 1}
     found = route_stats(rig.context, ADMIN, 3600)
@@ -162,7 +162,7 @@ def test_a_move_is_counted_as_such_and_as_another_answer(lite: Rig) -> None:
     in_line_at_full(lite)
     wait(lite, 31, full, idle)
     say(idle, free_cores=8)
-    assert Mover().look(lite.context, lite.leader) == 1
+    assert JobMover().look(lite.context, lite.leader) == 1
     assert lite.context.tally.moves.read() == {("full", "idle"): 1}
     counted = lite.context.tally.decisions.read()
     assert counted["", "", "default", "idle", "assigned"] == 1
@@ -173,7 +173,7 @@ def test_what_a_spill_rule_rejects_is_counted_as_that(lite: Rig) -> None:
     clusters.cluster_change(lite.context, ADMIN, "alpha", ClusterChange(is_cordoned=True))
     lite.submit(a_request(spill=["reject after 1m"]))
     wait(lite, 61)
-    assert expire(lite.context, lite.leader) == 1
+    assert expire_jobs(lite.context, lite.leader) == 1
     assert lite.context.tally.refusals.read() == {("rejected", "spill"): 1}
     assert lite.context.tally.decisions.read()["", "", "default", "", "rejected"] == 1
     (bar,) = route_stats(lite.context, ADMIN, 3600).by["reason"]

@@ -14,18 +14,18 @@ from switchyard.errors import Unreadable, YardError
 from switchyard.model.api import CancelMany, JobChange
 from switchyard.model.idset import IdSet
 from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL, Answer, Seen
-from switchyard.model.poll import Held
+from switchyard.model.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
+from switchyard.model.poll import AttemptRef
 from switchyard.model.retry import Retry
-from switchyard.model.unreadable import UNREADABLE
-from switchyard.service import unreadable
+from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.service import unreadable_rows
 from switchyard.service.access import projects, users
-from switchyard.service.job import explaining, jobs, selected, stats, steer, tasks
-from switchyard.service.job.pending import live_jobs
-from switchyard.service.quarantine import BLOCKED, Quarantine, damage_of, explain_damage
+from switchyard.service.job import bulk_cancel, explanation, job_control, jobs, stats, tasks
+from switchyard.service.job.live_job_counts import count_live_jobs
+from switchyard.service.quarantine import BLOCKED_UNREADABLE, Quarantine, damage_of, explain_damage
 from switchyard.service.run import pollers
-from switchyard.service.upkeep import chores, moving, places, waiting
-from switchyard.store import schema, suspects
+from switchyard.service.upkeep import chores, give_places, move_jobs, pending_chores
+from switchyard.store import schema, unreadable_jobs
 from switchyard.store.jobs import JobFilter
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
@@ -49,20 +49,20 @@ ARRAY_DAMAGE = {
     "later": '[[1, "x"]]',
 }
 CHORES: list[Callable[[Rig], object]] = [
-    lambda rig: moving.move_unleased(rig.context, rig.leader),
-    lambda rig: chores.judge_silent(rig.context, rig.leader),
-    lambda rig: chores.judge_silent_ranges(rig.context, rig.leader),
-    lambda rig: pollers.take_back(rig.context, lease_us=0),
-    lambda rig: pollers.let_go(rig.context, ttl_us=0),
-    lambda rig: waiting.release_due(rig.context, rig.leader),
-    lambda rig: waiting.settle_after(rig.context, rig.leader),
-    lambda rig: waiting.expire(rig.context, rig.leader),
-    lambda rig: waiting.report_late(rig.context, rig.leader),
-    lambda rig: waiting.let_crowds_go(rig.context, rig.leader),
-    lambda rig: chores.route_waiting(rig.context, rig.leader),
-    lambda rig: places.enforce(rig.context, rig.leader),
-    lambda rig: places.promote(rig.context, rig.leader),
-    lambda rig: moving.Mover().look(rig.context, rig.leader),
+    lambda rig: move_jobs.take_back_unleased(rig.context, rig.leader),
+    lambda rig: chores.lose_silent_attempts(rig.context, rig.leader),
+    lambda rig: chores.lose_silent_tasks(rig.context, rig.leader),
+    lambda rig: pollers.requeue_unaccepted(rig.context, lease_us=0),
+    lambda rig: pollers.release_unreported(rig.context, ttl_us=0),
+    lambda rig: pending_chores.end_backoffs(rig.context, rig.leader),
+    lambda rig: pending_chores.settle_dependencies(rig.context, rig.leader),
+    lambda rig: pending_chores.expire_jobs(rig.context, rig.leader),
+    lambda rig: pending_chores.report_late_jobs(rig.context, rig.leader),
+    lambda rig: pending_chores.release_concurrency_groups(rig.context, rig.leader),
+    lambda rig: chores.route_pending(rig.context, rig.leader),
+    lambda rig: give_places.enforce_limits(rig.context, rig.leader),
+    lambda rig: give_places.give_free_places(rig.context, rig.leader),
+    lambda rig: move_jobs.JobMover().look(rig.context, rig.leader),
 ]
 
 
@@ -81,31 +81,31 @@ def upkeep(rig: Rig) -> None:
     for chore in CHORES:
         try:
             chore(rig)
-        except UNREADABLE:
+        except UNREADABLE_ERRORS:
             assert Quarantine(rig.context.database).sweep(rig.context)
             chore(rig)
 
 
-def victims_of(rig: Rig, situation: str, agent: RigAgent) -> dict[str, tuple[str, Held | None]]:
+def victims_of(rig: Rig, situation: str, agent: RigAgent) -> dict[str, tuple[str, AttemptRef | None]]:
     """A job for each kind of damage, brought into a situation; with the attempt an agent has."""
     is_array = situation.startswith("array")
-    found: dict[str, tuple[str, Held | None]] = {}
+    found: dict[str, tuple[str, AttemptRef | None]] = {}
     for column, value in (ARRAY_DAMAGE if is_array else DAMAGE).items():
         request = a_request(array="0-5" if is_array else None, hold=situation == "pending", retry=Retry(limit=3))
         job, held = rig.submit(request).id, None
         if situation in ("held", "array held"):
             (lease,) = agent.lease(1)
             assert lease.job == job
-            held = Held(job, lease.fence)
+            held = AttemptRef(job, lease.fence)
             if is_array:  # the rest of the array is not for this test to lease
-                steer.tasks_cancel(rig.context, ADMIN, job, IdSet.parse("2-5"))
+                job_control.tasks_cancel(rig.context, ADMIN, job, IdSet.parse("2-5"))
                 (other,) = agent.lease(1)
-                agent.report(Held(job, other.fence), Seen.FAILED, exit_code=1)
+                agent.report(AttemptRef(job, other.fence), ObservedState.FAILED, exit_code=1)
         elif situation == "pending":
-            steer.job_change(rig.context, ADMIN, job, JobChange(hold=False))
+            job_control.job_change(rig.context, ADMIN, job, JobChange(hold=False))
         elif situation == "due":
             held = agent.lease_one()
-            agent.report(held, Seen.FAILED, exit_code=1)
+            agent.report(held, ObservedState.FAILED, exit_code=1)
             held = None
         if situation == "ended":
             jobs.job_cancel(rig.context, ADMIN, job, "")
@@ -130,29 +130,29 @@ def test_one_row_that_cannot_be_read_harms_nobody(rig: Rig, situation: str) -> N
         leased = {lease.job for lease in agent.lease(1)} | {lease.job for lease in agent.lease(50)}
         upkeep(rig)
         stats.route_stats(rig.context, ADMIN, 3600)
-        live_jobs(rig.context)
+        count_live_jobs(rig.context)
     told = [(entry["table"], entry["row"]) for entry in logs if entry["event"] == "unreadable row"]
     assert len(told) == len(set(told)), "each row is told once"
     assert innocent in leased
     for column, (job, held) in victims.items():
         row = rig.row(job)
         if situation in ("ready", "array ready", "pending") and column not in ("usage", "on_lost", "spec_hash"):
-            assert BLOCKED in (row.blocked or "") or column in ("avoid", "tokens"), column
-        if BLOCKED in (row.blocked or ""):
+            assert BLOCKED_UNREADABLE in (row.blocked or "") or column in ("avoid", "tokens"), column
+        if BLOCKED_UNREADABLE in (row.blocked or ""):
             assert rig.job(job).reason.startswith("unreadable: column "), column
             assert job not in leased
         if held is not None and (column != "state" or situation == "array held"):
-            assert agent.report(held, Seen.RUNNING) is Answer.TAKEN, column
-            assert agent.report(held, Seen.SUCCEEDED, exit_code=0) is Answer.TAKEN, column
+            assert agent.report(held, ObservedState.RUNNING) is ReportAnswer.TAKEN, column
+            assert agent.report(held, ObservedState.SUCCEEDED, exit_code=0) is ReportAnswer.TAKEN, column
         elif held is not None:
-            assert agent.report(held, Seen.RUNNING) is Answer.STOP
-    cancelled = selected.cancel_many(rig.context, ADMIN, CancelMany(everything=True, limit=100))
+            assert agent.report(held, ObservedState.RUNNING) is ReportAnswer.STOP
+    cancelled = bulk_cancel.cancel_many(rig.context, ADMIN, CancelMany(everything=True, limit=100))
     assert innocent in cancelled.ids
-    agent.report(Held(innocent, rig.row(innocent).fence), Seen.CANCELLED)
+    agent.report(AttemptRef(innocent, rig.row(innocent).fence), ObservedState.CANCELLED)
     for column, (job, _) in victims.items():
-        if State(rig.job(job).state) not in FINAL:
+        if State(rig.job(job).state) not in FINAL_STATES:
             jobs.job_cancel(rig.context, ADMIN, job, "")
-        assert rig.job(job).state in FINAL or rig.row(job).agent_id, column
+        assert rig.job(job).state in FINAL_STATES or rig.row(job).agent_id, column
         assert rig.job(job).state is State.CANCELLED or situation in ("held", "array held", "ended", "due"), column
 
 
@@ -165,11 +165,11 @@ def test_a_repaired_row_goes_on(rig: Rig) -> None:
     assert agent.lease(10) == []
     for job in (plain, array):
         with pytest.raises(Unreadable, match="cannot be read: column"):
-            steer.job_change(rig.context, ADMIN, job, JobChange(hold=False))
+            job_control.job_change(rig.context, ADMIN, job, JobChange(hold=False))
     damage(rig, plain, labels=before[plain].labels)
     damage(rig, array, todo=before[array].todo)
     for job in (plain, array):
-        assert not steer.job_change(rig.context, ADMIN, job, JobChange(hold=False)).reason
+        assert not job_control.job_change(rig.context, ADMIN, job, JobChange(hold=False)).reason
     upkeep(rig)
     leases = agent.lease(10)
     assert {lease.job for lease in leases} == {plain, array}
@@ -181,11 +181,11 @@ def test_what_one_job_is_asked_for_says_that_its_row_is_the_reason(lite: Rig) ->
     array = lite.submit(a_request(array="0-5")).id
     damage(lite, array, array="0-", bounds="x")
     for ask in (
-        lambda: explaining.job_explain(lite.context, ADMIN, array),
+        lambda: explanation.job_explain(lite.context, ADMIN, array),
         lambda: tasks.task_list(lite.context, ADMIN, array, states=frozenset(), after=-1, limit=10),
-        lambda: steer.tasks_cancel(lite.context, ADMIN, array, IdSet.parse("1")),
+        lambda: job_control.tasks_cancel(lite.context, ADMIN, array, IdSet.parse("1")),
     ):
-        with pytest.raises((*UNREADABLE, YardError)):
+        with pytest.raises((*UNREADABLE_ERRORS, YardError)):
             ask()
         said = explain_damage(lite.context, ADMIN, array[:12])
         assert said is not None
@@ -230,10 +230,10 @@ def test_other_tables_are_read_without_the_rows_that_cannot_be(rig: Rig, store_u
 
 
 def test_rows_are_counted_by_table() -> None:
-    before = unreadable.told().get("jobs", 0)
-    unreadable.tell("jobs", "one that is told twice", "?")
-    unreadable.tell("jobs", "one that is told twice", "?")
-    assert unreadable.told()["jobs"] == before + 1
+    before = unreadable_rows.unreadable_counts().get("jobs", 0)
+    unreadable_rows.log_unreadable("jobs", "one that is told twice", "?")
+    unreadable_rows.log_unreadable("jobs", "one that is told twice", "?")
+    assert unreadable_rows.unreadable_counts()["jobs"] == before + 1
 
 
 def test_every_column_of_a_job_is_looked_at(lite: Rig) -> None:
@@ -241,7 +241,7 @@ def test_every_column_of_a_job_is_looked_at(lite: Rig) -> None:
     lite.cluster("alpha")
     job = lite.submit(a_request(array="0-5")).id
     with lite.context.database.read() as tx:
-        (row,) = suspects.suspect_list(tx, [job])
+        (row,) = unreadable_jobs.jobs_with_specs(tx, [job])
     assert not damage_of(row)
     for column, value in ({**DAMAGE, **ARRAY_DAMAGE} | {"priority": "high", "fence": None, "owner": None}).items():
         changed = type("Row", (), {**row._mapping, column: value, **({"spec": None} if column == "spec_hash" else {})})

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import LimitReached
-from switchyard.model.access import On, Role
-from switchyard.model.lifecycle import Seen
+from switchyard.model.access import GrantTarget, Role
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import OutputChunk
-from switchyard.policy.limits import JOB_BYTES
+from switchyard.policy.limits import JOB_OVERHEAD_BYTES
 from switchyard.server.config import read_config
 from switchyard.service.job import jobs
 from switchyard.service.rights import Actor
 from switchyard.service.run import logs
-from switchyard.service.upkeep.retention import Retention, Terms
+from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
 from switchyard.store import usage as store
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
@@ -38,7 +38,7 @@ def agent(rig: Rig) -> RigAgent:
 
 @pytest.fixture
 def ann(rig: Rig, agent: RigAgent) -> Actor:
-    return rig.user("ann", (Role.SUBMIT, On.PROJECT, "default"))
+    return rig.user("ann", (Role.SUBMIT, GrantTarget.PROJECT, "default"))
 
 
 def look(rig: Rig) -> None:
@@ -90,7 +90,7 @@ def test_tasks_of_arrays_are_bounded_by_themselves(rig: Rig, ann: Actor) -> None
 
 
 def test_users_by_name_and_administrators_have_other_limits(rig: Rig, ann: Actor) -> None:
-    bob = rig.user("bob", (Role.SUBMIT, On.PROJECT, "default"))
+    bob = rig.user("bob", (Role.SUBMIT, GrantTarget.PROJECT, "default"))
     rig.submit(actor=bob)
     with pytest.raises(LimitReached, match="one user may have 1"):
         rig.submit(actor=bob)
@@ -102,16 +102,16 @@ def test_users_by_name_and_administrators_have_other_limits(rig: Rig, ann: Actor
 def test_stored_bytes_are_summed_and_given_back_with_the_job(rig: Rig, agent: RigAgent, ann: Actor) -> None:
     job = rig.submit(actor=ann).id
     spec = len(rig.row(job).spec)
-    assert stored(rig, "ann") == JOB_BYTES + spec
+    assert stored(rig, "ann") == JOB_OVERHEAD_BYTES + spec
     held = agent.lease_one()
     for offset in (0, 500, 0):
         chunk = OutputChunk(held.job, held.fence, "stdout", offset, b"x" * 1000)
         rig.committer.do(agent.write(output=[chunk]))
-    assert stored(rig, "ann") == JOB_BYTES + spec + 1500, "what comes twice is kept once"
-    agent.report(held, Seen.SUCCEEDED, exit_code=0)
+    assert stored(rig, "ann") == JOB_OVERHEAD_BYTES + spec + 1500, "what comes twice is kept once"
+    agent.report(held, ObservedState.SUCCEEDED, exit_code=0)
     rig.clock.wait(31 * DAY_S)
     rig.leader.take(rig.context)
-    chore = Retention(Terms(jobs_us=30 * DAY_US, logs_us=7 * DAY_US))
+    chore = RetentionChore(RetentionTerms(jobs_us=30 * DAY_US, logs_us=7 * DAY_US))
     while chore.go(rig.context, rig.leader):
         pass
     assert stored(rig, "ann") == 0
@@ -128,7 +128,7 @@ def test_output_over_the_limit_is_left_out_and_submits_are_refused(rig: Rig, age
     )
     with pytest.raises(LimitReached, match="`bytes`"):
         rig.submit(actor=ann)
-    agent.report(held, Seen.SUCCEEDED, exit_code=0)
+    agent.report(held, ObservedState.SUCCEEDED, exit_code=0)
     assert rig.job(job).state == "SUCCEEDED"
 
 

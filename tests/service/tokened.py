@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from switchyard.model.lifecycle import Seen
-from switchyard.model.poll import Held
-from switchyard.model.tokens import PoolRequest
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import AttemptRef
+from switchyard.model.tokens import TokenPoolRequest
 from switchyard.server.config import read_config
-from switchyard.server.platform import layout_of
-from switchyard.service.cluster.layout import settle_file
-from switchyard.service.token import pools
-from switchyard.service.token.held import tend
-from switchyard.service.token.line import TokenCare
-from switchyard.service.upkeep import places
-from switchyard.service.upkeep.chores import route_waiting
+from switchyard.server.platform_config import layout_of
+from switchyard.service.cluster.layout import store_file_layout
+from switchyard.service.token import pool_calls
+from switchyard.service.token.token_queue import TokenReservations
+from switchyard.service.token.token_reservations import reconcile_tokens
+from switchyard.service.upkeep import give_places
+from switchyard.service.upkeep.chores import route_pending
 from tests.builders import a_request
 from tests.service.queued import CONFIG, states
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent
@@ -31,21 +31,21 @@ class Yard(Rig):
     def __init__(self, url: str, folder: Path, *, clock: Clock | None = None) -> None:
         config = read_config(CONFIG + TOKENS, where="config")
         super().__init__(url, folder, config=config, clock=clock)
-        self.care = TokenCare()
-        settle_file(self.context, layout_of(config))
+        self.care = TokenReservations()
+        store_file_layout(self.context, layout_of(config))
         self.context.snapshots.refresh(force=True)
 
     def round(self) -> None:
         assert self.leader.epoch is not None
-        tend(self.context, self.care, term=self.leader.epoch)
-        route_waiting(self.context, self.leader, self.care)
-        places.promote(self.context, self.leader, self.care)
+        reconcile_tokens(self.context, self.care, term=self.leader.epoch)
+        route_pending(self.context, self.leader, self.care)
+        give_places.give_free_places(self.context, self.leader, self.care)
 
     def pool(self, name: str, quota: int) -> None:
-        pools.register(self.context, ADMIN, name, PoolRequest(quota))
+        pool_calls.register(self.context, ADMIN, name, TokenPoolRequest(quota))
 
     def held(self, name: str) -> int:
-        return pools.pool_get(self.context, name).used
+        return pool_calls.pool_get(self.context, name).used
 
     def ask(self, *tags: str, **fields: Any) -> str:
         return self.submit(a_request(tags=list(tags), **fields)).id
@@ -58,7 +58,7 @@ class Yard(Rig):
         agent.lease(want=100)
         for job_id in ids:
             row = self.row(job_id)
-            agent.report(Held(job_id, row.fence), Seen.SUCCEEDED, exit_code=0)
+            agent.report(AttemptRef(job_id, row.fence), ObservedState.SUCCEEDED, exit_code=0)
 
 
 @contextmanager

@@ -17,19 +17,19 @@ from typing import Any
 from switchyard.model.cluster import ClusterChange, Health
 from switchyard.model.ids import make_id
 from switchyard.model.job import Job, JobRequest, State
-from switchyard.model.layout import Part, SetMember, SetRequest
-from switchyard.model.lifecycle import FINAL
-from switchyard.model.tokens import PoolRequest
+from switchyard.model.layout import LayoutPart, SetMember, SetRequest
+from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.tokens import TokenPoolRequest
 from switchyard.server.config import read_config
 from switchyard.service.cluster import clusters, layout
 from switchyard.service.job import jobs
-from switchyard.service.job.sight import Sight
+from switchyard.service.job.visibility import Visibility
 from switchyard.service.quote import inquiries
-from switchyard.service.quote.quoted import Quoting
-from switchyard.service.rules.attributes import Condition
-from switchyard.service.token import held, pools
-from switchyard.service.token.line import TokenCare
-from switchyard.service.upkeep import chores, moving, places, waiting
+from switchyard.service.quote.quote_decisions import QuoteChore
+from switchyard.service.rules.attributes import WriteCondition
+from switchyard.service.token import pool_calls, token_reservations
+from switchyard.service.token.token_queue import TokenReservations
+from switchyard.service.upkeep import chores, give_places, move_jobs, pending_chores
 from switchyard.store import clusters as cluster_store
 from switchyard.store import jobs as job_store
 from tests.builders import a_graph
@@ -81,15 +81,15 @@ class Day:
             agent = self.rig.cluster(name, graph=a_graph(cores=cores))
             self.machines.append(Machine(name, cores, agent, self.ledger))
         self.weigh(self.weights)
-        pools.register(self.rig.context, ADMIN, LICENCE, PoolRequest(LICENCES))
+        pool_calls.register(self.rig.context, ADMIN, LICENCE, TokenPoolRequest(LICENCES))
 
     def _begin(self) -> None:
         url, config = f"sqlite:///{self.folder / 'yard.db'}", read_config(TOKENS, where="config")
         self.rig = Rig(url, self.folder, clock=self.clock, ids=self._ids, config=config)
-        self._care = TokenCare()
-        self.handing = inquiries.Handing(self.rig.context)
-        self._quoting = Quoting(self.rig.context)
-        self._mover = moving.Mover()
+        self._care = TokenReservations()
+        self.handing = inquiries.InquiryDelivery(self.rig.context)
+        self._quoting = QuoteChore(self.rig.context)
+        self._mover = move_jobs.JobMover()
 
     def close(self) -> None:
         self.rig.close()
@@ -110,7 +110,7 @@ class Day:
         self.said["weight changes"] += 1
         self.weights = weights
         members = [SetMember(name, weight) for name, weight in weights.items()]
-        layout.set_put(self.rig.context, ADMIN, Part.POOL, POOL, SetRequest(members), condition=Condition())
+        layout.set_put(self.rig.context, ADMIN, LayoutPart.POOL, POOL, SetRequest(members), condition=WriteCondition())
         self.rig.context.snapshots.refresh()
 
     def drain(self, name: str) -> None:
@@ -178,7 +178,7 @@ class Day:
 
     def licences_held(self) -> int:
         self._upkeep()  # by which the last ones are given back
-        return pools.pool_get(self.rig.context, LICENCE).used
+        return pool_calls.pool_get(self.rig.context, LICENCE).used
 
     def _able(self) -> dict[str, float]:
         """Of one job the share of each cluster of the pool, by the weights of those that are up."""
@@ -196,7 +196,7 @@ class Day:
         snapshots.reckon()
         if self._steps % FLUSH_STEPS == 0:
             seen = {machine.agent.id: (now_us, None) for machine in speaking}
-            self.rig.committer.call(lambda batch: cluster_store.agent_seen(batch.tx, seen))
+            self.rig.committer.call(lambda batch: cluster_store.agent_set_seen(batch.tx, seen))
 
     def _report(self, speaking: list[Machine], now_us: int) -> None:
         telling = [machine for machine in speaking if machine.outbox and not machine.is_out_of_step]
@@ -223,21 +223,26 @@ class Day:
             agent = context.snapshots.fleet.agents[machine.agent.id]
             if asks := self.handing.next(agent):
                 self.said["quotes"] += len(asks)
-                inquiries.take(context, agent, [machine.quote(ask, now_us) for ask in asks])
+                inquiries.store_answers(context, agent, [machine.quote(ask, now_us) for ask in asks])
         self._quoting.go()
 
     def _upkeep(self) -> None:
         """As `Loops._upkeep_now` does it."""
         context, leader = self.rig.context, self.rig.leader
         assert leader.take(context)
-        moving.move_unleased(context, leader)
-        chores.judge_silent(context, leader)
-        for chore in (waiting.release_due, waiting.settle_after, waiting.expire, waiting.let_crowds_go):
+        move_jobs.take_back_unleased(context, leader)
+        chores.lose_silent_attempts(context, leader)
+        for chore in (
+            pending_chores.end_backoffs,
+            pending_chores.settle_dependencies,
+            pending_chores.expire_jobs,
+            pending_chores.release_concurrency_groups,
+        ):
             chore(context, leader)
         assert leader.epoch is not None
-        held.tend(context, self._care, term=leader.epoch)
-        chores.route_waiting(context, leader, self._care)
-        places.promote(context, leader, self._care)
+        token_reservations.reconcile_tokens(context, self._care, term=leader.epoch)
+        chores.route_pending(context, leader, self._care)
+        give_places.give_free_places(context, leader, self._care)
         self.said["taken over"] += self._mover.look(context, leader)
 
     # --- the end
@@ -259,7 +264,7 @@ class Day:
         with self.rig.context.database.read() as tx:
             for first in range(0, len(self._open), PAGE):
                 found += job_store.job_states(tx, self._open[first : first + PAGE]).values()
-        found = [row for row in found if State(row.state) not in FINAL]
+        found = [row for row in found if State(row.state) not in FINAL_STATES]
         self._open = [row.id for row in found]
         return found
 
@@ -267,5 +272,5 @@ class Day:
         with self.rig.context.database.read() as tx:
             rows = [job_store.job_get(tx, job) for job in self.submitted]
         assert None not in rows, "a job that was accepted is gone"
-        sight = Sight(self.rig.context, ADMIN)
+        sight = Visibility(self.rig.context, ADMIN)
         return [jobs.job_view(row, sight) for row in rows if row is not None]

@@ -10,10 +10,10 @@ import msgspec
 from switchyard.errors import Resync
 from switchyard.model.cluster import Load
 from switchyard.model.job import JobSpec, OnLost
-from switchyard.model.lifecycle import Answer, Seen
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Lease, Report, Room
 from switchyard.model.quote import QuoteAsk, QuoteGiven
-from switchyard.service.run.lease import Given, LeaseAsk, SyncAsk
+from switchyard.service.run.lease import LeaseAnswer, LeaseRequest, SyncRequest
 from switchyard.service.run.report import ReportWrite
 from tests.service.rig import RigAgent
 
@@ -85,26 +85,26 @@ class Machine:
                 del self.running[key]
                 self.ledger.end(run, run.ends_us)
                 ago_us = now_us - run.ends_us
-                self.outbox.append(Report(run.job, run.fence, Seen.SUCCEEDED, ago_us=ago_us, exit_code=0))
+                self.outbox.append(Report(run.job, run.fence, ObservedState.SUCCEEDED, ago_us=ago_us, exit_code=0))
 
     def reports(self) -> ReportWrite:
         return self.agent.write(*self.outbox)
 
-    def settled(self, answers: Iterable[Answer], now_us: int) -> None:
+    def settled(self, answers: Iterable[ReportAnswer], now_us: int) -> None:
         """The server has heard; what it wants stopped is stopped."""
         sent, self.outbox = self.outbox, []
         for report, answer in zip(sent, answers, strict=True):
-            if answer is Answer.STOP:
+            if answer is ReportAnswer.STOP:
                 self.stop(report.job, report.fence, now_us)
 
-    def ask(self) -> LeaseAsk:
+    def ask(self) -> LeaseRequest:
         return self.agent.ask(WANT, Room(self.free, 0, 2**50))
 
-    def sync_ask(self) -> SyncAsk:
+    def sync_ask(self) -> SyncRequest:
         held = {(each.job, each.fence) for each in self.outbox} | self.running.keys()
         return self.agent.sync_ask(*held)
 
-    def take(self, given: Given | Exception, now_us: int, *, is_lost: bool = False) -> None:
+    def take(self, given: LeaseAnswer | Exception, now_us: int, *, is_lost: bool = False) -> None:
         """The answer to an ask or a sync. `is_lost`: it never arrived."""
         if isinstance(given, Resync) or is_lost:
             self.is_out_of_step = True
@@ -116,7 +116,7 @@ class Machine:
             self._begin(lease, now_us)
         for held in given.cancels:
             if self.stop(held.job, held.fence, now_us):
-                self.outbox.append(Report(held.job, held.fence, Seen.CANCELLED))
+                self.outbox.append(Report(held.job, held.fence, ObservedState.CANCELLED))
         for stop in given.stops:
             self.stop(stop.job, stop.fence, now_us)
             self.outbox = [each for each in self.outbox if (each.job, each.fence) != (stop.job, stop.fence)]
@@ -139,7 +139,7 @@ class Machine:
         self.ledger.begin(run)
         self.running[key] = run
         assert self.free >= 0, f"{self.name} was given more than it has room for"
-        self.outbox.append(Report(lease.job, lease.fence, Seen.RUNNING))
+        self.outbox.append(Report(lease.job, lease.fence, ObservedState.RUNNING))
 
     def quote(self, ask: QuoteAsk, now_us: int) -> QuoteGiven:
         """When there is room, by the ends of what runs here: as a batch system reckons with time limits."""

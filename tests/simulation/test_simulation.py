@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from switchyard.model.job import Job, JobRequest, State
-from switchyard.model.lifecycle import FINAL
+from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.model.selection import Select
 from tests.builders import a_request
 from tests.simulation.day import LICENCE, LICENCES, POOL, STEP_S, Day
@@ -112,7 +112,7 @@ def _hold_promises(day: Day, ended: list[Job]) -> None:
     assert not day.ledger.live
     for job in ended:
         runs = day.ledger.runs.get(job.id, [])
-        assert job.state in FINAL
+        assert job.state in FINAL_STATES
         assert job.state is not State.FAILED, f"nothing fails by itself here: {job}"
         if job.state is State.SUCCEEDED:
             assert runs, f"{job.id} never ran"

@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from switchyard.store.database import Database, upgrade
+from switchyard.store.database import Database, upgrade_schema
 from switchyard.store.schema import metadata
 from tests.services import Postgres
 
@@ -26,7 +26,7 @@ def migrated_file() -> bytes:
     folder = Path(tempfile.mkdtemp(prefix="switchyard-schema-"))
     try:
         with closing(Database(f"sqlite:///{folder / 'yard.db'}")) as database:
-            upgrade(database)
+            upgrade_schema(database)
         return (folder / "yard.db").read_bytes()
     finally:
         shutil.rmtree(folder)
@@ -52,7 +52,7 @@ def migrated(server: Postgres) -> str:
     """The URL of a database of one's own, with the schema."""
     url = server.create_database()
     with closing(Database(url)) as database:
-        upgrade(database)
+        upgrade_schema(database)
     return url
 
 

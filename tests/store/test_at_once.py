@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from switchyard.model.layout import NO_LAYOUT
-from switchyard.model.lifecycle import Answer, Seen
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Report
-from switchyard.service.committer import Batch, Call, Committer, apply_calls
-from switchyard.service.run.lease import LeaseAsk, Leasing, SyncAsk
+from switchyard.service.committer import Batch, BatchCall, Committer, apply_calls
+from switchyard.service.run.lease import LeaseRequest, Leasing, SyncRequest
 from switchyard.service.run.report import ReportWrite, apply_reports
 from switchyard.store import events, jobs, leases
 from switchyard.store.clock import wall_us as now_us
@@ -31,9 +31,9 @@ def a_committer(url: str) -> Iterator[Committer]:
         leasing = Leasing(lambda: NO_LAYOUT)
         appliers = {
             ReportWrite: apply_reports,
-            Call: apply_calls,
-            SyncAsk: leasing.apply_syncs,
-            LeaseAsk: leasing.apply_leases,
+            BatchCall: apply_calls,
+            SyncRequest: leasing.apply_syncs,
+            LeaseRequest: leasing.apply_leases,
         }
         committer = Committer(database, appliers, now_us=now_us, queue_max=1000, batch_max=100)
         committer.start()
@@ -74,8 +74,8 @@ def test_two_connections_never_see_the_same_head(postgres_url: str) -> None:
             put_cluster(tx)
             put_jobs(tx, *(job_row(number) for number in range(1, 11)))
         with one.write() as first, other.write() as second:
-            mine = {row.id for row in leases.lease_heads(first, {"c1": 4})["c1"]}
-            theirs = {row.id for row in leases.lease_heads(second, {"c1": 4})["c1"]}
+            mine = {row.id for row in leases.lease_candidates(first, {"c1": 4})["c1"]}
+            theirs = {row.id for row in leases.lease_candidates(second, {"c1": 4})["c1"]}
             assert mine == {an_id(number) for number in (1, 2, 3, 4)}
             assert theirs == {an_id(number) for number in (5, 6, 7, 8)}
 
@@ -101,11 +101,11 @@ def test_eight_agents_at_two_replicas_lease_two_thousand_jobs_once_each(
         def lease(number: int) -> None:
             chance = random.Random(number)
             while True:
-                ask = LeaseAsk(f"a{number}", "c1", "alpha", 0, chance.randint(1, 40), None)
+                ask = LeaseRequest(f"a{number}", "c1", "alpha", 0, chance.randint(1, 40), None)
                 given = chance.choice(pair).do(ask)
                 if not given.leases:
                     with database.read() as tx:
-                        if not leases.ready_on(tx, ["c1"], 1):
+                        if not leases.ready_job_ids(tx, ["c1"], 1):
                             return
                     continue  # the rest was locked by the other replica a moment ago
                 got[number] += [lease.job for lease in given.leases]
@@ -114,7 +114,7 @@ def test_eight_agents_at_two_replicas_lease_two_thousand_jobs_once_each(
         everything = [job for own in got for job in own]
         assert len(everything) == len(set(everything)) == count
         with database.read() as tx:
-            held = {f"a{number}": [row.id for row in leases.held_by(tx, f"a{number}")] for number in range(THREADS)}
+            held = {f"a{number}": [row.id for row in leases.leased_by(tx, f"a{number}")] for number in range(THREADS)}
             seqs = [event.seq for event in events.event_list(tx, job_id=None, projects=None, after=0, limit=10_000)]
     assert held == {f"a{number}": sorted(own) for number, own in enumerate(got)}
     assert sum(1 for own in got if own) > 1
@@ -163,21 +163,21 @@ def test_reports_and_syncs_of_the_same_jobs_in_any_order_never_deadlock(
         for number in range(THREADS):
             put_agent(tx, f"a{number}")
         put_jobs(tx, *(job_row(number, agent_id="a0", leased_us=NOW_US) for number in range(1, 41)))
-    answers: list[Answer] = []
+    answers: list[ReportAnswer] = []
 
     def report(number: int) -> None:
         chance = random.Random(number)
         for _ in range(15):
             some = chance.sample(ids, 20)
-            reports = tuple(Report(job, 1, Seen.RUNNING) for job in some)
+            reports = tuple(Report(job, 1, ObservedState.RUNNING) for job in some)
             writes: list[Any] = [
                 ReportWrite("a0", reports),
-                Call(lambda batch, some=some: jobs.job_lock(batch.tx, some) and None, locks=some),
-                SyncAsk(f"a{number}", "alpha", "i", frozenset()),
+                BatchCall(lambda batch, some=some: jobs.job_lock(batch.tx, some) and None, locks=some),
+                SyncRequest(f"a{number}", "alpha", "i", frozenset()),
             ]
             result = chance.choice(pair).do(chance.choice(writes))
             if hasattr(result, "answers"):
                 answers.extend(result.answers)
 
     at_once(report)
-    assert answers.count(Answer.TAKEN) <= len(ids), "each job began to run once"
+    assert answers.count(ReportAnswer.TAKEN) <= len(ids), "each job began to run once"

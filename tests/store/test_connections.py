@@ -13,12 +13,18 @@ import pytest
 import sqlalchemy as sa
 
 from switchyard.errors import BadRequest, Unavailable
-from switchyard.service.committer import Batch, Call, Committer, apply_calls
-from switchyard.store import connections, failures
+from switchyard.service.committer import Batch, BatchCall, Committer, apply_calls
+from switchyard.store import failures, postgresql_connections
 from switchyard.store.clock import wall_us
-from switchyard.store.connections import IDLE_IN_TRANSACTION_S, LOCK_S, PING_S, STATEMENT_S, read_site
 from switchyard.store.database import Database
-from switchyard.store.listen import BEAT_S, UNHEARD_S, CannotListen, Interrupted, listen
+from switchyard.store.listen import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, CannotListen, ListenInterrupted, listen
+from switchyard.store.postgresql_connections import (
+    IDLE_IN_TRANSACTION_TIMEOUT_S,
+    LOCK_TIMEOUT_S,
+    PING_TIMEOUT_S,
+    STATEMENT_TIMEOUT_S,
+    read_address,
+)
 from switchyard.store.probe import write_probe
 from switchyard.store.schema import counters
 from tests.pgbouncer_service import PgBouncer
@@ -40,7 +46,7 @@ def database(postgres_url: str) -> Iterator[Database]:
 
 @contextmanager
 def a_committer(database: Database) -> Iterator[Committer]:
-    committer = Committer(database, {Call: apply_calls}, now_us=wall_us, queue_max=100, batch_max=100)
+    committer = Committer(database, {BatchCall: apply_calls}, now_us=wall_us, queue_max=100, batch_max=100)
     committer.start()
     try:
         yield committer
@@ -59,7 +65,7 @@ def names(url: str) -> set[str]:
 
 def test_a_session_that_stops_inside_a_pipeline_loses_its_locks(database: Database, postgres_url: str) -> None:
     """No timeout of PostgreSQL counts there: it takes the session for one at work. Who waits for its lock ends it."""
-    named = {"application_name": connections.APPLICATION}
+    named = {"application_name": postgresql_connections.APPLICATION}
     with closing(psycopg.connect(postgres_url, autocommit=True, **named)) as stopped:
         stopped.pgconn.enter_pipeline_mode()
         for statement in ("BEGIN", "INSERT INTO counters (name, value) VALUES ('held', 1)"):
@@ -67,7 +73,7 @@ def test_a_session_that_stops_inside_a_pipeline_loses_its_locks(database: Databa
         stopped.pgconn.send_flush_request()
         stopped.pgconn.flush()
         with a_committer(database) as committer:
-            until(lambda: _is_held(postgres_url), LOCK_S * SLOW, "the stopped session has its lock")
+            until(lambda: _is_held(postgres_url), LOCK_TIMEOUT_S * SLOW, "the stopped session has its lock")
             committer.call(lambda batch: put(batch.tx, "held"))
     assert names(postgres_url) >= {"held"}
 
@@ -94,7 +100,7 @@ def test_a_session_that_stops_inside_a_transaction_loses_its_locks(postgres_url:
                 began = monotonic()
                 with other.write() as theirs:  # waits for the row
                     theirs.execute(sa.update(counters).values(value=3))
-                assert monotonic() - began < IDLE_IN_TRANSACTION_S * SLOW
+                assert monotonic() - began < IDLE_IN_TRANSACTION_TIMEOUT_S * SLOW
             raise AssertionError("committed")
 
         with pytest.raises(Unavailable):
@@ -114,24 +120,28 @@ def test_every_write_has_bounds_and_reads_what_is_committed(postgres: Postgres, 
             with database.write() as tx:
                 for setting, value in (
                     ("transaction_isolation", "read committed"),
-                    ("idle_in_transaction_session_timeout", f"{IDLE_IN_TRANSACTION_S}s"),
-                    ("lock_timeout", f"{LOCK_S}s"),
-                    ("statement_timeout", f"{STATEMENT_S}s"),
+                    ("idle_in_transaction_session_timeout", f"{IDLE_IN_TRANSACTION_TIMEOUT_S}s"),
+                    ("lock_timeout", f"{LOCK_TIMEOUT_S}s"),
+                    ("statement_timeout", f"{STATEMENT_TIMEOUT_S}s"),
                 ):
                     assert tx.exec_driver_sql(f"SHOW {setting}").scalar() == value
         with database.write(is_patient=True) as tx:
             assert tx.exec_driver_sql("SHOW statement_timeout").scalar() == "0"
             assert tx.exec_driver_sql("SHOW lock_timeout").scalar() == "0"
-            assert connections.watched(tx).bound_s == connections.PATIENT_S
+            assert postgresql_connections.watched_connection(tx).bound_s == postgresql_connections.LONG_WORK_S
         with database.write() as tx:
-            assert tx.exec_driver_sql("SHOW statement_timeout").scalar() == f"{STATEMENT_S}s"
-            assert connections.watched(tx).bound_s < 60
+            assert tx.exec_driver_sql("SHOW statement_timeout").scalar() == f"{STATEMENT_TIMEOUT_S}s"
+            assert postgresql_connections.watched_connection(tx).bound_s < 60
 
 
 def test_a_lock_of_another_session_holds_up_only_who_needs_it(
     postgres_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "BEGIN", connections.BEGIN.replace(f"{LOCK_S}s", "500ms"))
+    monkeypatch.setattr(
+        postgresql_connections,
+        "BEGIN_WITH_TIMEOUTS",
+        postgresql_connections.BEGIN_WITH_TIMEOUTS.replace(f"{LOCK_TIMEOUT_S}s", "500ms"),
+    )
     with a_committer(database) as committer, psycopg.connect(postgres_url) as admin, ThreadPoolExecutor(3) as threads:
         committer.call(lambda batch: put(batch.tx, "locked"))
         admin.execute("SELECT 1 FROM counters WHERE name = 'locked' FOR UPDATE")
@@ -158,7 +168,11 @@ def test_a_lock_of_another_session_holds_up_only_who_needs_it(
 def test_a_write_that_takes_too_long_is_undone_and_unavailable(
     database: Database, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "BEGIN", connections.BEGIN.replace(f"{STATEMENT_S}s", "300ms"))
+    monkeypatch.setattr(
+        postgresql_connections,
+        "BEGIN_WITH_TIMEOUTS",
+        postgresql_connections.BEGIN_WITH_TIMEOUTS.replace(f"{STATEMENT_TIMEOUT_S}s", "300ms"),
+    )
     with a_committer(database) as committer:
 
         def change(batch: Batch) -> None:
@@ -232,7 +246,7 @@ def test_silent_connections_are_given_up_and_new_ones_made(postgres: Postgres, o
         with pytest.raises(Unavailable):
             fall_silent(database.write(), sa.insert(counters).values(name="lost", value=1))
         took_s = monotonic() - began
-        assert took_s < (connections.SUSPECT_S + 4) * 2 * SLOW
+        assert took_s < (postgresql_connections.SUSPECT_AFTER_S + 4) * 2 * SLOW
         with database.write() as tx, database.read() as reading:
             put(tx, "after")
             reading.execute(PIDS)
@@ -240,7 +254,7 @@ def test_silent_connections_are_given_up_and_new_ones_made(postgres: Postgres, o
 
 
 def test_an_idle_connection_that_fell_silent_is_not_lent(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "TESTED_AFTER_S", 0.0)
+    monkeypatch.setattr(postgresql_connections, "TEST_IDLE_AFTER_S", 0.0)
     url = migrated(postgres)
     with relaying(postgres.port) as relay, closing(Database(relay.url(url))) as database:
         for work in (database.read, database.write):
@@ -250,12 +264,12 @@ def test_an_idle_connection_that_fell_silent_is_not_lent(postgres: Postgres, mon
             began = monotonic()
             with work() as tx:
                 tx.execute(PIDS)
-            assert monotonic() - began < (PING_S + 2) * SLOW
+            assert monotonic() - began < (PING_TIMEOUT_S + 2) * SLOW
 
 
 def test_long_work_is_not_taken_for_silence(database: Database) -> None:
     with database.read() as tx:
-        tx.exec_driver_sql(f"SELECT pg_sleep({connections.SUSPECT_S + 4})")
+        tx.exec_driver_sql(f"SELECT pg_sleep({postgresql_connections.SUSPECT_AFTER_S + 4})")
 
 
 def test_a_listener_on_a_silent_connection_notices(postgres: Postgres) -> None:
@@ -269,9 +283,9 @@ def test_a_listener_on_a_silent_connection_notices(postgres: Postgres) -> None:
         assert next(heard) == "hello"
         relay.silence()
         began = monotonic()
-        with pytest.raises(Interrupted, match="heartbeat"):
+        with pytest.raises(ListenInterrupted, match="heartbeat"):
             next(heard)
-        assert monotonic() - began < (BEAT_S + UNHEARD_S) * SLOW
+        assert monotonic() - began < (HEARTBEAT_INTERVAL_S + HEARTBEAT_TIMEOUT_S) * SLOW
         heard = listen(database, stop)
         assert next(heard) == "*"
         stop.set()
@@ -286,7 +300,7 @@ def test_nothing_is_left_in_the_sessions_of_a_pooler(postgres: Postgres, pgbounc
                 with database.write() as tx, database.read() as reading:
                     put(tx, f"{database is one} {number}")
                     tx.execute(sa.select(counters).where(counters.c.value == number))
-                    assert tx.exec_driver_sql("SHOW lock_timeout").scalar() == f"{LOCK_S}s"
+                    assert tx.exec_driver_sql("SHOW lock_timeout").scalar() == f"{LOCK_TIMEOUT_S}s"
                     reading.execute(sa.select(counters).where(counters.c.value == number))
         with psycopg.connect(pgbouncer.url(url), autocommit=True, prepare_threshold=None) as stranger:
             for _ in range(10):
@@ -297,7 +311,7 @@ def test_nothing_is_left_in_the_sessions_of_a_pooler(postgres: Postgres, pgbounc
             next(listen(one, threading.Event()))
     assert len(names(url)) == 60
     with closing(Database(f"{pgbouncer.url(url)}?listen=127.0.0.1:{postgres.port}")) as past:
-        with pytest.raises(Interrupted, match="password"):  # PgBouncer knows it here, and this URL does not
+        with pytest.raises(ListenInterrupted, match="password"):  # PgBouncer knows it here, and this URL does not
             next(listen(past, threading.Event()))
 
 
@@ -311,15 +325,15 @@ def test_a_session_that_is_ours_alone_is_recognized(postgres_url: str, pgbouncer
         with closing(Database(url)) as database:
             for opened in (database.read, database.write):
                 with opened() as tx:
-                    assert connections.watched(tx).is_own is is_own
-                    assert (connections.watched(tx).prepare_threshold is not None) is is_own
+                    assert postgresql_connections.watched_connection(tx).is_own is is_own
+                    assert (postgresql_connections.watched_connection(tx).prepare_threshold is not None) is is_own
 
 
 def test_the_options_of_a_url_are_read_or_refused() -> None:
-    site = read_site(sa.make_url("postgresql+psycopg://u:p@pool:6432/d?listen=db:5432&sessions=own&sslmode=disable"))
+    site = read_address(sa.make_url("postgresql+psycopg://u:p@pool:6432/d?listen=db:5432&sessions=own&sslmode=disable"))
     assert site.sessions == "own"
     assert (site.listen_url.host, site.listen_url.port) == ("db", 5432)
     assert dict(site.url.query) == {"sslmode": "disable"}
     for query in ("sessions=mine", "listen=5432", "listen=db:"):
         with pytest.raises(BadRequest):
-            read_site(sa.make_url(f"postgresql+psycopg://u@h/d?{query}"))
+            read_address(sa.make_url(f"postgresql+psycopg://u@h/d?{query}"))

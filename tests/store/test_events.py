@@ -56,10 +56,10 @@ def test_what_was_decided_on_arrival_is_told_the_same_for_ever(store: Database) 
         archived |= {"native_id": None, "ended": "unassigned", "reason": "", "assigned_us": NOW_US}
         archived |= {"leased_us": None, "started_us": None, "ended_us": NOW_US + 5}
         jobs.attempt_archive(tx, [archived])
-        jobs.job_change(tx, {an_id(1): moved})
+        jobs.job_update_many(tx, {an_id(1): moved})
         assert story(tx) == before, "it was taken back"
         elsewhere = {"cluster_id": "c2", "assigned_us": NOW_US + 9, "state": "ASSIGNED", "attempt": 2, "fence": 3}
-        jobs.job_change(tx, {an_id(1): elsewhere, an_id(2): elsewhere | {"attempt": 1, "fence": 1}})
+        jobs.job_update_many(tx, {an_id(1): elsewhere, an_id(2): elsewhere | {"attempt": 1, "fence": 1}})
         assert story(tx) == before, "it was given to another cluster"
-        jobs.job_change(tx, {an_id(2): {"state": "REJECTED", "ended_us": NOW_US + 10}})
+        jobs.job_update_many(tx, {an_id(2): {"state": "REJECTED", "ended_us": NOW_US + 10}})
         assert story(tx) == before

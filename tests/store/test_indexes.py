@@ -10,19 +10,31 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from switchyard.store import clusters, crowds, decisions, events, jobs, leases, moving, pending, queues, schema, usage
+from switchyard.store import (
+    backlog,
+    clusters,
+    concurrency_groups,
+    decision_events,
+    events,
+    jobs,
+    leases,
+    live_job_counts,
+    queues,
+    schema,
+    usage,
+)
 from switchyard.store.database import Database, Tx
 from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put_jobs
 
 HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
-    "lanes and heads": (lambda tx: leases.lease_heads(tx, {"c1": 3}), "ix_jobs_ready"),
-    "clusters with something ready": (leases.lease_clusters_ready, "ix_jobs_ready"),
-    "ready on a cluster": (lambda tx: leases.ready_on(tx, ["c1", "c2"], 9), "ix_jobs_ready"),
+    "lanes and heads": (lambda tx: leases.lease_candidates(tx, {"c1": 3}), "ix_jobs_ready"),
+    "clusters with something ready": (leases.cluster_ids_with_ready, "ix_jobs_ready"),
+    "ready on a cluster": (lambda tx: leases.ready_job_ids(tx, ["c1", "c2"], 9), "ix_jobs_ready"),
     "deleted clusters with something ready": (clusters.cluster_deleted_with_ready, "ix_jobs_ready"),
-    "held by an agent": (lambda tx: leases.held_by(tx, "a1"), "ix_jobs_held"),
-    "being cancelled": (lambda tx: leases.held_cancels(tx, ["a1", "a2"]), "ix_jobs_cancelling"),
+    "held by an agent": (lambda tx: leases.leased_by(tx, "a1"), "ix_jobs_held"),
+    "being cancelled": (lambda tx: leases.leased_cancels(tx, ["a1", "a2"]), "ix_jobs_cancelling"),
     "held by the silent": (lambda tx: held_by_silent(tx), "ix_jobs_held"),
-    "waiting": (lambda tx: jobs.job_waiting(tx, after="", limit=9), "ix_jobs_waiting"),
+    "waiting": (lambda tx: jobs.job_list_routable(tx, after="", limit=9), "ix_jobs_waiting"),
     "events of a job": (
         lambda tx: events.event_list(tx, job_id=an_id(1), projects=None, after=0, limit=9),
         "ix_events_job",
@@ -31,45 +43,51 @@ HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
         lambda tx: events.event_list(tx, job_id=None, projects=None, after=5, limit=9),
         "ix_jobs_seq",
     ),
-    "how many of a crowd run": (lambda tx: crowds.crowd_live(tx, ["p/d/w", "p/d/x"]), "ix_jobs_crowd"),
-    "the next of a crowd": (lambda tx: crowds.crowd_release(tx, "p/d/w", 3), "ix_jobs_parked"),
-    "crowds with somebody parked": (lambda tx: crowds.crowds_parked(tx, 9), "ix_jobs_parked"),
-    "late": (lambda tx: jobs.job_late(tx, now_us=NOW_US, limit=9), "ix_jobs_late"),
+    "how many of a crowd run": (
+        lambda tx: concurrency_groups.concurrency_group_live_counts(tx, ["p/d/w", "p/d/x"]),
+        "ix_jobs_crowd",
+    ),
+    "the next of a crowd": (lambda tx: concurrency_groups.concurrency_group_release(tx, "p/d/w", 3), "ix_jobs_parked"),
+    "crowds with somebody parked": (lambda tx: concurrency_groups.concurrency_groups_parked(tx, 9), "ix_jobs_parked"),
+    "late": (lambda tx: jobs.job_ids_late(tx, now_us=NOW_US, limit=9), "ix_jobs_late"),
     "decisions of a job": (
-        lambda tx: decisions.decision_list(tx, an_id(1), states=["PENDING"], but=["leased"], limit=9),
+        lambda tx: decision_events.decision_list(tx, an_id(1), states=["PENDING"], but=["leased"], limit=9),
         "ix_events_job",
     ),
-    "count of those that wait": (pending.count_waiting, "ix_jobs_waiting"),
-    "count of those held back": (pending.count_stopped, "ix_jobs_stopped"),
-    "count of those that clusters have": (pending.count_busy, "ix_jobs_busy"),
-    "why they wait": (pending.waiting_reasons, "ix_jobs_waiting"),
+    "count of those that wait": (live_job_counts.count_unleased, "ix_jobs_waiting"),
+    "count of those held back": (live_job_counts.count_blocked, "ix_jobs_stopped"),
+    "count of those that clusters have": (live_job_counts.count_assigned_not_ready, "ix_jobs_busy"),
+    "why they wait": (live_job_counts.count_pending_reasons, "ix_jobs_waiting"),
     "live jobs of users": (lambda tx: usage.live_jobs(tx, ["a", "b"]), "ix_jobs_live"),
     "live arrays of users": (lambda tx: usage.live_arrays(tx, ["a", "b"]), "ix_jobs_arrays"),
-    "cores by lane": (queues.cores_held, "ix_jobs_busy"),
+    "cores by lane": (queues.leased_cores_by_lane, "ix_jobs_busy"),
     "places that are taken": (lambda tx: queues.places_taken(tx, ["q", "default"]), "ix_jobs_busy"),
     "lanes in which somebody waits for a place": (queues.queued_lanes, "ix_jobs_queued"),
     "who waits for a place": (lambda tx: queues.queued_heads(tx, "q/p", 9), "ix_jobs_queued"),
     "places of projects": (lambda tx: queues.places_taken(tx, ["q/p", "default/p"]), "ix_jobs_busy"),
-    "where somebody of a queue waits": (lambda tx: queues.ready_in(tx, ["q", "default/p"]), "ix_jobs_ready"),
-    "who is last in a lane": (lambda tx: queues.ready_last(tx, "c1", "q/p", 9), "ix_jobs_ready"),
-    "arrays without places": (lambda tx: queues.arrays_unplaced(tx, ["q", "default/p"], 9), "ix_jobs_ready"),
-    "arrays with places": (lambda tx: queues.arrays_placed(tx, 9), "ix_jobs_placed"),
-    "the line of a cluster": (lambda tx: queues.ready_ahead(tx, "c1", "q/p", 9), "ix_jobs_ready"),
-    "lanes in which somebody waits": (lambda tx: moving.line_names(tx, "c1", limit=9), "ix_jobs_ready"),
-    "who waits in a lane": (lambda tx: moving.line_page(tx, "c1", "q/p", after=None, limit=9), "ix_jobs_ready"),
-    "who waits behind": (
-        lambda tx: moving.line_page(tx, "c1", "q/p", after=moving.Place(5, an_id(1)), limit=9),
+    "where somebody of a queue waits": (
+        lambda tx: queues.ready_lanes_of_queues(tx, ["q", "default/p"]),
         "ix_jobs_ready",
     ),
-    "how much a cluster has": (lambda tx: moving.held_count(tx, "c1"), "ix_jobs_held"),
-    "how many wait there": (lambda tx: moving.line_count(tx, "c1", most=9), "ix_jobs_ready"),
-    "what was said of tasks": (lambda tx: events.event_of_tasks(tx, an_id(1), [1, 2]), "ix_events_task"),
-    "old keys": (lambda tx: jobs.key_clean(tx, before_us=NOW_US, limit=9), "ix_idempotency_created"),
+    "who is last in a lane": (lambda tx: queues.ready_tail(tx, "c1", "q/p", 9), "ix_jobs_ready"),
+    "arrays without places": (lambda tx: queues.arrays_without_places(tx, ["q", "default/p"], 9), "ix_jobs_ready"),
+    "arrays with places": (lambda tx: queues.arrays_with_places(tx, 9), "ix_jobs_placed"),
+    "the line of a cluster": (lambda tx: queues.ready_ahead(tx, "c1", "q/p", 9), "ix_jobs_ready"),
+    "lanes in which somebody waits": (lambda tx: backlog.backlog_lanes(tx, "c1", limit=9), "ix_jobs_ready"),
+    "who waits in a lane": (lambda tx: backlog.backlog_page(tx, "c1", "q/p", after=None, limit=9), "ix_jobs_ready"),
+    "who waits behind": (
+        lambda tx: backlog.backlog_page(tx, "c1", "q/p", after=backlog.BacklogCursor(5, an_id(1)), limit=9),
+        "ix_jobs_ready",
+    ),
+    "how much a cluster has": (lambda tx: backlog.cluster_leased_count(tx, "c1"), "ix_jobs_held"),
+    "how many wait there": (lambda tx: backlog.backlog_count(tx, "c1", most=9), "ix_jobs_ready"),
+    "what was said of tasks": (lambda tx: events.event_list_of_tasks(tx, an_id(1), [1, 2]), "ix_events_task"),
+    "old keys": (lambda tx: jobs.idempotency_clean(tx, before_us=NOW_US, limit=9), "ix_idempotency_created"),
 }
 
 
 def held_by_silent(tx: Tx) -> Any:
-    return leases.held_by_silent(tx, now_us=NOW_US, amnesty_us=0, bears_s=9, silent_us=9, limit=9)
+    return leases.leased_by_silent(tx, now_us=NOW_US, amnesty_us=0, bears_s=9, silent_us=9, limit=9)
 
 
 def event_row(number: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from switchyard.store.database import HEAD, MIGRATIONS, Database, create, revisions, upgrade
+from switchyard.store.database import HEAD_REVISION, MIGRATIONS, Database, create_schema, read_revisions, upgrade_schema
 from switchyard.store.schema import metadata
 from tests.services import Postgres
 
@@ -44,7 +44,7 @@ CATALOGUE = {
 
 def test_migrations_from_nothing_equal_the_schema(database_url: str) -> None:
     with closing(Database(database_url)) as database:
-        upgrade(database)
+        upgrade_schema(database)
         with database.read() as tx:
             assert compare_metadata(MigrationContext.configure(tx), metadata) == []
         migrated, versions = _catalogue(database), _versions(database)
@@ -52,22 +52,22 @@ def test_migrations_from_nothing_equal_the_schema(database_url: str) -> None:
         with database.write() as tx:
             metadata.drop_all(tx)
             tx.execute(sa.text("DROP TABLE alembic_version"))
-        create(database)
+        create_schema(database)
         assert (_catalogue(database), _versions(database)) == (migrated, versions)
 
 
 def test_what_was_created_can_be_upgraded_and_is_not_created_again(database_url: str) -> None:
     with closing(Database(database_url)) as database:
-        create(database)
+        create_schema(database)
         made = _catalogue(database)
-        create(database)
-        upgrade(database)
-        current, head = revisions(database)
+        create_schema(database)
+        upgrade_schema(database)
+        current, head = read_revisions(database)
         assert (current, _catalogue(database)) == (head, made)
 
 
 def test_the_newest_revision_is_the_one_that_the_code_names() -> None:
-    assert ScriptDirectory(str(MIGRATIONS)).get_current_head() == HEAD
+    assert ScriptDirectory(str(MIGRATIONS)).get_current_head() == HEAD_REVISION
 
 
 def _catalogue(database: Database) -> list[tuple[Any, ...]]:
@@ -97,7 +97,7 @@ def test_the_first_schema_is_frozen(database_url: str) -> None:
     text = (MIGRATIONS / "versions" / "0001_the_first_schema.py").read_bytes()
     assert sha256(text).hexdigest() == FIRST_FILE
     with closing(Database(database_url)) as database:
-        upgrade(database, "0001")
+        upgrade_schema(database, "0001")
         made = sha256(repr(_catalogue(database)).encode()).hexdigest()
     assert made == FIRST_SCHEMA["sqlite" if database.is_sqlite else "postgresql"]
 
@@ -115,10 +115,10 @@ def test_a_migration_that_fails_leaves_no_half_made_schema(sqlite_empty: str, mo
         with monkeypatch.context() as patch:
             patch.setattr(op, "create_table", fail_at_the_tenth)
             with pytest.raises(RuntimeError, match="killed here"):
-                upgrade(database)
+                upgrade_schema(database)
         assert _catalogue(database) == []
-        upgrade(database)
-        assert revisions(database) == (HEAD, HEAD)
+        upgrade_schema(database)
+        assert read_revisions(database) == (HEAD_REVISION, HEAD_REVISION)
 
 
 @pytest.fixture
@@ -128,15 +128,15 @@ def sqlite_empty(tmp_path: Path) -> str:
 
 def test_a_second_upgrade_finds_nothing_to_do(database_url: str) -> None:
     with closing(Database(database_url)) as database:
-        current, head = revisions(database)
+        current, head = read_revisions(database)
         assert current is None
-        upgrade(database)
-        assert revisions(database) == (head, head)
-        upgrade(database)
-        assert revisions(database) == (head, head)
+        upgrade_schema(database)
+        assert read_revisions(database) == (head, head)
+        upgrade_schema(database)
+        assert read_revisions(database) == (head, head)
 
 
-@pytest.mark.parametrize("make", [create, upgrade])
+@pytest.mark.parametrize("make", [create_schema, upgrade_schema])
 def test_two_servers_that_start_on_one_empty_database_make_the_schema_once(
     make: Callable[[Database], None], postgres: Postgres
 ) -> None:
@@ -159,6 +159,6 @@ def test_two_servers_that_start_on_one_empty_database_make_the_schema_once(
         thread.join(60)
     assert failures == []
     with closing(Database(url)) as database:
-        current, head = revisions(database)
+        current, head = read_revisions(database)
         assert current == head
     postgres.drop_database(url)

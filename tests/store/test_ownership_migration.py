@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from switchyard.store.database import Database, upgrade
+from switchyard.store.database import Database, upgrade_schema
 
 JOB = {
     "seq": 1,
@@ -44,7 +44,7 @@ def found(tx: Any, statement: str) -> list[tuple[Any, ...]]:
 
 def test_rows_go_to_the_user_of_their_name_unless_they_are_older(database_url: str) -> None:
     with closing(Database(database_url)) as database:
-        upgrade(database, "0002")
+        upgrade_schema(database, "0002")
         with database.write() as tx:
             user = {"full_name": "", "groups": "[]", "is_enabled": True}
             put(tx, "users", id="U1", name="ann", created_us=100, **user)
@@ -69,7 +69,7 @@ def test_rows_go_to_the_user_of_their_name_unless_they_are_older(database_url: s
             for token, account, made_us in (("T1", "ann", 100), ("T2", "bob", 500), ("T3", "", 1)):
                 row = {"on_kind": "cluster", "object": f"C{token}", "hash": "h"}
                 put(tx, "submit_tokens", id=token, account=account, created_us=made_us, **row)
-        upgrade(database)
+        upgrade_schema(database)
         with database.read() as tx:
             owners = found(tx, "SELECT id, owner_id FROM jobs ORDER BY id")
             assert owners == [("J1", "U1"), ("J2", None), ("J3", None), ("J4", "rainbow"), ("J5", "local-admin")]

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from switchyard.errors import Conflict
 from switchyard.store import schema_check
-from switchyard.store.database import Database, create, repair, upgrade
+from switchyard.store.database import Database, create_schema, repair_schema, upgrade_schema
 from switchyard.store.schema import metadata
 
 FAST_S = 3.0  # 0.03 s on a quiet machine: a server does it at each start
@@ -54,7 +54,7 @@ def test_what_a_server_cannot_work_with_is_named_and_refused(
     database_url: str, statements: list[str], harmful: str
 ) -> None:
     with closing(Database(database_url)) as database:
-        create(database)
+        create_schema(database)
         (named,), harmless = changed(database, *statements)
         assert named.startswith(harmful)
         assert harmless == []
@@ -63,15 +63,15 @@ def test_what_a_server_cannot_work_with_is_named_and_refused(
         assert harmful in refused.value.detail
         if " is on " in harmful:  # somebody's own index under our name: not ours to drop
             with pytest.raises(Conflict, match="ix_jobs_seq"):
-                repair(database)
+                repair_schema(database)
         else:
-            assert repair(database) == [named]
+            assert repair_schema(database) == [named]
             assert changed(database) == ([], [])
 
 
 def test_what_somebody_added_does_no_harm_unless_rows_cannot_be_added(database_url: str) -> None:
     with closing(Database(database_url)) as database:
-        create(database)
+        create_schema(database)
         assert changed(
             database,
             "CREATE TABLE site_notes (id INTEGER)",
@@ -87,7 +87,7 @@ def test_what_somebody_added_does_no_harm_unless_rows_cannot_be_added(database_u
                 "the index site_names on jobs is not known",
             ],
         )
-        assert repair(database) == []
+        assert repair_schema(database) == []
         with database.write() as tx:
             tx.exec_driver_sql("DROP TABLE renders")
             tx.exec_driver_sql(
@@ -102,17 +102,17 @@ def test_what_somebody_added_does_no_harm_unless_rows_cannot_be_added(database_u
         ]
         assert "the column renders.body may be NULL, and should not be" in harmless
         with pytest.raises(Conflict) as refused:
-            repair(database)
+            repair_schema(database)
         assert "has no repair" in refused.value.next_step
 
 
 def test_a_repair_keeps_all_rows_and_is_all_or_none(database_url: str) -> None:
     with closing(Database(database_url)) as database:
-        create(database)
+        create_schema(database)
         with database.write() as tx:
             tx.execute(sa.insert(metadata.tables["counters"]).values(name="kept", value=7))
         changed(database, "DROP INDEX ix_events_task", "ALTER TABLE jobs DROP COLUMN arrival")
-        repair(database)
+        repair_schema(database)
         with database.read() as tx:
             assert tx.scalar(sa.text("SELECT value FROM counters WHERE name = 'kept'")) == 7
         # One repair would work and one difference has none: nothing is changed.
@@ -120,7 +120,7 @@ def test_a_repair_keeps_all_rows_and_is_all_or_none(database_url: str) -> None:
             database, "DROP INDEX ix_events_task", "DROP TABLE renders", "CREATE TABLE renders (project TEXT NOT NULL)"
         )
         with pytest.raises(Conflict):
-            repair(database)
+            repair_schema(database)
         assert changed(database) == before
 
 
@@ -128,7 +128,7 @@ def test_tables_of_another_program_are_not_taken_for_ours(database_url: str) -> 
     with closing(Database(database_url)) as database:
         with database.write() as tx:
             tx.exec_driver_sql("CREATE TABLE users (id INTEGER PRIMARY KEY, mail TEXT)")
-        for make in (create, upgrade):
+        for make in (create_schema, upgrade_schema):
             with pytest.raises(Conflict, match="tables with names that we need: users"):
                 make(database)
         with database.read() as tx:
@@ -141,7 +141,7 @@ def test_an_index_that_postgresql_never_finished_counts_as_wrong(postgres_url: s
             database, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_jobs_seq'::regclass"
         )
         assert harmful == ["the index ix_jobs_seq on jobs is «seq (INVALID)», not «seq»"]
-        repair(database)
+        repair_schema(database)
         assert changed(database) == ([], [])
 
 
@@ -149,5 +149,5 @@ def test_a_number_column_that_was_narrower_on_postgresql_is_widened(postgres_url
     with closing(Database(postgres_url)) as database:
         harmful, _ = changed(database, "ALTER TABLE handovers ALTER COLUMN number TYPE INTEGER")
         assert harmful == ["the column handovers.number is of type INTEGER, not BIGINT"]
-        repair(database)
+        repair_schema(database)
         assert changed(database) == ([], [])

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from switchyard.errors import Rebuilding, Unavailable
 from switchyard.model.tokens import ResourceConstraintsSpec
-from switchyard.tokens.lines import Lines
 from switchyard.tokens.redis import RedisPools
+from switchyard.tokens.redis_connections import RedisConnectionPool
 
 POOL = "stress"
 QUOTA_MAX = 10_000
@@ -25,7 +25,7 @@ CAPS = ResourceConstraintsSpec(project=9, namespace=6)
 
 
 def main(address: str, name: str, threads: int, grants: int, lease_s: int, out: str) -> None:
-    pools = RedisPools(Lines([address], retries=0), quota_max=QUOTA_MAX, lease_s_max=lease_s)
+    pools = RedisPools(RedisConnectionPool([address], retries=0), quota_max=QUOTA_MAX, lease_s_max=lease_s)
     lines: list[str] = []
     each = [threading.Thread(target=_one, args=(pools, f"{name}-{i}", grants, lease_s, lines)) for i in range(threads)]
     for thread in each:

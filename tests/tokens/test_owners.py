@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from switchyard.errors import Denied
-from switchyard.tokens.lines import Lines
 from switchyard.tokens.memory import MemoryPools
-from switchyard.tokens.pools import Claim, TokenPools
+from switchyard.tokens.pools import TokenClaim, TokenPools
 from switchyard.tokens.redis import RedisPools
+from switchyard.tokens.redis_connections import RedisConnectionPool
 from tests.redis_service import RedisServer
 
 
@@ -20,7 +20,7 @@ def pools(request: pytest.FixtureRequest) -> Iterator[TokenPools]:
     if request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
         server.client().flushall()
-        made = RedisPools(Lines([server.address]), quota_max=10)
+        made = RedisPools(RedisConnectionPool([server.address]), quota_max=10)
     made.begin(is_first=True)
     yield made
     made.close()
@@ -33,7 +33,7 @@ def test_what_one_owner_holds_no_other_claims_renews_or_gives_back(pools: TokenP
         with pytest.raises(Denied, match="another user"):
             steal("a", "t", owner="bob")
     with pytest.raises(Denied, match="another user"):
-        pools.allocate_many("a", [Claim("u"), Claim("t")], owner="bob")
+        pools.allocate_many("a", [TokenClaim("u"), TokenClaim("t")], owner="bob")
     assert not pools.renew_resource("a", "t", owner="bob")
     assert pools.renew_resource("a", "t", owner="ann")
     assert pools.allocate_resource("a", "t", owner="ann").is_granted

@@ -12,9 +12,9 @@ import redis
 
 from switchyard.errors import Rebuilding, Unavailable
 from switchyard.model.tokens import AllocationStatus
-from switchyard.tokens.lines import Lines
 from switchyard.tokens.pools import JobToken
 from switchyard.tokens.redis import RedisPools
+from switchyard.tokens.redis_connections import RedisConnectionPool
 from tests.processes import free_port, until
 from tests.redis_service import RedisServer, redis_running
 
@@ -36,14 +36,14 @@ def sentinel_of(primary: RedisServer, folder: Path) -> Iterator[int]:
 
 def test_the_primary_is_where_the_sentinel_says(tmp_path: Path) -> None:
     with redis_running() as server, sentinel_of(server, tmp_path) as port:
-        pools = RedisPools(Lines([f"127.0.0.1:{port}"], primary="yard"), quota_max=10)
+        pools = RedisPools(RedisConnectionPool([f"127.0.0.1:{port}"], primary="yard"), quota_max=10)
         pools.register_resource("matlab", 1)
         pools.begin(is_first=True)
         assert pools.allocate_resource("matlab", "a").status is AllocationStatus.GRANTED
         assert pools.allocate_resource("matlab", "b").status is AllocationStatus.EXHAUSTED
         assert server.client().exists("{redisresourcemanager}:pool:matlab")
         pools.close()
-        unknown = RedisPools(Lines([f"127.0.0.1:{port}"], primary="nobody", retries=0), quota_max=10)
+        unknown = RedisPools(RedisConnectionPool([f"127.0.0.1:{port}"], primary="nobody", retries=0), quota_max=10)
         with pytest.raises(Unavailable):
             unknown.register_resource("matlab", 1)
 
@@ -52,7 +52,7 @@ def test_a_replica_that_took_over_grants_nothing_before_it_is_known_who_holds_wh
     """The primary may have granted what the replica never heard of."""
     with redis_running() as old, redis_running() as new, sentinel_of(old, tmp_path) as port:
         new.client().replicaof("127.0.0.1", str(old.port))
-        pools = RedisPools(Lines([f"127.0.0.1:{port}"], primary="yard"), quota_max=10, lease_s_max=2)
+        pools = RedisPools(RedisConnectionPool([f"127.0.0.1:{port}"], primary="yard"), quota_max=10, lease_s_max=2)
         pools.lead("1")
         pools.register_resource("matlab", 2)
         pools.begin(is_first=True)

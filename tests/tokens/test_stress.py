@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.tokens.lines import Lines
-from switchyard.tokens.redis import TAG, RedisPools
+from switchyard.tokens.redis import KEY_PREFIX, RedisPools
+from switchyard.tokens.redis_connections import RedisConnectionPool
 from tests.processes import until
 from tests.redis_service import RedisServer, redis_running
 from tests.tokens.hammer import CAPS, POOL, QUOTA_MAX
@@ -46,7 +46,7 @@ def finish(callers: list[subprocess.Popen[bytes]], folder: Path, timeout_s: floa
 
 def open_pool(redis: RedisServer, *, lease_s_max: int, is_first: bool) -> RedisPools:
     """As the server that leads does it."""
-    pools = RedisPools(Lines([redis.address]), quota_max=QUOTA_MAX, lease_s_max=lease_s_max)
+    pools = RedisPools(RedisConnectionPool([redis.address]), quota_max=QUOTA_MAX, lease_s_max=lease_s_max)
     pools.settle(POOL, QUOTA, None)
     pools.begin(is_first=is_first)
     return pools
@@ -73,7 +73,7 @@ def assert_log_never_exceeds(redis: RedisServer) -> int:
     changes = 0
     for words in read_log(redis):
         name, key = words[0].upper(), words[1] if len(words) > 1 else ""
-        if key != f"{TAG}:callers:{POOL}" or name not in ("HSET", "HDEL"):
+        if key != f"{KEY_PREFIX}:callers:{POOL}" or name not in ("HSET", "HDEL"):
             continue
         pairs = zip(words[2::2], words[3::2], strict=True) if name == "HSET" else ((word, "0") for word in words[2:])
         for token, value in pairs:
@@ -123,9 +123,9 @@ def test_callers_in_processes_and_threads_never_exceed(tmp_path: Path, grants: i
         assert_never_exceeded(lines)
         assert assert_log_never_exceeds(redis) >= 2 * len(lines)
         assert pools.stand(POOL)[:2] == (QUOTA, 0)
-        left = {key: redis.client().hgetall(key) for key in redis.client().scan_iter(f"{TAG}:*")}
-        assert set(left) == {f"{TAG}:pool:{POOL}", f"{TAG}:epoch"}
-        assert {name for name in left[f"{TAG}:pool:{POOL}"] if ":" in name} == set()  # no counter of a project
+        left = {key: redis.client().hgetall(key) for key in redis.client().scan_iter(f"{KEY_PREFIX}:*")}
+        assert set(left) == {f"{KEY_PREFIX}:pool:{POOL}", f"{KEY_PREFIX}:epoch"}
+        assert {name for name in left[f"{KEY_PREFIX}:pool:{POOL}"] if ":" in name} == set()  # no counter of a project
 
 
 @pytest.mark.parametrize("is_durable", [True, False], ids=["durable", "lossy"])

@@ -27,27 +27,27 @@ from switchyard.model.decode import convert, load_yaml
 
 FILE_BYTES_MAX = 4 * 1024 * 1024  # some 100,000 users
 LIST_MAX = 10_000
-Entry = Annotated[str, Meta(min_length=1, max_length=256)]
+ListedName = Annotated[str, Meta(min_length=1, max_length=256)]
 LocalName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*\$?(?!\n)$")]
-FIX_FOLDER = "Give the agent a spool folder that nobody else can write to."
-EVERY_OTHER = "*"  # in the map: who has no line of their own
-FIX_MAP = "A line `SWITCHYARD-USER: LOCAL-ACCOUNT` for each user; see docs/how-to/add-a-slurm-cluster.md."
+FOLDER_ADVICE = "Give the agent a spool folder that nobody else can write to."
+OTHER_USERS = "*"  # in the map: who has no line of their own
+MAP_ADVICE = "A line `SWITCHYARD-USER: LOCAL-ACCOUNT` for each user; see docs/how-to/add-a-slurm-cluster.md."
 
 
-class Way(StrEnum):
+class AccountSwitch(StrEnum):
     """How the agent gets a job under another account: by `--uid` of a root agent, or by sudo."""
 
     UID = "uid"
     SUDO = "sudo"
 
 
-class Allow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class AllowList(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What may run here: a list that is not given allows all, an empty one nothing. Of extra options those listed."""
 
-    users: Annotated[list[Entry], Meta(max_length=LIST_MAX)] | None = None
-    projects: Annotated[list[Entry], Meta(max_length=LIST_MAX)] | None = None
-    queues: Annotated[list[Entry], Meta(max_length=LIST_MAX)] | None = None
-    options: Annotated[list[Entry], Meta(max_length=LIST_MAX)] = []
+    users: Annotated[list[ListedName], Meta(max_length=LIST_MAX)] | None = None
+    projects: Annotated[list[ListedName], Meta(max_length=LIST_MAX)] | None = None
+    queues: Annotated[list[ListedName], Meta(max_length=LIST_MAX)] | None = None
+    options: Annotated[list[ListedName], Meta(max_length=LIST_MAX)] = []
 
     def refusal(self, *, user: str, project: str, queue: str | None, options: Sequence[str] = ()) -> str:
         """Why this may not run here; empty: it may. `options` as they are written, e.g. `--nice=5`."""
@@ -69,7 +69,7 @@ class Allow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class LocalAccount:
     """A local account, as the machine knows it."""
 
     name: str
@@ -88,7 +88,7 @@ class Account:
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
-class Accounts:
+class AccountMap:
     """The map from Switchyard's users to local accounts. A line `*` stands for every user that has none."""
 
     def __init__(self, path: Path) -> None:
@@ -97,14 +97,14 @@ class Accounts:
         self._users: dict[str, str] = {}
         self._read()
 
-    def account_of(self, user: str) -> Account:
+    def account_of(self, user: str) -> LocalAccount:
         """Raises Denied for who is not in the map, and Unavailable while the map cannot be read."""
-        if _mark(self._path) != self._mark:
+        if _file_version(self._path) != self._mark:
             try:
                 self._read()
             except Malformed as exc:
-                raise Unavailable(f"Nobody's job is submitted: {exc.detail}", next_step=FIX_MAP) from exc
-        name = self._users.get(user) or self._users.get(EVERY_OTHER)
+                raise Unavailable(f"Nobody's job is submitted: {exc.detail}", next_step=MAP_ADVICE) from exc
+        name = self._users.get(user) or self._users.get(OTHER_USERS)
         if name is None:
             raise Denied(
                 f"The user {user} has no account on this cluster.",
@@ -116,62 +116,64 @@ class Accounts:
         """The accounts that stand for several users."""
         counts = Counter(self._users.values())
         several = {name for name, count in counts.items() if count > 1}
-        return sorted(several | {name for user, name in self._users.items() if user == EVERY_OTHER})
+        return sorted(several | {name for user, name in self._users.items() if user == OTHER_USERS})
 
     def _read(self) -> None:
-        mark = _mark(self._path)
-        self._users = read_map(self._path)
+        mark = _file_version(self._path)
+        self._users = read_account_map(self._path)
         self._mark = mark  # only now: a map that could not be read is tried again
 
 
-def read_map(path: Path) -> dict[str, str]:
+def read_account_map(path: Path) -> dict[str, str]:
     """The users of a file, each with a local account. Others must not be able to write it: it says who becomes whom."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             body = file.read(FILE_BYTES_MAX + 1)
     except OSError as exc:
-        raise Malformed(f"Cannot read {path}: {exc.strerror}.", next_step=FIX_MAP) from exc
+        raise Malformed(f"Cannot read {path}: {exc.strerror}.", next_step=MAP_ADVICE) from exc
     if status.st_mode & 0o022:
         raise Malformed(f"Others may write {path}.", next_step=f"chmod go-w {path}")
     if status.st_uid not in (0, os.geteuid()):
         raise Malformed(f"{path} belongs neither to root nor to the agent's account.", next_step=f"chown root {path}")
     if len(body) > FILE_BYTES_MAX:
         raise Malformed(f"{path}: over {FILE_BYTES_MAX} bytes.")
-    found: dict[str, str] = convert(load_yaml(body, where=str(path)) or {}, dict[Entry, LocalName], where=str(path))
+    found: dict[str, str] = convert(
+        load_yaml(body, where=str(path)) or {}, dict[ListedName, LocalName], where=str(path)
+    )
     if "root" in found.values():
-        raise Malformed(f"{path}: nobody's jobs run as root.", next_step=FIX_MAP)
+        raise Malformed(f"{path}: nobody's jobs run as root.", next_step=MAP_ADVICE)
     return found
 
 
-def find_account(name: str) -> Account:
+def find_account(name: str) -> LocalAccount:
     try:
         found = pwd.getpwnam(name)
     except KeyError:
         # The directory service may be away just now; only its administrators can tell.
         raise Unavailable(f"This machine knows no account {name}.", next_step="Is the directory service up?") from None
     if found.pw_uid == 0:
-        raise Denied(f"The account {name} is root's: no job runs as root.", next_step=FIX_MAP)
-    return Account(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir)
+        raise Denied(f"The account {name} is root's: no job runs as root.", next_step=MAP_ADVICE)
+    return LocalAccount(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir)
 
 
-def uid_words(account: Account) -> list[str]:
+def sbatch_uid_options(account: LocalAccount) -> list[str]:
     """Options of sbatch. Both: without the group, a job of root's agent would be in root's."""
     return [f"--uid={account.uid}", f"--gid={account.gid}"]
 
 
-def sudo_words(account: Account, program: str) -> list[str]:
+def sudo_prefix(account: LocalAccount, program: str) -> list[str]:
     """Words before a client's own. The path is whole: sudoers names programs so, and another PATH must not matter."""
     return ["sudo", "-n", "-u", account.name, "--", shutil.which(program) or program]
 
 
-def hand_over(folder: Path, account: Account) -> None:
+def share_folder(folder: Path, account: LocalAccount) -> None:
     """Let an account write into a folder of ours, so that both it and we can read what it writes there; nobody else.
 
     Root gives the folder away. Others add an access list: the account may do all, and so may we with its files.
     """
     if os.geteuid() == 0:
-        _give(folder, account)
+        _change_folder_owner(folder, account)
         return
     if account.uid == os.geteuid():
         return
@@ -185,15 +187,15 @@ def hand_over(folder: Path, account: Account) -> None:
         ) from exc
 
 
-def _give(folder: Path, account: Account) -> None:
+def _change_folder_owner(folder: Path, account: LocalAccount) -> None:
     """Where others can write beside it, somebody may have put a link of this name there: that is not followed."""
     try:
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as exc:
-        raise Unavailable(f"{folder} is not a folder of the agent's: {exc.strerror}.", next_step=FIX_FOLDER) from exc
+        raise Unavailable(f"{folder} is not a folder of the agent's: {exc.strerror}.", next_step=FOLDER_ADVICE) from exc
     try:
         if os.fstat(number).st_uid not in (0, account.uid):
-            raise Unavailable(f"{folder} is somebody else's.", next_step=FIX_FOLDER)
+            raise Unavailable(f"{folder} is somebody else's.", next_step=FOLDER_ADVICE)
         os.fchown(number, account.uid, account.gid)
         os.fchmod(number, 0o700)
     finally:
@@ -205,7 +207,7 @@ def private_opener(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def open_theirs(path: Path, *, is_linked_ok: bool = False) -> BinaryIO:
+def open_untrusted(path: Path, *, is_linked_ok: bool = False) -> BinaryIO:
     """Open a file in a folder where a job can write: it may be a link to what the job may not read, or a pipe.
 
     Raises OSError for everything but a plain file; unless `is_linked_ok`, also for one that has a second name.
@@ -228,7 +230,7 @@ def _access_list(*uids: int) -> bytes:
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 
 
-def _mark(path: Path) -> tuple[int, ...]:
+def _file_version(path: Path) -> tuple[int, ...]:
     """By what a change of the file is seen."""
     with contextlib.suppress(OSError):
         found = path.stat()

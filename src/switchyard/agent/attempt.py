@@ -8,11 +8,11 @@ from enum import StrEnum
 
 import msgspec
 
-from switchyard.agent.backends import marker
+from switchyard.agent.backends import marker_of
 from switchyard.agent.clock import Stamp
-from switchyard.model.poll import Held, Lease, Report
+from switchyard.model.poll import AttemptRef, Lease, Report
 
-Key = tuple[str, int]  # job and fence: what an attempt is known by
+AttemptKey = tuple[str, int]  # job and fence: what an attempt is known by
 
 
 class Stage(StrEnum):
@@ -25,7 +25,7 @@ class Stage(StrEnum):
     SETTLED = "SETTLED"  # the server knows, or wants to hear no more
 
 
-LIVE = (Stage.INTENT, Stage.SUBMITTED, Stage.RUNNING)
+LIVE_STAGES = (Stage.INTENT, Stage.SUBMITTED, Stage.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +37,34 @@ class Attempt:
     is_stopped: bool = False  # the server wants it ended and nothing further told
 
     @property
-    def key(self) -> Key:
+    def key(self) -> AttemptKey:
         return (self.lease.job, self.lease.fence)
 
     @property
     def lineage(self) -> tuple[str, int]:
         """What at most one attempt may run of at a time: a job, or one task of an array."""
-        return (self.lease.job, task_of(self.lease))
+        return (self.lease.job, task_index(self.lease))
 
     @property
-    def held(self) -> Held:
-        return Held(self.lease.job, self.lease.fence)
+    def held(self) -> AttemptRef:
+        return AttemptRef(self.lease.job, self.lease.fence)
 
     @property
     def marker(self) -> str:
-        return marker(self.lease)
+        return marker_of(self.lease)
 
     @property
     def is_live(self) -> bool:
         """It runs, or is to run."""
-        return self.stage in LIVE
+        return self.stage in LIVE_STAGES
 
 
-def task_of(lease: Lease) -> int:
+def task_index(lease: Lease) -> int:
     """The index of an array's task; -1 for a job that is no array."""
     return -1 if lease.lo is None else lease.lo
 
 
-def split(leases: Iterable[Lease]) -> Iterator[Lease]:
+def split_ranges(leases: Iterable[Lease]) -> Iterator[Lease]:
     """A lease of a range as one per task, each under its own fence."""
     for lease in leases:
         if lease.lo is None or lease.hi is None:
@@ -74,11 +74,11 @@ def split(leases: Iterable[Lease]) -> Iterator[Lease]:
             yield msgspec.structs.replace(lease, fence=lease.fence + index - lease.lo, lo=index, hi=index)
 
 
-def hand_overs(attempts: Iterable[Attempt], size_max: int) -> Iterator[list[Attempt]]:
+def submit_batches(attempts: Iterable[Attempt], size_max: int) -> Iterator[list[Attempt]]:
     """Neighbouring tasks of one array together, at most so many; everything else by itself."""
     batch: list[Attempt] = []
     for attempt in attempts:
-        if batch and (len(batch) == size_max or not _follows(attempt.lease, batch[-1].lease)):
+        if batch and (len(batch) == size_max or not _is_next_task(attempt.lease, batch[-1].lease)):
             yield batch
             batch = []
         batch.append(attempt)
@@ -86,7 +86,7 @@ def hand_overs(attempts: Iterable[Attempt], size_max: int) -> Iterator[list[Atte
         yield batch
 
 
-def _follows(lease: Lease, before: Lease) -> bool:
+def _is_next_task(lease: Lease, before: Lease) -> bool:
     """The next task under the next fence, of the same attempt at the same job."""
     if lease.lo is None or before.lo is None or (lease.job, lease.attempt) != (before.job, before.attempt):
         return False
@@ -94,7 +94,7 @@ def _follows(lease: Lease, before: Lease) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TimedReport:
     """Something seen of an attempt, and when, to be told to the server."""
 
     report: Report
@@ -102,18 +102,18 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AttemptChange:
     """An attempt as it has become, with what is to be told of it. The last of an ENDED one's is its end."""
 
     attempt: Attempt
-    said: tuple[Said, ...] = ()
+    said: tuple[TimedReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
+class QueuedReport:
     """A report that the server has not answered."""
 
     seq: int
-    key: Key
-    said: Said
+    key: AttemptKey
+    said: TimedReport
     is_final: bool

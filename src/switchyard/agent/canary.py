@@ -6,20 +6,21 @@ import secrets
 import time
 from dataclasses import dataclass
 
-from switchyard.agent.backends import ENDS, Backend, Status, native_name
+from switchyard.agent.backends import TERMINAL_STATES, Backend, Status, native_name
 from switchyard.errors import YardError
 from switchyard.model.ids import make_id
 from switchyard.model.job import JobSpec, Resources
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
 
-WORD = "the canary sings"
-LOOK_S = 0.2
-END_S = 30.0  # for a job that was cancelled to be gone, and for its output to be seen over a network's file system
+CANARY_TEXT = "the canary sings"
+CANARY_POLL_S = 0.2
+# for a job that was cancelled to be gone, and for its output to be seen over a network's file system
+CANARY_CLEANUP_S = 30.0
 OUTPUT_MAX = 4096
-SHARE_ADVICE = "Name a folder that the nodes share with this machine: `slurm: {folder: /…}` in the site's file."
+SHARED_FOLDER_ADVICE = "Name a folder that the nodes share with this machine: `slurm: {folder: /…}` in the site's file."
 # Why Slurm lets a job wait, by how its word begins, and what to do about it.
-WAITS = {
+PENDING_ADVICE = {
     "Resources": "Nothing is wrong: the cluster is full. Try again later, or give --wait more time.",
     "Priority": "Nothing is wrong: others are before it. Try again later, or give --wait more time.",
     "Partition": "The default partition is closed or too small: see `scontrol show partition`.",
@@ -36,7 +37,7 @@ WAITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Song:
+class CanaryResult:
     """How it went; `is_ok` none: it cannot be told."""
 
     is_ok: bool | None
@@ -44,36 +45,38 @@ class Song:
     advice: str = ""
 
 
-def sing(backend: Backend, *, owner: str, wait_s: float) -> Song:
+def run_canary(backend: Backend, *, owner: str, wait_s: float) -> CanaryResult:
     """Submit, wait for its end, read its output, and leave nothing behind."""
-    lease = _lease(owner)
+    lease = _make_lease(owner)
     begun = time.monotonic()
     try:
         native_id = backend.submit(lease)
     except YardError as exc:
-        return Song(False, f"a job cannot be submitted: {exc.detail}", exc.next_step)
+        return CanaryResult(False, f"a job cannot be submitted: {exc.detail}", exc.next_step)
     name = native_name(native_id)
-    status, silence = _until_end(backend, native_id, wait_s)
-    if status.seen not in ENDS:
+    status, silence = _wait_for_end(backend, native_id, wait_s)
+    if status.seen not in TERMINAL_STATES:
         song = _not_ended(backend, native_id, status, silence, wait_s)
-    elif status.seen is not Seen.SUCCEEDED:
+    elif status.seen is not ObservedState.SUCCEEDED:
         said = _read(backend, native_id, "stderr").decode(errors="replace").strip()
         beside = f"; it said: {said[-300:]}" if said else ""
-        song = Song(
-            False, f"job {name} was submitted and ended badly: {status.reason or status.text}{beside}", SHARE_ADVICE
+        song = CanaryResult(
+            False,
+            f"job {name} was submitted and ended badly: {status.reason or status.text}{beside}",
+            SHARED_FOLDER_ADVICE,
         )
-    elif not _is_heard(backend, native_id):
-        song = Song(False, f"job {name} ran, but what it printed cannot be seen here", SHARE_ADVICE)
+    elif not _has_output(backend, native_id):
+        song = CanaryResult(False, f"job {name} ran, but what it printed cannot be seen here", SHARED_FOLDER_ADVICE)
     else:
-        song = Song(
+        song = CanaryResult(
             True, f"job {name} was submitted, ran, and its output came back in {time.monotonic() - begun:.1f} s"
         )
     backend.forget(native_id)
     return song
 
 
-def _lease(owner: str) -> Lease:
-    spec = JobSpec(command=["/bin/echo", WORD], resources=Resources(time_limit="5m"))
+def _make_lease(owner: str) -> Lease:
+    spec = JobSpec(command=["/bin/echo", CANARY_TEXT], resources=Resources(time_limit="5m"))
     job = make_id(time.time_ns() // 1000, secrets.randbits(80))
     return Lease(
         job=job,
@@ -88,7 +91,7 @@ def _lease(owner: str) -> Lease:
     )
 
 
-def _until_end(backend: Backend, native_id: str, wait_s: float) -> tuple[Status, str]:
+def _wait_for_end(backend: Backend, native_id: str, wait_s: float) -> tuple[Status, str]:
     """Its last status, and why the cluster told nothing newer, if so."""
     deadline = time.monotonic() + wait_s
     silence = ""
@@ -99,40 +102,44 @@ def _until_end(backend: Backend, native_id: str, wait_s: float) -> tuple[Status,
         except YardError as exc:
             silence = exc.detail
         status = backend.status([native_id])[native_id]
-        if status.seen in ENDS or time.monotonic() > deadline:
+        if status.seen in TERMINAL_STATES or time.monotonic() > deadline:
             return status, silence
-        time.sleep(LOOK_S)
+        time.sleep(CANARY_POLL_S)
 
 
-def _not_ended(backend: Backend, native_id: str, status: Status, silence: str, wait_s: float) -> Song:
+def _not_ended(backend: Backend, native_id: str, status: Status, silence: str, wait_s: float) -> CanaryResult:
     name = native_name(native_id)
     try:
         backend.cancel([native_id])
-        _until_end(backend, native_id, END_S)
+        _wait_for_end(backend, native_id, CANARY_CLEANUP_S)
     except YardError as exc:
-        return Song(False, f"job {name} was submitted, and then: {exc.detail}", f"Cancel it by hand: scancel {name}")
+        return CanaryResult(
+            False, f"job {name} was submitted, and then: {exc.detail}", f"Cancel it by hand: scancel {name}"
+        )
     if silence:
-        return Song(
+        return CanaryResult(
             False, f"job {name} was submitted, and then: {silence}", "See whether slurmctld runs: `scontrol ping`."
         )
-    if status.seen is Seen.RUNNING:
-        return Song(
+    if status.seen is ObservedState.RUNNING:
+        return CanaryResult(
             False, f"job {name} began, and did not end within {wait_s:g} s", "See `sinfo -R` and the node's log."
         )
     why = status.reason.rpartition(": ")[2] or status.text
-    advice = next((text for word, text in WAITS.items() if why.startswith(word)), "See `squeue` for the reason.")
+    advice = next(
+        (text for word, text in PENDING_ADVICE.items() if why.startswith(word)), "See `squeue` for the reason."
+    )
     is_full = why.startswith(("Resources", "Priority"))
-    return Song(
+    return CanaryResult(
         None if is_full else False, f"job {name} did not begin within {wait_s:g} s; the cluster says: {why}", advice
     )
 
 
-def _is_heard(backend: Backend, native_id: str) -> bool:
-    deadline = time.monotonic() + END_S
-    while WORD.encode() not in _read(backend, native_id, "stdout"):
+def _has_output(backend: Backend, native_id: str) -> bool:
+    deadline = time.monotonic() + CANARY_CLEANUP_S
+    while CANARY_TEXT.encode() not in _read(backend, native_id, "stdout"):
         if time.monotonic() > deadline:
             return False
-        time.sleep(LOOK_S)
+        time.sleep(CANARY_POLL_S)
     return True
 
 

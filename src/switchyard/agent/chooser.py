@@ -22,17 +22,17 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.agent.attempt import Key
+from switchyard.agent.attempt import AttemptKey
 from switchyard.agent.log import line
 from switchyard.errors import BadRequest
 from switchyard.model.cluster import Load
-from switchyard.model.poll import Held, Lease
+from switchyard.model.poll import AttemptRef, Lease
 
 GROUP = "switchyard.choosers"
 COMMAND_S_MAX = 10.0  # a chooser that thinks longer holds every start up
-AGAIN_S = 30.0  # an unchanged question is asked again after this, since the answer may depend on the time
+CHOICE_VALID_S = 30.0  # an unchanged question is asked again after this, since the answer may depend on the time
 OUTPUT_BYTES_MAX = 4 * 2**20
-REASON_MAX = 300
+RETURN_REASON_CHARS_MAX = 300
 
 log = logging.getLogger(__name__)
 
@@ -41,15 +41,15 @@ log = logging.getLogger(__name__)
 class Choice:
     """The order in which to start, and what to give back with its reason."""
 
-    order: list[Key]
-    returned: dict[Key, str] = field(default_factory=dict)
+    order: list[AttemptKey]
+    returned: dict[AttemptKey, str] = field(default_factory=dict)
 
 
 class Chooser(Protocol):
     def choose(self, waiting: Sequence[Lease], load: Load) -> Choice: ...
 
 
-class ByPriority:
+class PriorityChooser:
     """The default: priority, then arrival. Gives nothing back."""
 
     def choose(self, waiting: Sequence[Lease], load: Load) -> Choice:  # noqa: ARG002 - how busy it is does not matter here
@@ -57,18 +57,18 @@ class ByPriority:
         return Choice([(lease.job, lease.fence) for lease in ordered])
 
 
-class _Returned(msgspec.Struct):
+class _ReturnedJob(msgspec.Struct):
     job: str
     fence: int
     reason: str = "the cluster's chooser gave it back"
 
 
-class _Answer(msgspec.Struct):
-    start: list[Held] = []
-    returned: list[_Returned] = msgspec.field(default_factory=list, name="return")
+class _CommandAnswer(msgspec.Struct):
+    start: list[AttemptRef] = []
+    returned: list[_ReturnedJob] = msgspec.field(default_factory=list, name="return")
 
 
-class ByCommand:
+class CommandChooser:
     """A site's own program decides."""
 
     def __init__(self, argv: Sequence[str], *, timeout_s: float = COMMAND_S_MAX) -> None:
@@ -84,26 +84,30 @@ class ByCommand:
         if done.returncode != 0:
             return self._failed(waiting, load, f"exit {done.returncode}: {done.stderr[-200:].decode(errors='replace')}")
         try:
-            answer = msgspec.json.decode(done.stdout[:OUTPUT_BYTES_MAX], type=_Answer)
+            answer = msgspec.json.decode(done.stdout[:OUTPUT_BYTES_MAX], type=_CommandAnswer)
         except msgspec.DecodeError as exc:
             return self._failed(waiting, load, str(exc))
         known = {(lease.job, lease.fence) for lease in waiting}
         return Choice(
             [key for held in answer.start if (key := (held.job, held.fence)) in known],
-            {key: each.reason[:REASON_MAX] for each in answer.returned if (key := (each.job, each.fence)) in known},
+            {
+                key: each.reason[:RETURN_REASON_CHARS_MAX]
+                for each in answer.returned
+                if (key := (each.job, each.fence)) in known
+            },
         )
 
     def _failed(self, waiting: Sequence[Lease], load: Load, why: str) -> Choice:
         log.error(line("chooser-failed", command=self._argv[0], error=why))
-        return ByPriority().choose(waiting, load)
+        return PriorityChooser().choose(waiting, load)
 
 
-class Picker:
+class ChoiceCache:
     """Asks a chooser when there is something new to ask."""
 
     def __init__(self, chooser: Chooser) -> None:
         self._chooser = chooser
-        self._asked: tuple[Key, ...] = ()
+        self._asked: tuple[AttemptKey, ...] = ()
         self._asked_at = 0.0
         self._choice = Choice([])
 
@@ -111,7 +115,7 @@ class Picker:
         keys = tuple((lease.job, lease.fence) for lease in waiting)
         now = time.monotonic()
         is_news = not set(keys) <= set(self._asked)
-        if keys and (is_news or now - self._asked_at > AGAIN_S):
+        if keys and (is_news or now - self._asked_at > CHOICE_VALID_S):
             self._choice = self._chooser.choose(waiting, load())
             self._asked, self._asked_at = keys, now
         return self._choice
@@ -121,7 +125,7 @@ def load_chooser(name: str) -> Chooser:
     """By the name of an entry point, or else the command line of a program."""
     found = {point.name: point for point in entry_points(group=GROUP)}
     if name == "priority":
-        return ByPriority()
+        return PriorityChooser()
     if name in found:
         chooser: Chooser = found[name].load()()
         return chooser
@@ -129,4 +133,4 @@ def load_chooser(name: str) -> Chooser:
     if not argv or "/" not in argv[0]:
         known = ", ".join(["priority", *sorted(found)])
         raise BadRequest(f"There is no chooser {name!r}.", next_step=f"Known: {known}; or give a path to a program.")
-    return ByCommand(argv)
+    return CommandChooser(argv)

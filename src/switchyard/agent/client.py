@@ -15,15 +15,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from switchyard.agent.credential import Keys
+from switchyard.agent.credential import AgentCredentials
 from switchyard.agent.log import line
-from switchyard.connection import notice_silence
-from switchyard.errors import BY_CODE, BadRequest, Malformed, Unauthenticated, Unavailable, YardError
+from switchyard.connection import enable_keepalive
+from switchyard.errors import ERRORS_BY_CODE, BadRequest, Malformed, Unauthenticated, Unavailable, YardError
 from switchyard.http_head import WholeHeadResponse
 from switchyard.model.api import Problem
 
 CONNECT_S = 5.0  # a server that does not take a connection in this time is down for us
-SLACK_S = 15.0  # over what the server was asked to wait: its own work and the way back
+ANSWER_SLACK_S = 15.0  # over what the server was asked to wait: its own work and the way back
 ANSWER_BYTES_MAX = 256 * 2**20  # 64 leases of the largest job each would be 512 MiB; nobody has that
 RETRY_AFTER_S_MAX = 60.0  # a server may ask for patience, not for silence
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerAddress:
     """Where a server is: the parts of its URL."""
 
     url: str
@@ -41,7 +41,7 @@ class Server:
     path: str
 
 
-def read_server(url: str) -> Server:
+def parse_server_url(url: str) -> ServerAddress:
     parts = urlsplit(url)
     try:
         port = parts.port
@@ -50,10 +50,10 @@ def read_server(url: str) -> Server:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise Malformed(f"{url!r} is not a server's URL.", next_step="Write it like http://127.0.0.1:8080.")
     is_tls = parts.scheme == "https"
-    return Server(url, is_tls, parts.hostname, port or (443 if is_tls else 80), parts.path.rstrip("/"))
+    return ServerAddress(url, is_tls, parts.hostname, port or (443 if is_tls else 80), parts.path.rstrip("/"))
 
 
-class Unreached(Unavailable):
+class ServerUnreachable(Unavailable):
     """No server could be reached, or the answer did not arrive whole."""
 
     default_next = "Check the server's address and that it runs (`curl URL/healthz`)."
@@ -64,11 +64,11 @@ class Connection:
 
     def __init__(
         self,
-        servers: Sequence[Server],
+        servers: Sequence[ServerAddress],
         *,
         ca_file: str | None = None,
         bearer: str | None = None,
-        keys: Keys | None = None,
+        keys: AgentCredentials | None = None,
     ) -> None:
         self._servers = list(servers)
         self._at = 0
@@ -82,14 +82,14 @@ class Connection:
         self.retry_after_s: float | None = None
 
     @property
-    def server(self) -> Server:
+    def server(self) -> ServerAddress:
         return self._servers[self._at]
 
-    def post(self, path: str, body: bytes, *, wait_s: float = 0.0, timeout_s: float = SLACK_S) -> bytes:
+    def post(self, path: str, body: bytes, *, wait_s: float = 0.0, timeout_s: float = ANSWER_SLACK_S) -> bytes:
         """The answer's body, whole. Anything else is a YardError; `retry_after_s` says if the server asked to wait."""
         return self._send("POST", path, body, wait_s=wait_s, timeout_s=timeout_s)
 
-    def get(self, path: str, *, timeout_s: float = SLACK_S) -> bytes:
+    def get(self, path: str, *, timeout_s: float = ANSWER_SLACK_S) -> bytes:
         return self._send("GET", path, None, wait_s=0.0, timeout_s=timeout_s)
 
     def _send(self, method: str, path: str, body: bytes | None, *, wait_s: float, timeout_s: float) -> bytes:
@@ -112,10 +112,10 @@ class Connection:
             self.close()
             if not self._is_aborted:
                 self.go_on()
-            raise Unreached(f"{at} did not answer: {_why(exc)}.") from exc
+            raise ServerUnreachable(f"{at} did not answer: {_why(exc)}.") from exc
         if len(data) > ANSWER_BYTES_MAX:
             self.close()
-            raise Unreached(f"{self.server.url} answered with over {ANSWER_BYTES_MAX} bytes.")
+            raise ServerUnreachable(f"{self.server.url} answered with over {ANSWER_BYTES_MAX} bytes.")
         if answer.will_close:
             self.close()
         if 200 <= answer.status < 300:
@@ -125,7 +125,9 @@ class Connection:
         self.retry_after_s = _seconds(answer.getheader("Retry-After"))
         error = _error(answer, data, self.server.url)
         if isinstance(error, Unauthenticated) and self._keys and bearer and self._keys.refused(bearer):
-            raise Unreached(f"{self.server.url} does not take this credential; another one is tried.") from error
+            raise ServerUnreachable(
+                f"{self.server.url} does not take this credential; another one is tried."
+            ) from error
         raise error
 
     def abort(self, *, for_good: bool = False) -> None:
@@ -167,7 +169,7 @@ class Connection:
             new.response_class = WholeHeadResponse
             new.connect()
             assert new.sock is not None
-            notice_silence(new.sock)
+            enable_keepalive(new.sock)
             log.debug(line("connected", server=server.url))
             with self._lock:
                 self._http = new
@@ -197,7 +199,7 @@ def _error(answer: http.client.HTTPResponse, data: bytes, url: str) -> YardError
         problem = msgspec.json.decode(data, type=Problem)
     except msgspec.DecodeError:
         return Unavailable(f"{url} answered {answer.status} {answer.reason}, which is not this API.")
-    return BY_CODE.get(problem.code, _by_status(answer.status))(problem.detail, next_step=problem.next_step)
+    return ERRORS_BY_CODE.get(problem.code, _by_status(answer.status))(problem.detail, next_step=problem.next_step)
 
 
 def _by_status(status: int) -> type[YardError]:

@@ -16,21 +16,21 @@ from functools import partial
 from pathlib import Path
 
 from switchyard.agent import credential as credentials
-from switchyard.agent import looking
+from switchyard.agent import diagnostic_commands
 from switchyard.agent.backends import Setting
-from switchyard.agent.backends.registry import kinds, load
+from switchyard.agent.backends.registry import backend_kinds, load_backend
 from switchyard.agent.chooser import load_chooser
-from switchyard.agent.client import Connection, Server, read_server
-from switchyard.agent.credential import Credential, Keys
-from switchyard.agent.discover import discover, read_graph
-from switchyard.agent.environment import PASSED_ON
+from switchyard.agent.client import Connection, ServerAddress, parse_server_url
+from switchyard.agent.credential import AgentCredentials, Credential
+from switchyard.agent.discover import discover_graph, read_graph
+from switchyard.agent.environment import INHERITED_VARIABLES
 from switchyard.agent.journal import Journal
-from switchyard.agent.log import line, set_up
-from switchyard.agent.loop import FREE_BYTES_MIN, Limits, Loop
+from switchyard.agent.log import line, set_up_logging
+from switchyard.agent.loop import FREE_BYTES_MIN, AgentLimits, Loop
 from switchyard.agent.site import read_site
 from switchyard.agent.site_state import SiteState
-from switchyard.agent.umask import keep_private
-from switchyard.connection import ALLOW_PLAIN, is_allowed, refuse_plain_http
+from switchyard.agent.umask import set_private_umask
+from switchyard.connection import PLAIN_HTTP_VARIABLE, is_plain_http_allowed, refuse_plain_http
 from switchyard.errors import (
     EXIT_OK,
     BadRequest,
@@ -40,14 +40,14 @@ from switchyard.errors import (
     Unauthenticated,
     YardError,
 )
-from switchyard.hidden_words import hide
 from switchyard.model.graph import Graph
 from switchyard.model.names import NAME_HINT, is_name
 from switchyard.model.poll import Join
 from switchyard.model.quantity import parse_duration_s
+from switchyard.process_arguments import hide_argument
 
 JOBS_MAX = 100_000  # of one agent: what it says at a sync is bounded by that
-SIGNAL_S = 0.2  # how often the main thread looks after the others
+SIGNAL_POLL_S = 0.2  # how often the main thread looks after the others
 
 DESCRIPTION = """\
 Run the agent of one cluster in the foreground: it asks the server for work and runs it by the given backend.
@@ -76,11 +76,11 @@ log = logging.getLogger(__name__)
 def main(argv: list[str]) -> int:
     try:
         if argv[:1] == ["discover"]:
-            return looking.discover_command(argv[1:])
+            return diagnostic_commands.discover_command(argv[1:])
         if argv[:1] == ["doctor"]:
-            return looking.doctor_command(argv[1:])
+            return diagnostic_commands.doctor_command(argv[1:])
         given = parser().parse_args(argv)
-        keep_private()
+        set_private_umask()
         return run(given)
     except YardError as exc:
         print(f"error: {exc.detail}", file=sys.stderr)
@@ -99,7 +99,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--server", action="append", metavar="URL", help="the server; several are tried in turn")
     made.add_argument("--cluster", required=True, metavar="NAME", help="the cluster to join")
-    made.add_argument("--backend", required=True, metavar="KIND", help=f"what runs the jobs: {', '.join(kinds())}")
+    made.add_argument(
+        "--backend", required=True, metavar="KIND", help=f"what runs the jobs: {', '.join(backend_kinds())}"
+    )
     made.add_argument("--token", metavar="JOIN", help="the join token, needed once")
     made.add_argument(
         "--graph", type=Path, metavar="FILE", help="what the cluster has: JGF, R or the short form; else found out"
@@ -141,33 +143,38 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(given: argparse.Namespace) -> int:
-    set_up(verbose=given.verbose)
-    if given.token and not hide(given.token):
+    set_up_logging(verbose=given.verbose)
+    if given.token and not hide_argument(given.token):
         log.warning(line("join-token-seen", advice="every user sees --token in ps; use YARD_JOIN_TOKEN"))
     _check(given)
-    servers = [read_server(url) for url in given.server or [os.environ.get("YARD_URL") or looking.URL_DEFAULT]]
+    servers = [
+        parse_server_url(url) for url in given.server or [os.environ.get("YARD_URL") or diagnostic_commands.URL_DEFAULT]
+    ]
     for server in servers:
-        refuse_plain_http(server.url, is_plain_allowed=given.insecure_http or is_allowed(os.environ.get(ALLOW_PLAIN)))
+        refuse_plain_http(
+            server.url,
+            is_plain_allowed=given.insecure_http or is_plain_http_allowed(os.environ.get(PLAIN_HTTP_VARIABLE)),
+        )
     _check_tls(servers, given.ca_file)
-    make_backend = load(given.backend)
+    make_backend = load_backend(given.backend)
     chooser = load_chooser(given.chooser)
     site = read_site(given.config)
     said = SiteState(given.state)
-    directory = (given.data or looking.folder_of(given.cluster)).absolute()
-    with closing(credentials.claim_folder(directory)):
+    directory = (given.data or diagnostic_commands.default_data_folder(given.cluster)).absolute()
+    with closing(credentials.lock_data_folder(directory)):
         described = read_graph(given.graph) if given.graph else None
-        kept = _kept(directory, given.cluster)
+        kept = _load_own_credential(directory, given.cluster)
         with closing(Journal(directory / "journal.db", journal_id=kept.journal if kept else None)) as journal:
             member = kept or _join(given, servers, journal.id, directory)
             # Only now: to be refused must not take as long as a driver that does not answer.
             is_found_here = described is None and not make_backend.finds_graph
-            keys = Keys(directory, member)
-            environment = {key: os.environ[key] for key in PASSED_ON if key in os.environ}
+            keys = AgentCredentials(directory, member)
+            environment = {key: os.environ[key] for key in INHERITED_VARIABLES if key in os.environ}
             setting = Setting(
                 cluster=given.cluster,
                 directory=directory,
-                graph=discover(directory) if is_found_here else described,
-                look=partial(discover, directory) if is_found_here else None,
+                graph=discover_graph(directory) if is_found_here else described,
+                look=partial(discover_graph, directory) if is_found_here else None,
                 site=site,
                 is_root_allowed=given.allow_root,
                 environment=environment,
@@ -178,7 +185,7 @@ def run(given: argparse.Namespace) -> int:
                     backend,
                     connect=lambda: Connection(servers, ca_file=given.ca_file, keys=keys),
                     directory=directory,
-                    limits=Limits(
+                    limits=AgentLimits(
                         jobs_max=given.jobs_max or backend.jobs_max,
                         free_bytes_min=given.free_bytes_min,
                         rotate_after_s=parse_duration_s(given.rotate_after),
@@ -189,10 +196,10 @@ def run(given: argparse.Namespace) -> int:
                     values=said.values,
                 )
                 _announce(member, backend.describe(), given)
-                return _until_signal(loop, directory)
+                return _run_until_signal(loop, directory)
 
 
-def _until_signal(loop: Loop, directory: Path) -> int:
+def _run_until_signal(loop: Loop, directory: Path) -> int:
     """Handlers do nothing: one that took a lock could interrupt the very thread that holds it. The main thread acts."""
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
@@ -202,20 +209,21 @@ def _until_signal(loop: Loop, directory: Path) -> int:
     signal.set_wakeup_fd(write_end)
     loop.start()
     while not loop.is_over():
-        if select.select([read_end], [], [], SIGNAL_S)[0]:
+        if select.select([read_end], [], [], SIGNAL_POLL_S)[0]:
             log.info(line("stopping", signal=signal.Signals(os.read(read_end, 1)[0]).name))
             break
     refused = loop.stop()
     if isinstance(refused, Unauthenticated | Gone):
-        step = f"Join again: remove {directory / credentials.FILE} and give a join token (`yard cluster invite NAME`)."
+        file = directory / credentials.CREDENTIAL_FILE
+        step = f"Join again: remove {file} and give a join token (`yard cluster invite NAME`)."
         raise type(refused)(f"The server refuses this agent: {refused.detail}", next_step=step)
     if refused is not None:
         raise refused
     return EXIT_OK
 
 
-def _join(given: argparse.Namespace, servers: list[Server], journal_id: str, directory: Path) -> Credential:
-    from switchyard.agent.joining import join, own_version
+def _join(given: argparse.Namespace, servers: list[ServerAddress], journal_id: str, directory: Path) -> Credential:
+    from switchyard.agent.join import join_cluster, own_version
 
     request = Join(
         cluster=given.cluster,
@@ -225,13 +233,13 @@ def _join(given: argparse.Namespace, servers: list[Server], journal_id: str, dir
         version=own_version(),
     )
     token = given.token or os.environ.get("YARD_JOIN_TOKEN")
-    joined = join(servers, request, token=token, ca_file=given.ca_file)
-    credentials.save(directory, joined)
+    joined = join_cluster(servers, request, token=token, ca_file=given.ca_file)
+    credentials.save_credential(directory, joined)
     return joined
 
 
-def _kept(directory: Path, cluster: str) -> Credential | None:
-    kept = credentials.load(directory)
+def _load_own_credential(directory: Path, cluster: str) -> Credential | None:
+    kept = credentials.load_credential(directory)
     if kept is not None and kept.cluster != cluster:
         raise BadRequest(
             f"{directory} belongs to an agent of cluster {kept.cluster}, not {cluster}.",
@@ -274,7 +282,7 @@ def _check(given: argparse.Namespace) -> None:
         raise Malformed("; ".join(wrong) + ".", next_step="See `yard agent --help`.")
 
 
-def _check_tls(servers: list[Server], ca_file: str | None) -> None:
+def _check_tls(servers: list[ServerAddress], ca_file: str | None) -> None:
     if ca_file is None:
         return
     if not Path(ca_file).is_file():

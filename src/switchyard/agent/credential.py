@@ -22,8 +22,8 @@ from switchyard.agent.accounts import private_opener
 from switchyard.agent.log import line
 from switchyard.errors import Conflict, Malformed, Unavailable
 
-FILE = "credential.json"
-LOCK = "lock"
+CREDENTIAL_FILE = "credential.json"
+LOCK_FILE = "lock"
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Credential(Struct, frozen=True):
     made_s: float = 0.0  # wall clock of this machine: only for when to rotate
 
 
-class Keys:
+class AgentCredentials:
     """The credentials this agent may show, tried in turn. Used from any thread."""
 
     def __init__(self, directory: Path, kept: Credential) -> None:
@@ -63,7 +63,7 @@ class Keys:
         """Keep the next credential, then use it."""
         with self._lock:
             kept = msgspec.structs.replace(self.kept, next=credential)
-            save(self._directory, kept)
+            save_credential(self._directory, kept)
             self.kept = kept
 
     def accepted(self, sent: str) -> None:
@@ -84,7 +84,7 @@ class Keys:
             self.kept = msgspec.structs.replace(kept, **changes)
             self._refused.clear()
             try:
-                save(self._directory, self.kept)
+                save_credential(self._directory, self.kept)
             except Unavailable as exc:  # what is kept still has this one: the next start finds it again
                 log.warning(line("credential-not-kept", error=exc.detail))
 
@@ -100,8 +100,8 @@ class Keys:
         return [each for each in (kept.next, kept.credential, kept.previous) if each is not None]
 
 
-def load(directory: Path) -> Credential | None:
-    path = directory / FILE
+def load_credential(directory: Path) -> Credential | None:
+    path = directory / CREDENTIAL_FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=Credential)
     except FileNotFoundError:
@@ -114,9 +114,9 @@ def load(directory: Path) -> Credential | None:
         raise Unavailable(f"{path} cannot be read: {exc}.") from exc
 
 
-def save(directory: Path, credential: Credential) -> None:
+def save_credential(directory: Path, credential: Credential) -> None:
     """Whole or not at all, and never readable by others, not even for a moment."""
-    path, new = directory / FILE, directory / f"{FILE}.new"
+    path, new = directory / CREDENTIAL_FILE, directory / f"{CREDENTIAL_FILE}.new"
     try:
         new.unlink(missing_ok=True)
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -125,21 +125,21 @@ def save(directory: Path, credential: Credential) -> None:
             file.flush()
             os.fsync(file.fileno())
         new.rename(path)
-        _sync(directory)
+        _sync_folder(directory)
     except OSError as exc:
         raise Unavailable(f"The credential cannot be kept in {directory}: {exc}.") from exc
 
 
-def remove(directory: Path) -> None:
-    (directory / FILE).unlink(missing_ok=True)
+def remove_credential(directory: Path) -> None:
+    (directory / CREDENTIAL_FILE).unlink(missing_ok=True)
 
 
-def claim_folder(directory: Path) -> IO[str]:
+def lock_data_folder(directory: Path) -> IO[str]:
     """Make the folder, and hold it for as long as the returned file is open."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         # `open`, since a Path's has no opener. A lock file of an older version may be open to all.
-        file = open(directory / LOCK, "a+", opener=private_opener)  # noqa: SIM115
+        file = open(directory / LOCK_FILE, "a+", opener=private_opener)  # noqa: SIM115
         os.fchmod(file.fileno(), 0o600)
     except OSError as exc:
         raise Unavailable(
@@ -162,7 +162,7 @@ def claim_folder(directory: Path) -> IO[str]:
     return file
 
 
-def _sync(directory: Path) -> None:
+def _sync_folder(directory: Path) -> None:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

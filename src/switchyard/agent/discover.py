@@ -15,11 +15,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from switchyard.agent.discover_system import ask, system_facts
+from switchyard.agent.discover_system import run_probe_command, system_facts
 from switchyard.errors import NotFound, Unavailable
 from switchyard.model.graph import Graph
-from switchyard.model.graph.read import compile_graph
-from switchyard.model.image import SUBSYSTEM
+from switchyard.model.graph.graph_compiler import compile_graph
+from switchyard.model.image_compatibility import SYSTEM_SUBSYSTEM
 from switchyard.model.quantity import show_bytes
 
 GPU_DEVICE = re.compile(r"nvidia[0-9]+\Z")
@@ -27,32 +27,32 @@ CGROUP_DEPTH_MAX = 64
 NO_LIMIT_BYTES = 2**60  # cgroup v1 writes "no limit" as a number near 2^63
 FILE_BYTES_MAX = 256 * 2**20  # as the server takes
 
-Plain = dict[str, Any]
+GraphDescription = dict[str, Any]
 
 
-def discover(storage: Path, *, root: Path = Path("/")) -> Graph:
+def discover_graph(storage: Path, *, root: Path = Path("/")) -> Graph:
     """This machine as a graph of one node; cgroup limits and the CPU affinity count as the machine's size."""
-    machine = describe(storage, root=root)
-    return compile_graph(machine, {SUBSYSTEM: describe_system(root=root)}, where="this machine")
+    machine = describe_machine(storage, root=root)
+    return compile_graph(machine, {SYSTEM_SUBSYSTEM: describe_system(root=root)}, where="this machine")
 
 
-def describe(storage: Path, *, root: Path = Path("/")) -> Plain:
+def describe_machine(storage: Path, *, root: Path = Path("/")) -> GraphDescription:
     """This machine in the short form."""
     cores = _cores(root)
     each = {
         "socket": _sockets(root, cores),
         "core": cores,
         "gpu": _gpus(root),
-        "memory": _exact(_memory_bytes(root)),
-        "storage": _exact(shutil.disk_usage(storage).total),
+        "memory": _exact_size(_memory_bytes(root)),
+        "storage": _exact_size(shutil.disk_usage(storage).total),
     }
     properties = {"arch": platform.machine(), "os": platform.system().lower()}
     return {"nodes": 1, "each": each, "properties": properties, "hosts": host_name()}
 
 
-def describe_system(*, root: Path = Path("/")) -> Plain:
+def describe_system(*, root: Path = Path("/")) -> GraphDescription:
     """The system of each node, here of one, in the form that a subsystem is set in."""
-    return {"attach": {host_name(): [{"type": SUBSYSTEM, **system_facts(root)}]}}
+    return {"attach": {host_name(): [{"type": SYSTEM_SUBSYSTEM, **system_facts(root)}]}}
 
 
 def host_name() -> str:
@@ -73,7 +73,7 @@ def read_graph(path: Path) -> Graph:
     return compile_graph(content, where=str(path))
 
 
-def _exact(size: int) -> str | int:
+def _exact_size(size: int) -> str | int:
     text = show_bytes(size)
     return size if "." in text else text
 
@@ -116,7 +116,7 @@ def _gpus(root: Path) -> int:
     devices = [path for path in (root / "dev").iterdir() if GPU_DEVICE.match(path.name)]
     if devices:
         return len(devices)
-    return sum(1 for line in ask(["nvidia-smi", "-L"]).splitlines() if line.startswith("GPU "))
+    return sum(1 for line in run_probe_command(["nvidia-smi", "-L"]).splitlines() if line.startswith("GPU "))
 
 
 def _cgroups(root: Path, controller: str) -> list[Path]:

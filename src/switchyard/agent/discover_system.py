@@ -1,7 +1,7 @@
 """What the system of this machine is: architecture, kernel, C library, GPU driver, MPI, container runtime. Reads only.
 
 Each probe reads a file or asks one program, within a bound of time; what is not there is left out. The fields are
-those that an image's needs name (`switchyard.model.image`).
+those that an image's needs name (`switchyard.model.image_compatibility`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from switchyard.model.image import architecture_of
+from switchyard.model.image_compatibility import architecture_of
 
-Facts = dict[str, str]
-Probe = Callable[[Path], Facts]
+SystemFacts = dict[str, str]
+Probe = Callable[[Path], SystemFacts]
 
-ASK_S = 5.0  # nvidia-smi takes a second or two; a broken driver can block it for ever
-GONE_S = 0.5  # for a killed one to be gone
+PROBE_COMMAND_S_MAX = 5.0  # nvidia-smi takes a second or two; a broken driver can block it for ever
+KILL_WAIT_S = 0.5  # for a killed one to be gone
 ANSWER_CHARS_MAX = 65_536
 VERSION = r"([0-9]+(?:\.[0-9]+)*)"
 MPIS = (
@@ -34,14 +34,14 @@ MPIS = (
 RUNTIMES = ("apptainer", "singularity", "podman", "docker")  # the first that is there counts: batch systems' own first
 
 
-def system_facts(root: Path = Path("/")) -> Facts:
+def system_facts(root: Path = Path("/")) -> SystemFacts:
     """All that is known of this machine's system, by field."""
     with ThreadPoolExecutor(len(PROBES)) as pool:  # together they take as long as the slowest
         found = list(pool.map(lambda probe: probe(root), PROBES))
     return {field: value for facts in found for field, value in facts.items()}
 
 
-def _machine(root: Path) -> Facts:
+def _machine(root: Path) -> SystemFacts:
     release = _text(root / "proc/sys/kernel/osrelease").strip() or platform.release()
     kernel = re.match(VERSION, release)
     # 6.1.0-18-amd64 would read as a pre-release of 6.1.0 wherever versions are compared.
@@ -54,22 +54,22 @@ def _machine(root: Path) -> Facts:
     }
 
 
-def _libc(root: Path) -> Facts:
-    if found := re.search(rf"glibc {VERSION}", ask(["getconf", "GNU_LIBC_VERSION"])):
+def _libc(root: Path) -> SystemFacts:
+    if found := re.search(rf"glibc {VERSION}", run_probe_command(["getconf", "GNU_LIBC_VERSION"])):
         return {"libc-implementation": "glibc", "libc": found[1]}
     if next((root / "lib").glob("ld-musl-*.so.1"), None) is None:
         return {}
-    version = re.search(rf"Version {VERSION}", ask(["ldd", "--version"]))
+    version = re.search(rf"Version {VERSION}", run_probe_command(["ldd", "--version"]))
     return {"libc-implementation": "musl", **({"libc": version[1]} if version else {})}
 
 
-def _gpu(root: Path) -> Facts:
-    facts: Facts = {}
+def _gpu(root: Path) -> SystemFacts:
+    facts: SystemFacts = {}
     if found := re.search(rf"Kernel Module[^\n]*?\s{VERSION}\s", _text(root / "proc/driver/nvidia/version")):
         facts |= {"gpu-vendor": "nvidia", "gpu-driver": found[1]}
     elif version := _text(root / "sys/module/amdgpu/version").strip():
         facts |= {"gpu-vendor": "amd", "gpu-driver": version[:64]}
-    shown = ask(["nvidia-smi"])
+    shown = run_probe_command(["nvidia-smi"])
     if found := re.search(rf"Driver Version: {VERSION}", shown):
         facts |= {"gpu-vendor": "nvidia", "gpu-driver": found[1]}
     if found := re.search(rf"CUDA Version: {VERSION}", shown):
@@ -77,17 +77,17 @@ def _gpu(root: Path) -> Facts:
     return facts
 
 
-def _mpi(_root: Path) -> Facts:
-    shown = ask(["mpirun", "--version"])
+def _mpi(_root: Path) -> SystemFacts:
+    shown = run_probe_command(["mpirun", "--version"])
     for name, form in MPIS:
         if found := form.search(shown):
             return {"mpi-implementation": name, "mpi": found[1]}
     return {}
 
 
-def _container_runtime(_root: Path) -> Facts:
+def _container_runtime(_root: Path) -> SystemFacts:
     for name in RUNTIMES:
-        if found := re.search(rf"{name}\S* version {VERSION}", ask([name, "--version"]), re.IGNORECASE):
+        if found := re.search(rf"{name}\S* version {VERSION}", run_probe_command([name, "--version"]), re.IGNORECASE):
             return {"container-runtime": name, "container-runtime-version": found[1]}
     return {}
 
@@ -95,7 +95,7 @@ def _container_runtime(_root: Path) -> Facts:
 PROBES: tuple[Probe, ...] = (_machine, _libc, _gpu, _mpi, _container_runtime)
 
 
-def ask(words: Sequence[str]) -> str:
+def run_probe_command(words: Sequence[str]) -> str:
     """What a program says, on either stream; nothing if it is not there, or does not answer in time."""
     if shutil.which(words[0]) is None:
         return ""
@@ -112,7 +112,7 @@ def ask(words: Sequence[str]) -> str:
     except OSError:
         return ""
     try:
-        return program.communicate(timeout=ASK_S)[0][:ANSWER_CHARS_MAX]
+        return program.communicate(timeout=PROBE_COMMAND_S_MAX)[0][:ANSWER_CHARS_MAX]
     except subprocess.TimeoutExpired:
         return ""
     finally:
@@ -122,7 +122,7 @@ def ask(words: Sequence[str]) -> str:
         if program.stdout is not None:
             program.stdout.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            program.wait(GONE_S)
+            program.wait(KILL_WAIT_S)
 
 
 def _text(path: Path) -> str:

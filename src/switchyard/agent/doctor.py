@@ -23,26 +23,26 @@ from msgspec import Struct
 
 from switchyard.agent import credential as credentials
 from switchyard.agent.backends import Backend, Setting
-from switchyard.agent.backends.registry import load
-from switchyard.agent.canary import sing
-from switchyard.agent.client import Connection, Server, read_server
-from switchyard.agent.credential import Credential, Keys
-from switchyard.agent.discover import discover
-from switchyard.agent.environment import PASSED_ON
+from switchyard.agent.backends.registry import load_backend
+from switchyard.agent.canary import run_canary
+from switchyard.agent.client import Connection, ServerAddress, parse_server_url
+from switchyard.agent.credential import AgentCredentials, Credential
+from switchyard.agent.discover import discover_graph
+from switchyard.agent.environment import INHERITED_VARIABLES
 from switchyard.agent.job_accounts import JobAccounts
 from switchyard.agent.loop import FREE_BYTES_MIN
-from switchyard.agent.site import Site, is_ssh
+from switchyard.agent.site import Site, runs_over_ssh
 from switchyard.connection import refuse_plain_http
 from switchyard.errors import YardError
 from switchyard.model.api import Version
 from switchyard.model.cluster import Agent
 from switchyard.model.quantity import show_bytes
 
-WAIT_S = 5.0  # for each step of the way to a server
+CHECK_S_MAX = 5.0  # for each step of the way to a server
 SKEW_S_MAX = 5.0  # certificates and logs suffer from a clock that is off; jobs do not
 CERT_DAYS_MIN = 14.0  # time enough to renew one
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
-JOIN_FIRST = "Join: `yard cluster invite NAME`, then `yard agent --token …`."
+JOIN_ADVICE = "Join: `yard cluster invite NAME`, then `yard agent --token …`."
 
 
 class Finding(Struct, frozen=True):
@@ -55,7 +55,7 @@ class Finding(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patient:
+class DoctorTarget:
     """What to look at."""
 
     urls: Sequence[str]
@@ -69,17 +69,17 @@ class Patient:
     is_plain_allowed: bool = False  # http:// to another machine
 
 
-def examine_all(patient: Patient) -> list[Finding]:
+def run_checks(patient: DoctorTarget) -> list[Finding]:
     """Every check, in the order in which one thing depends on another."""
     found: list[Finding] = []
-    reached: list[Server] = []
+    reached: list[ServerAddress] = []
     for url in patient.urls:
         try:
-            server = read_server(url)
+            server = parse_server_url(url)
         except YardError as exc:
             found.append(Finding("url", False, exc.detail, exc.next_step))
             continue
-        way = list(_way(server, patient))
+        way = list(_check_connection(server, patient))
         try:
             refuse_plain_http(url, is_plain_allowed=patient.is_plain_allowed)
         except YardError as exc:
@@ -88,7 +88,7 @@ def examine_all(patient: Patient) -> list[Finding]:
         if all(step.is_ok for step in way):  # else no credential goes there
             reached.append(server)
     found.append(_proxy(patient, is_reached=bool(reached)))
-    kept, finding = _kept(patient.directory)
+    kept, finding = _load_credential(patient.directory)
     agent = None
     if kept is None or patient.directory is None:
         found.append(finding)
@@ -101,7 +101,7 @@ def examine_all(patient: Patient) -> list[Finding]:
     return found
 
 
-def _way(server: Server, patient: Patient) -> Iterator[Finding]:
+def _check_connection(server: ServerAddress, patient: DoctorTarget) -> Iterator[Finding]:
     """Name, port, certificate, answer, clock: each only if the one before held."""
     try:
         places = {str(info[4][0]) for info in socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)}
@@ -112,7 +112,7 @@ def _way(server: Server, patient: Patient) -> Iterator[Finding]:
         return
     yield Finding("dns", True, f"{server.host} is {', '.join(sorted(places))}")
     try:
-        line = socket.create_connection((server.host, server.port), WAIT_S)
+        line = socket.create_connection((server.host, server.port), CHECK_S_MAX)
     except OSError as exc:
         advice = "Is the server running, and does a firewall let this machine out to that port?"
         yield Finding("tcp", False, f"{server.host}:{server.port}: {exc.strerror or exc}", advice)
@@ -124,10 +124,10 @@ def _way(server: Server, patient: Patient) -> Iterator[Finding]:
             yield finding
             if not finding.is_ok:
                 return
-    yield from _answer(server, patient.ca_file)
+    yield from _check_server(server, patient.ca_file)
 
 
-def _tls(line: socket.socket, server: Server, ca_file: str | None) -> Finding:
+def _tls(line: socket.socket, server: ServerAddress, ca_file: str | None) -> Finding:
     try:
         context = ssl.create_default_context(cafile=ca_file)
         with context.wrap_socket(line, server_hostname=server.host) as tls:
@@ -143,11 +143,11 @@ def _tls(line: socket.socket, server: Server, ca_file: str | None) -> Finding:
     return Finding("tls", days > CERT_DAYS_MIN, detail, "" if days > CERT_DAYS_MIN else "Renew the certificate.")
 
 
-def _answer(server: Server, ca_file: str | None) -> Iterator[Finding]:
+def _check_server(server: ServerAddress, ca_file: str | None) -> Iterator[Finding]:
     with closing(Connection([server], ca_file=ca_file)) as connection:
         begun = time.time()
         try:
-            version = msgspec.json.decode(connection.get("/v1/version", timeout_s=WAIT_S), type=Version)
+            version = msgspec.json.decode(connection.get("/v1/version", timeout_s=CHECK_S_MAX), type=Version)
         except (YardError, msgspec.DecodeError) as exc:
             yield Finding("server", False, f"{server.url}: {exc}", "Does this URL lead to a Switchyard server?")
             return
@@ -161,7 +161,7 @@ def _answer(server: Server, ca_file: str | None) -> Iterator[Finding]:
     yield Finding("clock", is_ok, detail, "" if is_ok else "Set the clocks: run an NTP service on both machines.")
 
 
-def _proxy(patient: Patient, *, is_reached: bool) -> Finding:
+def _proxy(patient: DoctorTarget, *, is_reached: bool) -> Finding:
     given = [name for name in patient.environment if name.lower() in PROXIES and patient.environment[name]]
     if not given:
         return Finding("proxy", True, "none is set")
@@ -171,30 +171,30 @@ def _proxy(patient: Patient, *, is_reached: bool) -> Finding:
     return Finding("proxy", False, f"{', '.join(sorted(given))} set, and no server was reached", advice)
 
 
-def _kept(directory: Path | None) -> tuple[Credential | None, Finding]:
+def _load_credential(directory: Path | None) -> tuple[Credential | None, Finding]:
     if directory is None:
         return None, Finding(
             "credential", None, "no agent's folder was given", "Name it: --data DIR or --cluster NAME."
         )
     try:
-        kept = credentials.load(directory)
+        kept = credentials.load_credential(directory)
     except YardError as exc:
         return None, Finding("credential", False, exc.detail, exc.next_step)
-    return kept, Finding("credential", None, f"no agent has joined from {directory}", JOIN_FIRST)
+    return kept, Finding("credential", None, f"no agent has joined from {directory}", JOIN_ADVICE)
 
 
 def _credential(
-    kept: Credential, directory: Path, reached: Sequence[Server], ca_file: str | None
+    kept: Credential, directory: Path, reached: Sequence[ServerAddress], ca_file: str | None
 ) -> tuple[Agent | None, Finding]:
-    path = directory / credentials.FILE
+    path = directory / credentials.CREDENTIAL_FILE
     if path.stat().st_mode & 0o077:
         return None, Finding("credential", False, f"others may read {path}", f"chmod 600 {path}")
     if not reached:
         return None, Finding("credential", None, f"agent {kept.name} of {kept.cluster}: no server to ask")
     # The newest alone, and nothing is written: an agent may be running here.
-    with closing(Connection(reached, ca_file=ca_file, bearer=Keys(directory, kept).bearer)) as connection:
+    with closing(Connection(reached, ca_file=ca_file, bearer=AgentCredentials(directory, kept).bearer)) as connection:
         try:
-            agent = msgspec.json.decode(connection.get("/v1/agents/self", timeout_s=WAIT_S), type=Agent)
+            agent = msgspec.json.decode(connection.get("/v1/agents/self", timeout_s=CHECK_S_MAX), type=Agent)
         except YardError as exc:
             return None, Finding(
                 "credential", False, f"agent {kept.name} of {kept.cluster}: {exc.detail}", exc.next_step
@@ -220,7 +220,7 @@ def _folder(directory: Path) -> Iterator[Finding]:
     if not journal.exists():
         yield Finding("journal", None, "there is none yet")
         return
-    trouble, live = examine(journal)
+    trouble, live = check_journal(journal)
     if trouble:
         advice = "Stop the agent and start it again: it puts a damaged journal aside and finds its jobs at the backend."
         yield Finding("journal", False, f"{journal}: {trouble}", advice)
@@ -228,17 +228,17 @@ def _folder(directory: Path) -> Iterator[Finding]:
         yield Finding("journal", True, f"whole; {live} attempt{'' if live == 1 else 's'} not settled")
 
 
-def examine(path: Path) -> tuple[str, int]:
+def check_journal(path: Path) -> tuple[str, int]:
     """What is wrong with a journal, if anything, and how many attempts are not settled. Reads only."""
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=WAIT_S)) as db:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=CHECK_S_MAX)) as db:
             said = str(db.execute("PRAGMA quick_check(1)").fetchone()[0]).removeprefix("ok")
             return said, int(db.execute("SELECT count(*) FROM attempts WHERE settled_s IS NULL").fetchone()[0])
     except sqlite3.Error as exc:
         return str(exc), 0
 
 
-def _backend(patient: Patient, kind: str | None) -> Iterator[Finding]:
+def _backend(patient: DoctorTarget, kind: str | None) -> Iterator[Finding]:
     if kind is None:
         yield Finding("backend", None, "not known which", "Name it: --backend KIND.")
         return
@@ -246,15 +246,17 @@ def _backend(patient: Patient, kind: str | None) -> Iterator[Finding]:
     place = patient.directory if patient.directory and patient.directory.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="yard-doctor-", dir=place) as folder:
         try:
-            make = load(kind)
-            graph = None if make.finds_graph else discover(Path(folder))
-            environment = {name: patient.environment[name] for name in PASSED_ON if name in patient.environment}
+            make = load_backend(kind)
+            graph = None if make.finds_graph else discover_graph(Path(folder))
+            environment = {
+                name: patient.environment[name] for name in INHERITED_VARIABLES if name in patient.environment
+            }
             setting = Setting(
                 cluster="doctor", directory=Path(folder), graph=graph, site=patient.site, environment=environment
             )
             with closing(make(setting)) as backend:
                 backend.refresh()
-                yield _answers(kind, backend)
+                yield _check_backend(kind, backend)
                 if kind != "fake":  # which starts no programs
                     yield _accounts(patient.site)
                 if backend.has_queue:
@@ -264,7 +266,7 @@ def _backend(patient: Patient, kind: str | None) -> Iterator[Finding]:
             yield Finding("backend", False, f"{kind}: {exc}", advice)
 
 
-def _answers(kind: str, backend: Backend) -> Finding:
+def _check_backend(kind: str, backend: Backend) -> Finding:
     graph, state = backend.describe(), backend.state()
     found = f"nodes {graph.nodes}, cores {graph.cores}, GPUs {graph.gpus}"
     return Finding("backend", True, f"{kind} answers: {found}; {state.running} running, {state.queued} queued")
@@ -272,14 +274,16 @@ def _answers(kind: str, backend: Backend) -> Finding:
 
 def _accounts(site: Site) -> Finding:
     """Whether users' jobs are kept apart. Jobs that share an account are no fault, but somebody should know."""
-    sharing = JobAccounts(site, is_root_allowed=False, is_elsewhere=is_ssh(shlex.split(site.slurm.prefix))).sharing()
+    sharing = JobAccounts(
+        site, is_root_allowed=False, is_elsewhere=runs_over_ssh(shlex.split(site.slurm.prefix))
+    ).sharing()
     if sharing is None:
         return Finding("accounts", True, "each user's jobs run under an account of their own")
     return Finding("accounts", None, sharing.detail, sharing.advice)
 
 
-def _canary(patient: Patient, backend: Backend) -> Finding:
+def _canary(patient: DoctorTarget, backend: Backend) -> Finding:
     if patient.site.accounts is not None and patient.user is None:
         return Finding("canary", None, "the site maps users to accounts", "Say whose small job it is: --user NAME.")
-    song = sing(backend, owner=patient.user or "doctor", wait_s=patient.wait_s)
+    song = run_canary(backend, owner=patient.user or "doctor", wait_s=patient.wait_s)
     return Finding("canary", song.is_ok, song.detail, song.advice)

@@ -9,10 +9,21 @@ from switchyard.model.execution import ExecutionConfig, RunAs, SecurityContext
 from switchyard.model.poll import Lease
 
 # What a supervisor and its job may have of the agent's environment; a join token, say, is not theirs to see.
-PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SLURM_CONF", "SSH_AUTH_SOCK")
+INHERITED_VARIABLES = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "SLURM_CONF",
+    "SSH_AUTH_SOCK",
+)
 
 
-def variables(lease: Lease, cluster: str) -> dict[str, str]:
+def job_variables(lease: Lease, cluster: str) -> dict[str, str]:
     """What a job adds to its backend's environment: what the rules set, its own, then ours, which none replaces."""
     spec = spec_of(lease)
     rules = spec.execution or ExecutionConfig()

@@ -13,22 +13,22 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from switchyard.agent.accounts import Account, Accounts, Way
+from switchyard.agent.accounts import AccountMap, AccountSwitch, LocalAccount
 from switchyard.agent.site import Site
 from switchyard.errors import Denied, Malformed, Unavailable
 from switchyard.model.poll import Lease
 
-HOW_TO_MAP = (
+ACCOUNT_MAP_ADVICE = (
     "Give users accounts of their own: `accounts: {map: FILE}` in the site file. The agent is then root, or submits to "
     "Slurm by sudo."
 )
-REACH = (
+SHARED_REACH = (
     "read and change the agent's credential, journal and keys, and the folders, output and environments of other jobs"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class AccountSharing:
     """What jobs share with the agent or with each other: `event` is for the log, `detail` for people."""
 
     event: str
@@ -40,11 +40,11 @@ class JobAccounts:
     """The decision for one agent. `is_elsewhere`: jobs run under the account that ssh logs in to, whoever we are."""
 
     def __init__(self, site: Site, *, is_root_allowed: bool, is_elsewhere: bool = False) -> None:
-        self._map = Accounts(Path(site.accounts.map)) if site.accounts else None
+        self._map = AccountMap(Path(site.accounts.map)) if site.accounts else None
         self._is_root_allowed = is_root_allowed
         self._is_root = os.geteuid() == 0 and not is_elsewhere
 
-    def account_of(self, lease: Lease) -> Account | None:
+    def account_of(self, lease: Lease) -> LocalAccount | None:
         """The account that a job runs under; none: the agent's own. Raises Denied if it does not run here."""
         if self._map is not None:
             return self._map.account_of(lease.owner)
@@ -56,27 +56,31 @@ class JobAccounts:
             )
         return None
 
-    def sharing(self) -> Sharing | None:
+    def sharing(self) -> AccountSharing | None:
         """What is to be said at the start; none: each user's jobs have an account of their own."""
         if self._map is not None:
             shared = self._map.shared()
             if not shared:
                 return None
             detail = f"several users share the account {', '.join(shared)}: their jobs can read and change each other's"
-            return Sharing("shared-job-account", detail, "Give each user an account of their own in the account map.")
+            return AccountSharing(
+                "shared-job-account", detail, "Give each user an account of their own in the account map."
+            )
         if not self._is_root:
-            detail = f"every job runs under the agent's own account {own_name()}: a job can {REACH}"
-            return Sharing("shared-account", detail, HOW_TO_MAP)
+            detail = f"every job runs under the agent's own account {own_account_name()}: a job can {SHARED_REACH}"
+            return AccountSharing("shared-account", detail, ACCOUNT_MAP_ADVICE)
         if self._is_root_allowed:
-            detail = f"everybody's jobs run as root (--allow-root): a job can change this machine, and can {REACH}"
-            return Sharing("shared-account", detail, HOW_TO_MAP)
+            detail = (
+                f"everybody's jobs run as root (--allow-root): a job can change this machine, and can {SHARED_REACH}"
+            )
+            return AccountSharing("shared-account", detail, ACCOUNT_MAP_ADVICE)
         detail = (
             "the agent runs as root without an account map: it starts jobs of platform administrators alone, as root"
         )
-        return Sharing("root-without-map", detail, HOW_TO_MAP)
+        return AccountSharing("root-without-map", detail, ACCOUNT_MAP_ADVICE)
 
 
-def own_name() -> str:
+def own_account_name() -> str:
     """The name of the agent's own account; its number, if nobody gave it a name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
@@ -84,18 +88,19 @@ def own_name() -> str:
         return str(os.geteuid())
 
 
-def check_local(site: Site, directory: Path) -> None:
+def check_local_accounts(site: Site, directory: Path) -> None:
     """Raise unless jobs can be started here under the accounts of the map. Lets them pass through the data folder."""
     if site.accounts is None:
         return
-    if site.accounts.way is not Way.UID:
+    if site.accounts.way is not AccountSwitch.UID:
         raise Malformed(
             "The local backend starts jobs under other accounts as root, not by sudo.",
             next_step="Say `accounts: {way: uid}`, and run the agent as root.",
         )
     if os.geteuid() != 0:
         raise Unavailable(
-            f"The site maps users to accounts, and this agent runs as {own_name()}, which cannot start jobs as others.",
+            f"The site maps users to accounts, and this agent runs as {own_account_name()}, "
+            "which cannot start jobs as others.",
             next_step="Run the agent as root, or leave `accounts` out: all jobs then run under its own account.",
         )
     for folder in (directory, directory / "jobs"):

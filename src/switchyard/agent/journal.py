@@ -20,28 +20,37 @@ from typing import Any
 
 import msgspec
 
-from switchyard.agent import journal_start
-from switchyard.agent.attempt import Attempt, Change, Key, Queued, Said, Stage, split, task_of
+from switchyard.agent import start_counter
+from switchyard.agent.attempt import (
+    Attempt,
+    AttemptChange,
+    AttemptKey,
+    QueuedReport,
+    Stage,
+    TimedReport,
+    split_ranges,
+    task_index,
+)
 from switchyard.agent.clock import Stamp
 from switchyard.agent.journal_rows import (
-    ENDED,
-    PURGEABLE,
-    QUEUE,
+    INSERT_REPORT,
     SCHEMA,
-    Op,
+    SELECT_ENDED,
+    SELECT_PURGEABLE,
+    SqlWrite,
     attempt_of,
-    final_of,
-    inserted,
-    move_aside,
-    queued_of,
+    decode_text,
+    final_report_of,
+    insert_attempt,
+    move_journal_aside,
+    queued_report_of,
     read_rows,
-    set_aside,
-    text_of,
-    updated,
+    set_aside_row,
+    update_attempt,
 )
 from switchyard.agent.log import line
 from switchyard.errors import Conflict, Unavailable
-from switchyard.model.lifecycle import Answer, Seen
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Lease, Report
 
 SCHEMA_VERSION = "1"
@@ -51,13 +60,16 @@ SETTLED_MAX = 10_000
 PURGE_MAX = 500  # attempts removed in one go: their directories take time
 
 END_UNREADABLE = "the agent's journal is damaged where it says how this ended"
-WRITES = "INSERT OR REPLACE INTO meta VALUES ('writes', ?)"
-PROBE: Op = ("INSERT OR REPLACE INTO meta VALUES ('probe', ?)", ("x" * 4096,))  # a page: less could fit by chance
+SAVE_WRITE_COUNT = "INSERT OR REPLACE INTO meta VALUES ('writes', ?)"
+DISK_PROBE: SqlWrite = (
+    "INSERT OR REPLACE INTO meta VALUES ('probe', ?)",
+    ("x" * 4096,),
+)  # a page: less could fit by chance
 
 log = logging.getLogger(__name__)
 
 
-class DiskTrouble(Unavailable):
+class JournalTrouble(Unavailable):
     """The journal cannot be written."""
 
     default_next = "Make room on the agent's disk; it goes on by itself."
@@ -67,18 +79,18 @@ class Journal:
     def __init__(self, path: Path, *, journal_id: str | None = None) -> None:
         """Open or create. A damaged file is moved aside; `journal_id` is then the identity to go on with."""
         self._lock = threading.RLock()
-        self._behind: list[Op] = []  # what the disk has refused so far, in order
+        self._behind: list[SqlWrite] = []  # what the disk has refused so far, in order
         self.trouble = ""
         self.was_damaged = False
-        self.doubted: set[Key] = set()  # attempts whose rows could not be read: the backend may have them
+        self.doubted: set[AttemptKey] = set()  # attempts whose rows could not be read: the backend may have them
         self.is_rebuilt = False  # it was lost, so what it had before says nothing
         self.start = 0  # which start of an agent on this journal this is, once it is written down (`begin`)
         try:
             self._open(path, journal_id)
         except (sqlite3.OperationalError, OSError) as exc:
-            raise DiskTrouble(f"The journal {path} cannot be opened: {exc}.") from exc
+            raise JournalTrouble(f"The journal {path} cannot be opened: {exc}.") from exc
         except (sqlite3.DatabaseError, msgspec.DecodeError) as exc:
-            aside = move_aside(path)
+            aside = move_journal_aside(path)
             log.error(line("journal-damaged", error=exc, moved_to=aside))
             self.was_damaged = True
             self._open(path, journal_id)
@@ -94,9 +106,9 @@ class Journal:
                 start = self._starts + 1
                 self._write([("INSERT OR REPLACE INTO meta VALUES ('starts', ?)", (str(start),))])
                 try:
-                    journal_start.save(self._folder, start)
+                    start_counter.save_start_count(self._folder, start)
                 except OSError as exc:
-                    raise DiskTrouble(f"The start cannot be counted in {self._folder}: {exc}.") from exc
+                    raise JournalTrouble(f"The start cannot be counted in {self._folder}: {exc}.") from exc
                 self.start = start
             return self.start
 
@@ -112,16 +124,16 @@ class Journal:
         with self._lock:
             return list(self._attempts.values())
 
-    def get(self, key: Key) -> Attempt | None:
+    def get(self, key: AttemptKey) -> Attempt | None:
         with self._lock:
             return self._attempts.get(key)
 
-    def knows(self, key: Key) -> bool:
+    def knows(self, key: AttemptKey) -> bool:
         """Was this attempt ever taken here (as far as is kept)?"""
         with self._lock:
             return key in self._attempts or self._row(key) is not None
 
-    def queued(self) -> list[Queued]:
+    def queued(self) -> list[QueuedReport]:
         """Reports to send, oldest first."""
         with self._lock:
             return list(self._queue.values())
@@ -129,19 +141,22 @@ class Journal:
     def take(self, leases: Iterable[Lease], *, stage: Stage = Stage.INTENT) -> list[Attempt]:
         """Keep new leases, durably. One that is known is no news; a higher fence of a job or task ends the lower."""
         with self._lock:
-            new: dict[Key, Attempt] = {}
-            for lease in split(leases):
+            new: dict[AttemptKey, Attempt] = {}
+            for lease in split_ranges(leases):
                 key = (lease.job, lease.fence)
                 if key in self._attempts or key in new:
                     continue
                 if (row := self._row(key)) is not None:
                     self._say_again(key, row)
-                elif self._highest_fence(lease.job, task_of(lease)) < lease.fence:
+                elif self._highest_fence(lease.job, task_index(lease)) < lease.fence:
                     new[key] = Attempt(lease, stage)
-            ops = [inserted(attempt) for attempt in new.values()]
+            ops = [insert_attempt(attempt) for attempt in new.values()]
             for change in [each for attempt in new.values() if (each := self._ended_before(attempt)) is not None]:
                 new[change.attempt.key], [said] = change.attempt, change.said
-                ops += [updated(change.attempt, said.report), self._enqueue(change.attempt.key, said, is_final=True)]
+                ops += [
+                    update_attempt(change.attempt, said.report),
+                    self._enqueue(change.attempt.key, said, is_final=True),
+                ]
             self._write(ops)
             self._attempts.update(new)
             highest = {attempt.lineage: attempt.lease.fence for attempt in new.values()}
@@ -149,15 +164,15 @@ class Journal:
             self.mark(lower, stop=True)
             return [self._attempts[key] for key in new if key in self._attempts]
 
-    def apply(self, changes: Sequence[Change]) -> None:
+    def apply(self, changes: Sequence[AttemptChange]) -> None:
         """Note how attempts have become and what is to be told of them."""
         with self._lock:
-            ops: list[Op] = []
-            done: set[Key] = set()
+            ops: list[SqlWrite] = []
+            done: set[AttemptKey] = set()
             for change in changes:
                 attempt, said = self._merged(change)
                 final = said[-1].report if said and attempt.stage is Stage.ENDED else None
-                ops.append(updated(attempt, final))
+                ops.append(update_attempt(attempt, final))
                 if attempt.is_stopped or attempt.stage is Stage.SETTLED:
                     done.add(attempt.key)
                 ops += [self._enqueue(attempt.key, each, is_final=each.report is final) for each in said]
@@ -166,31 +181,31 @@ class Journal:
                     del self._attempts[attempt.key]
             self._write_when_possible(ops + (self._drop_queued(done) if done else []))
 
-    def say(self, key: Key, said: Said) -> None:
+    def say(self, key: AttemptKey, said: TimedReport) -> None:
         """Tell something of an attempt that goes on."""
         with self._lock:
             if key in self._attempts:
                 self._write_when_possible([self._enqueue(key, said, is_final=False)])
 
-    def settle(self, answers: Iterable[tuple[Queued, Answer]]) -> None:
+    def settle(self, answers: Iterable[tuple[QueuedReport, ReportAnswer]]) -> None:
         """The server answered these: they need not be sent again."""
         with self._lock:
-            changes: list[Change] = []
+            changes: list[AttemptChange] = []
             for queued, answer in answers:
                 self._queue.pop(queued.seq, None)
                 self._behind.append(("DELETE FROM outbox WHERE seq = ?", (queued.seq,)))
                 attempt = self._attempts.get(queued.key)
                 if attempt is not None and queued.is_final:
-                    changes.append(Change(replace(attempt, stage=Stage.SETTLED)))
-                elif attempt is not None and answer is Answer.STOP:
-                    changes.append(Change(replace(attempt, is_stopped=True)))
+                    changes.append(AttemptChange(replace(attempt, stage=Stage.SETTLED)))
+                elif attempt is not None and answer is ReportAnswer.STOP:
+                    changes.append(AttemptChange(replace(attempt, is_stopped=True)))
             self.apply(changes)
 
-    def mark(self, keys: Iterable[Key], *, cancel: bool = False, stop: bool = False) -> list[Key]:
+    def mark(self, keys: Iterable[AttemptKey], *, cancel: bool = False, stop: bool = False) -> list[AttemptKey]:
         """Note that the end of these was asked for. Returns the ones that are not known here."""
         with self._lock:
-            unknown: list[Key] = []
-            changes: list[Change] = []
+            unknown: list[AttemptKey] = []
+            changes: list[AttemptChange] = []
             for key in keys:
                 attempt = self._attempts.get(key)
                 if attempt is None:
@@ -203,20 +218,20 @@ class Journal:
                     stage=Stage.SETTLED if stop and attempt.stage is Stage.ENDED else attempt.stage,
                 )
                 if marked != attempt:
-                    changes.append(Change(marked))
+                    changes.append(AttemptChange(marked))
             self.apply(changes)
             return unknown
 
     def flush(self) -> None:
         """Write what the disk has refused before; after trouble, see whether it is over."""
         with self._lock:
-            self._write_when_possible([PROBE] if self.trouble else [])
+            self._write_when_possible([DISK_PROBE] if self.trouble else [])
 
     def purgeable(self) -> list[Attempt]:
         """Settled attempts that have been kept long enough, oldest first."""
         with self._lock:
             oldest_s = time.time() - SETTLED_DAYS_MAX * 86_400
-            rows = read_rows(self._read(PURGEABLE, (oldest_s, SETTLED_MAX, PURGE_MAX)), attempt_of)
+            rows = read_rows(self._read(SELECT_PURGEABLE, (oldest_s, SETTLED_MAX, PURGE_MAX)), attempt_of)
             self._set_aside("attempts", rows.unreadable)
             return rows.values
 
@@ -239,7 +254,7 @@ class Journal:
     def _load(self, journal_id: str | None, *, is_new: bool) -> None:
         db = self._db
         db.row_factory = sqlite3.Row
-        db.text_factory = text_of
+        db.text_factory = decode_text
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")  # an intent must survive a power cut, or a job could run twice
         db.execute("PRAGMA journal_size_limit = 16777216")
@@ -257,7 +272,7 @@ class Journal:
             db.execute("INSERT INTO meta VALUES ('schema', ?), ('id', ?)", (SCHEMA_VERSION, self.id))
         self._load_counts(meta, is_new=is_new)
         attempts = read_rows(db.execute("SELECT * FROM attempts WHERE settled_s IS NULL ORDER BY seq"), attempt_of)
-        queue = read_rows(db.execute("SELECT * FROM outbox ORDER BY seq"), queued_of)
+        queue = read_rows(db.execute("SELECT * FROM outbox ORDER BY seq"), queued_report_of)
         self._attempts = {attempt.key: attempt for attempt in attempts.values}
         self._queue = {queued.seq: queued for queued in queue.values}
         self._next_seq = max([*self._queue, *(row["seq"] for row, _ in queue.unreadable)], default=0) + 1
@@ -270,9 +285,9 @@ class Journal:
 
     def _load_counts(self, meta: dict[str, str], *, is_new: bool) -> None:
         """`writes` grows with each transaction; `found`: what it was when this process began to use the journal."""
-        kept = journal_start.load(self._folder)
-        self._starts = max(kept, journal_start.number(meta.get("starts")))
-        self.found = self.writes = journal_start.number(meta.get("writes"))
+        kept = start_counter.load_start_count(self._folder)
+        self._starts = max(kept, start_counter.parse_count(meta.get("starts")))
+        self.found = self.writes = start_counter.parse_count(meta.get("writes"))
         # A journal that was here and is not: the server must not take the new one for an outdated copy.
         is_lost = (is_new or self.was_damaged) and kept > 0
         self.is_rebuilt = is_lost or "rebuilt" in meta
@@ -284,7 +299,7 @@ class Journal:
             log.error(
                 line("journal-row-unreadable", table=table, seq=row["seq"], job=row["job"], fence=row["fence"], why=why)
             )
-            self._behind += set_aside(table, row, why)
+            self._behind += set_aside_row(table, row, why)
         self._write_when_possible([])
 
     def _say_lost_ends(self) -> None:
@@ -292,17 +307,19 @@ class Journal:
         told = {queued.key for queued in self._queue.values() if queued.is_final}
         for attempt in list(self._attempts.values()):
             if attempt.stage is Stage.ENDED and attempt.key not in told and (row := self._row(attempt.key)) is not None:
-                self._behind.append(self._enqueue(attempt.key, Said(self._end_of(row), Stamp("", 0)), is_final=True))
+                self._behind.append(
+                    self._enqueue(attempt.key, TimedReport(self._end_of(row), Stamp("", 0)), is_final=True)
+                )
         self._write_when_possible([])
 
     def _end_of(self, row: sqlite3.Row) -> Report:
         """How an attempt ended; LOST where nobody can say."""
         key = (row["job"], row["fence"])
         if row["is_stopped"] or row["final"] is None:
-            return Report(*key, Seen.LOST, reason="it was stopped here before the server was restored")
-        return final_of(row) or Report(*key, Seen.LOST, reason=END_UNREADABLE)
+            return Report(*key, ObservedState.LOST, reason="it was stopped here before the server was restored")
+        return final_report_of(row) or Report(*key, ObservedState.LOST, reason=END_UNREADABLE)
 
-    def _merged(self, change: Change) -> tuple[Attempt, tuple[Said, ...]]:
+    def _merged(self, change: AttemptChange) -> tuple[Attempt, tuple[TimedReport, ...]]:
         """Requests to end it that came meanwhile from another thread are kept; a stopped one says nothing more."""
         now = self._attempts.get(change.attempt.key, change.attempt)
         attempt = replace(
@@ -314,41 +331,41 @@ class Journal:
             return attempt, change.said
         return (replace(attempt, stage=Stage.SETTLED) if attempt.stage is Stage.ENDED else attempt), ()
 
-    def _enqueue(self, key: Key, said: Said, *, is_final: bool) -> Op:
-        queued = Queued(self._next_seq, key, said, is_final)
+    def _enqueue(self, key: AttemptKey, said: TimedReport, *, is_final: bool) -> SqlWrite:
+        queued = QueuedReport(self._next_seq, key, said, is_final)
         self._next_seq += 1
         self._queue[queued.seq] = queued
-        return QUEUE, (queued.seq, *key, msgspec.json.encode(said.report), said.at.boot, said.at.ns, is_final)
+        return INSERT_REPORT, (queued.seq, *key, msgspec.json.encode(said.report), said.at.boot, said.at.ns, is_final)
 
-    def _drop_queued(self, keys: Container[Key]) -> list[Op]:
+    def _drop_queued(self, keys: Container[AttemptKey]) -> list[SqlWrite]:
         """Of these nothing more is to be told. All in one go: thousands end at once, and as many are queued."""
         gone = [seq for seq, queued in self._queue.items() if queued.key in keys]
         for seq in gone:
             del self._queue[seq]
         return [("DELETE FROM outbox WHERE seq = ?", (seq,)) for seq in gone]
 
-    def _say_again(self, key: Key, row: sqlite3.Row) -> None:
+    def _say_again(self, key: AttemptKey, row: sqlite3.Row) -> None:
         """The server leases what is over here: it was restored from a backup. Tell it the end again."""
         if any(queued.key == key for queued in self._queue.values()):
             return
-        self._behind.append(self._enqueue(key, Said(self._end_of(row), Stamp("", 0)), is_final=True))
+        self._behind.append(self._enqueue(key, TimedReport(self._end_of(row), Stamp("", 0)), is_final=True))
 
-    def _ended_before(self, attempt: Attempt) -> Change | None:
+    def _ended_before(self, attempt: Attempt) -> AttemptChange | None:
         """A restored server leases anew what ended here after its backup: tell it that end instead of running it."""
         lease = attempt.lease
-        where = (lease.job, task_of(lease), lease.known, lease.fence)
-        rows = self._read(ENDED, where) if lease.known is not None else []
+        where = (lease.job, task_index(lease), lease.known, lease.fence)
+        rows = self._read(SELECT_ENDED, where) if lease.known is not None else []
         if not rows:
             return None
-        report = final_of(rows[0])
+        report = final_report_of(rows[0])
         if report is None:
-            report = Report(lease.job, lease.fence, Seen.LOST, reason=END_UNREADABLE)
-        elif report.seen not in (Seen.SUCCEEDED, Seen.FAILED, Seen.CANCELLED):
+            report = Report(lease.job, lease.fence, ObservedState.LOST, reason=END_UNREADABLE)
+        elif report.seen not in (ObservedState.SUCCEEDED, ObservedState.FAILED, ObservedState.CANCELLED):
             return None
-        said = Said(msgspec.structs.replace(report, fence=lease.fence), Stamp("", 0))
-        return Change(replace(attempt, stage=Stage.ENDED, native_id=rows[0]["native_id"]), (said,))
+        said = TimedReport(msgspec.structs.replace(report, fence=lease.fence), Stamp("", 0))
+        return AttemptChange(replace(attempt, stage=Stage.ENDED, native_id=rows[0]["native_id"]), (said,))
 
-    def _row(self, key: Key) -> sqlite3.Row | None:
+    def _row(self, key: AttemptKey) -> sqlite3.Row | None:
         return next(iter(self._read("SELECT * FROM attempts WHERE job = ? AND fence = ?", key)), None)
 
     def _highest_fence(self, job: str, task: int) -> int:
@@ -361,26 +378,26 @@ class Journal:
             return self._db.execute(query, values).fetchall()
         except sqlite3.Error as exc:
             self.trouble = f"the journal cannot be read: {exc}"
-            raise DiskTrouble(f"The journal cannot be read: {exc}.") from exc
+            raise JournalTrouble(f"The journal cannot be read: {exc}.") from exc
 
-    def _write_when_possible(self, ops: list[Op]) -> None:
-        self._behind += [op for op in ops if op is not PROBE]
+    def _write_when_possible(self, ops: list[SqlWrite]) -> None:
+        self._behind += [op for op in ops if op is not DISK_PROBE]
         try:
-            self._write([PROBE] if PROBE in ops else [])
-        except DiskTrouble as exc:
+            self._write([DISK_PROBE] if DISK_PROBE in ops else [])
+        except JournalTrouble as exc:
             log.warning(line("journal-behind", writes=len(self._behind), error=exc.detail))
 
-    def _write(self, ops: list[Op]) -> None:
+    def _write(self, ops: list[SqlWrite]) -> None:
         """These, after all that was refused before; in one transaction, or not at all."""
         if not self._behind and not ops:
             return
         try:
             with self._transaction() as db:
-                for statement, values in [*self._behind, *ops, (WRITES, (str(self.writes + 1),))]:
+                for statement, values in [*self._behind, *ops, (SAVE_WRITE_COUNT, (str(self.writes + 1),))]:
                     db.execute(statement, values)
         except sqlite3.Error as exc:
             self.trouble = f"the journal cannot be written: {exc}"
-            raise DiskTrouble(f"The journal cannot be written: {exc}.") from exc
+            raise JournalTrouble(f"The journal cannot be written: {exc}.") from exc
         self._behind.clear()
         self.writes += 1
         self.trouble = ""

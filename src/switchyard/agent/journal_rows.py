@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from switchyard.agent.attempt import Attempt, Queued, Said, Stage, task_of
+from switchyard.agent.attempt import Attempt, QueuedReport, Stage, TimedReport, task_index
 from switchyard.agent.clock import Stamp
 from switchyard.agent.log import line
 from switchyard.model.poll import Lease, Report
@@ -55,18 +55,20 @@ CREATE TABLE IF NOT EXISTS unreadable (
 );
 """
 
-INSERT = "INSERT INTO attempts (job, fence, task, lease, stage, native_id) VALUES (?, ?, ?, ?, ?, ?)"
-UPDATE = """
+INSERT_ATTEMPT = "INSERT INTO attempts (job, fence, task, lease, stage, native_id) VALUES (?, ?, ?, ?, ?, ?)"
+UPDATE_ATTEMPT = """
 UPDATE attempts SET stage = ?, native_id = ?, is_cancel_asked = ?, is_stopped = ?, final = coalesce(?, final),
 settled_s = ? WHERE job = ? AND fence = ?
 """
-QUEUE = "INSERT OR REPLACE INTO outbox (seq, job, fence, report, boot, at_ns, is_final) VALUES (?, ?, ?, ?, ?, ?, ?)"
-PURGEABLE = """
+INSERT_REPORT = (
+    "INSERT OR REPLACE INTO outbox (seq, job, fence, report, boot, at_ns, is_final) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+SELECT_PURGEABLE = """
 SELECT * FROM attempts WHERE settled_s IS NOT NULL AND (settled_s < ? OR settled_s <=
     (SELECT settled_s FROM attempts WHERE settled_s IS NOT NULL ORDER BY settled_s DESC LIMIT 1 OFFSET ?))
 ORDER BY settled_s LIMIT ?
 """
-ENDED = """
+SELECT_ENDED = """
 SELECT * FROM attempts WHERE job = ? AND task = ? AND fence >= ? AND fence < ? AND final IS NOT NULL
 AND NOT is_stopped ORDER BY fence DESC LIMIT 1
 """
@@ -76,19 +78,19 @@ UNREADABLE_MAX = 1000  # rows kept to be looked at
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Op = tuple[str, tuple[Any, ...]]
+SqlWrite = tuple[str, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading(Generic[T]):
+class DecodedRows(Generic[T]):
     """What rows say, and the rows that say nothing, each with the reason."""
 
     values: list[T]
     unreadable: list[tuple[sqlite3.Row, str]]
 
 
-def read_rows(rows: Iterable[sqlite3.Row], read: Callable[[sqlite3.Row], T]) -> Reading[T]:
-    found: Reading[T] = Reading([], [])
+def read_rows(rows: Iterable[sqlite3.Row], read: Callable[[sqlite3.Row], T]) -> DecodedRows[T]:
+    found: DecodedRows[T] = DecodedRows([], [])
     for row in rows:
         try:
             found.values.append(read(row))
@@ -97,7 +99,7 @@ def read_rows(rows: Iterable[sqlite3.Row], read: Callable[[sqlite3.Row], T]) -> 
     return found
 
 
-def set_aside(table: str, row: sqlite3.Row, why: str) -> list[Op]:
+def set_aside_row(table: str, row: sqlite3.Row, why: str) -> list[SqlWrite]:
     """Move a row that cannot be read out of the way."""
     text = repr({name: row[name] for name in row.keys()})  # noqa: SIM118 - a Row without keys() gives its values
     return [
@@ -107,18 +109,18 @@ def set_aside(table: str, row: sqlite3.Row, why: str) -> list[Op]:
     ]
 
 
-def inserted(attempt: Attempt) -> Op:
-    return INSERT, (
+def insert_attempt(attempt: Attempt) -> SqlWrite:
+    return INSERT_ATTEMPT, (
         *attempt.key,
-        task_of(attempt.lease),
+        task_index(attempt.lease),
         msgspec.json.encode(attempt.lease),
         attempt.stage,
         attempt.native_id,
     )
 
 
-def updated(attempt: Attempt, final: Report | None) -> Op:
-    return UPDATE, (
+def update_attempt(attempt: Attempt, final: Report | None) -> SqlWrite:
+    return UPDATE_ATTEMPT, (
         attempt.stage,
         attempt.native_id,
         attempt.is_cancel_asked,
@@ -137,23 +139,23 @@ def attempt_of(row: sqlite3.Row) -> Attempt:
         is_cancel_asked=bool(row["is_cancel_asked"]),
         is_stopped=bool(row["is_stopped"]),
     )
-    if (*attempt.key, task_of(attempt.lease)) != (row["job"], row["fence"], row["task"]):
+    if (*attempt.key, task_index(attempt.lease)) != (row["job"], row["fence"], row["task"]):
         raise ValueError("the lease is another one than the row says")
     return attempt
 
 
-def queued_of(row: sqlite3.Row) -> Queued:
-    said = Said(report_of(row["report"]), Stamp(row["boot"], int(row["at_ns"])))
+def queued_report_of(row: sqlite3.Row) -> QueuedReport:
+    said = TimedReport(report_of(row["report"]), Stamp(row["boot"], int(row["at_ns"])))
     if (said.report.job, said.report.fence) != (row["job"], row["fence"]):
         raise ValueError("the report is of another attempt than the row says")
-    return Queued(row["seq"], (row["job"], row["fence"]), said, bool(row["is_final"]))
+    return QueuedReport(row["seq"], (row["job"], row["fence"]), said, bool(row["is_final"]))
 
 
 def report_of(body: bytes) -> Report:
     return msgspec.json.decode(body, type=Report)
 
 
-def final_of(row: sqlite3.Row) -> Report | None:
+def final_report_of(row: sqlite3.Row) -> Report | None:
     """The report of an attempt's end as it was kept; none: it cannot be read."""
     try:
         return report_of(row["final"])
@@ -162,12 +164,12 @@ def final_of(row: sqlite3.Row) -> Report | None:
         return None
 
 
-def text_of(body: bytes) -> str:
+def decode_text(body: bytes) -> str:
     """Text as the database has it; a byte that is no text must not keep the rest of its row from being read."""
     return body.decode("utf-8", "replace")
 
 
-def move_aside(path: Path) -> Path:
+def move_journal_aside(path: Path) -> Path:
     places = [path.with_name(f"journal.corrupt-{number}") for number in range(1, CORRUPT_MAX + 1)]
     aside = next((place for place in places if not place.exists()), places[-1])
     path.replace(aside)

@@ -9,7 +9,7 @@ import time
 FORMAT = "%(asctime)s.%(msecs)03dZ level=%(levelname)s thread=%(threadName)s event=%(message)s"
 
 
-def set_up(*, verbose: bool) -> None:
+def set_up_logging(*, verbose: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     formatter = logging.Formatter(FORMAT, "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime

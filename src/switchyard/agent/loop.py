@@ -29,41 +29,41 @@ from switchyard.agent.backends import Backend
 from switchyard.agent.chooser import Chooser
 from switchyard.agent.client import Connection
 from switchyard.agent.clock import now_ns
-from switchyard.agent.credential import Keys
+from switchyard.agent.credential import AgentCredentials
 from switchyard.agent.journal import Journal
 from switchyard.agent.log import line
 from switchyard.agent.outbox import Outbox
 from switchyard.agent.poller import Poller
-from switchyard.agent.quoting import Quoting
+from switchyard.agent.quote_answerer import QuoteAnswerer
 from switchyard.agent.rotation import ROTATE_AFTER_S, Rotation
 from switchyard.agent.runner import Runner
+from switchyard.decoder_warmup import warm_loaded_types
 from switchyard.errors import Gone, Internal, JournalRefused, Resync, Unauthenticated, YardError
 from switchyard.model.quantity import show_bytes
 from switchyard.model.selection import Scalar
-from switchyard.warm import warm_loaded
 
 BACKOFF_S_MIN = 0.1
 BACKOFF_S_MAX = 10.0  # after an outage all agents are back within this, spread by chance
 CLOSING_S_MAX = 1.0  # a server that goes away sends us off; we do not all arrive at the next one at once
 WATCH_S = 1.0  # the longest a change may go unseen if no wake-up came
-TALK_S = 5.0  # likewise for reports
-LOOK_S_MIN = 0.05  # between two looks for output, should the last one be just over
-LOOK_EVERY_S = 300.0  # drivers and disks change with a reboot or an upgrade, not more often
-FROZEN_S = 3.0  # without a turn: the machine slept, or we were stopped; the server may have given us up meanwhile
-JOIN_S = 1.5  # for the threads to end after a signal
+TALK_EVERY_S = 5.0  # likewise for reports
+OUTPUT_READ_S_MIN = 0.05  # between two looks for output, should the last one be just over
+REDISCOVER_EVERY_S = 300.0  # drivers and disks change with a reboot or an upgrade, not more often
+FREEZE_S_MIN = 3.0  # without a turn: the machine slept, or we were stopped; the server may have given us up meanwhile
+THREAD_JOIN_S = 1.5  # for the threads to end after a signal
 FREE_BYTES_MIN = 64 * 2**20  # below this much free disk no new work is taken: journals and exit codes need some
-QUICK_S = 0.5  # a parked poll that comes back faster with nothing new did not really park
-QUICK_MAX = 3  # such in a row before we slow down
+QUICK_POLL_S = 0.5  # a parked poll that comes back faster with nothing new did not really park
+QUICK_POLLS_MAX = 3  # such in a row before we slow down
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class AgentLimits:
     jobs_max: int = 64  # attempts held at once
     free_bytes_min: int = FREE_BYTES_MIN
     rotate_after_s: float = ROTATE_AFTER_S
-    look_every_s: float = LOOK_EVERY_S
+    look_every_s: float = REDISCOVER_EVERY_S
 
 
 class Backoff:
@@ -89,9 +89,9 @@ class Loop:
         *,
         connect: Callable[[], Connection],
         directory: Path,
-        limits: Limits,
+        limits: AgentLimits,
         chooser: Chooser | None = None,
-        keys: Keys | None = None,
+        keys: AgentCredentials | None = None,
         values: Callable[[], dict[str, Scalar]] = dict,
     ) -> None:
         self._backend = backend
@@ -104,7 +104,7 @@ class Loop:
         self._threads: list[threading.Thread] = []
         self._runner = Runner(journal, backend, chooser)
         self._park_connection, self._talk_connection = connect(), connect()
-        self._quoting = Quoting(backend, self._news.set)
+        self._quoting = QuoteAnswerer(backend, self._news.set)
         self._rotation = Rotation(keys, self._talk_connection, after_s=limits.rotate_after_s) if keys else None
         self._poller = Poller(
             journal,
@@ -123,7 +123,7 @@ class Loop:
         )
 
     def start(self) -> None:
-        warm_loaded()
+        warm_loaded_types()
         self._threads = [
             threading.Thread(target=self._keep, args=(name, step), name=name, daemon=True)
             for name, step in (
@@ -148,7 +148,7 @@ class Loop:
     def stop(self) -> YardError | None:
         """End soon; what runs goes on without us. The reason, if it was not our own will."""
         self._end()
-        until = time.monotonic() + JOIN_S
+        until = time.monotonic() + THREAD_JOIN_S
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
         if isinstance(self._fatal, JournalRefused):
@@ -209,16 +209,16 @@ class Loop:
             if parked.is_closing:
                 self._stop.wait(random.uniform(0, CLOSING_S_MAX))  # noqa: S311 - jitter, not a secret
                 return
-            quick = quick + 1 if not parked.has_news and time.monotonic() - begun < QUICK_S else 0
-            if quick > QUICK_MAX:
-                self._stop.wait(QUICK_S)
+            quick = quick + 1 if not parked.has_news and time.monotonic() - begun < QUICK_POLL_S else 0
+            if quick > QUICK_POLLS_MAX:
+                self._stop.wait(QUICK_POLL_S)
                 return
             if parked.has_news:
                 return
 
     def _talk(self) -> None:
         look_s = self._poller.look_s
-        self._news.wait(TALK_S if look_s is None else min(TALK_S, max(look_s, LOOK_S_MIN)))
+        self._news.wait(TALK_EVERY_S if look_s is None else min(TALK_EVERY_S, max(look_s, OUTPUT_READ_S_MIN)))
         self._news.clear()
         # Not before the server has taken this process for the agent: a copy would end the agent's own credential.
         rotation = self._rotation if self._poller.is_accepted else None
@@ -240,7 +240,7 @@ class Loop:
         had_trouble = bool(self._trouble())
         turned_ns = now_ns()
         while not self._stop.is_set():
-            if now_ns() - turned_ns > FROZEN_S * 1e9:
+            if now_ns() - turned_ns > FREEZE_S_MIN * 1e9:
                 log.warning(line("was-frozen", seconds=(now_ns() - turned_ns) // 10**9))
                 self._poller.doubt()
                 self._news.set()

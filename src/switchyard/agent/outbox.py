@@ -10,37 +10,37 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from switchyard.agent.attempt import Attempt, Key, Queued
+from switchyard.agent.attempt import Attempt, AttemptKey, QueuedReport
 from switchyard.agent.backends import Backend
 from switchyard.agent.journal import Journal
-from switchyard.agent.live import Fresh, Live
+from switchyard.agent.live_output import LiveOutput, UnsentOutput
 from switchyard.agent.log import line
 from switchyard.errors import YardError
-from switchyard.model.lifecycle import Answer
+from switchyard.model.lifecycle import ReportAnswer
 from switchyard.model.log import OUTPUT_BYTES_MAX, STREAMS
 from switchyard.model.poll import BATCH_MAX, CHUNK_BYTES_MAX, OutputChunk, Report
 
-LETTER_BYTES_MAX = 2**20  # of output in one poll: a small message, so that no report waits long behind it
-LETTER_CHUNKS_MAX = 64  # the protocol's own bound
-REPORTS_IN_ROW_MAX = 4  # letters of reports before one of running output gets its turn
-PAUSE_S = 2.0  # without output after the server said that it has too much of it
+BATCH_OUTPUT_BYTES_MAX = 2**20  # of output in one poll: a small message, so that no report waits long behind it
+BATCH_CHUNKS_MAX = 64  # the protocol's own bound
+REPORT_BATCHES_IN_ROW_MAX = 4  # letters of reports before one of running output gets its turn
+OUTPUT_PAUSE_S = 2.0  # without output after the server said that it has too much of it
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class OutboxBatch:
     """One poll's worth of news."""
 
-    queued: tuple[Queued, ...]
+    queued: tuple[QueuedReport, ...]
     reports: tuple[Report, ...]
     output: tuple[OutputChunk, ...]
-    advance: dict[Key, int]  # how many pieces of each attempt's output are in it
-    fresh: tuple[Fresh, ...] = ()  # output of running attempts
+    advance: dict[AttemptKey, int]  # how many pieces of each attempt's output are in it
+    fresh: tuple[UnsentOutput, ...] = ()  # output of running attempts
 
 
 @dataclass(slots=True)
-class _Plan:
+class _OutputPlan:
     """Which pieces of an attempt's output are to be sent, and how many were."""
 
     pieces: list[tuple[str, int, int]]  # stream, offset, size
@@ -61,10 +61,10 @@ class Outbox:
     def __init__(self, journal: Journal, backend: Backend) -> None:
         self._journal = journal
         self._backend = backend
-        self._plans: dict[Key, _Plan] = {}
+        self._plans: dict[AttemptKey, _OutputPlan] = {}
         self._set_aside: set[int] = set()  # refused by the server even alone; tried again at the next start
         self._one_by_one = False
-        self._live = Live(journal, backend)
+        self._live = LiveOutput(journal, backend)
         self._bytes_max = OUTPUT_BYTES_MAX
         self._reports_in_row = 0
         self._paused_until = 0.0
@@ -78,9 +78,9 @@ class Outbox:
         """In how many seconds there may be new output; none: nothing runs."""
         return self._live.look_s
 
-    def next(self) -> Letter | None:
+    def next(self) -> OutboxBatch | None:
         self._live.bound(self._bytes_max)
-        if self._reports_in_row < REPORTS_IN_ROW_MAX and (letter := self._next_reports()) is not None:
+        if self._reports_in_row < REPORT_BATCHES_IN_ROW_MAX and (letter := self._next_reports()) is not None:
             self._reports_in_row += 1
             return letter
         self._reports_in_row = 0
@@ -88,29 +88,29 @@ class Outbox:
 
     def pause(self) -> None:
         """The server has more output than it can take: no more for a while. Reports go on."""
-        self._paused_until = time.monotonic() + PAUSE_S
+        self._paused_until = time.monotonic() + OUTPUT_PAUSE_S
 
     @property
     def _is_paused(self) -> bool:
         return time.monotonic() < self._paused_until
 
-    def _next_fresh(self) -> Letter | None:
+    def _next_fresh(self) -> OutboxBatch | None:
         fresh = [] if self._is_paused else self._live.fresh()
         chunks = tuple(OutputChunk(*each.key, each.stream, each.offset, each.data) for each in fresh)
-        return Letter((), (), chunks, {}, tuple(fresh)) if fresh else None
+        return OutboxBatch((), (), chunks, {}, tuple(fresh)) if fresh else None
 
-    def _next_reports(self) -> Letter | None:
+    def _next_reports(self) -> OutboxBatch | None:
         waiting = [queued for queued in self._journal.queued() if queued.seq not in self._set_aside]
         known = {queued.key for queued in waiting}
         self._plans = {key: plan for key, plan in self._plans.items() if key in known}
         if not waiting:
             return None
-        queued: list[Queued] = []
-        sending: dict[Key, int] = {}
-        spare_bytes, spare_chunks = LETTER_BYTES_MAX, LETTER_CHUNKS_MAX
-        postponed: list[Queued] = []
+        queued: list[QueuedReport] = []
+        sending: dict[AttemptKey, int] = {}
+        spare_bytes, spare_chunks = BATCH_OUTPUT_BYTES_MAX, BATCH_CHUNKS_MAX
+        postponed: list[QueuedReport] = []
         for each in waiting[: 1 if self._one_by_one else BATCH_MAX]:
-            plan = self._plan(each) if each.is_final else _Plan([])
+            plan = self._plan(each) if each.is_final else _OutputPlan([])
             # Large output leaves a piece's room, so that it goes forward however much small output there is.
             if plan.left_bytes > spare_bytes - CHUNK_BYTES_MAX or len(plan.left) > spare_chunks - 1:
                 postponed.append(each)
@@ -120,13 +120,13 @@ class Outbox:
             spare_bytes, spare_chunks = spare_bytes - plan.left_bytes, spare_chunks - len(plan.left)
         if postponed and not self._is_paused:
             first = postponed[0]
-            pieces = _fitting(self._plan(first).left, spare_bytes, spare_chunks)
+            pieces = _count_fitting(self._plan(first).left, spare_bytes, spare_chunks)
             sending[first.key] = pieces
             if pieces == len(self._plan(first).left):
                 queued.append(first)
         return self._letter(queued, sending) if queued or sending else None
 
-    def answered(self, letter: Letter, answers: list[Answer]) -> None:
+    def answered(self, letter: OutboxBatch, answers: list[ReportAnswer]) -> None:
         """The server has taken the letter: an answer per report."""
         self._one_by_one = False
         for key, count in letter.advance.items():
@@ -135,22 +135,22 @@ class Outbox:
         self._live.sent(letter.fresh)
         self._journal.settle(zip(letter.queued, answers, strict=False))
 
-    def refused(self, letter: Letter, error: YardError) -> None:
+    def refused(self, letter: OutboxBatch, error: YardError) -> None:
         """The server cannot read the letter. Never let one bad thing hold up the rest: send less, then set it aside."""
         log.error(line("letter-refused", reports=len(letter.reports), chunks=len(letter.output), error=error.detail))
         if letter.output:
             for key in letter.advance:
-                self._plans[key] = _Plan([])
+                self._plans[key] = _OutputPlan([])
             self._live.sent(letter.fresh)  # as if it had arrived: not the same again
         elif len(letter.queued) > 1:
             self._one_by_one = True
         else:
             self._set_aside |= {queued.seq for queued in letter.queued}
 
-    def _plan(self, queued: Queued) -> _Plan:
+    def _plan(self, queued: QueuedReport) -> _OutputPlan:
         if queued.key not in self._plans:
             attempt = self._journal.get(queued.key)
-            self._plans[queued.key] = _Plan(list(self._pieces(attempt)) if attempt else [])
+            self._plans[queued.key] = _OutputPlan(list(self._pieces(attempt)) if attempt else [])
         return self._plans[queued.key]
 
     def _pieces(self, attempt: Attempt) -> Iterator[tuple[str, int, int]]:
@@ -164,7 +164,7 @@ class Outbox:
                 continue
             yield from ((stream, lo, hi - lo) for lo, hi in self._live.left(attempt.key, stream, total))
 
-    def _letter(self, queued: list[Queued], sending: dict[Key, int]) -> Letter:
+    def _letter(self, queued: list[QueuedReport], sending: dict[AttemptKey, int]) -> OutboxBatch:
         chunks = []
         for key, count in sending.items():
             attempt = self._journal.get(key)
@@ -178,10 +178,10 @@ class Outbox:
                     continue
                 chunks.append(OutputChunk(attempt.lease.job, attempt.lease.fence, stream, offset, data))
         reports = tuple(replace(each.said.report, ago_us=each.said.at.age_us) for each in queued)
-        return Letter(tuple(queued), reports, tuple(chunks), sending)
+        return OutboxBatch(tuple(queued), reports, tuple(chunks), sending)
 
 
-def _fitting(left: list[tuple[str, int, int]], spare_bytes: int, spare_chunks: int) -> int:
+def _count_fitting(left: list[tuple[str, int, int]], spare_bytes: int, spare_chunks: int) -> int:
     count = 0
     for _, _, size in left[:spare_chunks]:
         if size > spare_bytes:

@@ -25,28 +25,28 @@ from dataclasses import dataclass
 
 import msgspec
 
-from switchyard.agent.answer import Heard, Unreadable, read_answer
-from switchyard.agent.attempt import Change, Said, Stage
+from switchyard.agent.attempt import AttemptChange, Stage, TimedReport
 from switchyard.agent.backends import Status, native_name
 from switchyard.agent.client import Connection
 from switchyard.agent.clock import stamp
-from switchyard.agent.journal import DiskTrouble, Journal
+from switchyard.agent.journal import Journal, JournalTrouble
 from switchyard.agent.log import line
-from switchyard.agent.outbox import Letter, Outbox
-from switchyard.agent.quoting import Quoting
-from switchyard.agent.runner import Runner, ended
+from switchyard.agent.outbox import Outbox, OutboxBatch
+from switchyard.agent.poll_answer import DecodedPollAnswer, UnreadableLease, read_poll_answer
+from switchyard.agent.quote_answerer import QuoteAnswerer
+from switchyard.agent.runner import Runner, end_attempt
 from switchyard.errors import BadRequest, Busy, Resync, YardError
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
-from switchyard.model.lifecycle import Seen
-from switchyard.model.poll import BATCH_MAX, Held, Origin, Poll, Report, Room
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import BATCH_MAX, AttemptRef, Origin, Poll, Report, Room
 from switchyard.model.quote import QuoteGiven
 from switchyard.model.selection import Scalar
 
-PATH = "/v1/agents/poll"
+POLL_PATH = "/v1/agents/poll"
 PARK_S = 8.0  # a server that hears nothing for 15 s calls the agent down
-TROUBLE_MAX = 200  # characters
-SESSION_LEAP = 1000  # a restored server goes on a million sessions later, so that agents notice
+TROUBLE_CHARS_MAX = 200  # characters
+RESTORED_SESSION_JUMP = 1000  # a restored server goes on a million sessions later, so that agents notice
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class ParkResult:
     """How a parked poll came back."""
 
     has_news: bool
@@ -94,7 +94,7 @@ class Poller:
         trouble: Callable[[], str],
         on_work: Callable[[], None],
         values: Callable[[], dict[str, Scalar]] = dict,
-        quoting: Quoting | None = None,
+        quoting: QuoteAnswerer | None = None,
         place: str = "",
     ) -> None:
         self._journal = journal
@@ -126,7 +126,7 @@ class Poller:
         """A lease taken from the journal may have been given to another meanwhile: first hear from the server."""
         return not self._is_cut
 
-    def park(self) -> Parked | None:
+    def park(self) -> ParkResult | None:
         """Sync if need be, then wait at the server. None: given up by our own hand."""
         with self._short:
             if self._needs_sync and not (self._is_session_good and self._trouble()):
@@ -137,7 +137,7 @@ class Poller:
         sent = self._session
         try:
             heard = self._post(self._park, self._poll(offer, wait_s=PARK_S), wait_s=PARK_S)
-            return Parked(self._take(heard), heard.is_closing)
+            return ParkResult(self._take(heard), heard.is_closing)
         except YardError as exc:
             self._lost(exc, sent, asked=offer.want > 0, is_ours=self._is_given_up)
             if self._is_given_up:
@@ -237,7 +237,7 @@ class Poller:
         except YardError:
             self._is_cut = True
             raise
-        if heard.session - self._session > SESSION_LEAP:
+        if heard.session - self._session > RESTORED_SESSION_JUMP:
             self._say_what_runs()
         self._session, self._is_session_good, self._needs_sync = heard.session, True, False
         self._graph = None
@@ -256,7 +256,9 @@ class Poller:
             if each.stage is Stage.RUNNING:
                 self._journal.say(
                     each.key,
-                    Said(Report(*each.key, Seen.RUNNING, native_id=native_name(each.native_id or "")), stamp()),
+                    TimedReport(
+                        Report(*each.key, ObservedState.RUNNING, native_id=native_name(each.native_id or "")), stamp()
+                    ),
                 )
 
     def _state(self) -> Load:
@@ -266,7 +268,7 @@ class Poller:
 
     def _offer(self) -> Offer:
         load, room = self._state(), self._runner.room()
-        trouble = self._trouble()[:TROUBLE_MAX]
+        trouble = self._trouble()[:TROUBLE_CHARS_MAX]
         live = sum(1 for each in self._journal.attempts() if each.is_live)
         is_full = room is not None and room.cores == 0
         want = 0 if trouble or is_full else max(0, min(self._jobs_max - live, BATCH_MAX))
@@ -277,8 +279,8 @@ class Poller:
         offer: Offer,
         *,
         wait_s: float = 0.0,
-        letter: Letter | None = None,
-        inventory: list[Held] | None = None,
+        letter: OutboxBatch | None = None,
+        inventory: list[AttemptRef] | None = None,
         origin: Origin | None = None,
         quotes: Sequence[QuoteGiven] = (),
     ) -> Poll:
@@ -300,13 +302,13 @@ class Poller:
             quotes=list(quotes),
         )
 
-    def _post(self, connection: Connection, poll: Poll, *, wait_s: float = 0.0) -> Heard:
-        heard = read_answer(connection.post(PATH, msgspec.json.encode(poll), wait_s=wait_s))
+    def _post(self, connection: Connection, poll: Poll, *, wait_s: float = 0.0) -> DecodedPollAnswer:
+        heard = read_poll_answer(connection.post(POLL_PATH, msgspec.json.encode(poll), wait_s=wait_s))
         if heard.is_closing:
             connection.go_on()
         return heard
 
-    def _take(self, heard: Heard) -> bool:
+    def _take(self, heard: DecodedPollAnswer) -> bool:
         """Into the journal with it. What cannot be written down is not run: a later sync brings it again."""
         self._outbox.bound(heard.output_bytes_max)
         if heard.quotes and self._quoting is not None:
@@ -317,7 +319,7 @@ class Poller:
         try:
             taken = self._journal.take(heard.leases)
             self._refuse(heard.unreadable)
-        except DiskTrouble as exc:
+        except JournalTrouble as exc:
             log.warning(line("leases-forgotten", leases=len(heard.leases), error=exc.detail))
             self._needs_sync = True
             taken = []
@@ -335,14 +337,14 @@ class Poller:
             self._on_work()
         return has_news or bool(heard.quotes)
 
-    def _refuse(self, unreadable: list[Unreadable]) -> None:
+    def _refuse(self, unreadable: list[UnreadableLease]) -> None:
         """A job of a form this agent does not know fails with that reason, rather than hang."""
         whys = {(each.lease.job, each.lease.fence): each.why for each in unreadable}
-        changes: list[Change] = []
+        changes: list[AttemptChange] = []
         for attempt in self._journal.take([each.lease for each in unreadable]):
             log.error(line("lease-unreadable", job=attempt.lease.job, error=whys[attempt.key]))
             reason = f"this agent cannot read the job ({whys[attempt.key]}); it needs a newer version of the agent"
-            changes.append(ended(attempt, Status(seen=Seen.FAILED, reason=reason)))
+            changes.append(end_attempt(attempt, Status(seen=ObservedState.FAILED, reason=reason)))
         self._journal.apply(changes)
 
     def _lost(self, exc: YardError, sent: int, *, asked: bool, is_ours: bool = False) -> None:

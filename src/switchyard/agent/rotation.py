@@ -7,17 +7,17 @@ import time
 
 import msgspec
 
-from switchyard.agent.client import Connection, Unreached
-from switchyard.agent.credential import Keys
+from switchyard.agent.client import Connection, ServerUnreachable
+from switchyard.agent.credential import AgentCredentials
 from switchyard.agent.log import line
 from switchyard.errors import Gone, Unauthenticated, YardError
 from switchyard.model.poll import Rotated
 
 ROTATE_AFTER_S = 30 * 86_400.0
-AGAIN_S = 60.0  # after a rotation that failed: the credential at hand holds as before
+ROTATION_RETRY_S = 60.0  # after a rotation that failed: the credential at hand holds as before
 
-ROTATE = "/v1/agents/rotate"
-SELF = "/v1/agents/self"
+ROTATE_PATH = "/v1/agents/rotate"
+SELF_PATH = "/v1/agents/self"
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class Rotation:
     """Used by one thread."""
 
-    def __init__(self, keys: Keys, connection: Connection, *, after_s: float) -> None:
+    def __init__(self, keys: AgentCredentials, connection: Connection, *, after_s: float) -> None:
         self._keys = keys
         self._connection = connection
         self._after_s = after_s
@@ -37,7 +37,7 @@ class Rotation:
             return False
         if time.monotonic() < self._not_before:
             return False
-        self._not_before = time.monotonic() + AGAIN_S
+        self._not_before = time.monotonic() + ROTATION_RETRY_S
         try:
             self._rotate()
         except (Gone, Unauthenticated):
@@ -50,11 +50,11 @@ class Rotation:
         return True
 
     def _rotate(self) -> None:
-        body = self._connection.post(ROTATE, b"{}")
+        body = self._connection.post(ROTATE_PATH, b"{}")
         try:
             rotated = msgspec.json.decode(body, type=Rotated)
         except msgspec.DecodeError as exc:
-            raise Unreached(f"The server's answer to a rotation cannot be read: {exc}.") from exc
+            raise ServerUnreachable(f"The server's answer to a rotation cannot be read: {exc}.") from exc
         self._keys.renew(rotated.credential)
         # The first use ends the old one. It goes to the same server, on the same connection.
-        self._connection.get(SELF)
+        self._connection.get(SELF_PATH)

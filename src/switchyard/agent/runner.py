@@ -7,34 +7,34 @@ import logging
 import time
 from dataclasses import dataclass, replace
 
-from switchyard.agent.at_once import at_once
-from switchyard.agent.attempt import Attempt, Change, Key, Said, Stage, hand_overs
-from switchyard.agent.backends import ENDS, Backend, Status, native_name
-from switchyard.agent.chooser import ByPriority, Chooser, Picker
+from switchyard.agent.attempt import Attempt, AttemptChange, AttemptKey, Stage, TimedReport, submit_batches
+from switchyard.agent.backends import TERMINAL_STATES, Backend, Status, native_name
+from switchyard.agent.chooser import ChoiceCache, Chooser, PriorityChooser
 from switchyard.agent.clock import stamp
 from switchyard.agent.journal import Journal
 from switchyard.agent.log import line
-from switchyard.agent.need import need_of, room_of, spec_of, total
+from switchyard.agent.need import need_of, room_of, spec_of, total_need
+from switchyard.agent.parallel_calls import call_in_parallel
 from switchyard.errors import YardError
 from switchyard.model.cluster import Load
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Report, Room
 from switchyard.model.retry import Cause
 
-SUBMIT_AGAIN_S = 1.0  # after a submit that failed for a reason that passes
-START_S_MAX = 1.0  # of one turn that may go into submits: what runs is looked at in between
+RESUBMIT_AFTER_S = 1.0  # after a submit that failed for a reason that passes
+SUBMIT_S_MAX = 1.0  # of one turn that may go into submits: what runs is looked at in between
 CANCELS_MAX = 5000  # asked for in one turn, likewise
-CANCEL_AGAIN_S = 5.0  # an end that was asked for and has not come is asked for again
-QUEUED_S = 0.5  # what waits longer than this at the backend is reported as SUBMITTED; sooner it is noise
-REASON_AGAIN_S = 10.0  # between two reasons for waiting that are told of one attempt
-PURGE_S = 60.0
-REASON_MAX = 1000  # characters of a reason that go up; the log has the rest
+CANCEL_RETRY_S = 5.0  # an end that was asked for and has not come is asked for again
+REPORT_QUEUED_AFTER_S = 0.5  # what waits longer than this at the backend is reported as SUBMITTED; sooner it is noise
+REASON_REPORT_EVERY_S = 10.0  # between two reasons for waiting that are told of one attempt
+PURGE_EVERY_S = 60.0
+REASON_CHARS_MAX = 1000  # characters of a reason that go up; the log has the rest
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SubmitOutcome:
     """What became of a hand-over: the native ids, and what went wrong with the rest."""
 
     batch: list[Attempt]
@@ -48,14 +48,14 @@ class Runner:
     def __init__(self, journal: Journal, backend: Backend, chooser: Chooser | None = None) -> None:
         self._journal = journal
         self._backend = backend
-        self._picker = Picker(chooser or ByPriority())
-        self._native: dict[Key, str] = {}  # submitted in this incarnation, not yet written down as such
-        self._submitted_at: dict[Key, float] = {}
-        self._retry_at: dict[Key, float] = {}
-        self._cancelled_at: dict[Key, float] = {}
-        self._unknown: dict[Key, str] = {}
+        self._picker = ChoiceCache(chooser or PriorityChooser())
+        self._native: dict[AttemptKey, str] = {}  # submitted in this incarnation, not yet written down as such
+        self._submitted_at: dict[AttemptKey, float] = {}
+        self._retry_at: dict[AttemptKey, float] = {}
+        self._cancelled_at: dict[AttemptKey, float] = {}
+        self._unknown: dict[AttemptKey, str] = {}
         # Why it waits, as it was told last, and when; after a restart it is told again, which changes nothing.
-        self._told_queued: dict[Key, tuple[str, float]] = {}
+        self._told_queued: dict[AttemptKey, tuple[str, float]] = {}
         self._purged_at = 0.0
         # Intents of an earlier incarnation: perhaps the backend has them, so look before anything else.
         self._doubtful = {each.key for each in journal.attempts() if each.stage is Stage.INTENT} | journal.doubted
@@ -72,7 +72,7 @@ class Runner:
             self._doubtful.add(attempt.key)
             with contextlib.suppress(YardError):
                 if (native_id := self._backend.find(attempt.marker)) is not None:
-                    found.append(Change(replace(attempt, stage=Stage.SUBMITTED, native_id=native_id)))
+                    found.append(AttemptChange(replace(attempt, stage=Stage.SUBMITTED, native_id=native_id)))
         self._journal.apply(found)
         return len(adopted)
 
@@ -84,7 +84,7 @@ class Runner:
         if self._backend.has_queue:
             return None
         waiting = [each for each in self._journal.attempts() if each.is_live and self._id(each) is None]
-        return room_of(self._backend.state(), less=total(need_of(spec_of(each.lease)) for each in waiting))
+        return room_of(self._backend.state(), less=total_need(need_of(spec_of(each.lease)) for each in waiting))
 
     def turn(self, *, may_start: bool) -> bool:
         """Do what there is to do. True: something changed that the server should hear of, or room became free."""
@@ -105,7 +105,7 @@ class Runner:
     def _id(self, attempt: Attempt) -> str | None:
         return attempt.native_id or self._native.get(attempt.key)
 
-    def _end_unstarted(self) -> list[Change]:
+    def _end_unstarted(self) -> list[AttemptChange]:
         """What is to end and was never submitted has ended."""
         changes = []
         for attempt in self._journal.attempts():
@@ -121,8 +121,8 @@ class Runner:
                 if found is not None:
                     self._native[attempt.key] = found
                     continue
-            status = Status(seen=Seen.CANCELLED, reason="cancelled before it started")
-            changes.append(ended(attempt, status))
+            status = Status(seen=ObservedState.CANCELLED, reason="cancelled before it started")
+            changes.append(end_attempt(attempt, status))
         return changes
 
     def _waiting(self) -> list[Attempt]:
@@ -133,7 +133,7 @@ class Runner:
             if each.is_live and self._id(each) is None and not each.is_stopped and not each.is_cancel_asked
         ]
 
-    def _give_back(self) -> list[Change]:
+    def _give_back(self) -> list[AttemptChange]:
         """What the chooser does not want here goes back to the server, unless the backend may have it already."""
         waiting = self._waiting()
         choice = self._picker.pick([each.lease for each in waiting], self._backend.state)
@@ -141,13 +141,13 @@ class Runner:
         for attempt in waiting:
             if (why := choice.returned.get(attempt.key)) is None or attempt.key in self._doubtful:
                 continue
-            changes.append(ended(attempt, Status(seen=Seen.RETURNED, reason=why, cause=Cause.CLUSTER)))
+            changes.append(end_attempt(attempt, Status(seen=ObservedState.RETURNED, reason=why, cause=Cause.CLUSTER)))
         return changes
 
-    def _start(self) -> list[Change]:
+    def _start(self) -> list[AttemptChange]:
         """Submit in the chooser's order while there is room; what does not fit waits, and the rest behind it."""
         living = {each.lineage: each.key for each in reversed(self._journal.attempts()) if each.is_live}
-        refused: list[Change] = []
+        refused: list[AttemptChange] = []
         now = time.monotonic()
         waiting = {each.key: each for each in self._waiting()}
         choice = self._picker.pick([each.lease for each in waiting.values()], self._backend.state)
@@ -158,15 +158,15 @@ class Runner:
             # taken it, or marked it to end, since `living` was made: then the next turn decides.
             if key in waiting and living.get(waiting[key].lineage) == key and self._retry_at.get(key, 0.0) <= now
         ]
-        batches = list(hand_overs(ready, self._backend.range_max))
+        batches = list(submit_batches(ready, self._backend.range_max))
         for first in range(0, len(batches), self._backend.submits_at_once):
             wave = batches[first : first + self._backend.submits_at_once]
             if not self._has_room(wave[0][0]):
                 break
-            outcomes = at_once(self._submit, wave)
+            outcomes = call_in_parallel(self._submit, wave)
             self._handed_over([pair for outcome in outcomes for pair in outcome.handed])
             refused += [change for outcome in outcomes for change in self._not_submitted(outcome)]
-            if time.monotonic() - now > START_S_MAX:
+            if time.monotonic() - now > SUBMIT_S_MAX:
                 self._backend.wake()  # the rest in the next turn, after a look at what runs
                 break
         return refused
@@ -176,9 +176,9 @@ class Runner:
             return True
         state = self._backend.state()
         is_idle = not state.running and not state.queued  # what is larger than all still gets its turn
-        return is_idle or need_of(spec_of(attempt.lease)).fits(room_of(state, less=total(())))
+        return is_idle or need_of(spec_of(attempt.lease)).fits(room_of(state, less=total_need(())))
 
-    def _submit(self, batch: list[Attempt]) -> Outcome:
+    def _submit(self, batch: list[Attempt]) -> SubmitOutcome:
         """Hand over one attempt, or neighbours of an array. After any doubt each is looked for first.
 
         Runs beside others of its kind: it changes nothing here.
@@ -190,13 +190,13 @@ class Runner:
                     native_id = self._backend.find(attempt.marker)
                     handed += [(attempt, native_id)] if native_id is not None else []
             new = [attempt for attempt in batch if attempt.key not in {each.key for each, _ in handed}]
-            for part in hand_overs(new, self._backend.range_max):
+            for part in submit_batches(new, self._backend.range_max):
                 leases = [each.lease for each in part]
                 several = self._backend.submit_range(leases) if len(leases) > 1 else [self._backend.submit(leases[0])]
                 handed += zip(part, several, strict=True)
         except YardError as exc:
-            return Outcome(batch, handed, exc)
-        return Outcome(batch, handed)
+            return SubmitOutcome(batch, handed, exc)
+        return SubmitOutcome(batch, handed)
 
     def _handed_over(self, handed: list[tuple[Attempt, str]]) -> None:
         now = time.monotonic()
@@ -206,9 +206,11 @@ class Runner:
             log.info(line("submitted", job=attempt.lease.job, fence=attempt.lease.fence, native_id=native_id))
         if not self._backend.is_submit_repeatable:
             # A crash before this is written: they are looked for by their markers at the next start.
-            self._journal.apply([Change(replace(each, stage=Stage.SUBMITTED, native_id=one)) for each, one in handed])
+            self._journal.apply(
+                [AttemptChange(replace(each, stage=Stage.SUBMITTED, native_id=one)) for each, one in handed]
+            )
 
-    def _not_submitted(self, outcome: Outcome) -> list[Change]:
+    def _not_submitted(self, outcome: SubmitOutcome) -> list[AttemptChange]:
         """It may have arrived all the same: that is found out before the next try. A plain no ends it."""
         exc = outcome.error
         if exc is None:
@@ -217,10 +219,13 @@ class Runner:
         for attempt in left:
             log.warning(line("submit-failed", job=attempt.lease.job, fence=attempt.lease.fence, error=exc.detail))
             self._doubtful.add(attempt.key)
-            self._retry_at[attempt.key] = time.monotonic() + SUBMIT_AGAIN_S
+            self._retry_at[attempt.key] = time.monotonic() + RESUBMIT_AFTER_S
         if exc.transient:
             return []
-        return [ended(each, Status(seen=Seen.FAILED, reason=exc.detail, cause=Cause.CLUSTER)) for each in left]
+        return [
+            end_attempt(each, Status(seen=ObservedState.FAILED, reason=exc.detail, cause=Cause.CLUSTER))
+            for each in left
+        ]
 
     def withdraw(self) -> int:
         """Another process has this agent's place: end what this one started and the server was not told of.
@@ -246,7 +251,7 @@ class Runner:
             native_id = self._id(attempt)
             if not attempt.is_live or native_id is None or not (attempt.is_cancel_asked or attempt.is_stopped):
                 continue
-            if now - self._cancelled_at.get(attempt.key, -CANCEL_AGAIN_S) < CANCEL_AGAIN_S:
+            if now - self._cancelled_at.get(attempt.key, -CANCEL_RETRY_S) < CANCEL_RETRY_S:
                 continue
             if len(due) == CANCELS_MAX:
                 self._backend.wake()  # as with submits: the rest in the next turn
@@ -260,7 +265,7 @@ class Runner:
             first = next(iter(due.values())).lease
             log.warning(line("cancel-failed", job=first.job, fence=first.fence, others=len(due) - 1, error=exc.detail))
 
-    def _look(self) -> list[Change]:
+    def _look(self) -> list[AttemptChange]:
         asked = {native_id: each for each in self._journal.attempts() if each.is_live and (native_id := self._id(each))}
         if not asked:
             return []
@@ -268,33 +273,33 @@ class Runner:
         changes = (self._seen(attempt, native_id, found[native_id]) for native_id, attempt in asked.items())
         return [change for change in changes if change is not None]
 
-    def _seen(self, attempt: Attempt, native_id: str, status: Status) -> Change | None:
+    def _seen(self, attempt: Attempt, native_id: str, status: Status) -> AttemptChange | None:
         if attempt.native_id != native_id:
             attempt = replace(attempt, native_id=native_id)
-        if status.seen in ENDS:
-            return ended(attempt, status)
-        if status.seen is Seen.UNKNOWN:
+        if status.seen in TERMINAL_STATES:
+            return end_attempt(attempt, status)
+        if status.seen is ObservedState.UNKNOWN:
             if self._unknown.get(attempt.key) != status.text:
                 self._unknown[attempt.key] = status.text
                 log.warning(line("unknown-state", job=attempt.lease.job, native_id=native_id, text=status.text))
             return None
-        if status.seen is Seen.RUNNING and attempt.stage is not Stage.RUNNING:
-            return Change(replace(attempt, stage=Stage.RUNNING), _said(attempt, status))
-        is_waiting = status.seen is Seen.SUBMITTED and attempt.stage is not Stage.RUNNING
+        if status.seen is ObservedState.RUNNING and attempt.stage is not Stage.RUNNING:
+            return AttemptChange(replace(attempt, stage=Stage.RUNNING), _reports_of(attempt, status))
+        is_waiting = status.seen is ObservedState.SUBMITTED and attempt.stage is not Stage.RUNNING
         if is_waiting and self._is_to_be_told(attempt.key, status.reason):
             self._told_queued[attempt.key] = (status.reason, time.monotonic())
-            return Change(replace(attempt, stage=Stage.SUBMITTED), _said(attempt, status))
+            return AttemptChange(replace(attempt, stage=Stage.SUBMITTED), _reports_of(attempt, status))
         return None
 
-    def _is_to_be_told(self, key: Key, reason: str) -> bool:
+    def _is_to_be_told(self, key: AttemptKey, reason: str) -> bool:
         """That it waits; later another reason for it, such as a hold, though not each one of a scheduler's moods."""
         now = time.monotonic()
         if key not in self._told_queued:
-            return now - self._submitted_at.get(key, 0.0) > QUEUED_S
+            return now - self._submitted_at.get(key, 0.0) > REPORT_QUEUED_AFTER_S
         told, at = self._told_queued[key]
-        return reason != told and now - at > REASON_AGAIN_S
+        return reason != told and now - at > REASON_REPORT_EVERY_S
 
-    def _forget(self, change: Change) -> None:
+    def _forget(self, change: AttemptChange) -> None:
         key = change.attempt.key
         if change.attempt.native_id is not None:
             self._native.pop(key, None)
@@ -321,7 +326,7 @@ class Runner:
 
     def _purge(self) -> None:
         now = time.monotonic()
-        if now - self._purged_at < PURGE_S:
+        if now - self._purged_at < PURGE_EVERY_S:
             return
         self._purged_at = now
         old = self._journal.purgeable()
@@ -331,17 +336,17 @@ class Runner:
             self._journal.purge(old)
 
 
-def ended(attempt: Attempt, status: Status) -> Change:
+def end_attempt(attempt: Attempt, status: Status) -> AttemptChange:
     """Nothing of it runs any more. A stopped one ends in silence."""
     if attempt.is_stopped:
-        return Change(replace(attempt, stage=Stage.SETTLED))
-    began: tuple[Said, ...] = ()
+        return AttemptChange(replace(attempt, stage=Stage.SETTLED))
+    began: tuple[TimedReport, ...] = ()
     if attempt.stage is not Stage.RUNNING and status.began_ago_us is not None:
-        began = _said(attempt, Status(seen=Seen.RUNNING, ago_us=status.began_ago_us))
-    return Change(replace(attempt, stage=Stage.ENDED), began + _said(attempt, status))
+        began = _reports_of(attempt, Status(seen=ObservedState.RUNNING, ago_us=status.began_ago_us))
+    return AttemptChange(replace(attempt, stage=Stage.ENDED), began + _reports_of(attempt, status))
 
 
-def _said(attempt: Attempt, status: Status) -> tuple[Said, ...]:
+def _reports_of(attempt: Attempt, status: Status) -> tuple[TimedReport, ...]:
     if attempt.is_stopped:
         return ()
     report = Report(
@@ -351,8 +356,8 @@ def _said(attempt: Attempt, status: Status) -> tuple[Said, ...]:
         native_id=native_name(attempt.native_id) if attempt.native_id else None,
         exit_code=status.exit_code,
         signal=status.signal,
-        reason=status.reason[:REASON_MAX],
+        reason=status.reason[:REASON_CHARS_MAX],
         cause=status.cause,
         usage=status.usage,
     )
-    return (Said(report, stamp(ago_us=status.ago_us)),)
+    return (TimedReport(report, stamp(ago_us=status.ago_us)),)

@@ -9,22 +9,22 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from switchyard.agent.accounts import Allow, Way
+from switchyard.agent.accounts import AccountSwitch, AllowList
 from switchyard.errors import Malformed
 from switchyard.model.decode import convert, load_yaml
 from switchyard.model.names import Name
-from switchyard.model.native import NAME
+from switchyard.model.native_grammars import NAME
 
 FILE_BYTES_MAX = 1024 * 1024
 Rate = Annotated[float, Meta(ge=0, le=1e9)]
-Seconds = Annotated[float, Meta(gt=0, le=3600)]
-Patience = Annotated[float, Meta(gt=0, le=30 * 86_400)]
+ShortSeconds = Annotated[float, Meta(gt=0, le=3600)]
+LongSeconds = Annotated[float, Meta(gt=0, le=30 * 86_400)]
 SlurmAccount = Annotated[str, Meta(max_length=NAME.chars_max, pattern=rf"^({NAME.pattern})?(?!\n)$")]
-Words = Annotated[str, Meta(max_length=4096)]
-FolderName = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^/[^\u0000-\u001f]*(?!\n)$")]
+CommandPrefix = Annotated[str, Meta(max_length=4096)]
+AbsolutePath = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^/[^\u0000-\u001f]*(?!\n)$")]
 
 
-def is_ssh(prefix: list[str]) -> bool:
+def runs_over_ssh(prefix: list[str]) -> bool:
     """Whether a shell at the other end splits the words once more; also behind others, as in `timeout 9 ssh login1`."""
     return any(word.rpartition("/")[2] == "ssh" for word in prefix)
 
@@ -32,21 +32,22 @@ def is_ssh(prefix: list[str]) -> bool:
 class SlurmSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How to reach one Slurm, and how patient to be with it."""
 
-    conf: FolderName | None = None  # its slurm.conf; none: the agent's own SLURM_CONF, or Slurm's default
-    bin: FolderName | None = None  # the folder of its commands; none: PATH
-    prefix: Words = ""  # words before every command, e.g. `ssh login1`
+    conf: AbsolutePath | None = None  # its slurm.conf; none: the agent's own SLURM_CONF, or Slurm's default
+    bin: AbsolutePath | None = None  # the folder of its commands; none: PATH
+    prefix: CommandPrefix = ""  # words before every command, e.g. `ssh login1`
     # Where a job's script writes its output and how it ended: a folder that the nodes see under the same path. None:
     # the agent's own data folder. Over ssh: a folder there.
-    folder: FolderName | None = None
-    timeout_s: Seconds = 30.0  # of one command; a paused controller keeps each for its MessageTimeout, usually 10 s
-    poll_s: Seconds = 1.0  # between two looks at the queue, at least; right after news a quarter of it
-    state_s: Seconds = 10.0  # between two looks at the nodes
+    folder: AbsolutePath | None = None
+    # of one command; a paused controller keeps each for its MessageTimeout, usually 10 s
+    timeout_s: ShortSeconds = 30.0
+    poll_s: ShortSeconds = 1.0  # between two looks at the queue, at least; right after news a quarter of it
+    state_s: ShortSeconds = 10.0  # between two looks at the nodes
     # After a submit that may or may not have arrived, and before a job that is nowhere counts as lost: how long the
     # controller must have answered without knowing of it.
-    settle_s: Seconds = 10.0
+    settle_s: ShortSeconds = 10.0
     # A job that began and that the controller does not know any more is lost when the accounts have provably caught up
     # and do not know its end; or, if nothing proves that, after this time.
-    accounts_lost_after_s: Patience = 3600.0
+    accounts_lost_after_s: LongSeconds = 3600.0
     account: SlurmAccount = ""  # for jobs that name none
 
     def __post_init__(self) -> None:
@@ -54,11 +55,11 @@ class SlurmSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
             words = shlex.split(self.prefix)
         except ValueError as exc:
             raise ValueError(f"prefix: {exc}") from exc
-        if is_ssh(words) and self.folder is None:
+        if runs_over_ssh(words) and self.folder is None:
             raise ValueError("with ssh, say with `folder` where jobs may write their output there")
 
 
-class Containing(StrEnum):
+class ContainmentMode(StrEnum):
     """How the local backend finds every process of a job, to end it."""
 
     AUTO = "auto"  # by a control group where the agent may make one, and by a look at all processes
@@ -69,7 +70,7 @@ class Containing(StrEnum):
 class LocalSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How jobs are kept that run as processes of the agent's own machine."""
 
-    containment: Containing = Containing.AUTO
+    containment: ContainmentMode = ContainmentMode.AUTO
 
 
 class Rates(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -83,8 +84,8 @@ class Rates(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 class AccountsSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """As whom jobs run: `map` is a file with a line `user: local-account` for each user; `*` stands for every other."""
 
-    map: FolderName
-    way: Way = Way.UID
+    map: AbsolutePath
+    way: AccountSwitch = AccountSwitch.UID
 
 
 class Site(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -95,10 +96,10 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     queues: Annotated[dict[Name, Name], Meta(max_length=10_000)] = {}  # our queue: the cluster's partition
     rates: Annotated[dict[str, Rates], Meta(max_length=10_000)] = {}
     accounts: AccountsSite | None = None  # none: every job runs as the agent's own account
-    allow: Allow = Allow()
+    allow: AllowList = AllowList()
 
     def __post_init__(self) -> None:
-        if self.accounts is not None and is_ssh(shlex.split(self.slurm.prefix)):
+        if self.accounts is not None and runs_over_ssh(shlex.split(self.slurm.prefix)):
             raise ValueError("accounts: over ssh jobs run as the account that ssh logs in to; run an agent there")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from switchyard.agent.log import line
 from switchyard.errors import Malformed
 from switchyard.model.decode import convert, load_yaml
-from switchyard.model.selection import Scalar, Values, refuse_endless
+from switchyard.model.selection import NamedValues, Scalar, refuse_infinite
 
 FILE_BYTES_MAX = 64 * 1024
 
@@ -28,9 +28,9 @@ def _read(path: Path) -> bytes:
 
 def _values(body: bytes, path: Path) -> dict[str, Scalar]:
     """The values of a file: YAML or JSON, one level."""
-    found: dict[str, Scalar] = convert(load_yaml(body, where=str(path)) or {}, Values, where=str(path))
+    found: dict[str, Scalar] = convert(load_yaml(body, where=str(path)) or {}, NamedValues, where=str(path))
     try:
-        refuse_endless(found)
+        refuse_infinite(found)
     except ValueError as exc:
         raise Malformed(f"{path}: {exc}.") from exc
     return found
@@ -44,10 +44,10 @@ class SiteState:
         self._mark: tuple[int, ...] = ()
         self._values: dict[str, Scalar] = {}
         if path is not None:
-            self._mark, self._values = _mark(path), _values(_read(path), path)
+            self._mark, self._values = _file_version(path), _values(_read(path), path)
 
     def values(self) -> dict[str, Scalar]:
-        if self._path is None or (mark := _mark(self._path)) == self._mark:
+        if self._path is None or (mark := _file_version(self._path)) == self._mark:
             return self._values
         self._mark = mark
         try:
@@ -59,7 +59,7 @@ class SiteState:
         return self._values
 
 
-def _mark(path: Path) -> tuple[int, ...]:
+def _file_version(path: Path) -> tuple[int, ...]:
     """By what a change of the file is seen."""
     try:
         found = path.stat()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 
-OWN = 0o077
-_site: list[int] = []  # the one that the agent was started with
+AGENT_UMASK = 0o077
+_initial_umask: list[int] = []  # the one that the agent was started with
 
 
-def keep_private() -> None:
+def set_private_umask() -> None:
     """What the agent itself makes from here on is for its own user alone."""
-    before = os.umask(OWN)
-    if not _site:
-        _site.append(before)
+    before = os.umask(AGENT_UMASK)
+    if not _initial_umask:
+        _initial_umask.append(before)
 
 
-def site_umask() -> int:
+def job_umask() -> int:
     """The umask of jobs, and of what submits them; -1: as this process has it."""
-    return _site[0] if _site else -1
+    return _initial_umask[0] if _initial_umask else -1

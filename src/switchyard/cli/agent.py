@@ -6,9 +6,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import confirm, emit, emit_list, note
+from switchyard.cli.output import confirm, emit, emit_list, print_notice
 from switchyard.cli.parser import Parser, Verb, add_force, run_noun
-from switchyard.cli.table import Column, age, now_us, print_fields, print_table, stamp
+from switchyard.cli.table import Column, format_age, format_timestamp, now_us, print_fields, print_table
 from switchyard.model.cluster import Agent
 
 COLUMNS = (
@@ -34,8 +34,8 @@ def print_agents(agents: Sequence[Agent]) -> None:
             agent.name,
             agent.cluster,
             agent.backend,
-            _standing(agent),
-            age(agent.seen_us, now),
+            _liveness_text(agent),
+            format_age(agent.seen_us, now),
             agent.version,
         ]
         for agent in agents
@@ -43,7 +43,7 @@ def print_agents(agents: Sequence[Agent]) -> None:
     print_table(COLUMNS, rows)
 
 
-def _standing(agent: Agent) -> str:
+def _liveness_text(agent: Agent) -> str:
     words = ["paused"] if agent.is_live and agent.is_paused else ["yes"] if agent.is_live else ["no"]
     words += ["paused"] if agent.is_paused and not agent.is_live else []
     words += ["a copy was refused"] if agent.rival is not None else []
@@ -58,7 +58,7 @@ def _ls(args: Namespace) -> int:
         return 0
     print_agents(agents)
     if not agents:
-        note("No agents. `yard cluster invite NAME` prints the command that starts one.")
+        print_notice("No agents. `yard cluster invite NAME` prints the command that starts one.")
     return 0
 
 
@@ -74,22 +74,24 @@ def _show(args: Namespace) -> int:
         ("name", agent.name),
         ("cluster", agent.cluster),
         ("backend", agent.backend),
-        ("live", _standing(agent)),
+        ("live", _liveness_text(agent)),
         ("reason", agent.reason),
         ("rotation", "asked for" if agent.is_rotation_asked else ""),
         ("version", agent.version),
-        ("joined", stamp(agent.created_us, now)),
-        ("seen", stamp(agent.seen_us, now)),
+        ("joined", format_timestamp(agent.created_us, now)),
+        ("seen", format_timestamp(agent.seen_us, now)),
         ("runs at", agent.place),
     ]
     if agent.rival is not None:
         fields += [
-            ("refused", f"{stamp(agent.rival.refused_us, now)}: {agent.rival.why}"),
+            ("refused", f"{format_timestamp(agent.rival.refused_us, now)}: {agent.rival.why}"),
             ("refused at", agent.rival.place or "unknown: an agent of an older version"),
         ]
     print_fields(fields)
     if agent.rival is not None:
-        note("Two processes use this agent's credential. Stop the one that was refused, or give it a name of its own.")
+        print_notice(
+            "Two processes use this agent's credential. Stop the one that was refused, or give it a name of its own."
+        )
     return 0
 
 
@@ -132,24 +134,24 @@ def _ls_arguments(parser: Parser) -> None:
     parser.add_argument("--cluster", metavar="NAME", help="only of this cluster")
 
 
-def _one(parser: Parser) -> None:
+def _add_agent_argument(parser: Parser) -> None:
     parser.add_argument("agent", metavar="AGENT", help="its id, the start of its id, or a name only one agent has")
 
 
 def _pause_arguments(parser: Parser) -> None:
-    _one(parser)
+    _add_agent_argument(parser)
     parser.add_argument("--reason", default="", metavar="TEXT", help="shown to whoever waits")
 
 
 def _rm_arguments(parser: Parser) -> None:
-    _one(parser)
+    _add_agent_argument(parser)
     add_force(parser)
     parser.add_argument("--abandon", action="store_true", help="also while jobs run there: they end as FAILED")
 
 
 VERBS = (
     Verb("ls", "List agents", _ls, _ls_arguments, examples="  yard agent ls --cluster alpha"),
-    Verb("show", "Show one agent", _show, _one, examples="  yard agent show alpha-node1"),
+    Verb("show", "Show one agent", _show, _add_agent_argument, examples="  yard agent show alpha-node1"),
     Verb(
         "pause",
         "Give an agent nothing new; what it has goes on and is reported",
@@ -157,12 +159,18 @@ VERBS = (
         _pause_arguments,
         examples='  yard agent pause alpha-node1 --reason "new disks"',
     ),
-    Verb("resume", "Let a paused agent take jobs again", _resume, _one, examples="  yard agent resume alpha-node1"),
+    Verb(
+        "resume",
+        "Let a paused agent take jobs again",
+        _resume,
+        _add_agent_argument,
+        examples="  yard agent resume alpha-node1",
+    ),
     Verb(
         "rotate",
         "Ask an agent to get a new credential, without a break",
         _rotate,
-        _one,
+        _add_agent_argument,
         examples="  yard agent rotate alpha-node1",
     ),
     Verb(

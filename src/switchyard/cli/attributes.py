@@ -9,23 +9,23 @@ from typing import Any
 
 import msgspec
 
-from switchyard.cli.attributes_file import SCOPE_KEYS, AttributeFile, as_text, read_attribute_file
-from switchyard.cli.output import confirm, note, paint
+from switchyard.cli.attributes_file import SCOPE_KEYS, AttributeFile, format_attribute_file, read_attribute_file
+from switchyard.cli.output import confirm, paint, print_notice
 from switchyard.cli.parser import Parser
+from switchyard.decoder_warmup import warm_type
 from switchyard.errors import BadRequest, NotFound, YardError
 from switchyard.model.attributes import AttributeRow, KindInfo
 from switchyard.model.scope import Level, Scope
 from switchyard.sdk.client import Client
-from switchyard.warm import warm
 
-KINDS = """\
+KINDS_HELP = """\
 Kinds: task-resource-attribute, cluster-resource-attribute, execution-queue-attribute, execution-cluster-label,
 quality-of-service, plugin-override, workflow-execution-config, cluster-assignment, and whatever else the server knows.
 -d D alone is the domain's row, -p P alone the project's."""
 DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def add_scope(parser: Parser, *, file: str | None) -> None:
+def add_scope_arguments(parser: Parser, *, file: str | None) -> None:
     """KIND, and where the row is. `file`: what --attr-file is for; none: there is no such option."""
     parser.add_argument("kind", metavar="KIND", help="the kind of attribute, or its number")
     parser.add_argument("workflow", metavar="WORKFLOW", nargs="?", help="of the project and domain")
@@ -36,7 +36,7 @@ def add_scope(parser: Parser, *, file: str | None) -> None:
         parser.add_argument("--attr-file", "--attrFile", dest="attr_file", metavar="FILE", help=file)
 
 
-def kind_of(yard: Client, word: str) -> KindInfo:
+def find_kind(yard: Client, word: str) -> KindInfo:
     kinds = list(yard.attribute_kinds())
     for kind in kinds:
         if word in (kind.name, str(kind.number)):
@@ -60,7 +60,7 @@ def scope_of(args: Namespace, file: AttributeFile | None = None) -> Scope:
     if empty:
         raise BadRequest(f"The {empty[0]} is empty.", next_step="Give a name, or leave the word away.")
     try:
-        warm(Scope)
+        warm_type(Scope)
         return msgspec.convert(said, Scope)
     except msgspec.ValidationError as exc:
         raise BadRequest(
@@ -68,7 +68,7 @@ def scope_of(args: Namespace, file: AttributeFile | None = None) -> Scope:
         ) from exc
 
 
-def row_scope(args: Namespace, kind: KindInfo, file: AttributeFile | None = None) -> Scope:
+def writable_scope_of(args: Namespace, kind: KindInfo, file: AttributeFile | None = None) -> Scope:
     """A scope where a row of this kind can be."""
     scope = scope_of(args, file)
     if scope.level is Level.PLATFORM:
@@ -84,27 +84,27 @@ def row_scope(args: Namespace, kind: KindInfo, file: AttributeFile | None = None
     return scope
 
 
-def read_file(name: str, kind: KindInfo) -> AttributeFile:
+def read_kind_file(name: str, kind: KindInfo) -> AttributeFile:
     return read_attribute_file(name, kind.value_schema)
 
 
-def row_here(yard: Client, kind: KindInfo, scope: Scope) -> AttributeRow | None:
+def find_row(yard: Client, kind: KindInfo, scope: Scope) -> AttributeRow | None:
     try:
         return yard.attribute(kind.name, scope)
     except NotFound:
         return None
 
 
-def plain_scope(scope: Scope) -> dict[str, str | None]:
+def scope_fields(scope: Scope) -> dict[str, str | None]:
     """In the order of a file."""
     return {key: getattr(scope, key) for key in SCOPE_KEYS}
 
 
-def row_text(row: AttributeRow) -> str:
-    return as_text(plain_scope(row.scope), row.value)
+def format_row(row: AttributeRow) -> str:
+    return format_attribute_file(scope_fields(row.scope), row.value)
 
 
-def write_file(name: str, text: str, *, force: bool) -> bool:
+def write_attribute_file(name: str, text: str, *, force: bool) -> bool:
     """Into a file of the user's alone; over an old one only if they say so."""
     path = Path(name)
     if path.exists() and not confirm(f"{name} exists. Overwrite it?", force=force):
@@ -114,7 +114,7 @@ def write_file(name: str, text: str, *, force: bool) -> bool:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
         raise YardError(f"{name} cannot be written: {exc}", next_step="Give another --attr-file.") from exc
-    note(f"Written: {name}")
+    print_notice(f"Written: {name}")
     return True
 
 
@@ -123,7 +123,7 @@ def print_difference(lines: list[str]) -> None:
         print(paint(line, DIFF_STYLES.get(line[:1], "")))
 
 
-def sample_text(kind: KindInfo, scope: Scope) -> str:
+def format_sample(kind: KindInfo, scope: Scope) -> str:
     """A file to begin with."""
-    given: dict[str, Any] = plain_scope(scope) if scope.level is not Level.PLATFORM else {"project": "default"}
-    return f"# {kind.title}. Levels: {', '.join(kind.levels)}.\n" + as_text(given, kind.sample)
+    given: dict[str, Any] = scope_fields(scope) if scope.level is not Level.PLATFORM else {"project": "default"}
+    return f"# {kind.title}. Levels: {', '.join(kind.levels)}.\n" + format_attribute_file(given, kind.sample)

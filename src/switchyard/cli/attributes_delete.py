@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from switchyard.cli.attributes import KINDS, add_scope, kind_of, print_difference, read_file, row_here, row_scope
-from switchyard.cli.attributes_file import difference
+from switchyard.cli.attributes import (
+    KINDS_HELP,
+    add_scope_arguments,
+    find_kind,
+    find_row,
+    print_difference,
+    read_kind_file,
+    writable_scope_of,
+)
+from switchyard.cli.attributes_file import diff_values
 from switchyard.cli.connect import connect
-from switchyard.cli.output import confirm, note
+from switchyard.cli.output import confirm, print_notice
 from switchyard.cli.parser import Parser, add_force, add_shared
 from switchyard.errors import NotFound
 from switchyard.model.attributes import KindInfo
@@ -21,26 +29,26 @@ EXAMPLES = """\
 
 def main(argv: list[str]) -> int:
     parser = Parser(
-        "yard delete", f"Remove the attribute that is set at a scope, exactly there.\n{KINDS}", examples=EXAMPLES
+        "yard delete", f"Remove the attribute that is set at a scope, exactly there.\n{KINDS_HELP}", examples=EXAMPLES
     )
-    add_scope(parser, file="take the scope from this file")
+    add_scope_arguments(parser, file="take the scope from this file")
     parser.add_argument("--dry-run", "--dryRun", action="store_true", help="show what would go; remove nothing")
     add_force(parser)
     add_shared(parser, outputs=())
     args = parser.parse_intermixed_args(argv)  # WORKFLOW may come after the options
     with connect(args) as yard:
-        return _delete(yard, kind_of(yard, args.kind), args)
+        return _delete(yard, find_kind(yard, args.kind), args)
 
 
 def _delete(yard: Client, kind: KindInfo, args: Namespace) -> int:
-    scope = row_scope(args, kind, read_file(args.attr_file, kind) if args.attr_file else None)
-    row = row_here(yard, kind, scope)
+    scope = writable_scope_of(args, kind, read_kind_file(args.attr_file, kind) if args.attr_file else None)
+    row = find_row(yard, kind, scope)
     if row is None:
         raise NotFound(f"There is no {kind.name} of {scope}.", next_step=f"`yard get {kind.name}` lists the rows.")
     print(f"{kind.name} of {scope}:")
-    print_difference(difference(row.value, None))
+    print_difference(diff_values(row.value, None))
     if args.dry_run:
-        note("Nothing was removed (--dry-run).")
+        print_notice("Nothing was removed (--dry-run).")
         return 0
     if not confirm("Remove it?", force=args.force):
         return 1

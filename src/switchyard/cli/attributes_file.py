@@ -13,7 +13,7 @@ from switchyard.model.decode import load_yaml
 
 SCOPE_KEYS = ("project", "domain", "workflow", "launch_plan")
 FILE_BYTES_MAX = 2**20  # the most the server takes as one row
-Place = tuple[str | int, ...]  # the keys and indexes that lead to a value
+KeyPath = tuple[str | int, ...]  # the keys and indexes that lead to a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class AttributeFile:
 
 def read_attribute_file(name: str, schema: Mapping[str, Any]) -> AttributeFile:
     """The file, checked for keys that the kind does not know; each mistake with its line."""
-    text = _text(name)
+    text = _read_text(name)
     found = load_yaml(text, where=name)
     if not isinstance(found, dict):
         raise Malformed(f"{name}: not a map of fields.", next_step="`yard update KIND --gen` writes a sample.")
@@ -38,11 +38,11 @@ def read_attribute_file(name: str, schema: Mapping[str, Any]) -> AttributeFile:
             raise Malformed(f"{name}: {key} is not a text.", next_step="Put quotes around it.")
     unknown = list(unknown_keys(found, schema))
     if unknown:
-        raise Malformed(_listed(name, text, unknown), next_step="Correct the file; nothing was changed.")
+        raise Malformed(_format_unknown_keys(name, text, unknown), next_step="Correct the file; nothing was changed.")
     return AttributeFile(scope, found)
 
 
-def _text(name: str) -> str:
+def _read_text(name: str) -> str:
     try:
         path = Path(name)
         if path.stat().st_size > FILE_BYTES_MAX:
@@ -54,17 +54,19 @@ def _text(name: str) -> str:
         raise YardError(f"{name} cannot be read: {exc}", next_step="Check the file after --attr-file.") from exc
 
 
-def unknown_keys(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[Place, list[str]]]:
+def unknown_keys(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[KeyPath, list[str]]]:
     """Where a value has keys that its JSON Schema does not know, with those it does."""
-    yield from _unknown(value, schema, schema.get("$defs", {}), ())
+    yield from _find_unknown_keys(value, schema, schema.get("$defs", {}), ())
 
 
-def _unknown(value: Any, schema: Any, defs: Mapping[str, Any], path: Place) -> Iterator[tuple[Place, list[str]]]:
-    shapes = list(_shapes(schema, defs))
+def _find_unknown_keys(
+    value: Any, schema: Any, defs: Mapping[str, Any], path: KeyPath
+) -> Iterator[tuple[KeyPath, list[str]]]:
+    shapes = list(_schema_alternatives(schema, defs))
     if isinstance(value, list):
         items = [shape["items"] for shape in shapes if "items" in shape]
         for index, each in enumerate(value):
-            yield from _unknown(each, {"anyOf": items}, defs, (*path, index))
+            yield from _find_unknown_keys(each, {"anyOf": items}, defs, (*path, index))
     if not isinstance(value, dict):
         return
     objects = [shape for shape in shapes if shape.get("type") == "object"]
@@ -75,41 +77,43 @@ def _unknown(value: Any, schema: Any, defs: Mapping[str, Any], path: Place) -> I
     free = [shape.get("additionalProperties", True) for shape in objects]
     for key, each in value.items():
         if key in known:
-            yield from _unknown(each, {"anyOf": known[key]}, defs, (*path, str(key)))
+            yield from _find_unknown_keys(each, {"anyOf": known[key]}, defs, (*path, str(key)))
         elif objects and not any(free):
             yield (*path, str(key)), list(known)
         else:
-            yield from _unknown(
+            yield from _find_unknown_keys(
                 each, {"anyOf": [one for one in free if isinstance(one, dict)]}, defs, (*path, str(key))
             )
 
 
-def _shapes(schema: Any, defs: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _schema_alternatives(schema: Any, defs: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """A schema without references and alternatives: each form it may take."""
     if "$ref" in schema:
-        yield from _shapes(defs.get(schema["$ref"].rpartition("/")[2], {}), defs)
+        yield from _schema_alternatives(defs.get(schema["$ref"].rpartition("/")[2], {}), defs)
     elif "anyOf" in schema:
         for each in schema["anyOf"]:
-            yield from _shapes(each, defs)
+            yield from _schema_alternatives(each, defs)
     else:
         yield schema
 
 
-def _listed(name: str, text: str, unknown: list[tuple[Place, list[str]]]) -> str:
-    places = dict(_places(text))
+def _format_unknown_keys(name: str, text: str, unknown: list[tuple[KeyPath, list[str]]]) -> str:
+    places = dict(_key_positions(text))
     lines = []
     for path, known in unknown:
         close = get_close_matches(str(path[-1]), known, n=1)
         guess = f"did you mean {close[0]}? " if close else ""
-        lines.append(f"{name}: {places.get(path, '')}{_word(path)}: unknown key; {guess}known: {', '.join(known)}")
+        lines.append(
+            f"{name}: {places.get(path, '')}{_format_key_path(path)}: unknown key; {guess}known: {', '.join(known)}"
+        )
     return "\n".join(lines)
 
 
-def _places(text: str) -> Iterator[tuple[Place, str]]:
+def _key_positions(text: str) -> Iterator[tuple[KeyPath, str]]:
     """The line and column of each key. One that YAML reads as no text, such as `on`, is not found again."""
     import yaml
 
-    def walk(node: Any, path: Place) -> Iterator[tuple[Place, str]]:
+    def walk(node: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
         if node.id == "sequence":
             for index, child in enumerate(node.value):
                 yield from walk(child, (*path, index))
@@ -122,12 +126,12 @@ def _places(text: str) -> Iterator[tuple[Place, str]]:
     yield from walk(yaml.compose(text, yaml.SafeLoader), ())
 
 
-def _word(path: Place) -> str:
+def _format_key_path(path: KeyPath) -> str:
     """limits.cpu, overrides[2].task_type"""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
-def as_text(scope: Mapping[str, str | None], value: Mapping[str, Any]) -> str:
+def format_attribute_file(scope: Mapping[str, str | None], value: Mapping[str, Any]) -> str:
     """A row as a file that can be read back."""
     import yaml
 
@@ -135,7 +139,7 @@ def as_text(scope: Mapping[str, str | None], value: Mapping[str, Any]) -> str:
     return yaml.safe_dump({**given, **value}, sort_keys=False, allow_unicode=True, width=1000)
 
 
-def difference(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
+def diff_values(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
     """What changes, line by line; none on a side: there is no row."""
-    old, new = (as_text({}, each).splitlines() if each else [] for each in (before, after))
+    old, new = (format_attribute_file({}, each).splitlines() if each else [] for each in (before, after))
     return list(unified_diff(old, new, lineterm="", n=3))[2:]  # without the heading: a row has no file's name

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from switchyard.cli.attributes import KINDS, add_scope, kind_of, row_scope, row_text, sample_text, scope_of, write_file
+from switchyard.cli.attributes import (
+    KINDS_HELP,
+    add_scope_arguments,
+    find_kind,
+    format_row,
+    format_sample,
+    scope_of,
+    writable_scope_of,
+    write_attribute_file,
+)
 from switchyard.cli.connect import connect
 from switchyard.cli.output import emit, emit_list
 from switchyard.cli.parser import Parser, add_force, add_shared
-from switchyard.cli.table import Column, age, now_us, print_table
+from switchyard.cli.table import Column, format_age, now_us, print_table
 from switchyard.errors import BadRequest, NotFound
 from switchyard.model.attributes import AttributeRow, KindInfo
 from switchyard.model.scope import Level, Scope
@@ -35,48 +44,48 @@ EXAMPLES = """\
 
 def main(argv: list[str]) -> int:
     parser = Parser(
-        "yard get", f"Show the attribute that is set at a scope, exactly there.\n{KINDS}", examples=EXAMPLES
+        "yard get", f"Show the attribute that is set at a scope, exactly there.\n{KINDS_HELP}", examples=EXAMPLES
     )
-    add_scope(parser, file="write the row into this file")
+    add_scope_arguments(parser, file="write the row into this file")
     parser.add_argument("--gen", action="store_true", help="where there is no row, give a sample to begin with")
     add_force(parser)
     add_shared(parser)
     args = parser.parse_intermixed_args(argv)  # WORKFLOW may come after the options
     with connect(args) as yard:
-        kind = kind_of(yard, args.kind)
+        kind = find_kind(yard, args.kind)
         if scope_of(args).level is Level.PLATFORM and not args.gen:
-            return _list(yard, kind, args)
-        return _one(yard, kind, args)
+            return _list_rows(yard, kind, args)
+        return _show_row(yard, kind, args)
 
 
-def _one(yard: Client, kind: KindInfo, args: Namespace) -> int:
+def _show_row(yard: Client, kind: KindInfo, args: Namespace) -> int:
     scope = scope_of(args)
     try:
-        row = None if scope.level is Level.PLATFORM else yard.attribute(kind.name, row_scope(args, kind))
+        row = None if scope.level is Level.PLATFORM else yard.attribute(kind.name, writable_scope_of(args, kind))
     except NotFound as exc:
         if not args.gen:
-            raise NotFound(exc.detail, next_step=_how_to_see(scope)) from exc
+            raise NotFound(exc.detail, next_step=_effective_policy_hint(scope)) from exc
         row = None
     if args.output:
         if row is None:
             raise BadRequest("A sample is a file, and has no other form.", next_step="Leave -o away.")
         emit(row, args.output, name=lambda each: each.id)
         return 0
-    text = sample_text(kind, scope) if row is None else row_text(row)
+    text = format_sample(kind, scope) if row is None else format_row(row)
     if args.attr_file:
-        return 0 if write_file(args.attr_file, text, force=args.force) else 1
+        return 0 if write_attribute_file(args.attr_file, text, force=args.force) else 1
     print(text, end="")
     return 0
 
 
-def _how_to_see(scope: Scope) -> str:
+def _effective_policy_hint(scope: Scope) -> str:
     words = [f"-p {scope.project or 'P'}", f"-d {scope.domain or 'D'}"]
     words += [f"--workflow {scope.workflow}"] if scope.workflow else []
     words += [f"--launch-plan {scope.launch_plan}"] if scope.launch_plan else []
     return f"`yard explain-policy {' '.join(words)}` shows what holds there, and from where."
 
 
-def _list(yard: Client, kind: KindInfo, args: Namespace) -> int:
+def _list_rows(yard: Client, kind: KindInfo, args: Namespace) -> int:
     if args.attr_file:
         raise BadRequest("A file holds one row.", next_step="Say which: -p PROJECT, -d DOMAIN, WORKFLOW.")
     rows = list(yard.attributes(kind.name))
@@ -93,4 +102,10 @@ def _cells(row: AttributeRow, now: int) -> list[str]:
 
     scope = row.scope
     names = [scope.project or "", scope.domain or "", scope.workflow or "", scope.launch_plan or ""]
-    return [row.level.value, *names, msgspec.json.encode(row.value).decode(), age(row.changed_us, now), row.changed_by]
+    return [
+        row.level.value,
+        *names,
+        msgspec.json.encode(row.value).decode(),
+        format_age(row.changed_us, now),
+        row.changed_by,
+    ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from switchyard.cli.attributes import KINDS, add_scope, kind_of, print_difference, row_scope
-from switchyard.cli.attributes_file import difference
+from switchyard.cli.attributes import KINDS_HELP, add_scope_arguments, find_kind, print_difference, writable_scope_of
+from switchyard.cli.attributes_file import diff_values
 from switchyard.cli.connect import connect
-from switchyard.cli.output import clean, emit_list, note, paint
-from switchyard.cli.parser import Parser, add_shared, count
-from switchyard.cli.table import now_us, stamp
+from switchyard.cli.output import emit_list, paint, print_notice, printable
+from switchyard.cli.parser import Parser, add_shared, positive_int
+from switchyard.cli.table import format_timestamp, now_us
 
 LIMIT = 20  # changes of one row: a screen or two
 EXAMPLES = """\
@@ -16,22 +16,24 @@ EXAMPLES = """\
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser("yard history", f"Show how a row came to be, newest change first.\n{KINDS}", examples=EXAMPLES)
-    add_scope(parser, file=None)
-    parser.add_argument("--limit", type=count, default=LIMIT, metavar="N", help=f"how many to show (default {LIMIT})")
+    parser = Parser("yard history", f"Show how a row came to be, newest change first.\n{KINDS_HELP}", examples=EXAMPLES)
+    add_scope_arguments(parser, file=None)
+    parser.add_argument(
+        "--limit", type=positive_int, default=LIMIT, metavar="N", help=f"how many to show (default {LIMIT})"
+    )
     add_shared(parser)
     args = parser.parse_intermixed_args(argv)  # WORKFLOW may come after the options
     with connect(args) as yard:
-        kind = kind_of(yard, args.kind)
-        scope = row_scope(args, kind)
+        kind = find_kind(yard, args.kind)
+        scope = writable_scope_of(args, kind)
         changes = list(yard.attribute_history(kind.name, scope, limit=args.limit))
     if args.output:
         emit_list(changes, args.output, name=lambda each: each.id)
         return 0
     if not changes:
-        note(f"{kind.name} of {scope} was never set.")
+        print_notice(f"{kind.name} of {scope} was never set.")
     now = now_us()
     for change in changes:
-        print(paint(clean(f"{stamp(change.at_us, now)}  {change.actor}  {change.action}"), "bold"))
-        print_difference(difference(change.before, change.after))
+        print(paint(printable(f"{format_timestamp(change.at_us, now)}  {change.actor}  {change.action}"), "bold"))
+        print_difference(diff_values(change.before, change.after))
     return 0

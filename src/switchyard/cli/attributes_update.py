@@ -5,20 +5,20 @@ from __future__ import annotations
 from argparse import Namespace
 
 from switchyard.cli.attributes import (
-    KINDS,
-    add_scope,
-    kind_of,
+    KINDS_HELP,
+    add_scope_arguments,
+    find_kind,
+    find_row,
+    format_sample,
     print_difference,
-    read_file,
-    row_here,
-    row_scope,
-    sample_text,
+    read_kind_file,
     scope_of,
-    write_file,
+    writable_scope_of,
+    write_attribute_file,
 )
-from switchyard.cli.attributes_file import difference
+from switchyard.cli.attributes_file import diff_values
 from switchyard.cli.connect import connect
-from switchyard.cli.output import confirm, emit, note
+from switchyard.cli.output import confirm, emit, print_notice
 from switchyard.cli.parser import Parser, add_force, add_shared
 from switchyard.errors import BadRequest
 from switchyard.model.attributes import KindInfo
@@ -35,35 +35,35 @@ EXAMPLES = """\
 
 
 def main(argv: list[str]) -> int:
-    about = f"Set an attribute at a scope, exactly there; what the file does not say is not set.\n{KINDS}"
+    about = f"Set an attribute at a scope, exactly there; what the file does not say is not set.\n{KINDS_HELP}"
     parser = Parser("yard update", about, examples=EXAMPLES)
-    add_scope(parser, file="the row, in YAML; it may name project, domain, workflow and launch_plan, too")
+    add_scope_arguments(parser, file="the row, in YAML; it may name project, domain, workflow and launch_plan, too")
     parser.add_argument("--dry-run", "--dryRun", action="store_true", help="show what would change; change nothing")
     parser.add_argument("--gen", action="store_true", help="write a sample to --attr-file, or show it")
     add_force(parser)
     add_shared(parser)
     args = parser.parse_intermixed_args(argv)  # WORKFLOW may come after the options
     with connect(args) as yard:
-        kind = kind_of(yard, args.kind)
+        kind = find_kind(yard, args.kind)
         return _generate(kind, args) if args.gen else _update(yard, kind, args)
 
 
 def _update(yard: Client, kind: KindInfo, args: Namespace) -> int:
     if not args.attr_file:
         raise BadRequest("There is no file.", next_step="Give --attr-file FILE; with --gen it is written for you.")
-    file = read_file(args.attr_file, kind)
-    scope = row_scope(args, kind, file)
+    file = read_kind_file(args.attr_file, kind)
+    scope = writable_scope_of(args, kind, file)
     value = yard.check_attribute(kind.name, scope, file.value)  # in the form it will have, and refused before asking
-    before = row_here(yard, kind, scope)
-    lines = difference(before.value if before else None, value)
+    before = find_row(yard, kind, scope)
+    lines = diff_values(before.value if before else None, value)
     if before is not None and not lines:
-        note(f"No change: {kind.name} of {scope} is so already.")
+        print_notice(f"No change: {kind.name} of {scope} is so already.")
         return 0
     if not args.output:
         print(f"{kind.name} of {scope}:" + ("" if before else " a new row"))
         print_difference(lines)
     if args.dry_run:
-        note("Nothing was changed (--dry-run).")
+        print_notice("Nothing was changed (--dry-run).")
         return 0
     if not confirm("Continue?", force=args.force):
         return 1
@@ -77,8 +77,8 @@ def _update(yard: Client, kind: KindInfo, args: Namespace) -> int:
 
 
 def _generate(kind: KindInfo, args: Namespace) -> int:
-    text = sample_text(kind, scope_of(args))
+    text = format_sample(kind, scope_of(args))
     if args.attr_file:
-        return 0 if write_file(args.attr_file, text, force=args.force) else 1
+        return 0 if write_attribute_file(args.attr_file, text, force=args.force) else 1
     print(text, end="")
     return 0

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from switchyard.cli.output import clean, has_colour, paint
-from switchyard.cli.table import screen_width, shorten, wide
+from switchyard.cli.output import has_colour, paint, printable
+from switchyard.cli.table import display_width, screen_width, shorten
 
-WIDTH = 80  # where there is no terminal
+WIDTH_DEFAULT = 80  # where there is no terminal
 NAME_MAX = 32
 BAR_MIN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarSegment:
     """One part of a bar: how many, and how it is drawn, by colour or (where there is none) by sign."""
 
     count: int
@@ -22,17 +22,17 @@ class Part:
     sign: str
 
 
-def print_bars(rows: Sequence[tuple[str, Sequence[Part]]], *, indent: str = "  ") -> None:
+def print_bars(rows: Sequence[tuple[str, Sequence[BarSegment]]], *, indent: str = "  ") -> None:
     """A bar per row, all to one scale, with its number and its share of all."""
-    for line in format_bars(rows, width=(screen_width() or WIDTH) - len(indent), coloured=has_colour()):
+    for line in format_bars(rows, width=(screen_width() or WIDTH_DEFAULT) - len(indent), coloured=has_colour()):
         print(indent + line)
 
 
-def format_bars(rows: Sequence[tuple[str, Sequence[Part]]], *, width: int, coloured: bool) -> list[str]:
+def format_bars(rows: Sequence[tuple[str, Sequence[BarSegment]]], *, width: int, coloured: bool) -> list[str]:
     totals = [sum(part.count for part in parts) for _, parts in rows]
     whole, most = sum(totals), max(totals, default=0)
-    names = [shorten(clean(name), NAME_MAX) for name, _ in rows]
-    name_width = max((wide(name) for name in names), default=0)
+    names = [shorten(printable(name), NAME_MAX) for name, _ in rows]
+    name_width = max((display_width(name) for name in names), default=0)
     count_width = len(f"{most:,}")
     room = max(width - name_width - count_width - len("  100%") - 4, BAR_MIN)
     lines = []
@@ -40,11 +40,13 @@ def format_bars(rows: Sequence[tuple[str, Sequence[Part]]], *, width: int, colou
         length = max(round(room * total / most), 1) if total else 0  # what is there at all is seen
         bar, space = _bar(parts, length, coloured=coloured), " " * (room - length)
         share = f"{100 * total / whole:.0f}%" if whole else ""
-        lines.append(f"{name}{' ' * (name_width - wide(name))}  {bar}{space}  {total:>{count_width},}  {share:>4}")
+        lines.append(
+            f"{name}{' ' * (name_width - display_width(name))}  {bar}{space}  {total:>{count_width},}  {share:>4}"
+        )
     return lines
 
 
-def _bar(parts: Sequence[Part], length: int, *, coloured: bool) -> str:
+def _bar(parts: Sequence[BarSegment], length: int, *, coloured: bool) -> str:
     """The parts in their proportion."""
     total = sum(part.count for part in parts)
     drawn, done, text = 0, 0, ""

@@ -6,9 +6,17 @@ from argparse import Namespace
 
 from switchyard.cli import cluster_agree, cluster_drain, cluster_fit, cluster_graph, cluster_state
 from switchyard.cli.connect import connect
-from switchyard.cli.output import confirm, emit, emit_list, note, paint
-from switchyard.cli.parser import Parser, Verb, add_force, duration_s, no_arguments, pair, run_noun
-from switchyard.cli.table import Column, age, now_us, print_fields, print_table, span, stamp
+from switchyard.cli.output import confirm, emit, emit_list, paint, print_notice
+from switchyard.cli.parser import Parser, Verb, add_force, duration_s, key_value, no_arguments, run_noun
+from switchyard.cli.table import (
+    Column,
+    format_age,
+    format_duration,
+    format_timestamp,
+    now_us,
+    print_fields,
+    print_table,
+)
 from switchyard.model.cluster import Agent, Cluster
 from switchyard.model.quantity import show_bytes
 from switchyard.model.quote import QuoteRecord
@@ -41,7 +49,7 @@ def _ls(args: Namespace) -> int:
     now = now_us()
     print_table(COLUMNS, [_row(cluster, now) for cluster in clusters])
     if not clusters:
-        note("No clusters. `yard cluster invite NAME` brings one in.")
+        print_notice("No clusters. `yard cluster invite NAME` brings one in.")
     return 0
 
 
@@ -57,7 +65,7 @@ def _row(cluster: Cluster, now: int) -> list[str]:
         str(totals.get("gpu", 0)) if totals else "",
         show_bytes(totals["memory"]) if totals.get("memory") else "",
         str(load.running) if load else "",
-        age(cluster.seen_us, now),
+        format_age(cluster.seen_us, now),
         cluster.reason or (load.trouble if load else ""),
     ]
 
@@ -81,16 +89,16 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
         ("trouble", load.trouble if load else ""),
         ("id", cluster.id),
         ("backend", cluster.backend),
-        ("open to", _open_to(cluster)),
+        ("open to", _access_text(cluster)),
         ("groups", " ".join(cluster.groups)),
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(cluster.labels.items()))),
         ("jobs", f"{load.running} running, {load.queued} queued" if load else ""),
         ("ours", f"{cluster.held} held by its agents, {cluster.in_line} in line" if cluster.held is not None else ""),
         ("has", ", ".join(_amount(kind, size) for kind, size in cluster.totals.items())),
-        ("free", _free(cluster)),
-        ("quotes", _kept(cluster.quotes)),
-        ("created", stamp(cluster.created_us, now)),
-        ("seen", stamp(cluster.seen_us, now)),
+        ("free", _free_text(cluster)),
+        ("quotes", _quote_accuracy(cluster.quotes)),
+        ("created", format_timestamp(cluster.created_us, now)),
+        ("seen", format_timestamp(cluster.seen_us, now)),
     ]
     print_fields(fields)
     if cluster.state:
@@ -103,7 +111,7 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
         print_agents(agents)
 
 
-def _open_to(cluster: Cluster) -> str:
+def _access_text(cluster: Cluster) -> str:
     if cluster.is_by_token:
         return f"those with its submit token (`yard cluster edit {cluster.name} --public` shares it)"
     return "those with a grant" if cluster.is_private else "everyone"
@@ -113,17 +121,17 @@ def _amount(kind: str, size: int) -> str:
     return f"{show_bytes(size) if kind in ('memory', 'storage') else size} {kind}"
 
 
-def _kept(record: QuoteRecord | None) -> str:
+def _quote_accuracy(record: QuoteRecord | None) -> str:
     """How well its quotes were kept: jobs begin so much later, or sooner, than it said."""
     if record is None:
         return ""
     word = "later" if record.error_s >= 0 else "sooner"
-    error = span(round(abs(record.error_s) * 1e6))
+    error = format_duration(round(abs(record.error_s) * 1e6))
     starts = f"{record.starts} start{'' if record.starts == 1 else 's'}"
     return f"{error} {word} than quoted (median of {starts}), trusted {record.trust:.0%}"
 
 
-def _free(cluster: Cluster) -> str:
+def _free_text(cluster: Cluster) -> str:
     load = cluster.load
     if load is None:
         return ""
@@ -154,7 +162,8 @@ def _invite(args: Namespace) -> int:
         emit(invite, args.output, name=lambda each: each.token)
         return 0
     uses = "any number of agents" if args.reusable else "one agent"
-    print(f"A join token for cluster {args.name}, shown once. It lets in {uses}, for {span(args.expires * 1_000_000)}.")
+    lifetime = format_duration(args.expires * 1_000_000)
+    print(f"A join token for cluster {args.name}, shown once. It lets in {uses}, for {lifetime}.")
     print("On a machine of the cluster, run" + (" (with the server's CA file added as --ca-file):" if ca_file else ":"))
     print()
     print(f"  yard agent --server {url} --cluster {args.name} --backend local --token {invite.token}")
@@ -165,14 +174,14 @@ def _invite(args: Namespace) -> int:
 
 
 def _cordon(args: Namespace) -> int:
-    return _change(args, cordoned=True, done="is cordoned: it gets no new jobs, those that run there go on")
+    return _set_cordoned(args, cordoned=True, done="is cordoned: it gets no new jobs, those that run there go on")
 
 
 def _uncordon(args: Namespace) -> int:
-    return _change(args, cordoned=False, done="takes jobs again")
+    return _set_cordoned(args, cordoned=False, done="takes jobs again")
 
 
-def _change(args: Namespace, *, cordoned: bool, done: str) -> int:
+def _set_cordoned(args: Namespace, *, cordoned: bool, done: str) -> int:
     with connect(args) as yard:
         changed = [
             yard.change_cluster(name, cordoned=cordoned, reason=getattr(args, "reason", "")) for name in args.name
@@ -216,10 +225,12 @@ def _token(args: Namespace) -> int:
         made = make(args.name, account=args.account)
     if args.save:
         from switchyard.model.job import ClusterToken
-        from switchyard.sdk.config import config_path, load, save
+        from switchyard.sdk.config import config_path, load_user_file, save_user_file
 
-        save(config_path(), load(config_path()).with_cluster(ClusterToken(made.cluster, made.token)))
-        note(f"Kept in {config_path()}: your submits carry it from now on.")
+        save_user_file(
+            config_path(), load_user_file(config_path()).with_cluster(ClusterToken(made.cluster, made.token))
+        )
+        print_notice(f"Kept in {config_path()}: your submits carry it from now on.")
     if args.output:
         emit(made, args.output, name=lambda each: each.token)
         return 0
@@ -234,28 +245,28 @@ def _emit(cluster: Cluster, args: Namespace) -> int:
     return 0
 
 
-def _named(parser: Parser) -> None:
+def _add_name_argument(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="the cluster's name")
 
 
-def _many(parser: Parser) -> None:
+def _add_names_argument(parser: Parser) -> None:
     parser.add_argument("name", nargs="+", metavar="NAME", help="the cluster's name")
 
 
 def _cordon_arguments(parser: Parser) -> None:
-    _many(parser)
+    _add_names_argument(parser)
     parser.add_argument("--reason", default="", metavar="TEXT", help="why; users see it")
 
 
 def _create_arguments(parser: Parser) -> None:
-    _named(parser)
+    _add_name_argument(parser)
     parser.add_argument("--private", action="store_true", help="only those with a grant may submit to it")
     parser.add_argument("--group", action="append", default=[], metavar="G", help="a cluster group; repeatable")
-    parser.add_argument("-l", "--label", type=pair, action="append", default=[], metavar="K=V", help="repeatable")
+    parser.add_argument("-l", "--label", type=key_value, action="append", default=[], metavar="K=V", help="repeatable")
 
 
 def _invite_arguments(parser: Parser) -> None:
-    _named(parser)
+    _add_name_argument(parser)
     parser.add_argument("--reusable", action="store_true", help="for many agents; otherwise for one")
     parser.add_argument("--expires", type=duration_s, default=86_400, metavar="T", help="holds this long (default 1d)")
     parser.add_argument("--private", action="store_true", help="of a new cluster: only those with a grant may submit")
@@ -263,24 +274,26 @@ def _invite_arguments(parser: Parser) -> None:
 
 
 def _edit_arguments(parser: Parser) -> None:
-    _named(parser)
+    _add_name_argument(parser)
     opened = parser.add_mutually_exclusive_group()
     opened.add_argument("--private", action="store_true", default=None, help="only those with a grant may submit to it")
     opened.add_argument("--public", dest="private", action="store_false", help="everyone may submit to it")
     parser.add_argument("--group", action="append", default=[], metavar="G", help="its groups are these; repeatable")
     parser.add_argument("--no-groups", action="store_true", help="it is in no group")
-    parser.add_argument("-l", "--label", type=pair, action="append", default=[], metavar="K=V", help="add or change")
+    parser.add_argument(
+        "-l", "--label", type=key_value, action="append", default=[], metavar="K=V", help="add or change"
+    )
     parser.add_argument("--unlabel", action="append", default=[], metavar="K", help="remove this label; repeatable")
 
 
 def _rm_arguments(parser: Parser) -> None:
-    _named(parser)
+    _add_name_argument(parser)
     add_force(parser)
     parser.add_argument("--abandon", action="store_true", help="also while jobs run there: they end as FAILED")
 
 
 def _token_arguments(parser: Parser) -> None:
-    _named(parser)
+    _add_name_argument(parser)
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument("--save", action="store_true", help="keep it in your own file, so your submits carry it")
     kept.add_argument("--group", action="store_true", help="NAME is a group: one token for all of its clusters")
@@ -290,7 +303,11 @@ def _token_arguments(parser: Parser) -> None:
 VERBS = (
     Verb("ls", "List clusters", _ls, no_arguments, examples="  yard cluster ls -o json | jq '.[].health'"),
     Verb(
-        "show", "Show one cluster: health, what it has, its agents", _show, _named, examples="  yard cluster show alpha"
+        "show",
+        "Show one cluster: health, what it has, its agents",
+        _show,
+        _add_name_argument,
+        examples="  yard cluster show alpha",
     ),
     Verb(
         "create",
@@ -316,7 +333,9 @@ VERBS = (
         examples='  yard cluster cordon alpha --reason "maintenance until noon"',
     ),
     *cluster_drain.VERBS,
-    Verb("uncordon", "Give clusters jobs again", _uncordon, _many, examples="  yard cluster uncordon alpha"),
+    Verb(
+        "uncordon", "Give clusters jobs again", _uncordon, _add_names_argument, examples="  yard cluster uncordon alpha"
+    ),
     Verb(
         "edit",
         "Change who may use a cluster, its groups and labels",

@@ -6,9 +6,9 @@ import time
 from argparse import Namespace
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import emit_list, note
+from switchyard.cli.output import emit_list, print_notice
 from switchyard.cli.parser import Parser, Verb, duration_s
-from switchyard.cli.progress import Progress
+from switchyard.cli.progress import ProgressBar
 from switchyard.errors import TimedOut
 from switchyard.model.cluster import Cluster
 from switchyard.sdk.client import Client
@@ -21,22 +21,22 @@ def _drain(args: Namespace) -> int:
         for name in names:
             yard.change_cluster(name, cordoned=True, reason=args.reason)
         if args.wait or args.deadline is not None:
-            found = _wait(yard, names, args.deadline)
+            found = _wait_until_empty(yard, names, args.deadline)
         else:
             found = [yard.cluster(name) for name in names]
     if args.output:
         emit_list(found, args.output, name=lambda each: each.name)
         return 0
     for cluster in found:
-        print(_said(cluster))
+        print(_drain_text(cluster))
     return 0
 
 
-def _wait(yard: Client, names: list[str], deadline_s: float | None) -> list[Cluster]:
+def _wait_until_empty(yard: Client, names: list[str], deadline_s: float | None) -> list[Cluster]:
     end = None if deadline_s is None else time.monotonic() + deadline_s
     seen: dict[str, Cluster] = {}
     first: dict[str, int] = {}
-    with Progress(f"draining {', '.join(names)}") as progress:
+    with ProgressBar(f"draining {', '.join(names)}") as progress:
 
         def show(cluster: Cluster) -> None:
             seen[cluster.name] = cluster
@@ -51,12 +51,14 @@ def _wait(yard: Client, names: list[str], deadline_s: float | None) -> list[Clus
             try:
                 yard.wait_empty(name, timeout_s=left_s, on_progress=show)
             except TimedOut as exc:
-                note(f"Not empty after {deadline_s} s. Drained clusters take no new jobs; what runs there goes on.")
+                print_notice(
+                    f"Not empty after {deadline_s} s. Drained clusters take no new jobs; what runs there goes on."
+                )
                 raise TimedOut(exc.detail, next_step=exc.next_step) from exc
     return [seen[name] for name in names]
 
 
-def _said(cluster: Cluster) -> str:
+def _drain_text(cluster: Cluster) -> str:
     if not cluster.held:
         return f"Cluster {cluster.name} is drained: it gets no new jobs, and has none."
     going = "1 job there goes on" if cluster.held == 1 else f"{cluster.held} jobs there go on"

@@ -18,7 +18,7 @@ COLUMNS = (
     Column("NOW"),
     Column("WHY", flexible=True),
 )
-WORDS = {True: "yes", False: "no", None: "?"}
+ANSWER_WORDS = {True: "yes", False: "no", None: "?"}
 
 
 def _fit(args: Namespace) -> int:
@@ -47,9 +47,9 @@ def _row(fit: Fit) -> list[str]:
     why = fit.reason if not fit.ever else fit.now_reason
     return [
         fit.cluster,
-        WORDS[fit.ever],
+        ANSWER_WORDS[fit.ever],
         "" if fit.slots is None else str(fit.slots),
-        WORDS[fit.now] if fit.ever else "",
+        ANSWER_WORDS[fit.now] if fit.ever else "",
         why or fit.reason,
     ]
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import clean, confirm, emit, emit_list, has_colour, note
+from switchyard.cli.output import confirm, emit, emit_list, has_colour, print_notice, printable
 from switchyard.cli.parser import Parser, Verb, add_force
-from switchyard.cli.progress import Progress
-from switchyard.cli.table import Column, now_us, print_table, stamp
+from switchyard.cli.progress import ProgressBar
+from switchyard.cli.table import Column, format_timestamp, now_us, print_table
 from switchyard.errors import BadRequest
 from switchyard.model.cluster import GraphInfo
 from switchyard.model.graph import Graph, Shape
-from switchyard.model.graph.graph import amount
+from switchyard.model.graph.graph import vertex_amount
 from switchyard.model.quantity import show_bytes
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 LINES_MAX = 1000  # of a drawing: nobody reads more, and a graph may have a hundred thousand shapes
 FIELDS_SHOWN = 12
-BYTES = ("memory", "storage")
-TIMES = "\N{MULTIPLICATION SIGN}"
+BYTE_KINDS = ("memory", "storage")
+TIMES_SIGN = "\N{MULTIPLICATION SIGN}"
 
 
 def _graph(args: Namespace) -> int:
@@ -39,11 +39,11 @@ def _graph(args: Namespace) -> int:
     if args.output:
         emit(graph, args.output, name=lambda each: each.signature)
         return 0
-    draw(args.name, graph)
+    draw_graph(args.name, graph)
     return 0
 
 
-def draw(name: str, graph: Graph) -> None:
+def draw_graph(name: str, graph: Graph) -> None:
     """The whole of it as a tree; equal siblings are one line."""
     from rich.console import Console
 
@@ -53,7 +53,7 @@ def draw(name: str, graph: Graph) -> None:
     console = Console(color_system="standard" if has_colour() else None, highlight=False, soft_wrap=True)
     console.print(tree)
     if next(left, None) is None:
-        note(f"Only the first {LINES_MAX} lines are drawn; `yard cluster graph {name} -o json` has all.")
+        print_notice(f"Only the first {LINES_MAX} lines are drawn; `yard cluster graph {name} -o json` has all.")
     print(f"{_totals(graph.totals)} in {len(graph.shapes)} shapes")
 
 
@@ -64,12 +64,12 @@ def _branch(graph: Graph, index: int, count: int, left: Iterator[int]) -> Tree |
     if next(left, None) is None:
         return None
     shape = graph.shapes[index]
-    label = Text.assemble((clean(shape.type), "bold"), (f" {TIMES}{count}" if count > 1 else "", "cyan"))
+    label = Text.assemble((printable(shape.type), "bold"), (f" {TIMES_SIGN}{count}" if count > 1 else "", "cyan"))
     label.append(_size(shape))
     label.append(_fields(shape.properties), "dim")
     tree = Tree(label, guide_style="dim")
     for attached in shape.attached:
-        tree.add(Text.assemble((f"{clean(attached.subsystem)}:", "yellow"), (_fields(attached.metadata), "dim")))
+        tree.add(Text.assemble((f"{printable(attached.subsystem)}:", "yellow"), (_fields(attached.metadata), "dim")))
     for child, times in shape.children:
         if (branch := _branch(graph, child, times, left)) is not None:
             tree.add(branch)
@@ -77,16 +77,16 @@ def _branch(graph: Graph, index: int, count: int, left: Iterator[int]) -> Tree |
 
 
 def _size(shape: Shape) -> str:
-    if shape.type in BYTES:
-        return f" {show_bytes(amount(shape))}"
-    return f" {shape.size}{clean(shape.unit)}" if shape.size != 1 or shape.unit else ""
+    if shape.type in BYTE_KINDS:
+        return f" {show_bytes(vertex_amount(shape))}"
+    return f" {shape.size}{printable(shape.unit)}" if shape.size != 1 or shape.unit else ""
 
 
 def _fields(fields: object) -> str:
     assert isinstance(fields, dict)
     shown = [_field(key, value) for key, value in sorted(fields.items())]
     more = " …" if len(shown) > FIELDS_SHOWN else ""
-    return clean("  " + " ".join(shown[:FIELDS_SHOWN]) + more) if shown else ""
+    return printable("  " + " ".join(shown[:FIELDS_SHOWN]) + more) if shown else ""
 
 
 def _field(key: str, value: object) -> str:
@@ -97,40 +97,40 @@ def _field(key: str, value: object) -> str:
 
 
 def _totals(totals: dict[str, int]) -> str:
-    return ", ".join(clean(f"{_amount(kind, size)} {kind}") for kind, size in totals.items())
+    return ", ".join(printable(f"{_amount(kind, size)} {kind}") for kind, size in totals.items())
 
 
 def _amount(kind: str, size: int) -> str:
-    return show_bytes(size) if kind in BYTES else str(size)
+    return show_bytes(size) if kind in BYTE_KINDS else str(size)
 
 
 def _set_graph(args: Namespace) -> int:
-    with connect(args) as yard, Progress("set-graph") as progress:
+    with connect(args) as yard, ProgressBar("set-graph") as progress:
         if args.agent:
             yard.delete_graph(args.name)
             made = None
         else:
-            made = yard.set_graph(args.name, _source(args.file), on_progress=_shown(progress))
+            made = yard.set_graph(args.name, _graph_source(args.file), on_progress=_progress_callback(progress))
     if made is None:
         print(f"Cluster {args.name} has what its agent says.")
     elif args.output:
         emit(made, args.output, name=lambda each: each.signature)
     else:
-        _say(made)
+        _print_graph_info(made)
     return 0
 
 
-def _say(made: GraphInfo) -> None:
+def _print_graph_info(made: GraphInfo) -> None:
     print(f"Cluster {made.cluster} has {_totals(made.totals)} in {made.shapes} shapes.")
 
 
-def _source(file: str | None) -> GraphSource:
+def _graph_source(file: str | None) -> GraphSource:
     if file is None:
         raise BadRequest("Give the FILE with the graph, or - for stdin.")
     return sys.stdin.buffer.read() if file == "-" else Path(file)
 
 
-def _shown(progress: Progress) -> OnProgress:
+def _progress_callback(progress: ProgressBar) -> OnProgress:
     return lambda done, total: progress.show(done >> 10, total >> 10, "KiB")
 
 
@@ -141,11 +141,13 @@ def _subsystem(args: Namespace) -> int:
         raise BadRequest(f"`yard cluster subsystem {args.do}` needs the name of the subsystem.")
     if args.do == "rm":
         return _subsystem_rm(args)
-    with connect(args) as yard, Progress("subsystem") as progress:
+    with connect(args) as yard, ProgressBar("subsystem") as progress:
         if args.do == "show":
             sys.stdout.buffer.write(yard.subsystem_source(args.name, args.subsystem))
             return 0
-        made = yard.set_subsystem(args.name, args.subsystem, _source(args.file), on_progress=_shown(progress))
+        made = yard.set_subsystem(
+            args.name, args.subsystem, _graph_source(args.file), on_progress=_progress_callback(progress)
+        )
     if args.output:
         emit(made, args.output, name=lambda each: each.name)
     else:
@@ -161,9 +163,11 @@ def _subsystem_ls(args: Namespace) -> int:
         return 0
     now = now_us()
     columns = (Column("NAME"), Column("SIZE", right=True), Column("SET"), Column("BY", flexible=True))
-    print_table(columns, [[each.name, show_bytes(each.bytes), stamp(each.at_us, now), each.by] for each in found])
+    print_table(
+        columns, [[each.name, show_bytes(each.bytes), format_timestamp(each.at_us, now), each.by] for each in found]
+    )
     if not found:
-        note(f"No subsystems. `yard cluster subsystem set {args.name} NAME FILE` adds one.")
+        print_notice(f"No subsystems. `yard cluster subsystem set {args.name} NAME FILE` adds one.")
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from switchyard.cli.cluster_sets import Noun, verbs_of
+from switchyard.cli.cluster_sets import ClusterSetCommand, cluster_set_verbs
 from switchyard.cli.connect import connect
 from switchyard.cli.output import emit
 from switchyard.cli.parser import Parser, Verb, run_noun
@@ -44,8 +44,8 @@ def _default_arguments(parser: Parser) -> None:
 
 
 VERBS = (
-    *verbs_of(
-        Noun(
+    *cluster_set_verbs(
+        ClusterSetCommand(
             "cluster-label",
             "cluster label",
             lambda yard: list(yard.cluster_labels()),

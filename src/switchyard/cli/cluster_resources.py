@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from difflib import unified_diff
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import clean, emit, note, paint
+from switchyard.cli.output import emit, paint, print_notice, printable
 from switchyard.cli.parser import Parser, Verb, run_noun
-from switchyard.cli.table import now_us, span
+from switchyard.cli.table import format_duration, now_us
 from switchyard.model.rendering import Rendering
 
 ABOUT = """\
@@ -38,17 +38,17 @@ def _diff(args: Namespace) -> int:
     if args.output:
         emit(found, args.output, name=lambda each: each.now.namespace)
         return 0
-    lines = list(difference(found.last, found.now))
+    lines = list(diff_renderings(found.last, found.now))
     for line in lines:
-        print(paint(clean(line), STYLES.get(line[:1], "")))
+        print(paint(printable(line), STYLES.get(line[:1], "")))
     if found.last is None:
-        note(f"Nothing was rendered yet for {args.project} in {args.domain}: all of it is new.")
+        print_notice(f"Nothing was rendered yet for {args.project} in {args.domain}: all of it is new.")
     elif not lines:
-        note(f"No change since the last render, {span(now_us() - (found.last.at_us or 0))} ago.")
+        print_notice(f"No change since the last render, {format_duration(now_us() - (found.last.at_us or 0))} ago.")
     return 0
 
 
-def difference(last: Rendering | None, now: Rendering) -> Iterator[str]:
+def diff_renderings(last: Rendering | None, now: Rendering) -> Iterator[str]:
     """File by file; one that came or went is all plus or all minus."""
     before = {each.file: each.text for each in last.files} if last else {}
     after = {each.file: each.text for each in now.files}

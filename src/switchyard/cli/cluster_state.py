@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from switchyard.cli.connect import connect
 from switchyard.cli.output import emit
-from switchyard.cli.parser import Parser, Verb, pair
-from switchyard.cli.submit_select import typed
-from switchyard.cli.table import Column, age, now_us, print_table
+from switchyard.cli.parser import Parser, Verb, key_value
+from switchyard.cli.submit_select import parse_scalar
+from switchyard.cli.table import Column, format_age, now_us, print_table
 from switchyard.model.selection import StateValue
 
 COLUMNS = (Column("STATE"), Column("VALUE"), Column("AGE", right=True), Column("BY", flexible=True))
@@ -19,16 +19,24 @@ def print_state(state: Sequence[StateValue]) -> None:
     now = now_us()
     print_table(
         COLUMNS,
-        [[each.name, show(each.value), age(each.at_us, now) + (" stale" * each.is_stale), each.by] for each in state],
+        [
+            [
+                each.name,
+                format_state_value(each.value),
+                format_age(each.at_us, now) + (" stale" * each.is_stale),
+                each.by,
+            ]
+            for each in state
+        ],
     )
 
 
-def show(value: bool | int | float | str) -> str:
+def format_state_value(value: bool | int | float | str) -> str:
     return ("false", "true")[value] if isinstance(value, bool) else str(value)
 
 
 def _set_state(args: Namespace) -> int:
-    change = {key: typed(value) if value else None for key, value in args.value}
+    change = {key: parse_scalar(value) if value else None for key, value in args.value}
     with connect(args) as yard:
         cluster = yard.change_cluster(args.name, state=change)
     if args.output:
@@ -40,7 +48,7 @@ def _set_state(args: Namespace) -> int:
 
 def _arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="the cluster's name")
-    parser.add_argument("value", nargs="+", type=pair, metavar="K=V", help="a value; K= takes it away")
+    parser.add_argument("value", nargs="+", type=key_value, metavar="K=V", help="a value; K= takes it away")
 
 
 VERBS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from switchyard.cli.output import note
+from switchyard.cli.output import print_notice
 from switchyard.errors import YardError
 from switchyard.sdk.client import Client
 
@@ -13,10 +13,10 @@ SUBMIT_RETRY_S = 10.0  # a submit is safe to repeat, and worth outlasting a serv
 
 
 def connect(args: Namespace, *, retry_s: float = RETRY_S) -> Client:
-    return Client(args.server, retry_s=retry_s, on_retry=_Notice())
+    return Client(args.server, retry_s=retry_s, on_retry=_RetryNotice())
 
 
-class _Notice:
+class _RetryNotice:
     """Says once per command that it is trying again, if that takes a while."""
 
     def __init__(self) -> None:
@@ -27,4 +27,4 @@ class _Notice:
         self._waited_s += pause_s
         if self._waited_s > 1 and not self._is_said:
             self._is_said = True
-            note(f"{error.detail} Trying again…")
+            print_notice(f"{error.detail} Trying again…")

@@ -13,23 +13,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from switchyard.cli.demo_jobs import BIG, CLUSTERS, JOBS, NOWHERE, DemoJob, faults
-from switchyard.cli.demo_programs import Programs, choose_port
-from switchyard.cli.demo_view import Lines, LiveTable, View
+from switchyard.cli.demo_jobs import BIG_JOB, CLUSTERS, JOBS, UNFITTING_JOB, DemoJob, find_faults
+from switchyard.cli.demo_programs import DemoProcesses, choose_port
+from switchyard.cli.demo_view import DemoTable, DemoView, StateChangeLines
 from switchyard.cli.explain import print_heading
-from switchyard.cli.output import note, paint
+from switchyard.cli.output import paint, print_notice
 from switchyard.cli.parser import Parser
 from switchyard.cli.verdicts import print_explanation
 from switchyard.errors import EXIT_ERROR, EXIT_OK, TimedOut, YardError
 from switchyard.model.cluster import Health
 from switchyard.model.job import Job, State
-from switchyard.model.lifecycle import FINAL
+from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.sdk.client import Client
 
 JOBS_S = 50.0  # for all jobs together; they take about six
-LOOK_S = 0.2
+POLL_S = 0.2
 CANCEL_S = 5.0  # for jobs that still run when the demo is stopped
-LABEL = "demo"
+DEMO_LABEL = "demo"
 
 ABOUT = """\
 Start a server and three clusters on this machine, submit a dozen different jobs, show them run, and say why two of
@@ -47,12 +47,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--port", type=int, metavar="P", help="the server's port (default: a free one)")
     args = parser.parse_args(argv)
     is_staying = sys.stdout.isatty() and not os.environ.get("DEMO_EXIT")
-    _forget_user()
+    _isolate_environment()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        signal.signal(number, _exit_on_signal)
     folder = Path(args.dir or tempfile.mkdtemp(prefix="yard-demo-")).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    programs = Programs(folder)
+    programs = DemoProcesses(folder)
     is_worth_keeping = True  # the logs, after a failure
     try:
         code = _run(programs, folder, args, is_staying=is_staying)
@@ -68,32 +68,32 @@ def main(argv: list[str]) -> int:
     return code
 
 
-def _forget_user() -> None:
+def _isolate_environment() -> None:
     """The demo is a world of its own: no server, token or file of the user's."""
     for name in ("YARD_URL", "YARD_TOKEN"):
         os.environ.pop(name, None)
     os.environ["YARD_CONFIG"] = os.devnull
 
 
-def _end(number: int, _: object) -> None:
+def _exit_on_signal(number: int, _: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _run(programs: Programs, folder: Path, args: Namespace, *, is_staying: bool) -> int:
+def _run(programs: DemoProcesses, folder: Path, args: Namespace, *, is_staying: bool) -> int:
     print(f"Starting a server and the clusters {', '.join(CLUSTERS)}; logs are in {folder}.", flush=True)
     url = programs.server(args.port or choose_port(usual=is_staying))
     with Client(url, retry_s=2) as yard:
-        programs.wait_for("The server answers", lambda: _answers(url))
+        programs.wait_for("The server answers", lambda: _is_answering(url))
         for cluster, graph in CLUSTERS.items():
             programs.agent(cluster, graph, url=url)
-        programs.wait_for("The three clusters are up", lambda: _all_up(yard))
+        programs.wait_for("The three clusters are up", lambda: _are_all_up(yard))
         try:
             ended = _watch(yard, programs, _submit(yard))
-            wrong = [fault for wanted, job in ended for fault in faults(wanted, job, _output(yard, job))]
-            _explain(yard, [job for wanted, job in ended if wanted.name in (BIG, NOWHERE)])
-            _say(wrong, folder)
+            wrong = [fault for wanted, job in ended for fault in find_faults(wanted, job, _output(yard, job))]
+            _explain(yard, [job for wanted, job in ended if wanted.name in (BIG_JOB, UNFITTING_JOB)])
+            _print_outcome(wrong, folder)
             if is_staying and not wrong:
-                _stay(programs, url)
+                _run_until_interrupt(programs, url)
             elif not wrong:
                 print(f"The API was at {url}; stopping everything, as this is no terminal or DEMO_EXIT is set.")
         finally:
@@ -101,7 +101,7 @@ def _run(programs: Programs, folder: Path, args: Namespace, *, is_staying: bool)
     return EXIT_ERROR if wrong else EXIT_OK
 
 
-def _answers(url: str) -> bool:
+def _is_answering(url: str) -> bool:
     with Client(url, retry_s=0) as probe:
         try:
             return bool(probe.version())
@@ -109,7 +109,7 @@ def _answers(url: str) -> bool:
             return False
 
 
-def _all_up(yard: Client) -> bool:
+def _are_all_up(yard: Client) -> bool:
     up = {cluster.name for cluster in yard.clusters() if cluster.health is Health.UP}
     return up >= set(CLUSTERS)
 
@@ -118,30 +118,32 @@ def _submit(yard: Client) -> dict[str, DemoJob]:
     """All jobs at once; what each id is."""
     made: dict[str, DemoJob] = {}
     for wanted in JOBS:
-        handle = yard.submit(wanted.command, name=wanted.name, labels={LABEL: "yes"}, **wanted.asks)
+        handle = yard.submit(wanted.command, name=wanted.name, labels={DEMO_LABEL: "yes"}, **wanted.asks)
         made[handle.id] = wanted
     return made
 
 
-def _watch(yard: Client, programs: Programs, made: dict[str, DemoJob]) -> list[tuple[DemoJob, Job]]:
+def _watch(yard: Client, programs: DemoProcesses, made: dict[str, DemoJob]) -> list[tuple[DemoJob, Job]]:
     """Show the jobs until all have ended; cancel the one that is to be cancelled as soon as it runs."""
     asks = {wanted.name: " ".join(f"{key}={value}" for key, value in wanted.asks.items()) for wanted in JOBS}
-    view: View = LiveTable(len(made), asks=asks) if sys.stdout.isatty() else Lines(len(made))
+    view: DemoView = DemoTable(len(made), asks=asks) if sys.stdout.isatty() else StateChangeLines(len(made))
     end = time.monotonic() + JOBS_S
     with view:
         while True:
-            jobs = sorted((job for job in yard.jobs(labels={LABEL: "yes"}) if job.id in made), key=lambda job: job.id)
+            jobs = sorted(
+                (job for job in yard.jobs(labels={DEMO_LABEL: "yes"}) if job.id in made), key=lambda job: job.id
+            )
             view.show(jobs)
             for job in jobs:
                 if made[job.id].cancel and job.state is State.RUNNING and not job.cancel_requested:
                     yard.cancel(job.id, reason="the demo shows how")
-            if len(jobs) == len(made) and all(job.state in FINAL for job in jobs):
+            if len(jobs) == len(made) and all(job.state in FINAL_STATES for job in jobs):
                 return [(made[job.id], job) for job in jobs]
             programs.check()
             if time.monotonic() > end:
-                late = ", ".join(f"{job.name} is {job.state.value}" for job in jobs if job.state not in FINAL)
+                late = ", ".join(f"{job.name} is {job.state.value}" for job in jobs if job.state not in FINAL_STATES)
                 raise TimedOut(f"Not all jobs ended within {JOBS_S:g} s: {late}.", next_step="Look at the logs.")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
 
 def _output(yard: Client, job: Job) -> str:
@@ -156,23 +158,23 @@ def _explain(yard: Client, jobs: Sequence[Job]) -> None:
         print_explanation(found)
 
 
-def _say(wrong: Sequence[str], folder: Path) -> None:
+def _print_outcome(wrong: Sequence[str], folder: Path) -> None:
     print()
     if wrong:
-        note("error: " + "; ".join(wrong))
-        note(f"next: Look at the logs in {folder}.")
+        print_notice("error: " + "; ".join(wrong))
+        print_notice(f"next: Look at the logs in {folder}.")
     else:
         print(f"All {len(JOBS)} jobs ended as they must.")
 
 
-def _stay(programs: Programs, url: str) -> None:
+def _run_until_interrupt(programs: DemoProcesses, url: str) -> None:
     """Keep everything running for a look around."""
     print(f"The API is at {url}. In another terminal: YARD_URL={url} yard ls")
     print("Ctrl-C here stops everything.", flush=True)
     with suppress(KeyboardInterrupt):
         while True:
             programs.check()
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
     print("\nStopping.")
 
 
@@ -180,10 +182,10 @@ def _cancel_rest(yard: Client) -> None:
     """Jobs outlive their agents by design: end them before the agents go."""
     end = time.monotonic() + CANCEL_S
     with suppress(YardError):
-        while live := [job for job in yard.jobs() if job.state not in FINAL]:
+        while live := [job for job in yard.jobs() if job.state not in FINAL_STATES]:
             for job in live:
                 if not job.cancel_requested:
                     yard.cancel(job.id)
             if time.monotonic() > end:
                 return
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)

@@ -32,8 +32,8 @@ class DemoJob:
     cancel: bool = False
 
 
-BIG = "big"  # fits one cluster alone
-NOWHERE = "nowhere"  # fits none
+BIG_JOB = "big"  # fits one cluster alone
+UNFITTING_JOB = "nowhere"  # fits none
 
 JOBS = (
     DemoJob("hello", ("sh", "-c", "echo hello from $SWITCHYARD_CLUSTER"), output="hello from "),
@@ -45,15 +45,15 @@ JOBS = (
     DemoJob("four-cores", ("sleep", "1"), {"cores": 4}, clusters=frozenset({"beta", "gamma"})),
     DemoJob("on-alpha", ("sleep", "1"), {"cluster": "alpha"}, clusters=frozenset({"alpha"})),
     DemoJob("gpus", ("sleep", "1"), {"gpus": 2}, clusters=frozenset({"gamma"})),
-    DemoJob(BIG, ("sleep", "1"), {"cores": 8, "memory": "16GiB"}, clusters=frozenset({"gamma"})),
-    DemoJob(NOWHERE, ("true",), {"cores": 64}, state=State.REJECTED),
+    DemoJob(BIG_JOB, ("sleep", "1"), {"cores": 8, "memory": "16GiB"}, clusters=frozenset({"gamma"})),
+    DemoJob(UNFITTING_JOB, ("true",), {"cores": 64}, state=State.REJECTED),
     DemoJob("fails", ("sh", "-c", "echo no luck >&2; exit 3"), state=State.FAILED, exit_code=3),
     DemoJob("too-slow", ("sleep", "300"), {"time_limit": 2}, state=State.FAILED, reason="time limit"),
     DemoJob("cancelled", ("sleep", "300"), state=State.CANCELLED, cancel=True),
 )
 
 
-def faults(wanted: DemoJob, job: Job, output: str) -> list[str]:
+def find_faults(wanted: DemoJob, job: Job, output: str) -> list[str]:
     """In what the job differs from what it must be; nothing if all is well."""
     found = []
     if job.state is not wanted.state:

@@ -20,10 +20,10 @@ START_S = 30.0  # the server's promise is 30 s; it takes about two
 STOP_S = 5.0  # then SIGKILL
 POLL_S = 0.05
 LOG_LINES = 15  # of a program that failed
-PORT_USUAL = 8080  # where `yard` looks when nobody says otherwise
+PORT_DEFAULT = 8080  # where `yard` looks when nobody says otherwise
 
 
-class Programs:
+class DemoProcesses:
     """What the demo started. All of it ends with the demo."""
 
     def __init__(self, folder: Path) -> None:
@@ -95,7 +95,7 @@ class Programs:
 
 def choose_port(*, usual: bool) -> int:
     """A free port; the usual one if asked for and free."""
-    for port in (PORT_USUAL, 0) if usual else (0,):
+    for port in (PORT_DEFAULT, 0) if usual else (0,):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from switchyard.cli.job_view import exit_text, run_time
-from switchyard.cli.output import clean, has_colour
+from switchyard.cli.job_view import format_exit, format_run_time
+from switchyard.cli.output import has_colour, printable
 from switchyard.cli.table import Column, format_table, now_us
 from switchyard.model.job import Job
-from switchyard.model.lifecycle import FINAL
+from switchyard.model.lifecycle import FINAL_STATES
 
 REDRAWS_PER_S = 8
 COLUMNS = (
@@ -25,7 +25,7 @@ COLUMNS = (
 )
 
 
-class View(Protocol):
+class DemoView(Protocol):
     """Shows the jobs as they stand, as often as it is told."""
 
     def __enter__(self) -> Self: ...
@@ -37,7 +37,7 @@ class View(Protocol):
     def show(self, jobs: Sequence[Job]) -> None: ...
 
 
-class Lines:
+class StateChangeLines:
     """One line per change."""
 
     def __init__(self, total: int) -> None:
@@ -54,7 +54,7 @@ class Lines:
         pass
 
     def show(self, jobs: Sequence[Job]) -> None:
-        done = sum(job.state in FINAL for job in jobs)
+        done = sum(job.state in FINAL_STATES for job in jobs)
         for job in jobs:
             if self._seen.get(job.id) != job.state.value:
                 self._seen[job.id] = job.state.value
@@ -62,10 +62,10 @@ class Lines:
                 why = f": {job.reason}" if job.reason else ""
                 line = f"{job.name:<11} {job.state.value}{where}{why}"
                 passed = time.monotonic() - self._started
-                print(f"{passed:5.1f}s  {done:>2}/{self._total}  {clean(line)}", flush=True)
+                print(f"{passed:5.1f}s  {done:>2}/{self._total}  {printable(line)}", flush=True)
 
 
-class LiveTable:
+class DemoTable:
     """The table of all jobs with a bar below, redrawn in place."""
 
     def __init__(self, total: int, *, asks: Mapping[str, str]) -> None:
@@ -97,13 +97,13 @@ class LiveTable:
                 self._asks.get(job.name, ""),
                 job.cluster or "",
                 job.state.value,
-                run_time(job, now),
-                exit_text(job),
+                format_run_time(job, now),
+                format_exit(job),
                 job.reason,
             ]
             for job in jobs
         ]
         lines = format_table(COLUMNS, rows, width=self._live.console.width, coloured=has_colour())
         table = Text.from_ansi("\n".join(lines), no_wrap=True, overflow="crop")
-        self._bar.update(self._task, completed=sum(job.state in FINAL for job in jobs))
+        self._bar.update(self._task, completed=sum(job.state in FINAL_STATES for job in jobs))
         self._live.update(Group(table, Text(), self._bar.get_renderable()))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import clean, emit_list, note, paint_word, plain
-from switchyard.cli.parser import Parser, add_shared, count, duration_s
-from switchyard.cli.table import Column, age, now_us, print_table
+from switchyard.cli.output import all_fields, emit_list, paint_state, print_notice, printable
+from switchyard.cli.parser import Parser, add_shared, duration_s, positive_int
+from switchyard.cli.table import Column, format_age, now_us, print_table
 from switchyard.model.api import Event
 
 LIMIT = 100  # of all jobs' events at once; one job's are few
@@ -46,22 +46,22 @@ def main(argv: list[str]) -> int:
     now = now_us()
     print_table(COLUMNS, [_row(event, now) for event in events])
     if len(events) == limit:
-        note(f"There may be more: `yard events --after {events[-1].seq}` goes on.")
+        print_notice(f"There may be more: `yard events --after {events[-1].seq}` goes on.")
     return 0
 
 
 def _print_one(event: Event, form: str | None) -> None:
     if form == "json":
-        print(msgspec.json.encode(plain(event)).decode(), flush=True)
+        print(msgspec.json.encode(all_fields(event)).decode(), flush=True)
         return
     where = f" on {event.cluster}" if event.cluster else ""
     why = f": {event.reason}" if event.reason else ""
-    print(f"{event.seq}  {event.job}  {event.kind}  {paint_word(event.state)}{clean(where + why)}", flush=True)
+    print(f"{event.seq}  {event.job}  {event.kind}  {paint_state(event.state)}{printable(where + why)}", flush=True)
 
 
 def _row(event: Event, now: int) -> list[str]:
     attempt = str(event.attempt) if event.attempt else ""
-    when = age(event.at_us, now)
+    when = format_age(event.at_us, now)
     return [str(event.seq), when, event.job, event.kind, event.state, event.cluster or "", attempt, event.reason]
 
 
@@ -71,7 +71,11 @@ def _parser() -> Parser:
     parser.add_argument("--after", type=int, default=0, metavar="SEQ", help="only events after this number")
     parser.add_argument("--since", type=duration_s, metavar="T", help="only of the last 90, 15m, 2h, 1d")
     parser.add_argument(
-        "--limit", type=count, default=LIMIT, metavar="N", help=f"of all jobs: at most this many (default {LIMIT})"
+        "--limit",
+        type=positive_int,
+        default=LIMIT,
+        metavar="N",
+        help=f"of all jobs: at most this many (default {LIMIT})",
     )
     parser.add_argument("-f", "--follow", action="store_true", help="go on as they come")
     add_shared(parser, outputs=("json", "yaml"))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from argparse import Namespace
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import clean, emit, paint, paint_word
+from switchyard.cli.explain_view import print_decisions, print_queue_position
+from switchyard.cli.output import emit, paint, paint_state, printable
 from switchyard.cli.parser import Parser, add_shared
-from switchyard.cli.policy import print_used
-from switchyard.cli.standing import print_history, print_standing
-from switchyard.cli.table import age, now_us
-from switchyard.cli.verdicts import print_explanation, say
-from switchyard.errors import BY_CODE, BadRequest
+from switchyard.cli.policy import print_used_values
+from switchyard.cli.table import format_age, now_us
+from switchyard.cli.verdicts import print_explanation, print_wrapped_text
+from switchyard.errors import ERRORS_BY_CODE, BadRequest
 from switchyard.model.job import Job, State
-from switchyard.model.verdict import Explanation, Say
+from switchyard.model.verdict import Answer, Explanation
 
 EXAMPLES = """\
   yard explain 01JCQ0V7
@@ -33,10 +33,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("job", metavar="ID", help="the job's id, or enough of its start; or an error code")
     add_shared(parser, outputs=("json", "yaml"))
     args = parser.parse_args(argv)
-    if args.job.lower() in BY_CODE:
+    if args.job.lower() in ERRORS_BY_CODE:
         return _explain_code(args.job.lower(), args)
     if "-" in args.job:
-        raise _no_code(args.job)
+        raise _unknown_code(args.job)
     with connect(args) as yard:
         found = yard.explain(args.job)
         if args.output:
@@ -47,33 +47,33 @@ def main(argv: list[str]) -> int:
     print_explanation(found)
     if found.standing is not None:
         print()
-        print_standing(found.standing)
+        print_queue_position(found.standing)
     if found.policy is not None and found.policy.values:
         print(paint("\nRules it was admitted under:", "bold"))
-        print_used(found.policy.values)
+        print_used_values(found.policy.values)
     if len(found.history) > 1:
         print()
-        print_history(found.history)
+        print_decisions(found.history)
     return 0
 
 
 def print_heading(job: Job, found: Explanation) -> None:
     where = f" on {job.cluster}" if job.cluster else ""
-    print(f"{paint('Job', 'bold')} {job.id}  {clean(job.name)}  {paint_word(job.state.value)}{clean(where)}")
+    print(f"{paint('Job', 'bold')} {job.id}  {printable(job.name)}  {paint_state(job.state.value)}{printable(where)}")
     scope = f"project {job.project}, domain {job.domain}, priority {job.priority}"
-    say(f"submitted {age(job.created_us, now_us())} ago by {job.owner}; {scope}")
+    print_wrapped_text(f"submitted {format_age(job.created_us, now_us())} ago by {job.owner}; {scope}")
     # Where all clusters said no, the table says it, one by one.
-    is_told = found.plan is not None and all(verdict.say is Say.NO for verdict in found.plan.verdicts)
+    is_told = found.plan is not None and all(verdict.say is Answer.NO for verdict in found.plan.verdicts)
     if job.reason and not (job.state is State.REJECTED and is_told):
-        say(job.reason)
+        print_wrapped_text(job.reason)
 
 
 def _explain_code(code: str, args: Namespace) -> int:
-    from switchyard.cli.meanings import MEANINGS
+    from switchyard.cli.error_meanings import ERROR_MEANINGS
 
     if args.output:
         raise BadRequest("A code is explained in words only.", next_step="Leave -o away.")
-    error, meaning = BY_CODE[code], MEANINGS[code]
+    error, meaning = ERRORS_BY_CODE[code], ERROR_MEANINGS[code]
     print(f"{paint(code, 'bold')}  HTTP {error.status}, exit code {error.exit_code}")
     print(meaning.means)
     for title, lines in (("Usual causes:", meaning.causes), ("What to do:", meaning.steps)):
@@ -83,11 +83,11 @@ def _explain_code(code: str, args: Namespace) -> int:
     return 0
 
 
-def _no_code(text: str) -> BadRequest:
+def _unknown_code(text: str) -> BadRequest:
     from difflib import get_close_matches
 
-    close = get_close_matches(text.lower(), BY_CODE, n=1)
+    close = get_close_matches(text.lower(), ERRORS_BY_CODE, n=1)
     guess = f"Did you mean {close[0]}? " if close else ""
     return BadRequest(
-        f"{text!r} is neither a job's id nor an error code.", next_step=f"{guess}Codes: {', '.join(BY_CODE)}."
+        f"{text!r} is neither a job's id nor an error code.", next_step=f"{guess}Codes: {', '.join(ERRORS_BY_CODE)}."
     )

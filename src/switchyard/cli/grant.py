@@ -7,8 +7,8 @@ from argparse import ArgumentTypeError, Namespace
 from switchyard.cli.connect import connect
 from switchyard.cli.output import confirm, emit, emit_list
 from switchyard.cli.parser import Parser, Verb, add_force, no_arguments, run_noun
-from switchyard.cli.table import Column, age, now_us, print_table
-from switchyard.model.access import EVERYONE, Grant, On, Role, To
+from switchyard.cli.table import Column, format_age, now_us, print_table
+from switchyard.model.access import EVERYONE, Grant, GranteeKind, GrantTarget, Role
 
 COLUMNS = (
     Column("ID"),
@@ -39,7 +39,11 @@ def _ls(args: Namespace) -> int:
         return 0
     now = now_us()
     print_table(
-        COLUMNS, [[each.id, each.role.value, _to(each), _on(each), age(each.created_us, now)] for each in grants]
+        COLUMNS,
+        [
+            [each.id, each.role.value, _subject_text(each), _object_text(each), format_age(each.created_us, now)]
+            for each in grants
+        ],
     )
     return 0
 
@@ -52,7 +56,7 @@ def _add(args: Namespace) -> int:
     if args.output:
         emit(grant, args.output, name=lambda each: each.id)
         return 0
-    print(f"Granted: {grant.role.value} to {_to(grant)} on {_on(grant)}  ({grant.id})")
+    print(f"Granted: {grant.role.value} to {_subject_text(grant)} on {_object_text(grant)}  ({grant.id})")
     return 0
 
 
@@ -65,31 +69,31 @@ def _rm(args: Namespace) -> int:
     return 0
 
 
-def _to(grant: Grant) -> str:
-    return EVERYONE if grant.to is To.EVERYONE else f"{grant.to.value}:{grant.subject}"
+def _subject_text(grant: Grant) -> str:
+    return EVERYONE if grant.to is GranteeKind.EVERYONE else f"{grant.to.value}:{grant.subject}"
 
 
-def _on(grant: Grant) -> str:
-    return On.PLATFORM.value if grant.on is On.PLATFORM else f"{grant.on.value}:{grant.object}"
+def _object_text(grant: Grant) -> str:
+    return GrantTarget.PLATFORM.value if grant.on is GrantTarget.PLATFORM else f"{grant.on.value}:{grant.object}"
 
 
-def _subject(text: str) -> tuple[To, str]:
+def _parse_subject(text: str) -> tuple[GranteeKind, str]:
     """user:NAME, group:NAME or everyone."""
     kind, _, name = text.partition(":")
     if kind == EVERYONE and not name:
-        return To.EVERYONE, EVERYONE
-    if kind in (To.USER, To.GROUP) and name:
-        return To(kind), name
+        return GranteeKind.EVERYONE, EVERYONE
+    if kind in (GranteeKind.USER, GranteeKind.GROUP) and name:
+        return GranteeKind(kind), name
     raise ArgumentTypeError(f"{text!r} is not user:NAME, group:NAME or everyone")
 
 
-def _object(text: str) -> tuple[On, str]:
+def _parse_object(text: str) -> tuple[GrantTarget, str]:
     """project:NAME, cluster:NAME, cluster-group:NAME or platform."""
     kind, _, name = text.partition(":")
-    if kind == On.PLATFORM and not name:
-        return On.PLATFORM, "all"
-    if kind in (On.PROJECT, On.CLUSTER, On.CLUSTER_GROUP) and name:
-        return On(kind), name
+    if kind == GrantTarget.PLATFORM and not name:
+        return GrantTarget.PLATFORM, "all"
+    if kind in (GrantTarget.PROJECT, GrantTarget.CLUSTER, GrantTarget.CLUSTER_GROUP) and name:
+        return GrantTarget(kind), name
     raise ArgumentTypeError(f"{text!r} is not project:NAME, cluster:NAME, cluster-group:NAME or platform")
 
 
@@ -97,9 +101,15 @@ def _add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "role", choices=[role.value for role in Role], metavar="ROLE", help="view, submit, operate or admin"
     )
-    parser.add_argument("--to", type=_subject, required=True, metavar="WHO", help="user:NAME, group:NAME or everyone")
     parser.add_argument(
-        "--on", type=_object, required=True, metavar="WHAT", help="project:P, cluster:C, cluster-group:G or platform"
+        "--to", type=_parse_subject, required=True, metavar="WHO", help="user:NAME, group:NAME or everyone"
+    )
+    parser.add_argument(
+        "--on",
+        type=_parse_object,
+        required=True,
+        metavar="WHAT",
+        help="project:P, cluster:C, cluster-group:G or platform",
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from switchyard.cli.acting import Deed, act
 from switchyard.cli.connect import connect
-from switchyard.cli.job_view import job_line
+from switchyard.cli.job_action import JobAction, run_action
+from switchyard.cli.job_selector import add_job_targets
+from switchyard.cli.job_view import format_job_line
 from switchyard.cli.parser import Parser, add_shared
-from switchyard.cli.selecting import add_targets
 from switchyard.cli.table import now_us
 from switchyard.model.job import State
 
@@ -22,17 +22,17 @@ def main(argv: list[str]) -> int:
         "Keep jobs from being handed over, until `yard release`. What a cluster has goes on.",
         examples=EXAMPLES,
     )
-    add_targets(parser)
+    add_job_targets(parser)
     add_shared(parser)
     args = parser.parse_args(argv)
-    deed = Deed(
+    deed = JobAction(
         "hold",
         "held",
         (State.PENDING, State.ASSIGNED),
         lambda yard, target: yard.change(target.job, hold=True),
         name=lambda job: job.id,
-        line=lambda job: job_line(job, now_us()),
+        line=lambda job: format_job_line(job, now_us()),
         concerns=lambda job: not job.is_held and job.leased_us is None,
     )
     with connect(args) as yard:
-        return act(yard, args, deed)
+        return run_action(yard, args, deed)

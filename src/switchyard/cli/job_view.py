@@ -6,20 +6,20 @@ import shlex
 from collections.abc import Sequence
 from typing import TextIO
 
-from switchyard.cli.output import clean, paint_word
-from switchyard.cli.table import Column, age, print_fields, print_table, span, stamp
+from switchyard.cli.output import paint_state, printable
+from switchyard.cli.table import Column, format_age, format_duration, format_timestamp, print_fields, print_table
 from switchyard.errors import EXIT_ERROR, EXIT_OK, EXIT_REJECTED
-from switchyard.model.job import Job, JobSpec, Native, Resources, State, Tally, Task
+from switchyard.model.job import Job, JobSpec, Native, Resources, State, Task, TaskCounts
 from switchyard.model.quantity import show_bytes
 from switchyard.model.retry import Retry
 
 EXIT_CANCELLED = 130  # as a program that was interrupted
-EXITS = """\
+EXIT_CODES_HELP = """\
 exit code:
   as the job's own: its exit code, or 128 + the signal that killed it; 1 if it FAILED without either,
   130 if it was CANCELLED, 5 if it was REJECTED; 7 if --timeout ran out (the job goes on)."""
 
-COLUMNS = (
+JOB_COLUMNS = (
     Column("ID"),
     Column("NAME", flexible=True),
     Column("STATE"),
@@ -34,44 +34,44 @@ COLUMNS = (
 
 def print_jobs(jobs: Sequence[Job], now: int) -> None:
     """The table of jobs; arrays among them have a column of their own."""
-    columns, rows = list(COLUMNS), [job_row(job, now) for job in jobs]
+    columns, rows = list(JOB_COLUMNS), [format_job_row(job, now) for job in jobs]
     if any(job.tasks for job in jobs):
         columns.insert(3, Column("TASKS", right=True))
         for job, row in zip(jobs, rows, strict=True):
-            row.insert(3, f"{ended_tasks(job.tasks)}/{job.tasks.total}" if job.tasks else "")
+            row.insert(3, f"{count_ended_tasks(job.tasks)}/{job.tasks.total}" if job.tasks else "")
     print_table(columns, rows)
 
 
-def job_row(job: Job, now: int) -> list[str]:
+def format_job_row(job: Job, now: int) -> list[str]:
     return [
         job.id,
         job.name,
         job.state.value,
         job.cluster or "",
         job.project,
-        age(job.created_us, now),
-        run_time(job, now),
-        exit_text(job),
-        reason_text(job),
+        format_age(job.created_us, now),
+        format_run_time(job, now),
+        format_exit(job),
+        format_reason(job),
     ]
 
 
-def run_time(job: Job, now: int) -> str:
-    return span((job.ended_us or now) - job.started_us) if job.started_us else ""
+def format_run_time(job: Job, now: int) -> str:
+    return format_duration((job.ended_us or now) - job.started_us) if job.started_us else ""
 
 
-def ended_tasks(tally: Tally) -> int:
+def count_ended_tasks(tally: TaskCounts) -> int:
     return tally.ok + tally.failed + tally.cancelled
 
 
-def tally_text(tally: Tally) -> str:
+def format_tally(tally: TaskCounts) -> str:
     """`1000 tasks: 532 ok, 3 failed, 50 live, 415 waiting`."""
     parts = [(tally.ok, "ok"), (tally.failed, "failed"), (tally.cancelled, "cancelled"), (tally.live, "live")]
     told = [f"{number} {word}" for number, word in (*parts, (tally.waiting, "waiting")) if number]
     return f"{tally.total} tasks: {', '.join(told)}"
 
 
-def exit_text(job: Job | Task) -> str:
+def format_exit(job: Job | Task) -> str:
     """The exit code, or the signal's name."""
     if job.signal:
         import signal
@@ -83,7 +83,7 @@ def exit_text(job: Job | Task) -> str:
     return "" if job.exit_code is None else str(job.exit_code)
 
 
-def reason_text(job: Job) -> str:
+def format_reason(job: Job) -> str:
     is_ending = job.cancel_requested and job.ended_us is None
     is_late = job.late_us is not None and job.leased_us is None and job.ended_us is None
     return "; ".join(filter(None, ["cancel requested" if is_ending else "", "late" if is_late else "", job.reason]))
@@ -102,14 +102,14 @@ def exit_code_of(job: Job) -> int:
     return job.exit_code if job.exit_code and 0 < job.exit_code < 256 else EXIT_ERROR
 
 
-def job_line(job: Job, now: int, *, stream: TextIO | None = None) -> str:
+def format_job_line(job: Job, now: int, *, stream: TextIO | None = None) -> str:
     """One job in one line: where it stands and why."""
     where = f" on {job.cluster}" if job.cluster and job.state is not State.PENDING else ""
-    took = f" after {run_time(job, now)}" if job.ended_us and job.started_us else ""
-    code = f", exit {exit_text(job)}" if exit_text(job) not in ("", "0") and not job.reason else ""
-    why = f": {reason_text(job)}" if reason_text(job) else ""
-    state = paint_word(job.state.value, stream=stream)
-    return f"{job.id}  {state}" + clean(f"{where}{took}{code}{why}")
+    took = f" after {format_run_time(job, now)}" if job.ended_us and job.started_us else ""
+    code = f", exit {format_exit(job)}" if format_exit(job) not in ("", "0") and not job.reason else ""
+    why = f": {format_reason(job)}" if format_reason(job) else ""
+    state = paint_state(job.state.value, stream=stream)
+    return f"{job.id}  {state}" + printable(f"{where}{took}{code}{why}")
 
 
 def print_job(job: Job, now: int) -> None:
@@ -119,12 +119,12 @@ def print_job(job: Job, now: int) -> None:
         ("id", job.id),
         ("name", job.name),
         ("state", job.state.value),
-        ("reason", reason_text(job)),
+        ("reason", format_reason(job)),
         ("held", "yes: `yard release` lets it go" if job.is_held else ""),
         ("array", job.array or ""),
-        ("tasks", tally_text(job.tasks) if job.tasks else ""),
+        ("tasks", format_tally(job.tasks) if job.tasks else ""),
         ("cluster", job.cluster or ""),
-        ("exit", exit_text(job)),
+        ("exit", format_exit(job)),
         ("owner", job.owner),
         ("project", f"{job.project} / {job.domain}"),
         ("workflow", " / ".join(filter(None, (job.workflow, job.launch_plan)))),
@@ -140,15 +140,15 @@ def print_job(job: Job, now: int) -> None:
         ("retries", str(job.tries) if job.tries else ""),
         ("retry of", job.retry_of or ""),
         ("native id", job.native_id or ""),
-        ("created", stamp(job.created_us, now)),
-        ("assigned", stamp(job.assigned_us, now)),
-        ("leased", stamp(job.leased_us, now)),
-        ("started", stamp(job.started_us, now)),
-        ("ended", stamp(job.ended_us, now)),
-        ("tried again", stamp(job.wake_us, now)),
-        ("expires", stamp(job.expires_us, now)),
-        ("late since", stamp(job.late_us, now)),
-        ("ran for", run_time(job, now)),
+        ("created", format_timestamp(job.created_us, now)),
+        ("assigned", format_timestamp(job.assigned_us, now)),
+        ("leased", format_timestamp(job.leased_us, now)),
+        ("started", format_timestamp(job.started_us, now)),
+        ("ended", format_timestamp(job.ended_us, now)),
+        ("tried again", format_timestamp(job.wake_us, now)),
+        ("expires", format_timestamp(job.expires_us, now)),
+        ("late since", format_timestamp(job.late_us, now)),
+        ("ran for", format_run_time(job, now)),
         ("on nodes", job.usage.nodes if job.usage else ""),
         ("most memory", show_bytes(job.usage.memory_bytes_max) if job.usage and job.usage.memory_bytes_max else ""),
     ]
@@ -163,7 +163,7 @@ def _spec_fields(spec: JobSpec, *, is_env_hidden: bool) -> list[tuple[str, str]]
         ("env", "hidden: shown to its owner and to operators of its project" if is_env_hidden else env),
         ("cwd", spec.cwd or ""),
         ("image", spec.image or ""),
-        ("asks for", resources_text(spec.resources)),
+        ("asks for", format_resources(spec.resources)),
         ("native", _native_text(spec.native) if spec.native else ""),
         ("time limit", str(spec.resources.time_limit or "")),
         ("retry", _retry_text(spec.retry)),
@@ -188,7 +188,7 @@ def _retry_text(policy: Retry) -> str:
     return f"{times} after {', '.join(causes)}; waits {policy.backoff} … {policy.backoff_max} s"
 
 
-def resources_text(asked: Resources) -> str:
+def format_resources(asked: Resources) -> str:
     """`4 tasks on 2 nodes, each: 2 cores, 16GiB memory`."""
     tasks = "1 task" if asked.tasks == 1 else f"{asked.tasks} tasks"
     nodes = "" if asked.nodes is None else f" on {asked.nodes} node{'s' if asked.nodes > 1 else ''}"

@@ -6,15 +6,15 @@ import codecs
 import re
 import sys
 
-from switchyard.cli.output import note
+from switchyard.cli.output import print_notice
 
 # What may move the cursor, retitle the window or answer for the user. Colours (SGR), \n, \t and \r may pass.
-UNSAFE = re.compile(r"(\x1b\[[0-9;:]{0,32}m)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-BEGUN = re.compile(r"\x1b(\[[0-9;:]{0,32})?\Z")  # the rest of a colour may come with the next bytes
-RESET = "\x1b[0m"
+UNSAFE_CHARACTERS = re.compile(r"(\x1b\[[0-9;:]{0,32}m)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+PARTIAL_COLOUR = re.compile(r"\x1b(\[[0-9;:]{0,32})?\Z")  # the rest of a colour may come with the next bytes
+RESET_COLOUR = "\x1b[0m"
 
 
-class Harmless:
+class TerminalFilter:
     """Turns bytes of any kind into text that a terminal only shows."""
 
     def __init__(self) -> None:
@@ -24,10 +24,10 @@ class Harmless:
 
     def feed(self, data: bytes, *, is_end: bool = False) -> str:
         text = self._rest + self._decoder.decode(data, final=is_end)
-        begun = None if is_end else BEGUN.search(text)
+        begun = None if is_end else PARTIAL_COLOUR.search(text)
         self._rest = text[begun.start() :] if begun else ""
-        shown = UNSAFE.sub(self._show, text[: begun.start()] if begun else text)
-        return shown + RESET if is_end and self._is_coloured else shown
+        shown = UNSAFE_CHARACTERS.sub(self._show, text[: begun.start()] if begun else text)
+        return shown + RESET_COLOUR if is_end and self._is_coloured else shown
 
     def _show(self, found: re.Match[str]) -> str:
         if found[1]:
@@ -45,13 +45,15 @@ class LogWriter:
         self.count = 0
         self._name = name
         self._target = sys.stderr if to_stderr else sys.stdout
-        self._filter = Harmless() if self._target.isatty() else None
+        self._filter = TerminalFilter() if self._target.isatty() else None
 
     def write(self, offset: int, data: bytes) -> None:
         if offset > self.reached:
             self._flush()
             left_out = offset - self.reached
-            note(f"… {left_out} bytes of {self._name} from offset {self.reached} on were left out: over the bound …")
+            print_notice(
+                f"… {left_out} bytes of {self._name} from offset {self.reached} on were left out: over the bound …"
+            )
         self._put(data[max(0, self.reached - offset) :])
         self.reached = max(self.reached, offset + len(data))
         self.count += len(data)
@@ -60,7 +62,7 @@ class LogWriter:
     def begin(self, attempt: int) -> None:
         """Another attempt writes from its own beginning."""
         self.end()
-        note(f"… attempt {attempt} …")
+        print_notice(f"… attempt {attempt} …")
         self.reached = 0
 
     def end(self) -> None:

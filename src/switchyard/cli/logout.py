@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from switchyard.cli.parser import Parser, add_shared
-from switchyard.sdk.config import clean_url, config_path, load, resolve, save
+from switchyard.sdk.config import clean_url, config_path, load_user_file, resolve_settings, save_user_file
 
 
 def main(argv: list[str]) -> int:
@@ -14,12 +14,12 @@ def main(argv: list[str]) -> int:
     )
     add_shared(parser, outputs=())
     args = parser.parse_args(argv)
-    url = resolve(args.server).url
-    stored = load(config_path())
+    url = resolve_settings(args.server).url
+    stored = load_user_file(config_path())
     known = [key for key in stored.tokens if clean_url(key) == url]
     for key in known:
         stored = stored.without_token(key)
     if known:
-        save(config_path(), stored)
+        save_user_file(config_path(), stored)
     print(f"The token for {url} is forgotten." if known else f"No token for {url} was stored.")
     return 0

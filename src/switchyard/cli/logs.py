@@ -8,12 +8,12 @@ from argparse import ArgumentTypeError, Namespace
 
 from switchyard.cli.connect import connect
 from switchyard.cli.log_view import LogWriter
-from switchyard.cli.output import note
-from switchyard.cli.parser import Parser, add_shared, count
+from switchyard.cli.output import print_notice
+from switchyard.cli.parser import Parser, add_shared, positive_int
 from switchyard.errors import NotFound, YardError
-from switchyard.model.cluster import POLLS
+from switchyard.model.cluster import POLLING_BACKEND
 from switchyard.model.job import Job
-from switchyard.model.lifecycle import FINAL
+from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.sdk.client import Client
 
 EXAMPLES = """\
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
     streams = ("stdout", "stderr") if args.stream == "both" else (args.stream,)
     with connect(args) as yard:
-        readers = [_Reader(yard, args, stream, is_one_of_two=len(streams) > 1) for stream in streams]
+        readers = [_StreamReader(yard, args, stream, is_one_of_two=len(streams) > 1) for stream in streams]
         if args.follow:
             _follow(readers)
         else:
@@ -40,11 +40,11 @@ def main(argv: list[str]) -> int:
                 reader.run()
         if not any(reader.writer.count for reader in readers):
             job = yard.job(args.job)
-            _say_why_empty(job, args, only_polls=_only_polls(yard, job))
+            _say_why_empty(job, args, only_polls=_is_poller_job(yard, job))
     return 0
 
 
-class _Reader:
+class _StreamReader:
     """One stream on its way to the reader."""
 
     def __init__(self, yard: Client, args: Namespace, stream: str, *, is_one_of_two: bool) -> None:
@@ -80,7 +80,7 @@ class _Reader:
             self.error = exc
 
 
-def _follow(readers: list[_Reader]) -> None:
+def _follow(readers: list[_StreamReader]) -> None:
     """The first here, another one beside it: they end by themselves when the job does."""
     first, *others = readers
     threads = [threading.Thread(target=other.run_aside, daemon=True) for other in others]
@@ -93,24 +93,24 @@ def _follow(readers: list[_Reader]) -> None:
     except KeyboardInterrupt:
         if not others and first.writer.reached:
             sys.stdout.flush()
-            note(f"\nThe job goes on; `--offset {first.writer.reached}` follows it from here.")
+            print_notice(f"\nThe job goes on; `--offset {first.writer.reached}` follows it from here.")
         raise
     for other in others:
         if other.error is not None:
             raise other.error
 
 
-def _only_polls(yard: Client, job: Job) -> bool:
+def _is_poller_job(yard: Client, job: Job) -> bool:
     """Whether nobody stands beside its cluster who could send what it writes."""
     try:
-        return job.cluster is not None and yard.cluster(job.cluster).backend == POLLS
+        return job.cluster is not None and yard.cluster(job.cluster).backend == POLLING_BACKEND
     except NotFound:  # it is gone, or not ours to see
         return False
 
 
 def _say_why_empty(job: Job, args: Namespace, *, only_polls: bool) -> None:
     if only_polls:
-        note(
+        print_notice(
             f"Job {job.id} is {job.state.value}. Its cluster {job.cluster} only polls and sends no output: "
             "what it wrote is there."
         )
@@ -118,10 +118,10 @@ def _say_why_empty(job: Job, args: Namespace, *, only_polls: bool) -> None:
     what = "nothing" if args.stream == "both" else f"nothing to {args.stream}"
     if args.offset:
         what += f" beyond offset {args.offset}"
-    if job.state in FINAL:
-        note(f"Job {job.id} is {job.state.value} and wrote {what}.")
+    if job.state in FINAL_STATES:
+        print_notice(f"Job {job.id} is {job.state.value} and wrote {what}.")
     else:
-        note(f"Job {job.id} is {job.state.value} and wrote {what} as yet. `yard logs -f {job.id}` follows it.")
+        print_notice(f"Job {job.id} is {job.state.value} and wrote {what} as yet. `yard logs -f {job.id}` follows it.")
 
 
 def _parser() -> Parser:
@@ -135,10 +135,10 @@ def _parser() -> Parser:
         "--stderr", dest="stream", action="store_const", const="stderr", help="the same as --stream stderr"
     )
     parser.add_argument("-f", "--follow", action="store_true", help="go on as it writes, until the job has ended")
-    parser.add_argument("--task", type=_index, metavar="N", help="of an array: this task's")
-    parser.add_argument("--attempt", type=count, metavar="N", help="what this try wrote (default: the last one)")
+    parser.add_argument("--task", type=_parse_offset, metavar="N", help="of an array: this task's")
+    parser.add_argument("--attempt", type=positive_int, metavar="N", help="what this try wrote (default: the last one)")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--offset", type=_index, default=0, metavar="BYTE", help="only from this byte on")
+    where.add_argument("--offset", type=_parse_offset, default=0, metavar="BYTE", help="only from this byte on")
     where.add_argument(
         "--since-start", dest="offset", action="store_const", const=0, help="from the first byte on (the default)"
     )
@@ -146,7 +146,7 @@ def _parser() -> Parser:
     return parser
 
 
-def _index(text: str) -> int:
+def _parse_offset(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)

@@ -6,11 +6,11 @@ import sys
 from argparse import Namespace
 
 from switchyard.cli.connect import connect
+from switchyard.cli.job_selector import add_job_filters, owner_of, states_of
 from switchyard.cli.job_view import print_jobs
-from switchyard.cli.output import emit_list, note
-from switchyard.cli.parser import Parser, add_shared, count
-from switchyard.cli.refreshing import refuse_forms, watch
-from switchyard.cli.selecting import add_filters, owner_of, states_of
+from switchyard.cli.output import emit_list, print_notice
+from switchyard.cli.parser import Parser, add_shared, positive_int
+from switchyard.cli.refresh import refresh_until_done, refuse_output_option
 from switchyard.cli.table import now_us
 from switchyard.model.job import Job
 from switchyard.sdk.client import Client
@@ -30,9 +30,9 @@ def main(argv: list[str]) -> int:
     with connect(args) as yard:
         args.owner = owner_of(yard, args)
         if args.watch:
-            refuse_forms(args)
-            return watch(lambda: _show(_look(yard, args), None if args.all else args.limit))
-        jobs = _look(yard, args)
+            refuse_output_option(args)
+            return refresh_until_done(lambda: _show(_fetch_jobs(yard, args), None if args.all else args.limit))
+        jobs = _fetch_jobs(yard, args)
     limit = None if args.all else args.limit
     if args.output:
         emit_list(jobs[:limit], args.output, name=lambda job: job.id)
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _look(yard: Client, args: Namespace) -> list[Job]:
+def _fetch_jobs(yard: Client, args: Namespace) -> list[Job]:
     found = yard.jobs(
         state=states_of(args),
         cluster=args.cluster,
@@ -61,16 +61,18 @@ def _look(yard: Client, args: Namespace) -> list[Job]:
 def _show(jobs: list[Job], limit: int | None) -> None:
     print_jobs(jobs[:limit], now_us())
     if not jobs:
-        note("No jobs. `yard submit -- hostname` makes one.")
+        print_notice("No jobs. `yard submit -- hostname` makes one.")
     if limit and len(jobs) > limit and sys.stdout.isatty():
-        note(f"These are the newest {limit}; `yard ls --all` lists all.")
+        print_notice(f"These are the newest {limit}; `yard ls --all` lists all.")
 
 
 def _parser() -> Parser:
     parser = Parser("yard ls", "List jobs, newest first.", examples=EXAMPLES)
     parser.add_argument("-a", "--all", action="store_true", help="all of them, not only the newest")
-    parser.add_argument("--limit", type=count, default=LIMIT, metavar="N", help=f"how many to show (default {LIMIT})")
+    parser.add_argument(
+        "--limit", type=positive_int, default=LIMIT, metavar="N", help=f"how many to show (default {LIMIT})"
+    )
     parser.add_argument("--watch", action="store_true", help="show them again each second, until Ctrl-C")
-    add_filters(parser)
+    add_job_filters(parser)
     add_shared(parser)
     return parser

@@ -14,7 +14,7 @@ from switchyard.errors import BadRequest
 
 T = TypeVar("T", bound=Struct)
 
-STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+ANSI_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 STATE_STYLES = {
     "PENDING": "yellow",
     "ASSIGNED": "cyan",
@@ -37,18 +37,18 @@ STATE_STYLES = {
 def emit(value: T, form: str, *, name: Callable[[T], str]) -> None:
     """One thing in the form asked for."""
     if form == "name":
-        print(clean(name(value)))
+        print(printable(name(value)))
     else:
-        _dump(plain(value), form)
+        _dump(all_fields(value), form)
 
 
 def emit_list(values: Iterable[T], form: str, *, name: Callable[[T], str]) -> None:
     """A list in the form asked for; names go out as they come."""
     if form == "name":
         for value in values:
-            print(clean(name(value)))
+            print(printable(name(value)))
     else:
-        _dump([plain(value) for value in values], form)
+        _dump([all_fields(value) for value in values], form)
 
 
 def _dump(value: Any, form: str) -> None:
@@ -60,18 +60,18 @@ def _dump(value: Any, form: str) -> None:
     print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1000), end="")
 
 
-def plain(value: Any) -> Any:
+def all_fields(value: Any) -> Any:
     """A message with every field, also those at their defaults: scripts should find what they look for."""
     if isinstance(value, Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        return {name: all_fields(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [all_fields(item) for item in value]
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: all_fields(item) for key, item in value.items()}
     return msgspec.to_builtins(value)
 
 
-def clean(text: str) -> str:
+def printable(text: str) -> str:
     """Text from elsewhere without control characters, which could move the cursor or forge a line."""
     return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
 
@@ -83,18 +83,18 @@ def has_colour(stream: TextIO | None = None) -> bool:
 
 
 def paint(text: str, style: str, *, stream: TextIO | None = None) -> str:
-    return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if style and has_colour(stream) else text
+    return f"\x1b[{ANSI_STYLES[style]}m{text}\x1b[0m" if style and has_colour(stream) else text
 
 
-def paint_word(word: str, *, stream: TextIO | None = None) -> str:
+def paint_state(word: str, *, stream: TextIO | None = None) -> str:
     """A state, health or verdict in its own colour."""
     return paint(word, STATE_STYLES.get(word, ""), stream=stream)
 
 
-def note(text: str) -> None:
+def print_notice(text: str) -> None:
     """A line for the reader beside the data: never on stdout."""
     sys.stdout.flush()
-    print(clean(text), file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def confirm(question: str, *, force: bool) -> bool:
@@ -108,5 +108,5 @@ def confirm(question: str, *, force: bool) -> bool:
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
-    note("Nothing was done.")
+    print_notice("Nothing was done.")
     return False

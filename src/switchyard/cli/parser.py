@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
             prog=prog,
             description=about,
             epilog=f"examples:\n{examples}" if examples else None,
-            formatter_class=_Format,
+            formatter_class=_HelpFormatter,
             allow_abbrev=False,  # a shortened option would break when a new one is added
             **rest,
         )
@@ -39,16 +39,16 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise BadRequest(
-            f"{self.prog}: {message}", next_step=_guess(message) + f"`{self.prog} --help` has the options."
+            f"{self.prog}: {message}", next_step=_suggestion(message) + f"`{self.prog} --help` has the options."
         )
 
 
-class _Format(argparse.RawDescriptionHelpFormatter):
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=30)
 
 
-def _guess(message: str) -> str:
+def _suggestion(message: str) -> str:
     """`Did you mean …? ` for a mistyped verb or choice."""
     from difflib import get_close_matches
 
@@ -91,13 +91,13 @@ def add_shared(parser: Parser, *, outputs: Sequence[str] = OUTPUTS) -> None:
     """The options every command that speaks to a server has."""
     group = parser.add_argument_group("shared options")
     if outputs:
-        group.add_argument("-o", "--output", choices=outputs, metavar="FORM", help="print as " + _either(outputs))
+        group.add_argument("-o", "--output", choices=outputs, metavar="FORM", help="print as " + _join_with_or(outputs))
     group.add_argument(
         "--server", "--url", dest="server", metavar="URL", help="the server (else YARD_URL, else your file's url)"
     )
 
 
-def _either(words: Sequence[str]) -> str:
+def _join_with_or(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
@@ -109,7 +109,7 @@ def no_arguments(_: Parser) -> None:
     """For verbs that take nothing of their own."""
 
 
-def pair(text: str) -> tuple[str, str]:
+def key_value(text: str) -> tuple[str, str]:
     """K=V as two texts."""
     key, sign, value = text.partition("=")
     if not sign or not key:
@@ -125,13 +125,13 @@ def duration_s(text: str) -> int:
         raise argparse.ArgumentTypeError(str(exc)) from exc
 
 
-def count(text: str) -> int:
+def positive_int(text: str) -> int:
     """A whole number of at least one."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
-def number(text: str) -> int | str:
+def int_or_text(text: str) -> int | str:
     """An amount as the API takes it: whole numbers as such, 500m and 16GiB as they are."""
     return int(text) if text.isascii() and text.isdigit() else text

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import emit, note
+from switchyard.cli.output import emit, print_notice
 from switchyard.cli.parser import Parser, add_shared
 from switchyard.cli.table import Column, print_table
 from switchyard.errors import BadRequest
@@ -49,11 +49,11 @@ def main(argv: list[str]) -> int:
     rows = [[each.kind, *_cells(value)] for each in found.attributes for value in each.fields]
     print_table(COLUMNS, rows)
     if not rows:
-        note(f"No rule holds for {scope}.")
+        print_notice(f"No rule holds for {scope}.")
     return 0
 
 
-def print_used(values: Sequence[UsedValue]) -> None:
+def print_used_values(values: Sequence[UsedValue]) -> None:
     """The values a job was admitted under."""
     print_table(COLUMNS, [[each.kind, *_cells(each)] for each in values])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from switchyard.cli.cluster_sets import Noun, verbs_of
+from switchyard.cli.cluster_sets import ClusterSetCommand, cluster_set_verbs
 from switchyard.cli.connect import connect
 from switchyard.cli.output import emit
 from switchyard.cli.parser import Parser, Verb, run_noun
@@ -58,8 +58,8 @@ def _unassign_arguments(parser: Parser) -> None:
 
 
 VERBS = (
-    *verbs_of(
-        Noun(
+    *cluster_set_verbs(
+        ClusterSetCommand(
             "pool",
             "pool",
             lambda yard: list(yard.pools()),

@@ -11,7 +11,7 @@ WIDTH = 24
 DRAW_S = 0.1  # between two drawings: more often nobody sees
 
 
-def bar(done: int, total: int, *, width: int = WIDTH) -> str:
+def format_progress_bar(done: int, total: int, *, width: int = WIDTH) -> str:
     """`▕██████░░░░░░▏ 532/1000`; without a total only the count."""
     if total <= 0:
         return str(done)
@@ -19,7 +19,7 @@ def bar(done: int, total: int, *, width: int = WIDTH) -> str:
     return f"▕{'█' * full}{'░' * (width - full)}▏ {done}/{total}"
 
 
-class Progress:
+class ProgressBar:
     """Told how far it is as often as one likes; draws as often as it is worth."""
 
     def __init__(self, what: str, total: int = 0) -> None:
@@ -28,7 +28,7 @@ class Progress:
         self._is_shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._drawn_at = 0.0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         self.show(0)
         return self
 
@@ -46,5 +46,5 @@ class Progress:
             return
         self._drawn_at = now
         # The cursor goes back to the start, so that whatever is printed next takes the bar's place.
-        sys.stderr.write(f"\x1b[K{self._what} {bar(done, self._total)} {note}\r")
+        sys.stderr.write(f"\x1b[K{self._what} {format_progress_bar(done, self._total)} {note}\r")
         sys.stderr.flush()

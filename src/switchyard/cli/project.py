@@ -6,8 +6,8 @@ from argparse import Namespace
 
 from switchyard.cli.connect import connect
 from switchyard.cli.output import confirm, emit, emit_list
-from switchyard.cli.parser import Parser, Verb, add_force, pair, run_noun
-from switchyard.cli.table import Column, age, now_us, print_table
+from switchyard.cli.parser import Parser, Verb, add_force, key_value, run_noun
+from switchyard.cli.table import Column, format_age, now_us, print_table
 from switchyard.errors import BadRequest
 from switchyard.model.api import Project
 
@@ -42,7 +42,7 @@ def _ls(args: Namespace) -> int:
 def _cells(project: Project, now: int) -> list[str]:
     labels = ",".join(f"{key}={value}" for key, value in sorted(project.labels.items()))
     state = "archived" if project.is_archived else "active"
-    return [project.name, project.title, project.description, labels, state, age(project.created_us, now)]
+    return [project.name, project.title, project.description, labels, state, format_age(project.created_us, now)]
 
 
 def _create(args: Namespace) -> int:
@@ -99,14 +99,14 @@ def _create_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="the project's name")
     parser.add_argument("--title", default="", metavar="TEXT", help="what people call it")
     parser.add_argument("--description", default="", metavar="TEXT", help="what it is")
-    parser.add_argument("-l", "--label", type=pair, action="append", default=[], metavar="K=V", help="repeatable")
+    parser.add_argument("-l", "--label", type=key_value, action="append", default=[], metavar="K=V", help="repeatable")
 
 
 def _update_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="the project's name")
     parser.add_argument("--title", metavar="TEXT", help="what people call it")
     parser.add_argument("--description", metavar="TEXT", help="what it is")
-    parser.add_argument("-l", "--label", type=pair, action="append", default=[], metavar="K=V", help="repeatable")
+    parser.add_argument("-l", "--label", type=key_value, action="append", default=[], metavar="K=V", help="repeatable")
     parser.add_argument("--unlabel", action="append", default=[], metavar="K", help="remove a label; repeatable")
     parser.add_argument("--activate", action="store_true", help="take an archived project up again")
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from switchyard.cli.connect import connect
 from switchyard.cli.output import confirm, emit, emit_list
 from switchyard.cli.parser import Parser, Verb, add_force, no_arguments, run_noun
-from switchyard.cli.table import Column, age, now_us, print_fields, print_table
+from switchyard.cli.table import Column, format_age, now_us, print_fields, print_table
 from switchyard.errors import BadRequest, NotFound
 from switchyard.model.queue import Queue, QueueView
 from switchyard.sdk.client import Client
@@ -31,8 +31,8 @@ COLUMNS = (
     Column("CHANGED", right=True),
     Column("BY", optional=True),
 )
-SOURCES = {"set": "run time", "built-in": "built in"}
-NONE = "none"  # on the command line: takes a number or a name away
+SOURCE_WORDS = {"set": "run time", "built-in": "built in"}
+NONE_WORD = "none"  # on the command line: takes a number or a name away
 
 
 def main(argv: list[str]) -> int:
@@ -53,8 +53,8 @@ def _ls(args: Namespace) -> int:
 def _cells(each: QueueView, now: int) -> list[str]:
     queue = each.queue
     limit = "" if queue.limits.running is None else str(queue.limits.running)
-    changed = "" if each.changed_us is None else age(each.changed_us, now)
-    source = SOURCES.get(each.source, each.source)
+    changed = "" if each.changed_us is None else format_age(each.changed_us, now)
+    source = SOURCE_WORDS.get(each.source, each.source)
     return [each.name, ", ".join(queue.attributes), limit, str(queue.priority), source, changed, each.changed_by]
 
 
@@ -71,20 +71,20 @@ def _show(args: Namespace) -> int:
             ("name", found.name),
             ("attributes", ", ".join(queue.attributes)),
             ("running at most", "" if queue.limits.running is None else str(queue.limits.running)),
-            ("of a project", _listed(queue.limits.projects)),
+            ("of a project", _format_pairs(queue.limits.projects)),
             ("priority", str(queue.priority)),
-            ("weights", _listed(queue.weights)),
-            ("native", _listed(queue.native)),
+            ("weights", _format_pairs(queue.weights)),
+            ("native", _format_pairs(queue.native)),
             ("ageing", str(queue.ageing)),
             ("interruptible", "yes, only for jobs that are" if queue.interruptible else ""),
             ("domains", ", ".join(domains)),
-            ("from", SOURCES.get(found.source, found.source)),
+            ("from", SOURCE_WORDS.get(found.source, found.source)),
         )
     )
     return 0
 
 
-def _listed(values: dict[str, Any]) -> str:
+def _format_pairs(values: dict[str, Any]) -> str:
     return ", ".join(
         f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items()
     )
@@ -92,8 +92,8 @@ def _listed(values: dict[str, Any]) -> str:
 
 def _set(args: Namespace) -> int:
     with connect(args) as yard:
-        before = _there(yard, args.name)
-        queue = changed(before.queue if before is not None else Queue(), args)
+        before = _find_queue(yard, args.name)
+        queue = with_options(before.queue if before is not None else Queue(), args)
         # It must still be as it was read: what somebody else set meanwhile is not overwritten unseen.
         etag = None if before is None or not before.etag else before.etag
         found = yard.put_queue(args.name, queue, etag=etag)
@@ -104,19 +104,19 @@ def _set(args: Namespace) -> int:
     return 0
 
 
-def _there(yard: Client, name: str) -> QueueView | None:
+def _find_queue(yard: Client, name: str) -> QueueView | None:
     try:
         return yard.queue(name)
     except NotFound:
         return None
 
 
-def changed(queue: Queue, args: Namespace) -> Queue:
+def with_options(queue: Queue, args: Namespace) -> Queue:
     """The queue with what the command line gives; the rest stays as it is."""
     limits = queue.limits
     if args.limit is not None:
-        limits = replace(limits, running=None if args.limit == NONE else args.limit)
-    limits = replace(limits, projects=_over(limits.projects, args.project_limit))
+        limits = replace(limits, running=None if args.limit == NONE_WORD else args.limit)
+    limits = replace(limits, projects=_merge_pairs(limits.projects, args.project_limit))
     given: dict[str, Any] = {"limits": limits}
     if args.no_attributes and args.attribute:
         raise BadRequest("Give attributes or --no-attributes, not both.")
@@ -125,15 +125,15 @@ def changed(queue: Queue, args: Namespace) -> Queue:
     for name in ("priority", "ageing", "interruptible"):
         if getattr(args, name) is not None:
             given[name] = getattr(args, name)
-    given["native"] = _over(queue.native, args.native)
-    given["weights"] = _over(queue.weights, args.weight)
+    given["native"] = _merge_pairs(queue.native, args.native)
+    given["weights"] = _merge_pairs(queue.weights, args.weight)
     try:
         return replace(queue, **given)
     except ValueError as exc:
         raise BadRequest(f"{exc}.") from exc
 
 
-def _over(there: dict[str, V], given: list[tuple[str, V | None]]) -> dict[str, V]:
+def _merge_pairs(there: dict[str, V], given: list[tuple[str, V | None]]) -> dict[str, V]:
     found = dict(there)
     for name, value in given:
         found.pop(name, None)
@@ -170,11 +170,11 @@ def _unassign(args: Namespace) -> int:
     return 0
 
 
-def number_or_none(text: str) -> int | str:
-    return text if text == NONE else int(text)
+def int_or_none(text: str) -> int | str:
+    return text if text == NONE_WORD else int(text)
 
 
-def pair_of(read: Callable[[str], V]) -> Callable[[str], tuple[str, V | None]]:
+def key_value_parser(read: Callable[[str], V]) -> Callable[[str], tuple[str, V | None]]:
     """`NAME=VALUE`, or `NAME=none`."""
 
     def parse(text: str) -> tuple[str, V | None]:
@@ -182,7 +182,7 @@ def pair_of(read: Callable[[str], V]) -> Callable[[str], tuple[str, V | None]]:
         if not name or not sign or not value:
             raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
         try:
-            return name, None if value == NONE else read(value)
+            return name, None if value == NONE_WORD else read(value)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{value!r} is not a number") from None
 
@@ -199,12 +199,12 @@ def _set_arguments(parser: Parser) -> None:
         "--attribute", action="append", default=[], metavar="TAG", help="that selects it; repeatable: these, no others"
     )
     parser.add_argument("--no-attributes", action="store_true", help="only its name selects it")
-    parser.add_argument("--limit", type=number_or_none, metavar="N", help="of it run at most so many at once, or none")
+    parser.add_argument("--limit", type=int_or_none, metavar="N", help="of it run at most so many at once, or none")
     parser.add_argument("--priority", type=int, metavar="N", help="added to that of its jobs")
     for flag, read, metavar, about in (
-        ("--project-limit", pair_of(int), "PROJECT=N", "of one project run at most so many; repeatable"),
-        ("--weight", pair_of(float), "PROJECT=W", "of a project in the fair share; repeatable"),
-        ("--native", pair_of(str), "CLUSTER=NAME", "what a cluster calls it; repeatable"),
+        ("--project-limit", key_value_parser(int), "PROJECT=N", "of one project run at most so many; repeatable"),
+        ("--weight", key_value_parser(float), "PROJECT=W", "of a project in the fair share; repeatable"),
+        ("--native", key_value_parser(str), "CLUSTER=NAME", "what a cluster calls it; repeatable"),
     ):
         parser.add_argument(flag, type=read, action="append", default=[], metavar=metavar, help=about)
     parser.add_argument("--ageing", metavar="TIME", help="others pass a job that does not fit for so long: 90, 5m, 1h")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import clean, emit, paint
+from switchyard.cli.output import emit, paint, printable
 from switchyard.cli.parser import Parser, add_shared
 from switchyard.cli.submit import read_job_file
-from switchyard.cli.table import Column, print_table, span
+from switchyard.cli.table import Column, format_duration, print_table
 from switchyard.errors import EXIT_OK, EXIT_REJECTED
-from switchyard.model.quote import Quote, Quotes, Said
+from switchyard.model.quote import Quote, QuoteOutcome, Quotes
 
 EXAMPLES = """\
   yard quote job.yaml
@@ -23,7 +23,7 @@ COLUMNS = (
     Column("HOLDS", right=True),
     Column("WHY", flexible=True),
 )
-SAYS = {Said.YES: "yes", Said.NO: "no", Said.NONE: "no answer"}
+QUOTE_WORDS = {QuoteOutcome.YES: "yes", QuoteOutcome.NO: "no", QuoteOutcome.NONE: "no answer"}
 
 
 def main(argv: list[str]) -> int:
@@ -47,37 +47,37 @@ def main(argv: list[str]) -> int:
         emit(found, args.output, name=lambda each: each.soonest or each.cheapest or "")
     else:
         _print(found)
-    return EXIT_OK if any(each.said is Said.YES for each in found.items) else EXIT_REJECTED
+    return EXIT_OK if any(each.said is QuoteOutcome.YES for each in found.items) else EXIT_REJECTED
 
 
 def _print(found: Quotes) -> None:
     if not found.items:
-        print(clean(f"Nobody could be asked: {found.reason or 'no cluster takes it'}."))
+        print(printable(f"Nobody could be asked: {found.reason or 'no cluster takes it'}."))
         return
     print_table(COLUMNS, [_row(each) for each in found.items])
     print()
     for word, name in (("soonest", found.soonest), ("cheapest", found.cheapest)):
         if name is not None:
-            print(f"{paint(f'{word:<8}', 'bold')}  {clean(name)}")
+            print(f"{paint(f'{word:<8}', 'bold')}  {printable(name)}")
 
 
 def _row(quote: Quote) -> list[str]:
     return [
         quote.cluster,
-        SAYS[quote.said],
-        _when(quote),
+        QUOTE_WORDS[quote.said],
+        _start_text(quote),
         "" if quote.cost is None else f"{quote.cost:.4g}",
-        "" if quote.confidence is None or quote.said is not Said.YES else f"{quote.confidence:.0%}",
-        "" if quote.valid_s is None or quote.said is Said.NONE else span(round(quote.valid_s * 1e6)),
+        "" if quote.confidence is None or quote.said is not QuoteOutcome.YES else f"{quote.confidence:.0%}",
+        "" if quote.valid_s is None or quote.said is QuoteOutcome.NONE else format_duration(round(quote.valid_s * 1e6)),
         quote.reason,
     ]
 
 
-def _when(quote: Quote) -> str:
+def _start_text(quote: Quote) -> str:
     """As it counts; what the cluster itself said, where that is another time."""
     if quote.starts_s is None:
         return ""
-    counts = "now" if round(quote.starts_s) == 0 else f"in {span(round(quote.starts_s) * 1_000_000)}"
+    counts = "now" if round(quote.starts_s) == 0 else f"in {format_duration(round(quote.starts_s) * 1_000_000)}"
     if quote.eta_s is None or round(quote.eta_s) == round(quote.starts_s):
         return counts
-    return f"{counts} (says {span(round(quote.eta_s) * 1_000_000)})"
+    return f"{counts} (says {format_duration(round(quote.eta_s) * 1_000_000)})"

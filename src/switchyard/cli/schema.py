@@ -18,8 +18,8 @@ EXAMPLES = """\
 
 
 def main(argv: list[str]) -> int:
-    from switchyard.model.jobfile import schema
+    from switchyard.model.jobfile import job_file_schema
 
     Parser("yard schema", ABOUT, examples=EXAMPLES).parse_args(argv)
-    print(msgspec.json.format(msgspec.json.encode(schema()), indent=2).decode())
+    print(msgspec.json.format(msgspec.json.encode(job_file_schema()), indent=2).decode())
     return 0

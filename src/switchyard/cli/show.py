@@ -8,10 +8,10 @@ from switchyard.cli.connect import connect
 from switchyard.cli.job_view import print_job
 from switchyard.cli.output import emit, emit_list
 from switchyard.cli.parser import Parser, add_shared
-from switchyard.cli.refreshing import refuse_forms, watch
+from switchyard.cli.refresh import refresh_until_done, refuse_output_option
 from switchyard.cli.table import now_us
 from switchyard.model.job import Job
-from switchyard.model.lifecycle import FINAL
+from switchyard.model.lifecycle import FINAL_STATES
 
 EXAMPLES = """\
   yard show 01JCQ0V7                       the start of an id is enough
@@ -27,8 +27,8 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     with connect(args) as yard:
         if args.watch:
-            refuse_forms(args)
-            return watch(lambda: _show([yard.job(job) for job in args.job]))
+            refuse_output_option(args)
+            return refresh_until_done(lambda: _show([yard.job(job) for job in args.job]))
         jobs = [yard.job(job) for job in args.job]
     if args.output:
         if len(jobs) == 1:
@@ -46,4 +46,4 @@ def _show(jobs: Sequence[Job]) -> bool:
         if index:
             print()
         print_job(job, now_us())
-    return all(job.state in FINAL for job in jobs)
+    return all(job.state in FINAL_STATES for job in jobs)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from switchyard.cli.bars import Part, print_bars
+from switchyard.cli.bars import BarSegment, print_bars
 from switchyard.cli.connect import connect
-from switchyard.cli.output import emit, has_colour, note, paint
+from switchyard.cli.output import emit, has_colour, paint, print_notice
 from switchyard.cli.parser import Parser, Verb, duration_s, run_noun
-from switchyard.cli.table import span
-from switchyard.model.stats import BY, Bar, RouteStats
+from switchyard.cli.table import format_duration
+from switchyard.model.stats import STATS_DIMENSIONS, OutcomeCounts, RouteStats
 
 ABOUT = """\
 Count what is stored about jobs: the same from every server, and after any restart. `/metrics` has what a server itself
 counted, for Prometheus."""
 SINCE_S = 3600
-STYLES = (("assigned", "green", "█"), ("pending", "yellow", "▒"), ("rejected", "red", "x"), ("ended", "dim", "·"))
+OUTCOME_STYLES = (
+    ("assigned", "green", "█"),
+    ("pending", "yellow", "▒"),
+    ("rejected", "red", "x"),
+    ("ended", "dim", "·"),
+)
 
 
 def main(argv: list[str]) -> int:
@@ -29,35 +34,38 @@ def _routes(args: Namespace) -> int:
         emit(found, args.output, name=lambda each: str(each.jobs))
         return 0
     print(_heading(found, args.since))
-    for by in args.by or BY:
+    for by in args.by or STATS_DIMENSIONS:
         if bars := found.by.get(by, []):
             print(paint(f"\nBy {by}", "bold"))
-            print_bars([(bar.name, _parts(bar)) for bar in bars])
+            print_bars([(bar.name, _segments(bar)) for bar in bars])
     if found.jobs:
         print(f"\n{_legend()}")
     if not found.is_whole:
-        note(f"Of the last {found.looked_at:,} jobs only: there were more in that time.")
+        print_notice(f"Of the last {found.looked_at:,} jobs only: there were more in that time.")
     return 0
 
 
 def _heading(found: RouteStats, since_s: int) -> str:
-    return f"{found.jobs:,} job{'' if found.jobs == 1 else 's'} submitted in the last {span(since_s * 1_000_000)}"
+    period = format_duration(since_s * 1_000_000)
+    return f"{found.jobs:,} job{'' if found.jobs == 1 else 's'} submitted in the last {period}"
 
 
-def _parts(bar: Bar) -> list[Part]:
-    return [Part(getattr(bar, word), style, sign) for word, style, sign in STYLES]
+def _segments(bar: OutcomeCounts) -> list[BarSegment]:
+    return [BarSegment(getattr(bar, word), style, sign) for word, style, sign in OUTCOME_STYLES]
 
 
 def _legend() -> str:
     coloured = has_colour()
-    return "   ".join(f"{paint('█', style) if coloured else sign} {word}" for word, style, sign in STYLES)
+    return "   ".join(f"{paint('█', style) if coloured else sign} {word}" for word, style, sign in OUTCOME_STYLES)
 
 
 def _routes_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--since", type=duration_s, default=SINCE_S, metavar="T", help="jobs made within this time (default 1h)"
     )
-    parser.add_argument("--by", action="append", choices=BY, help=f"only this: {', '.join(BY)}; repeatable")
+    parser.add_argument(
+        "--by", action="append", choices=STATS_DIMENSIONS, help=f"only this: {', '.join(STATS_DIMENSIONS)}; repeatable"
+    )
 
 
 VERBS = (

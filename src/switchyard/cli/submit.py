@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from switchyard.cli.connect import SUBMIT_RETRY_S, connect
-from switchyard.cli.job_view import EXITS, exit_code_of, tally_text
-from switchyard.cli.output import clean, emit, note, paint
-from switchyard.cli.parser import Parser, add_shared, count, duration_s, number, pair
+from switchyard.cli.job_view import EXIT_CODES_HELP, exit_code_of, format_tally
+from switchyard.cli.output import emit, paint, print_notice, printable
+from switchyard.cli.parser import Parser, add_shared, duration_s, int_or_text, key_value, positive_int
 from switchyard.cli.submit_native import add_native, native_of
 from switchyard.cli.submit_select import add_select, parameters_of, select_of
 from switchyard.cli.verdicts import print_explanation, print_plan
-from switchyard.cli.watching import follow, write_output
+from switchyard.cli.wait_view import wait_for_job, write_output
 from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest, Malformed
-from switchyard.model.api import BULK_JOBS_MAX, Created
+from switchyard.model.api import BULK_JOBS_MAX, CreatedJob
 from switchyard.model.job import Job, JobRequest, OnLost, State
 from switchyard.model.verdict import Plan
 from switchyard.sdk.client import Client
@@ -52,21 +52,21 @@ job file (every field but command may be left out):
   array: 0-999%50                    # and: after: [ID:any], hold: true, expires_after: 1h
   retry: {{limit: 3, causes: [cluster, lost], exit_codes: 1,75, backoff: 10s, backoff_max: 10m}}
 
-{EXITS}
+{EXIT_CODES_HELP}
   Without --wait: 0 once the job is accepted, 5 if no cluster could ever run it."""
 
 TASKS_SHOWN = 10  # failed ones named at the end of a wait
-FIELDS = (
+FLAG_FIELDS = (
     *("name", "project", "domain", "priority", "cluster", "cwd", "image", "nodes", "tasks", "cores", "gpus", "memory"),
     *("ephemeral_storage", "time_limit", "on_lost", "lost_after", "array", "hold", "expires_after", "match_engine"),
     *("workflow", "launch_plan", "pool", "cluster_label", "task_type"),
 )
 
 
-def token(text: str) -> tuple[str, int]:
+def parse_token_units(text: str) -> tuple[str, int]:
     """`matlab` or `matlab=2`."""
     pool, sign, units = text.partition("=")
-    return pool, count(units) if sign else 1
+    return pool, positive_int(units) if sign else 1
 
 
 def main(argv: list[str]) -> int:
@@ -81,24 +81,24 @@ def main(argv: list[str]) -> int:
             return _plan(yard, request, args)
         job = yard.submit(request, key=args.key)
         if job.state is State.REJECTED:
-            return _rejected(job, args)
-        return _wait(yard, job, args) if args.wait else _accepted(job, args)
+            return _print_rejected(job, args)
+        return _wait(yard, job, args) if args.wait else _print_accepted(job, args)
 
 
 def read_request(args: Namespace) -> JobRequest:
     """The file, with the flags laid over it."""
-    from switchyard.sdk.request import job_request
+    from switchyard.sdk.request import build_job_request
 
     form = {} if args.file is None else read_job_file(args.file)
-    return job_request(form, given_of(args), where=_where(args.file))
+    return build_job_request(form, job_fields_of(args), where=_source_name(args.file))
 
 
-def given_of(args: Namespace) -> dict[str, Any]:
+def job_fields_of(args: Namespace) -> dict[str, Any]:
     """What the flags say; none: nothing."""
-    given = {name: getattr(args, name) for name in FIELDS}
+    given = {name: getattr(args, name) for name in FLAG_FIELDS}
     given["labels"] = dict(args.label) or None
     given["env"] = dict(args.env) or None
-    given["limits"] = {name.replace("-", "_"): number(value) for name, value in args.limit} or None
+    given["limits"] = {name.replace("-", "_"): int_or_text(value) for name, value in args.limit} or None
     given["command"] = _command(args.command) or None
     given["after"] = args.after or None
     given["tags"] = args.queue_tag or None
@@ -108,16 +108,16 @@ def given_of(args: Namespace) -> dict[str, Any]:
     given["tokens"] = dict(args.token) or None
     given["native"] = native_of(args) or None
     given["retry"] = _retry(args) or None
-    given["compatibility"] = None if args.compatibility is None else _read_needs(args.compatibility)
+    given["compatibility"] = None if args.compatibility is None else _read_compatibility(args.compatibility)
     return given
 
 
-def _read_needs(file: str) -> list[Any]:
+def _read_compatibility(file: str) -> list[Any]:
     """What the image needs, from a file of its own."""
     from switchyard.model.decode import load_yaml
-    from switchyard.model.image import from_document
+    from switchyard.model.image_compatibility import compatibility_from_document
 
-    return list(from_document(load_yaml(_bytes_of(file), where=file), where=file))
+    return list(compatibility_from_document(load_yaml(_read_bytes(file), where=file), where=file))
 
 
 def _retry(args: Namespace) -> dict[str, Any]:
@@ -138,14 +138,14 @@ def _bulk(args: Namespace) -> int:
     if args.file is not None or args.plan:
         raise BadRequest("--bulk goes with neither --file nor --plan.")
     with connect(args, retry_s=SUBMIT_RETRY_S) as yard:
-        return submit_bulk(yard, args, given_of(args))
+        return submit_bulk(yard, args, job_fields_of(args))
 
 
 def _command(words: list[str]) -> list[str]:
     return words[1:] if words[:1] == ["--"] else words
 
 
-def _where(file: str | None) -> str:
+def _source_name(file: str | None) -> str:
     return "The job" if file is None else "stdin" if file == "-" else file
 
 
@@ -153,13 +153,15 @@ def read_job_file(file: str) -> dict[str, Any]:
     """A job file in any form, as fields of the plain one."""
     from switchyard.model.decode import load_yaml
 
-    form = load_yaml(_bytes_of(file), where=_where(file))
+    form = load_yaml(_read_bytes(file), where=_source_name(file))
     if not isinstance(form, dict):
-        raise Malformed(f"{_where(file)}: expected fields such as `command:`.", next_step="See `yard submit --help`.")
-    return _from_flux(form, where=_where(file))
+        raise Malformed(
+            f"{_source_name(file)}: expected fields such as `command:`.", next_step="See `yard submit --help`."
+        )
+    return _from_flux(form, where=_source_name(file))
 
 
-def _bytes_of(file: str) -> bytes:
+def _read_bytes(file: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as exc:
@@ -176,7 +178,7 @@ def _from_flux(form: dict[str, Any], *, where: str) -> dict[str, Any]:
         return form
     found = from_jobspec(form, where=where)
     for text in found.notes:
-        note(f"note: {where}: {text}")
+        print_notice(f"note: {where}: {text}")
     return found.plain
 
 
@@ -192,19 +194,19 @@ def _plan(yard: Client, request: JobRequest, args: Namespace) -> int:
 
 def _print_rules(plan: Plan) -> None:
     if plan.policy is not None and plan.policy.values:
-        from switchyard.cli.policy import print_used
+        from switchyard.cli.policy import print_used_values
 
         print(paint("\nRules it would be admitted under:", "bold"))
-        print_used(plan.policy.values)
+        print_used_values(plan.policy.values)
 
 
-def _accepted(job: JobHandle, args: Namespace) -> int:
+def _print_accepted(job: JobHandle, args: Namespace) -> int:
     if args.output:
         emit(_created(job), args.output, name=lambda each: each.id)
         return EXIT_OK
     where = f"goes to {job.cluster}" if job.cluster else f"is {job.state.value}"
     why = f": {job.reason}" if job.reason else ""
-    print(f"Job {paint(job.id, 'bold')} {clean(where + why)}")
+    print(f"Job {paint(job.id, 'bold')} {printable(where + why)}")
     steps = (("wait for it", "wait"), ("see its output", "logs"), ("see why there", "explain"), ("cancel it", "cancel"))
     for index, (what, verb) in enumerate(steps):
         branch = "└──" if index == len(steps) - 1 else "├──"
@@ -212,62 +214,64 @@ def _accepted(job: JobHandle, args: Namespace) -> int:
     return EXIT_OK
 
 
-def _rejected(job: JobHandle, args: Namespace) -> int:
+def _print_rejected(job: JobHandle, args: Namespace) -> int:
     """The job is stored and over: show what every cluster said."""
     if args.output:
         emit(_created(job), args.output, name=lambda each: each.id)
     else:
         print_explanation(job.explain())
-    note(f"error: Job {job.id} was REJECTED: {job.reason or 'no cluster could ever run it'}")
-    note(f"next: Ask for less, or for another cluster; `yard explain {job.id}` shows this again.")
+    print_notice(f"error: Job {job.id} was REJECTED: {job.reason or 'no cluster could ever run it'}")
+    print_notice(f"next: Ask for less, or for another cluster; `yard explain {job.id}` shows this again.")
     return EXIT_REJECTED
 
 
 def _wait(yard: Client, job: JobHandle, args: Namespace) -> int:
     try:
-        ended = follow(yard, job.id, timeout_s=args.timeout)
+        ended = wait_for_job(yard, job.id, timeout_s=args.timeout)
     except KeyboardInterrupt:
-        note(f"\nJob {job.id} goes on. `yard wait {job.id}` waits again, `yard cancel {job.id}` ends it.")
+        print_notice(f"\nJob {job.id} goes on. `yard wait {job.id}` waits again, `yard cancel {job.id}` ends it.")
         raise
     if args.output:
         emit(ended, args.output, name=lambda each: each.id)
     elif ended.state is State.REJECTED:
-        return _rejected(JobHandle(yard, ended), args)
+        return _print_rejected(JobHandle(yard, ended), args)
     elif ended.tasks:
-        _say_tasks(yard, ended)
+        _print_tasks(yard, ended)
     else:
         write_output(yard.output(job.id, stream="stdout"))
         write_output(yard.output(job.id, stream="stderr"), to_stderr=True)
     return exit_code_of(ended)
 
 
-def _say_tasks(yard: Client, job: Job) -> None:
+def _print_tasks(yard: Client, job: Job) -> None:
     """How an array ended: each task has an output of its own."""
     assert job.tasks is not None
-    print(f"{paint(job.id, 'bold')} {tally_text(job.tasks)}")
+    print(f"{paint(job.id, 'bold')} {format_tally(job.tasks)}")
     if job.tasks.failed:
         failed = [str(task.index) for task in yard.tasks(job.id, state=State.FAILED, limit=TASKS_SHOWN)]
         more = " …" if job.tasks.failed > TASKS_SHOWN else ""
-        note(f"Failed: {','.join(failed)}{more}. `yard logs {job.id} --task {failed[0]}`, `yard retry {job.id}`.")
+        print_notice(
+            f"Failed: {','.join(failed)}{more}. `yard logs {job.id} --task {failed[0]}`, `yard retry {job.id}`."
+        )
 
 
-def _created(job: JobHandle) -> Created:
-    return Created(job.id, job.state.value, job.cluster, job.reason)
+def _created(job: JobHandle) -> CreatedJob:
+    return CreatedJob(job.id, job.state.value, job.cluster, job.reason)
 
 
-def _env(text: str) -> tuple[str, str]:
+def _parse_env(text: str) -> tuple[str, str]:
     """K=V, or K alone for its value here."""
     import os
 
     if "=" in text:
-        return pair(text)
+        return key_value(text)
     if text not in os.environ:
         raise ArgumentTypeError(f"{text!r} is not set here; write {text}=VALUE")
     return text, os.environ[text]
 
 
-def _batch(text: str) -> int:
-    if count(text) > BULK_JOBS_MAX:
+def _parse_batch(text: str) -> int:
+    if positive_int(text) > BULK_JOBS_MAX:
         raise ArgumentTypeError(f"at most {BULK_JOBS_MAX}")
     return int(text)
 
@@ -280,7 +284,7 @@ def _parser() -> Parser:
     add_native(parser)
     add_select(parser)
     _add_when(parser)
-    _add_doing(parser)
+    _add_mode_options(parser)
     add_shared(parser)
     return parser
 
@@ -292,11 +296,11 @@ def _add_job(parser: Parser) -> None:
     group.add_argument("--project", metavar="NAME", help="default: default")
     group.add_argument("--domain", metavar="NAME", help="default: development")
     group.add_argument("--priority", type=int, metavar="N", help="higher goes first (default 0)")
-    group.add_argument("-l", "--label", type=pair, action="append", default=[], metavar="K=V", help="repeatable")
+    group.add_argument("-l", "--label", type=key_value, action="append", default=[], metavar="K=V", help="repeatable")
     group.add_argument(
         "-e",
         "--env",
-        type=_env,
+        type=_parse_env,
         action="append",
         default=[],
         metavar="K[=V]",
@@ -316,7 +320,7 @@ def _add_job(parser: Parser) -> None:
     group.add_argument("--task-type", metavar="NAME", help="what plugin overrides go by")
     group.add_argument(
         "--token",
-        type=token,
+        type=parse_token_units,
         action="append",
         default=[],
         metavar="POOL[=N]",
@@ -328,13 +332,13 @@ def _add_needs(parser: Parser) -> None:
     group = parser.add_argument_group("what it needs (each task)")
     group.add_argument("-n", "--tasks", type=int, metavar="N", help="tasks in all (default 1)")
     group.add_argument("-N", "--nodes", type=int, metavar="N", help="spread over this many nodes (default: any)")
-    group.add_argument("-c", "--cores", type=number, metavar="N", help="cores (default 1); 500m is half of one")
+    group.add_argument("-c", "--cores", type=int_or_text, metavar="N", help="cores (default 1); 500m is half of one")
     group.add_argument("-g", "--gpus", type=int, metavar="N", help="GPUs")
-    group.add_argument("-m", "--memory", type=number, metavar="SIZE", help="memory, as in 8GiB")
-    group.add_argument("--ephemeral-storage", type=number, metavar="SIZE", help="scratch space, as in 100GiB")
+    group.add_argument("-m", "--memory", type=int_or_text, metavar="SIZE", help="memory, as in 8GiB")
+    group.add_argument("--ephemeral-storage", type=int_or_text, metavar="SIZE", help="scratch space, as in 100GiB")
     group.add_argument(
         "--limit",
-        type=pair,
+        type=key_value,
         action="append",
         default=[],
         metavar="K=V",
@@ -373,14 +377,14 @@ def _add_when(parser: Parser) -> None:
     group.add_argument("--backoff-max", metavar="T", help="but never longer (default 10m)")
 
 
-def _add_doing(parser: Parser) -> None:
+def _add_mode_options(parser: Parser) -> None:
     group = parser.add_argument_group("what to do")
     group.add_argument(
         "--bulk", metavar="FILE", help="many jobs: a list (YAML, JSON), or a JSON object per line; - is stdin"
     )
     group.add_argument("--each", action="store_true", help="with --bulk: each by itself, not all or none per request")
     group.add_argument(
-        "--batch", type=_batch, default=1000, metavar="N", help="with --bulk: jobs in one request (default 1000)"
+        "--batch", type=_parse_batch, default=1000, metavar="N", help="with --bulk: jobs in one request (default 1000)"
     )
     what = group.add_mutually_exclusive_group()
     what.add_argument("--plan", action="store_true", help="show where it would go and why; submit nothing")

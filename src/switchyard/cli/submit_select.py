@@ -8,11 +8,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from switchyard.cli.parser import Parser, pair
+from switchyard.cli.parser import Parser, key_value
 from switchyard.errors import BadRequest, Malformed
 
-WHOLE = re.compile(r"-?[0-9]{1,19}\Z")
-FRACTION = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,3})?\Z")
+INTEGER_PATTERN = re.compile(r"-?[0-9]{1,19}\Z")
+DECIMAL_PATTERN = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,3})?\Z")
 
 
 def add_select(parser: Parser) -> None:
@@ -21,18 +21,23 @@ def add_select(parser: Parser) -> None:
         "--select", metavar="NAME", help="weighted, random, least-loaded, constraint … (default: the server's)"
     )
     group.add_argument(
-        "--select-option", type=pair, action="append", default=[], metavar="K=V", help="of the algorithm; repeatable"
+        "--select-option",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="of the algorithm; repeatable",
     )
     group.add_argument("--select-options", metavar="FILE", help="its options, as YAML: priorities: [{priority, steps}]")
     group.add_argument(
-        "--parameter", type=pair, action="append", default=[], metavar="K=V", help="to reckon with; repeatable"
+        "--parameter", type=key_value, action="append", default=[], metavar="K=V", help="to reckon with; repeatable"
     )
 
 
 def select_of(args: Namespace) -> dict[str, Any] | None:
     """What the flags say of the algorithm; none: nothing."""
     options = {} if args.select_options is None else _read_options(args.select_options)
-    options |= {key: typed(value) for key, value in args.select_option}
+    options |= {key: parse_scalar(value) for key, value in args.select_option}
     if args.select is None:
         if options:
             raise BadRequest("--select-option and --select-options go with --select.")
@@ -41,18 +46,18 @@ def select_of(args: Namespace) -> dict[str, Any] | None:
 
 
 def parameters_of(args: Namespace) -> dict[str, Any]:
-    return {key: typed(value) for key, value in args.parameter}
+    return {key: parse_scalar(value) for key, value in args.parameter}
 
 
-def typed(text: str) -> bool | int | float | str:
+def parse_scalar(text: str) -> bool | int | float | str:
     """true, 3, 0.5 as such; anything else, and what stands in quotes, is a text."""
     if text in ("true", "false"):
         return text == "true"
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
-    if WHOLE.match(text):
+    if INTEGER_PATTERN.match(text):
         return int(text)
-    return float(text) if FRACTION.match(text) and isfinite(float(text)) else text
+    return float(text) if DECIMAL_PATTERN.match(text) and isfinite(float(text)) else text
 
 
 def _read_options(file: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from switchyard.cli.output import STATE_STYLES, clean, has_colour, paint
+from switchyard.cli.output import STATE_STYLES, has_colour, paint, printable
 
 GAP = "  "
 FLEXIBLE_MIN = 8  # a shortened column keeps at least this many characters
@@ -34,20 +34,22 @@ def format_table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int | None, coloured: bool
 ) -> list[str]:
     """The lines of a table. `width` none: every column, as wide as it needs."""
-    cells = [[clean(cell) for cell in row] for row in rows]
-    natural = [max([wide(head.title), *(wide(row[i]) for row in cells)]) for i, head in enumerate(columns)]
-    shown = list(range(len(columns))) if width is None else _choose(columns, cells, natural, width)
+    cells = [[printable(cell) for cell in row] for row in rows]
+    natural = [
+        max([display_width(head.title), *(display_width(row[i]) for row in cells)]) for i, head in enumerate(columns)
+    ]
+    shown = list(range(len(columns))) if width is None else _visible_columns(columns, cells, natural, width)
     heads = [columns[i] for i in shown]
-    widths = _fit([natural[i] for i in shown], heads, width)
-    title = _line([head.title for head in heads], heads, widths, coloured=False)
-    body = [_line([row[i] for i in shown], heads, widths, coloured=coloured) for row in cells]
+    widths = _fit_widths([natural[i] for i in shown], heads, width)
+    title = _format_line([head.title for head in heads], heads, widths, coloured=False)
+    body = [_format_line([row[i] for i in shown], heads, widths, coloured=coloured) for row in cells]
     return [paint(title, "bold") if coloured else title, *body]
 
 
-def _choose(columns: Sequence[Column], cells: list[list[str]], natural: list[int], width: int) -> list[int]:
+def _visible_columns(columns: Sequence[Column], cells: list[list[str]], natural: list[int], width: int) -> list[int]:
     """The columns to show: while even shortened ones are too wide, leave out empty ones, then optional ones."""
     least = [
-        min(natural[i], max(FLEXIBLE_MIN, wide(head.title))) if head.flexible else natural[i]
+        min(natural[i], max(FLEXIBLE_MIN, display_width(head.title))) if head.flexible else natural[i]
         for i, head in enumerate(columns)
     ]
     shown = list(range(len(columns)))
@@ -59,7 +61,7 @@ def _choose(columns: Sequence[Column], cells: list[list[str]], natural: list[int
     return shown
 
 
-def _fit(natural: list[int], heads: Sequence[Column], width: int | None) -> list[int]:
+def _fit_widths(natural: list[int], heads: Sequence[Column], width: int | None) -> list[int]:
     """Take what is too much from the widest flexible column, again and again."""
     widths = list(natural)
     over = sum(widths) + len(GAP) * (len(widths) - 1) - (width or sys.maxsize)
@@ -73,11 +75,11 @@ def _fit(natural: list[int], heads: Sequence[Column], width: int | None) -> list
     return widths
 
 
-def _line(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int], *, coloured: bool) -> str:
+def _format_line(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int], *, coloured: bool) -> str:
     parts = []
     for cell, head, width in zip(cells, heads, widths, strict=True):
         text = shorten(cell, width)
-        space = " " * (width - wide(text))
+        space = " " * (width - display_width(text))
         style = STATE_STYLES.get(text.removeprefix("✔ "), "") if coloured else ""
         text = paint(text, style) if style else text
         parts.append(space + text if head.right else text + space)
@@ -86,18 +88,18 @@ def _line(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int], 
 
 def shorten(text: str, width: int) -> str:
     """The text, or its beginning and end: the middle says least."""
-    if wide(text) <= width:
+    if display_width(text) <= width:
         return text
     head, tail = "", ""
-    while wide(head) + wide(tail) + 1 < width:
+    while display_width(head) + display_width(tail) + 1 < width:
         rest = text[len(head) : len(text) - len(tail)]
         head, tail = (head + rest[0], tail) if len(head) <= len(tail) else (head, rest[-1] + tail)
-    while wide(head) + wide(tail) + 1 > width and head:
+    while display_width(head) + display_width(tail) + 1 > width and head:
         head = head[:-1]
     return head + ELLIPSIS + tail
 
 
-def wide(text: str) -> int:
+def display_width(text: str) -> int:
     """Columns on the screen: some characters take two, some none."""
     if text.isascii():
         return len(text)
@@ -118,11 +120,11 @@ def print_fields(fields: Sequence[tuple[str, str]]) -> None:
     shown = [(name, value) for name, value in fields if value]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
-        first, gap, rest = clean(value).partition(" ")
+        first, gap, rest = printable(value).partition(" ")
         print(f"{paint(f'{name:<{width}}', 'dim')}  {paint(first, STATE_STYLES.get(first, ''))}{gap}{rest}")
 
 
-def span(us: int) -> str:
+def format_duration(us: int) -> str:
     """A length of time in the two largest units that matter: 7s, 4m10s, 2h5m, 3d4h."""
     seconds = max(0, us) // 1_000_000
     days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
@@ -141,16 +143,16 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-def age(us: int | None, now: int) -> str:
+def format_age(us: int | None, now: int) -> str:
     """How long ago; empty for never."""
-    return span(now - us) if us else ""
+    return format_duration(now - us) if us else ""
 
 
-def stamp(us: int | None, now: int) -> str:
+def format_timestamp(us: int | None, now: int) -> str:
     """A moment in full, in the reader's zone, with its age: 2025-11-15 02:30:00+01:00 (4m ago)."""
     if not us:
         return ""
     from datetime import UTC, datetime
 
     moment = datetime.fromtimestamp(us / 1_000_000, tz=UTC).astimezone().isoformat(sep=" ", timespec="seconds")
-    return f"{moment} ({span(now - us)} ago)" if us <= now else f"{moment} (in {span(us - now)})"
+    return f"{moment} ({format_duration(now - us)} ago)" if us <= now else f"{moment} (in {format_duration(us - now)})"

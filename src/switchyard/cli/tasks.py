@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from switchyard.cli.connect import connect
-from switchyard.cli.job_view import exit_text
-from switchyard.cli.output import emit_list, note
-from switchyard.cli.parser import Parser, add_shared, count
+from switchyard.cli.job_view import format_exit
+from switchyard.cli.output import emit_list, print_notice
+from switchyard.cli.parser import Parser, add_shared, positive_int
 from switchyard.cli.table import Column, print_table
 from switchyard.errors import BadRequest
 from switchyard.model.job import State, Task
@@ -31,22 +31,22 @@ def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
     limit = None if args.all else args.limit
     with connect(args) as yard:
-        found = list(yard.tasks(args.job, state=_state(args.state), limit=limit and limit + 1))
+        found = list(yard.tasks(args.job, state=_parse_state(args.state), limit=limit and limit + 1))
     if args.output:
         emit_list(found[:limit], args.output, name=lambda task: str(task.index))
         return 0
     print_table(COLUMNS, [_row(task) for task in found[:limit]])
     if limit and len(found) > limit and sys.stdout.isatty():
-        note(f"These are the first {limit}; --all lists all.")
+        print_notice(f"These are the first {limit}; --all lists all.")
     return 0
 
 
 def _row(task: Task) -> list[str]:
     ending = "cancel requested" if task.cancel_requested and task.state is not State.CANCELLED else task.reason
-    return [str(task.index), task.state.value, exit_text(task), task.cluster or "", ending]
+    return [str(task.index), task.state.value, format_exit(task), task.cluster or "", ending]
 
 
-def _state(text: str | None) -> State | None:
+def _parse_state(text: str | None) -> State | None:
     if text is None:
         return None
     try:
@@ -61,6 +61,8 @@ def _parser() -> Parser:
     parser.add_argument("job", metavar="ID", help="the array's id, or enough of its start")
     parser.add_argument("--state", metavar="S", help="only in this state")
     parser.add_argument("-a", "--all", action="store_true", help="all of them")
-    parser.add_argument("--limit", type=count, default=LIMIT, metavar="N", help=f"how many to show (default {LIMIT})")
+    parser.add_argument(
+        "--limit", type=positive_int, default=LIMIT, metavar="N", help=f"how many to show (default {LIMIT})"
+    )
     add_shared(parser)
     return parser

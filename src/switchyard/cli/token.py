@@ -7,7 +7,7 @@ from argparse import Namespace
 from switchyard.cli.connect import connect
 from switchyard.cli.output import emit, emit_list
 from switchyard.cli.parser import Parser, Verb, duration_s, no_arguments, run_noun
-from switchyard.cli.table import Column, age, now_us, print_table, span
+from switchyard.cli.table import Column, format_age, format_duration, now_us, print_table
 from switchyard.model.access import Token
 
 COLUMNS = (
@@ -38,9 +38,17 @@ def _ls(args: Namespace) -> int:
 
 def _row(token: Token, now: int) -> list[str]:
     is_over = token.expires_us is not None and token.expires_us <= now
-    expires = "" if token.expires_us is None else "past" if is_over else f"in {span(token.expires_us - now)}"
+    expires = "" if token.expires_us is None else "past" if is_over else f"in {format_duration(token.expires_us - now)}"
     status = "revoked" if token.is_revoked else "expired" if is_over else "holds"
-    return [token.id, token.user, token.note, age(token.created_us, now), age(token.last_used_us, now), expires, status]
+    return [
+        token.id,
+        token.user,
+        token.note,
+        format_age(token.created_us, now),
+        format_age(token.last_used_us, now),
+        expires,
+        status,
+    ]
 
 
 def _create(args: Namespace) -> int:
@@ -50,7 +58,7 @@ def _create(args: Namespace) -> int:
         emit(made, args.output, name=lambda each: each.token)
         return 0
     ends_us = made.info.expires_us
-    holds = f"for {span(ends_us - made.info.created_us)}" if ends_us is not None else "until revoked"
+    holds = f"for {format_duration(ends_us - made.info.created_us)}" if ends_us is not None else "until revoked"
     print(f"A token for {made.info.user}, shown once; it holds {holds}. Sign in with `yard login`, or set YARD_TOKEN:")
     print(made.token)  # the last word on stdout: scripts take it from there
     return 0

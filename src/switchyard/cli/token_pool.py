@@ -6,9 +6,9 @@ import argparse
 from argparse import Namespace
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import confirm, emit, emit_list, note
-from switchyard.cli.parser import Parser, Verb, add_force, count, duration_s, no_arguments, run_noun
-from switchyard.cli.table import Column, age, now_us, print_table
+from switchyard.cli.output import confirm, emit, emit_list, print_notice
+from switchyard.cli.parser import Parser, Verb, add_force, duration_s, no_arguments, positive_int, run_noun
+from switchyard.cli.table import Column, format_age, now_us, print_table
 from switchyard.errors import EXIT_ERROR, EXIT_OK
 from switchyard.model.tokens import AllocateRequest, ResourceConstraintsSpec, TokenHolder, TokenPool
 
@@ -54,10 +54,10 @@ def _ls(args: Namespace) -> int:
 def _cells(pool: TokenPool) -> list[str]:
     quota = f"{pool.quota}" if pool.per_s is None else f"{pool.quota}/{pool.per_s}s"
     counts = (pool.held_by_jobs, pool.held_by_callers, pool.waiting, pool.refused)
-    return [pool.namespace, str(pool.used), quota, *map(str, counts), _note(pool)]
+    return [pool.namespace, str(pool.used), quota, *map(str, counts), _pool_note(pool)]
 
 
-def _note(pool: TokenPool) -> str:
+def _pool_note(pool: TokenPool) -> str:
     if not pool.is_enforced:
         return "not enforced"
     if pool.opens_in_s is None:
@@ -80,8 +80,8 @@ def _show(args: Namespace) -> int:
         "waiting": f"{pool.waiting} jobs; the longest wait was {pool.waited_s:.0f} s",
         "refused": str(pool.refused),
         "repaired": str(pool.repaired),
-        "changed": f"{age(pool.changed_us, now_us())} ago by {pool.changed_by}",
-        "note": _note(pool),
+        "changed": f"{format_age(pool.changed_us, now_us())} ago by {pool.changed_by}",
+        "note": _pool_note(pool),
     }
     for name, value in lines.items():
         if value:
@@ -92,25 +92,27 @@ def _show(args: Namespace) -> int:
 def _register(args: Namespace) -> int:
     with connect(args) as yard:
         pool = yard.register_token_pool(args.namespace, args.quota, per_s=args.per)
-    return _said(args, pool, f"The token pool {pool.namespace} has a quota of {pool.quota}.")
+    return _print_pool(args, pool, f"The token pool {pool.namespace} has a quota of {pool.quota}.")
 
 
 def _set_quota(args: Namespace) -> int:
     with connect(args) as yard:
         pool = yard.set_token_quota(args.namespace, args.quota)
-    code = _said(args, pool, f"The token pool {pool.namespace} has a quota of {pool.quota}.")
+    code = _print_pool(args, pool, f"The token pool {pool.namespace} has a quota of {pool.quota}.")
     if pool.used > pool.quota and not args.output:
-        note(f"{pool.used} are held: who holds goes on, and nobody is granted until fewer than {pool.quota} are.")
+        print_notice(
+            f"{pool.used} are held: who holds goes on, and nobody is granted until fewer than {pool.quota} are."
+        )
     return code
 
 
-def _said(args: Namespace, pool: TokenPool, text: str) -> int:
+def _print_pool(args: Namespace, pool: TokenPool, text: str) -> int:
     if args.output:
         emit(pool, args.output, name=lambda each: each.namespace)
     else:
         print(text)
         if not pool.is_enforced:
-            note("This server enforces no token pools: its file says noop (resourcemanager.type).")
+            print_notice("This server enforces no token pools: its file says noop (resourcemanager.type).")
     return EXIT_OK
 
 
@@ -164,7 +166,7 @@ def _rm(args: Namespace) -> int:
     return EXIT_OK
 
 
-def quota(text: str) -> int:
+def parse_quota(text: str) -> int:
     """The server says what else is wrong with it."""
     try:
         return int(text)
@@ -172,30 +174,30 @@ def quota(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
-def _named(parser: Parser) -> None:
+def _add_namespace_argument(parser: Parser) -> None:
     parser.add_argument("namespace", metavar="POOL", help="the pool's namespace")
 
 
 def _register_arguments(parser: Parser) -> None:
-    _named(parser)
-    parser.add_argument("quota", metavar="QUOTA", type=quota, help="how many tokens there are")
+    _add_namespace_argument(parser)
+    parser.add_argument("quota", metavar="QUOTA", type=parse_quota, help="how many tokens there are")
     parser.add_argument(
         "--per", metavar="TIME", type=duration_s, help="a rate pool: so many within this time, e.g. 1m, not at once"
     )
 
 
 def _quota_arguments(parser: Parser) -> None:
-    _named(parser)
-    parser.add_argument("quota", metavar="QUOTA", type=quota, help="how many tokens there are")
+    _add_namespace_argument(parser)
+    parser.add_argument("quota", metavar="QUOTA", type=parse_quota, help="how many tokens there are")
 
 
 def _holders_arguments(parser: Parser) -> None:
-    _named(parser)
-    parser.add_argument("--limit", metavar="N", type=count, default=1000, help="show at most so many")
+    _add_namespace_argument(parser)
+    parser.add_argument("--limit", metavar="N", type=positive_int, default=1000, help="show at most so many")
 
 
 def _token_arguments(parser: Parser) -> None:
-    _named(parser)
+    _add_namespace_argument(parser)
     parser.add_argument("token", metavar="TOKEN", help="the token, as it was claimed")
     parser.add_argument("-p", "--project", metavar="NAME", default="default", help="its project")
     parser.add_argument("-d", "--domain", metavar="NAME", default="development", help="its domain")
@@ -203,10 +205,12 @@ def _token_arguments(parser: Parser) -> None:
 
 def _allocate_arguments(parser: Parser) -> None:
     _token_arguments(parser)
-    parser.add_argument("--units", metavar="N", type=count, default=1, help="how many")
+    parser.add_argument("--units", metavar="N", type=positive_int, default=1, help="how many")
     parser.add_argument("--lease", metavar="TIME", type=duration_s, help="for how long; claim again to renew")
-    parser.add_argument("--project-cap", metavar="N", type=quota, help="the most the project may hold; 0: none")
-    parser.add_argument("--namespace-cap", metavar="N", type=quota, help="the most its project and domain may hold")
+    parser.add_argument("--project-cap", metavar="N", type=parse_quota, help="the most the project may hold; 0: none")
+    parser.add_argument(
+        "--namespace-cap", metavar="N", type=parse_quota, help="the most its project and domain may hold"
+    )
 
 
 def _release_arguments(parser: Parser) -> None:
@@ -215,13 +219,13 @@ def _release_arguments(parser: Parser) -> None:
 
 
 def _rm_arguments(parser: Parser) -> None:
-    _named(parser)
+    _add_namespace_argument(parser)
     add_force(parser)
 
 
 VERBS = (
     Verb("ls", "List token pools and how much of each is used", _ls, no_arguments, examples="  yard token-pool ls"),
-    Verb("show", "Show one in full", _show, _named, examples="  yard token-pool show matlab"),
+    Verb("show", "Show one in full", _show, _add_namespace_argument, examples="  yard token-pool show matlab"),
     Verb(
         "register",
         "Make a token pool",

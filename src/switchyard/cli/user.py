@@ -7,7 +7,7 @@ from argparse import Namespace
 from switchyard.cli.connect import connect
 from switchyard.cli.output import confirm, emit, emit_list
 from switchyard.cli.parser import Parser, Verb, add_force, no_arguments, run_noun
-from switchyard.cli.table import Column, age, now_us, print_fields, print_table, stamp
+from switchyard.cli.table import Column, format_age, format_timestamp, now_us, print_fields, print_table
 from switchyard.model.access import User
 
 COLUMNS = (
@@ -36,7 +36,7 @@ def _ls(args: Namespace) -> int:
             user.full_name,
             " ".join(user.groups),
             "yes" if user.is_enabled else "no",
-            age(user.created_us, now),
+            format_age(user.created_us, now),
         ]
         for user in users
     ]
@@ -66,7 +66,7 @@ def _print(user: User) -> int:
         ("id", user.id),
         ("groups", " ".join(user.groups)),
         ("enabled", "yes" if user.is_enabled else "no"),
-        ("created", stamp(user.created_us, now_us())),
+        ("created", format_timestamp(user.created_us, now_us())),
     ]
     print_fields(fields)
     return 0
@@ -93,18 +93,18 @@ def _emit(user: User, args: Namespace) -> int:
     return 0
 
 
-def _named(parser: Parser) -> None:
+def _add_name_argument(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="the user's name")
 
 
 def _add_arguments(parser: Parser) -> None:
-    _named(parser)
+    _add_name_argument(parser)
     parser.add_argument("--full-name", default="", metavar="TEXT", help="the name people use")
     parser.add_argument("--group", action="append", default=[], metavar="G", help="a group to be in; repeatable")
 
 
 def _edit_arguments(parser: Parser) -> None:
-    _named(parser)
+    _add_name_argument(parser)
     parser.add_argument("--full-name", metavar="TEXT", help="the name people use")
     parser.add_argument("--group", action="append", default=[], metavar="G", help="the groups are these; repeatable")
     parser.add_argument("--no-groups", action="store_true", help="in no group")
@@ -114,7 +114,7 @@ def _edit_arguments(parser: Parser) -> None:
 
 
 def _rm_arguments(parser: Parser) -> None:
-    _named(parser)
+    _add_name_argument(parser)
     add_force(parser)
 
 
@@ -127,7 +127,7 @@ VERBS = (
         _add_arguments,
         examples='  yard user add alice --full-name "Alice Example" --group vision',
     ),
-    Verb("show", "Show one user", _show, _named, examples="  yard user show alice"),
+    Verb("show", "Show one user", _show, _add_name_argument, examples="  yard user show alice"),
     Verb("edit", "Change a user", _edit, _edit_arguments, examples="  yard user edit alice --disable"),
     Verb("rm", "Remove a user", _rm, _rm_arguments, examples="  yard user rm alice --force", outputs=()),
 )

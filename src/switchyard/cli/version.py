@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import emit, note
+from switchyard.cli.output import emit, print_notice
 from switchyard.cli.parser import Parser, add_shared
 from switchyard.errors import YardError
 
@@ -37,5 +37,5 @@ def main(argv: list[str]) -> int:
     print(f"yard    {versions.client}")
     print(f"server  {versions.server or 'does not answer'}  ({versions.url})")
     if silent:
-        note(silent.detail)
+        print_notice(silent.detail)
     return 0

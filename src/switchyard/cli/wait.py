@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from switchyard.cli.connect import connect
-from switchyard.cli.job_view import EXITS, exit_code_of, job_line
+from switchyard.cli.job_view import EXIT_CODES_HELP, exit_code_of, format_job_line
 from switchyard.cli.output import emit, emit_list
 from switchyard.cli.parser import Parser, add_shared, duration_s
 from switchyard.cli.table import now_us
-from switchyard.cli.watching import follow
+from switchyard.cli.wait_view import wait_for_job
 from switchyard.errors import TimedOut
 
 EXAMPLES = f"""\
   yard wait 01JCQ0V7 && echo it worked
   yard wait $(yard ls --state running -o name) --timeout 1h
 
-{EXITS}
+{EXIT_CODES_HELP}
   Of several jobs: the first code that is not 0, in the order given."""
 
 
@@ -28,11 +28,11 @@ def main(argv: list[str]) -> int:
         for job in args.job:
             left_s = None if end is None else max(0.0, end - time.monotonic())
             try:
-                ended.append(follow(yard, job, timeout_s=left_s, quiet=args.quiet, say_end=False))
+                ended.append(wait_for_job(yard, job, timeout_s=left_s, quiet=args.quiet, say_end=False))
             except TimedOut as exc:
                 raise TimedOut(f"Not all ended within {args.timeout} s. {exc.detail}", next_step=exc.next_step) from exc
             if not args.output and not args.quiet:
-                print(job_line(ended[-1], now_us()), flush=True)
+                print(format_job_line(ended[-1], now_us()), flush=True)
     if args.output and len(ended) == 1:
         emit(ended[0], args.output, name=lambda each: each.id)
     elif args.output:

@@ -14,21 +14,21 @@ from shutil import get_terminal_size
 import msgspec
 
 from switchyard.cli.connect import connect
-from switchyard.cli.job_view import COLUMNS, job_line, job_row
-from switchyard.cli.output import clean, has_colour, note, paint, paint_word, plain
-from switchyard.cli.parser import Parser, add_shared, pair
+from switchyard.cli.job_view import JOB_COLUMNS, format_job_line, format_job_row
+from switchyard.cli.output import all_fields, has_colour, paint, paint_state, print_notice, printable
+from switchyard.cli.parser import Parser, add_shared, key_value
 from switchyard.cli.table import format_table, now_us
 from switchyard.errors import BadRequest, YardError
 from switchyard.model.api import Event
 from switchyard.model.job import Job
-from switchyard.model.lifecycle import FINAL
+from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.sdk.client import Client
 
 ROWS_MAX = 200  # of the live table, however tall the screen is
 IDS_MAX = 90  # looked after at once by their ids
-LOOK_S = 0.5  # between two looks at the jobs, however much happens
-TICK_S = 1.0  # ages grow on the screen
-LABELS_MAX = 10_000  # jobs of which it is remembered whether they have the labels
+POLL_S_MIN = 0.5  # between two looks at the jobs, however much happens
+REDRAW_S = 1.0  # ages grow on the screen
+LABEL_CACHE_MAX = 10_000  # jobs of which it is remembered whether they have the labels
 
 EXAMPLES = """\
   yard watch                               the newest jobs, as they change
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
         ids = [yard.job(job).id for job in args.job]
         is_live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not args.output
         if is_live:
-            _Table(yard, args, ids).run()
+            _LiveTable(yard, args, ids).run()
         else:
             _print_lines(yard, args, ids)
     return 0
@@ -59,14 +59,14 @@ def _print_lines(yard: Client, args: Namespace, ids: list[str]) -> None:
     left = set(ids)
     for job in map(yard.job, ids):
         if not args.output and args.after is None:
-            print(job_line(job, now_us()), flush=True)
-        if job.state in FINAL and args.after is None:
+            print(format_job_line(job, now_us()), flush=True)
+        if job.state in FINAL_STATES and args.after is None:
             left.discard(job.id)
     if ids and not left:
         return
     for event in _events(yard, args, ids, after):
         _print_one(event, args.output)
-        if event.state in FINAL:
+        if event.state in FINAL_STATES:
             left.discard(event.job)
             if ids and not left:
                 return
@@ -76,31 +76,31 @@ def _events(yard: Client, args: Namespace, ids: list[str], after: int) -> Iterat
     """The events of the jobs that are meant, from a number on."""
     wanted = dict(args.label)
 
-    @lru_cache(maxsize=LABELS_MAX)
+    @lru_cache(maxsize=LABEL_CACHE_MAX)
     def has_labels(job: str) -> bool:
         labels = yard.job(job).labels
         return all(labels.get(key) == value for key, value in wanted.items())
 
     one = ids[0] if len(ids) == 1 else None
-    for event in yard.follow(after=after, job=one, project=args.project, on_trouble=_say):
+    for event in yard.follow(after=after, job=one, project=args.project, on_trouble=_print_trouble):
         if (not ids or event.job in ids) and (not wanted or has_labels(event.job)):
             yield event
 
 
-def _say(trouble: YardError | None) -> None:
-    note(f"{trouble.detail} Trying again…" if trouble else "Connected again; nothing was missed.")
+def _print_trouble(trouble: YardError | None) -> None:
+    print_notice(f"{trouble.detail} Trying again…" if trouble else "Connected again; nothing was missed.")
 
 
 def _print_one(event: Event, form: str | None) -> None:
     if form == "json":
-        print(msgspec.json.encode(plain(event)).decode(), flush=True)
+        print(msgspec.json.encode(all_fields(event)).decode(), flush=True)
         return
     where = f" on {event.cluster}" if event.cluster else ""
     why = f": {event.reason}" if event.reason else ""
-    print(f"{event.seq}  {event.job}  {event.kind}  {paint_word(event.state)}{clean(where + why)}", flush=True)
+    print(f"{event.seq}  {event.job}  {event.kind}  {paint_state(event.state)}{printable(where + why)}", flush=True)
 
 
-class _Table:
+class _LiveTable:
     """The live view. One thread follows the events and says that something changed; the main one looks and draws."""
 
     def __init__(self, yard: Client, args: Namespace, ids: list[str]) -> None:
@@ -123,15 +123,15 @@ class _Table:
         with Live(console=Console(highlight=False), auto_refresh=False, transient=False) as live:
             while True:
                 live.update(Text.from_ansi("\n".join(self._lines())), refresh=True)
-                if self._ids and all(job.state in FINAL for job in self._jobs):
+                if self._ids and all(job.state in FINAL_STATES for job in self._jobs):
                     return
                 if self._fatal is not None:
                     raise self._fatal
                 started = time.monotonic()
-                if self._changed.wait(TICK_S):
+                if self._changed.wait(REDRAW_S):
                     self._changed.clear()
                     self._look()
-                    time.sleep(max(0.0, LOOK_S - (time.monotonic() - started)))
+                    time.sleep(max(0.0, POLL_S_MIN - (time.monotonic() - started)))
 
     def _follow(self) -> None:
         try:
@@ -170,12 +170,14 @@ class _Table:
         now = now_us()
         width = get_terminal_size().columns
         shown = self._jobs[: max(1, get_terminal_size().lines - 3)]
-        table = format_table(COLUMNS, [job_row(job, now) for job in shown], width=width, coloured=has_colour())
+        table = format_table(
+            JOB_COLUMNS, [format_job_row(job, now) for job in shown], width=width, coloured=has_colour()
+        )
         counts: dict[str, int] = {}
         for job in self._jobs:
             counts[job.state.value] = counts.get(job.state.value, 0) + 1
         told = " · ".join(f"{count} {state.lower()}" for state, count in sorted(counts.items())) or "no jobs yet"
-        foot = clean(f"{self._trouble.detail} Trying again…") if self._trouble else f"{told} · event {self._seen}"
+        foot = printable(f"{self._trouble.detail} Trying again…") if self._trouble else f"{told} · event {self._seen}"
         return [*table, paint(foot[: max(1, width - 1)], "dim")]
 
 
@@ -183,15 +185,23 @@ def _parser() -> Parser:
     parser = Parser("yard watch", "Watch jobs change, until those named have ended, or Ctrl-C.", examples=EXAMPLES)
     parser.add_argument("job", nargs="*", metavar="ID", help="a job's id, or enough of its start (default: all jobs)")
     parser.add_argument(
-        "-l", "--label", type=pair, action="append", default=[], metavar="K=V", help="only with this label; repeatable"
+        "-l",
+        "--label",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="only with this label; repeatable",
     )
     parser.add_argument("--project", metavar="NAME", help="only of this project")
-    parser.add_argument("--after", type=_number, metavar="SEQ", help="begin after this event's number (default: now)")
+    parser.add_argument(
+        "--after", type=_parse_event_number, metavar="SEQ", help="begin after this event's number (default: now)"
+    )
     add_shared(parser, outputs=("json",))
     return parser
 
 
-def _number(text: str) -> int:
+def _parse_event_number(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise BadRequest(f"{text!r} is not the number of an event.")
     return int(text)

@@ -6,45 +6,47 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from switchyard.match.cutting import allowed
-from switchyard.match.demand import Demand, Kind, Need, each_need
-from switchyard.match.misfit import explain, explain_constraint, explain_spread, short_in_all
-from switchyard.match.outcome import STEPS_MAX, TOO_COMPLEX, Match, Misfit
-from switchyard.match.question import UNBOUNDED, Budget, Question, TooComplex, Vector
+from switchyard.match.compiled_needs import UNBOUNDED, AmountVector, CompiledNeeds, SearchBudget, TooComplex
+from switchyard.match.demand import Demand, Need, NeedKind, walk_needs
+from switchyard.match.graph_cut import allowed_part
+from switchyard.match.misfit import cluster_shortage, explain_constraint, explain_misfit, explain_spread
+from switchyard.match.outcome import SEARCH_STEPS_MAX, TOO_COMPLEX, Match, Misfit
 from switchyard.match.tree import Forest, forest_of
 from switchyard.model.graph import Graph
 
 UNEXPLAINED = Misfit("", "")
-BEAM = 8  # ways kept at first: a few milliseconds
+BEAM_WIDTH = 8  # ways kept at first: a few milliseconds
 
 
-class Counting(Protocol):
+class CountingEngine(Protocol):
     """What an engine does: work out what floats up, to the top of the cluster or of each node."""
 
-    def question(self, needs: tuple[Need, ...], forest: Forest, *, is_capped: bool) -> Question: ...
+    def question(self, needs: tuple[Need, ...], forest: Forest, *, is_capped: bool) -> CompiledNeeds: ...
 
-    def ways(self, question: Question, forest: Forest, budget: Budget) -> list[Vector]: ...
+    def ways(self, question: CompiledNeeds, forest: Forest, budget: SearchBudget) -> list[AmountVector]: ...
 
-    def ways_by_node(self, question: Question, forest: Forest, budget: Budget) -> list[tuple[list[Vector], int]]: ...
+    def ways_by_node(
+        self, question: CompiledNeeds, forest: Forest, budget: SearchBudget
+    ) -> list[tuple[list[AmountVector], int]]: ...
 
 
-def answer(demand: Demand, graph: Graph, engine: Counting, *, is_explained: bool = True) -> Match | Misfit:
+def answer_demand(demand: Demand, graph: Graph, engine: CountingEngine, *, is_explained: bool = True) -> Match | Misfit:
     """Whether the cluster could run it, and how many times. Not explained: a yes or a no is all that is wanted."""
     if demand.constraint is not None:
-        part = allowed(graph, demand.constraint)
+        part = allowed_part(graph, demand.constraint)
         if part is None:
             return explain_constraint(demand.constraint, graph)
         graph = part
     if not demand.needs:
         return Match()
-    return _Asked(demand, forest_of(graph), engine, is_explained).answer()
+    return _MatchRun(demand, forest_of(graph), engine, is_explained).answer()
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _MatchRun:
     demand: Demand
     forest: Forest
-    engine: Counting
+    engine: CountingEngine
     is_explained: bool
 
     def answer(self) -> Match | Misfit:
@@ -62,7 +64,7 @@ class _Asked:
 
     def _as_slot(self, need: Need) -> Need:
         if need.is_slot_if_absent and need.type not in self.forest.types:
-            return replace(need, kind=Kind.SLOT, is_distinct=False, is_slot_if_absent=False)
+            return replace(need, kind=NeedKind.SLOT, is_distinct=False, is_slot_if_absent=False)
         return replace(need, is_slot_if_absent=False)
 
     def _apart(self, needs: tuple[Need, ...]) -> Match | Misfit:
@@ -81,33 +83,33 @@ class _Asked:
         question = self.engine.question(needs, self.forest, is_capped=False)
         if question.is_competing:
             # What the whole cluster has too little of needs no search, which might end undecided.
-            is_met = short_in_all(needs, self.forest) is None and self._search(
+            is_met = cluster_shortage(needs, self.forest) is None and self._search(
                 self.engine.question(needs, self.forest, is_capped=True)
             )
             slots = self._slots(needs) if self.is_explained else None
         else:
-            (vector,) = self.engine.ways(question, self.forest, Budget())
+            (vector,) = self.engine.ways(question, self.forest, SearchBudget())
             is_met = question.is_reached([vector])
             if len(needs) == 1 and _slot_chain(needs[0]) is None:
-                slots = _counted(vector[question.goal[0][0]] // needs[0].slot_units)
+                slots = _finite_or_none(vector[question.goal[0][0]] // needs[0].slot_units)
             else:
                 slots = self._slots(needs) if self.is_explained else None
         if is_met:
             return Match(slots)
         return replace(self._why(needs), slots=slots) if self.is_explained else UNEXPLAINED
 
-    def _search(self, question: Question) -> bool:
+    def _search(self, question: CompiledNeeds) -> bool:
         """A few ways first, which often show that it fits; then all, within the bounds."""
         with contextlib.suppress(TooComplex):
-            is_met, is_certain = self._look(question, beam=BEAM)
+            is_met, is_certain = self._look(question, beam=BEAM_WIDTH)
             if is_met or is_certain:
                 return is_met
         return self._look(question)[0]
 
-    def _look(self, question: Question, *, beam: int | None = None) -> tuple[bool, bool]:
+    def _look(self, question: CompiledNeeds, *, beam: int | None = None) -> tuple[bool, bool]:
         """Whether it fits, and whether a no is certain. Charged to the demand, whatever comes of it."""
         search = self.demand.search
-        budget = Budget(max(0, min(STEPS_MAX, search.steps_left)), beam=beam)
+        budget = SearchBudget(max(0, min(SEARCH_STEPS_MAX, search.steps_left)), beam=beam)
         try:
             is_met = question.is_reached(self.engine.ways(question, self.forest, budget))
             return is_met, not budget.was_cut
@@ -115,7 +117,7 @@ class _Asked:
             search.steps_left -= budget.steps
 
     def _why(self, needs: tuple[Need, ...]) -> Misfit:
-        return explain(needs, self.forest, word=self.demand.unit_word)
+        return explain_misfit(needs, self.forest, word=self.demand.unit_word)
 
     def _slots(self, needs: tuple[Need, ...]) -> int | None:
         """How many slots the empty cluster holds, of one need; of several, how many times all of them."""
@@ -125,8 +127,8 @@ class _Asked:
             question = self.engine.question(needs, self.forest, is_capped=False)
             if question.is_competing:
                 return None
-            (vector,) = self.engine.ways(question, self.forest, Budget())
-            return _counted(min(vector[place] // count for place, count in question.goal))
+            (vector,) = self.engine.ways(question, self.forest, SearchBudget())
+            return _finite_or_none(min(vector[place] // count for place, count in question.goal))
         except TooComplex:
             return None
 
@@ -134,22 +136,22 @@ class _Asked:
         chain = _slot_chain(need)
         question = self.engine.question((chain or need,), self.forest, is_capped=False)
         place = question.goal[0][0]
-        units = max(vector[place] for vector in self.engine.ways(question, self.forest, Budget()))
-        return _counted(units // (1 if chain else need.slot_units))
+        units = max(vector[place] for vector in self.engine.ways(question, self.forest, SearchBudget()))
+        return _finite_or_none(units // (1 if chain else need.slot_units))
 
     def _spread(self, need: Need, nodes: int) -> Match | Misfit:
         """Over exactly so many nodes, each with one task or more: the best of them must hold all."""
         question = self.engine.question((replace(need, count=1),), self.forest, is_capped=False)
         place = question.goal[0][0]
         holds: dict[int, int] = {}  # tasks on a node → how many such nodes
-        for ways, count in self.engine.ways_by_node(question, self.forest, Budget()):
+        for ways, count in self.engine.ways_by_node(question, self.forest, SearchBudget()):
             units = max(vector[place] for vector in ways)
             holds[units] = holds.get(units, 0) + count
         best, left = 0, nodes
         for units, count in sorted(holds.items(), reverse=True):
             taken = min(count, left) if units else 0
             best, left = best + units * taken, left - taken
-        slots = _counted(sum(units * count for units, count in holds.items()))
+        slots = _finite_or_none(sum(units * count for units, count in holds.items()))
         if not left and best >= need.count:
             return Match(slots)
         if not self.is_explained:
@@ -161,9 +163,9 @@ class _Asked:
 
 def _slot_chain(need: Need) -> Need | None:
     """The one slot below, wherever its holders stand: node 4 > slot 1 counts slots, not nodes."""
-    if need.is_distinct or need.kind is Kind.SLOT:
+    if need.is_distinct or need.kind is NeedKind.SLOT:
         return None
-    inner = [held for held, _ in each_need(need.holds) if held.kind is Kind.SLOT]
+    inner = [held for held, _ in walk_needs(need.holds) if held.kind is NeedKind.SLOT]
     if len(inner) != 1:
         return None
 
@@ -171,10 +173,10 @@ def _slot_chain(need: Need) -> Need | None:
         if at is inner[0]:
             return replace(at, count=1, slot_units=1)
         below = next((found for held in at.holds if (found := chain(held))), None)
-        return replace(at, count=1, slot_units=1, kind=Kind.PLACE, holds=(below,)) if below else None
+        return replace(at, count=1, slot_units=1, kind=NeedKind.PLACE, holds=(below,)) if below else None
 
     return chain(need)
 
 
-def _counted(slots: int) -> int | None:
+def _finite_or_none(slots: int) -> int | None:
     return None if slots >= UNBOUNDED else slots

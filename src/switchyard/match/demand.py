@@ -14,14 +14,14 @@ from hashlib import blake2b
 
 from switchyard.match.requirement import Requirement
 from switchyard.model.constraint import Constraint
-from switchyard.model.graph.units import bytes_per
+from switchyard.model.graph.units import bytes_per_unit
 
 DEPTH_MAX = 32
 NEEDS_MAX = 1000
 COUNT_MAX = 2**63 - 1
 
 
-class Kind(StrEnum):
+class NeedKind(StrEnum):
     """How units of a need are found."""
 
     VERTEX = "vertex"  # each takes one unit of a vertex of its type
@@ -36,7 +36,7 @@ class Need:
     type: str
     count: int = 1
     unit: str = ""
-    kind: Kind = Kind.VERTEX
+    kind: NeedKind = NeedKind.VERTEX
     requires: tuple[Requirement, ...] = ()
     holds: tuple[Need, ...] = ()
     is_distinct: bool = False  # every unit on another vertex, however large that is
@@ -57,7 +57,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainResources:
     """The plain form in whole units, for hints and totals: tasks in all, the rest per task."""
 
     tasks: int = 1
@@ -69,7 +69,7 @@ class Plain:
 
 
 @dataclass(slots=True)
-class Search:
+class SearchAllowance:
     """How much searching a demand may still cost, over all clusters: a hard one must not hold the server up."""
 
     steps_left: int = 200_000  # about a second
@@ -87,7 +87,7 @@ class Demand:
     nodes: int | None = None
     constraint: Constraint | None = None
     unit_word: str = "slot"
-    plain: Plain | None = field(default=None)
+    plain: PlainResources | None = field(default=None)
 
     @cached_property
     def key(self) -> str:
@@ -102,9 +102,9 @@ class Demand:
         return hash(self.key)
 
     @cached_property
-    def search(self) -> Search:
+    def search(self) -> SearchAllowance:
         """What is left to spend on it."""
-        return Search()
+        return SearchAllowance()
 
     @property
     def is_by_name(self) -> bool:
@@ -134,32 +134,33 @@ class Demand:
 
 def _totals(needs: tuple[Need, ...]) -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
-    for need, count in each_need(needs):
-        if need.kind is Kind.VERTEX and not need.is_slot_if_absent:
+    for need, count in walk_needs(needs):
+        if need.kind is NeedKind.VERTEX and not need.is_slot_if_absent:
             found[need.type, need.unit] = found.get((need.type, need.unit), 0) + count
     return found
 
 
-def each_need(needs: tuple[Need, ...], times: int = 1) -> Iterator[tuple[Need, int]]:
+def walk_needs(needs: tuple[Need, ...], times: int = 1) -> Iterator[tuple[Need, int]]:
     """Every need of the tree with its units in all."""
     for need in needs:
         total = need.count * times
         yield need, total
-        yield from each_need(need.holds, total)
+        yield from walk_needs(need.holds, total)
 
 
-def tidy(needs: list[Need]) -> tuple[Need, ...]:
+def merge_needs(needs: list[Need]) -> tuple[Need, ...]:
     """Equal siblings add up, units of bytes are bytes, and the order in which they were written does not matter.
 
     Any other unit is left to the graph, which counts in its own: nothing here could convert it.
     """
     found: dict[Need, int] = {}
     for need in needs:
-        factor = bytes_per(need.unit) if need.unit else None
+        factor = bytes_per_unit(need.unit) if need.unit else None
         amount = need.count * (factor or 1)
         alike = replace(need, count=1, unit="B" if factor else "", slot_units=1)
         found[alike] = found.get(alike, 0) + amount
     summed = [
-        replace(need, count=count, slot_units=1 if need.kind is Kind.SLOT else count) for need, count in found.items()
+        replace(need, count=count, slot_units=1 if need.kind is NeedKind.SLOT else count)
+        for need, count in found.items()
     ]
     return tuple(sorted(summed, key=repr))

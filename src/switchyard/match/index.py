@@ -13,31 +13,31 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from switchyard.match.columns import Columns
+from switchyard.match.class_columns import ClassColumns
 from switchyard.match.demand import Demand
-from switchyard.match.engine import DEFAULT, Match, Misfit, engine
+from switchyard.match.engine import DEFAULT_ENGINE, Match, Misfit, engine
 from switchyard.match.tree import Forest, forest_of
 from switchyard.model.graph import Graph
 
 DEMANDS_MAX = 4096  # remembered; beyond that all are forgotten, which costs each its first answer again
 VERDICTS_MAX = 1_000_000  # of all of them together: some hundred megabytes
-CHANGES_MAX = 4096  # looked through to see whether a remembered set still holds; beyond that it is made again
-LOG_MAX = 1_000_000  # changes kept in all
-EMPTY_MAX = 1000  # classes without clusters, before they are swept out
-FIRST_ROOM = 4
+CHANGES_SCANNED_MAX = 4096  # looked through to see whether a remembered set still holds; beyond that it is made again
+CHANGES_KEPT_MAX = 1_000_000  # changes kept in all
+EMPTY_CLASSES_MAX = 1000  # classes without clusters, before they are swept out
+INITIAL_CAPACITY = 4
 
-Numbers = NDArray[np.int64]
-Keys = NDArray[np.uint64]
+ClusterNumbers = NDArray[np.int64]
+DrawKeys = NDArray[np.uint64]
 
 
 @dataclass(slots=True)
-class Class:
+class ClusterClass:
     """Clusters that answer every question alike: a signature, and its members as an array that grows."""
 
     signature: str
     graph: Graph
     forest: Forest | None = None  # held from the first question on, so that its subtrees stay shared
-    members: Numbers = field(default_factory=lambda: np.empty(FIRST_ROOM, dtype=np.int64))
+    members: ClusterNumbers = field(default_factory=lambda: np.empty(INITIAL_CAPACITY, dtype=np.int64))
     size: int = 0
 
     def add(self, number: int) -> int:
@@ -49,17 +49,17 @@ class Class:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class FittingClusters:
     """Clusters that fit, by weight: (weight, keys of the draw, numbers of the clusters)."""
 
-    groups: tuple[tuple[float, Keys, Numbers], ...]
+    groups: tuple[tuple[float, DrawKeys, ClusterNumbers], ...]
 
     def __len__(self) -> int:
         return sum(len(numbers) for _, _, numbers in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownFits:
     """What is remembered of one demand: how many classes were asked, and those of them that fit."""
 
     asked: int = 0
@@ -68,19 +68,19 @@ class _Known:
 
 
 @dataclass(slots=True)
-class _Layout:
+class _ClassTable:
     """The classes by number, and all that is remembered by that number: swapped as a whole when numbers change."""
 
-    classes: list[Class] = field(default_factory=list)
+    classes: list[ClusterClass] = field(default_factory=list)
     by_signature: dict[str, int] = field(default_factory=dict)
-    columns: Columns = field(default_factory=Columns)
+    columns: ClassColumns = field(default_factory=ClassColumns)
     empty: int = 0  # classes without clusters
     changes: list[int] = field(default_factory=list)  # classes whose members changed, in order
-    known: dict[tuple[str, str], _Known] = field(default_factory=dict)
-    sets: dict[tuple[str, str], tuple[int, Candidates]] = field(default_factory=dict)  # as of which change
+    known: dict[tuple[str, str], _KnownFits] = field(default_factory=dict)
+    sets: dict[tuple[str, str], tuple[int, FittingClusters]] = field(default_factory=dict)  # as of which change
 
 
-class Index:
+class MatchIndex:
     """All clusters by number, their classes, and what was asked of them.
 
     One writer at a time; readers may be other threads. What they share is only ever replaced or added to.
@@ -89,12 +89,12 @@ class Index:
     def __init__(self) -> None:
         self.ids: list[str] = []
         self._numbers: dict[str, int] = {}
-        self._keys: Keys = np.empty(FIRST_ROOM, dtype=np.uint64)
-        self._weights: NDArray[np.float64] = np.empty(FIRST_ROOM)
+        self._keys: DrawKeys = np.empty(INITIAL_CAPACITY, dtype=np.uint64)
+        self._weights: NDArray[np.float64] = np.empty(INITIAL_CAPACITY)
         self._class_of: list[int] = []
         self._position: list[int] = []
         self._unused: list[int] = []
-        self._layout = _Layout()
+        self._layout = _ClassTable()
         self._verdicts: dict[tuple[str, str], dict[str, Match | Misfit]] = {}
         self._verdict_count = 0
 
@@ -132,7 +132,7 @@ class Index:
             self.ids[number] = ""
             self._unused.append(number)
 
-    def verdict(self, demand: Demand, graph: Graph, *, by: str = DEFAULT) -> Match | Misfit:
+    def verdict(self, demand: Demand, graph: Graph, *, by: str = DEFAULT_ENGINE) -> Match | Misfit:
         """The answer of one cluster: that of its class, unless the demand names hosts or ranks."""
         key = graph.signature + graph.hosts + graph.ranks if demand.is_by_name else graph.signature
         kept = self._verdicts.setdefault((by, demand.key), {})
@@ -152,18 +152,18 @@ class Index:
         if kind is not None and layout.classes[kind].forest is None:
             layout.classes[kind].forest = forest_of(graph)
 
-    def matching(self, demand: Demand, *, by: str = DEFAULT) -> Candidates:
+    def matching(self, demand: Demand, *, by: str = DEFAULT_ENGINE) -> FittingClusters:
         """All clusters that fit, ready for the draw."""
         assert not demand.is_by_name, "hosts and ranks are a cluster's own: ask each for its verdict"
         layout, key = self._layout, (by, demand.key)
-        known = layout.known.get(key, NOTHING_KNOWN)
+        known = layout.known.get(key, NO_KNOWN_FITS)
         if known.asked < len(layout.classes):
             known = self._ask(layout, known, demand, by)
-        as_of, found = layout.sets.get(key, (-1, NOBODY))
+        as_of, found = layout.sets.get(key, (-1, NO_CLUSTERS))
         now = len(layout.changes)
-        if as_of != now and (as_of < 0 or not _holds(known, layout.changes, as_of, now)):
+        if as_of != now and (as_of < 0 or not _is_set_current(known, layout.changes, as_of, now)):
             members = [layout.classes[kind].members[: layout.classes[kind].size] for kind in known.fitting]
-            found = self._gather(np.concatenate(members)) if members else NOBODY
+            found = self._gather(np.concatenate(members)) if members else NO_CLUSTERS
         if as_of != now:
             layout.sets[key] = (now, found)
         return found
@@ -171,37 +171,37 @@ class Index:
     def asked_of(self, demand: Demand) -> int:
         """How many classes the bitsets leave, which are then asked exactly."""
         layout = self._layout
-        _fill(layout)
+        _add_missing_columns(layout)
         return layout.columns.able(demand, 0, len(layout.classes)).bit_count()
 
-    def _ask(self, layout: _Layout, known: _Known, demand: Demand, by: str) -> _Known:
+    def _ask(self, layout: _ClassTable, known: _KnownFits, demand: Demand, by: str) -> _KnownFits:
         """Classes that have come since: by bitsets first, then exactly."""
         fits = _fits(by)
-        _fill(layout)
+        _add_missing_columns(layout)
         count = layout.columns.rows
         able = layout.columns.able(demand, known.asked, count)
-        more = tuple(kind for kind in bits_of(able) if fits(demand, layout.classes[kind].graph))
+        more = tuple(kind for kind in set_bits(able) if fits(demand, layout.classes[kind].graph))
         if len(layout.known) >= DEMANDS_MAX:
             layout.known, layout.sets = {}, {}
         bits = known.bits | sum(1 << kind for kind in more)
-        found = layout.known[by, demand.key] = _Known(count, known.fitting + more, bits)
+        found = layout.known[by, demand.key] = _KnownFits(count, known.fitting + more, bits)
         layout.sets.pop((by, demand.key), None)
         return found
 
-    def _gather(self, numbers: Numbers) -> Candidates:
+    def _gather(self, numbers: ClusterNumbers) -> FittingClusters:
         weights = self._weights[numbers]
         groups = []
         for weight in np.unique(weights):
             chosen = numbers[weights == weight]
             groups.append((float(weight), self._keys[chosen], chosen))
-        return Candidates(tuple(groups))
+        return FittingClusters(tuple(groups))
 
     def _new_class(self, graph: Graph) -> int:
-        if self._layout.empty > EMPTY_MAX and self._layout.empty * 2 > len(self._layout.classes):
+        if self._layout.empty > EMPTY_CLASSES_MAX and self._layout.empty * 2 > len(self._layout.classes):
             self._sweep()
         layout = self._layout
         kind = len(layout.classes)
-        layout.classes.append(Class(graph.signature, graph))
+        layout.classes.append(ClusterClass(graph.signature, graph))
         layout.by_signature[graph.signature] = kind
         layout.empty += 1
         return kind
@@ -234,13 +234,13 @@ class Index:
 
     def _changed(self, kind: int) -> None:
         layout = self._layout
-        if len(layout.changes) >= LOG_MAX:
+        if len(layout.changes) >= CHANGES_KEPT_MAX:
             layout.sets, layout.changes = {}, []
         layout.changes.append(kind)
 
     def _sweep(self) -> None:
         """Without the empty classes: the others get new numbers, so what was remembered by number goes."""
-        layout = _Layout([group for group in self._layout.classes if group.size])
+        layout = _ClassTable([group for group in self._layout.classes if group.size])
         for kind, group in enumerate(layout.classes):
             layout.by_signature[group.signature] = kind
             for member in group.members[: group.size]:
@@ -248,19 +248,19 @@ class Index:
         self._layout = layout
 
 
-NOTHING_KNOWN = _Known()
-NOBODY = Candidates(())
+NO_KNOWN_FITS = _KnownFits()
+NO_CLUSTERS = FittingClusters(())
 
 
-def _fill(layout: _Layout) -> None:
+def _add_missing_columns(layout: _ClassTable) -> None:
     for new in layout.classes[layout.columns.rows :]:
         new.forest = forest_of(new.graph)
         layout.columns.add(new.forest)
 
 
-def _holds(known: _Known, changes: list[int], as_of: int, now: int) -> bool:
+def _is_set_current(known: _KnownFits, changes: list[int], as_of: int, now: int) -> bool:
     """Whether nothing that fits has changed since the set was made."""
-    return now - as_of <= CHANGES_MAX and not any(known.bits >> kind & 1 for kind in changes[as_of:now])
+    return now - as_of <= CHANGES_SCANNED_MAX and not any(known.bits >> kind & 1 for kind in changes[as_of:now])
 
 
 def _fits(by: str) -> Callable[[Demand, Graph], bool]:
@@ -270,7 +270,7 @@ def _fits(by: str) -> Callable[[Demand, Graph], bool]:
     return quick or (lambda demand, graph: isinstance(answering.satisfy(demand, graph), Match))
 
 
-def bits_of(bits: int) -> Iterator[int]:
+def set_bits(bits: int) -> Iterator[int]:
     """The places of the ones."""
     while bits:
         lowest = bits & -bits

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from switchyard.match.demand import Kind, Need, each_need
+from switchyard.match.demand import Need, NeedKind, walk_needs
 from switchyard.match.outcome import Misfit
 from switchyard.match.requirement import Requirement
 from switchyard.match.tree import Forest, Tree
@@ -17,12 +17,12 @@ from switchyard.model.constraint import Constraint
 from switchyard.model.graph import Graph
 from switchyard.model.quantity import show_bytes
 
-VALUES_SHOWN = 3
+VALUES_SHOWN_MAX = 3
 TEXT_CHARS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class NeedLevel:
     """Needs of one parent, and the subtrees (with how many there are) that could hold it."""
 
     needs: tuple[Need, ...]
@@ -36,33 +36,35 @@ class Level:
         return self.holders[0][0].type if self.holders else "cluster"
 
 
-def explain(needs: tuple[Need, ...], forest: Forest, *, word: str) -> Misfit:
+def explain_misfit(needs: tuple[Need, ...], forest: Forest, *, word: str) -> Misfit:
     """The first level that fails by itself; if every one holds alone, that they do not hold together."""
     for level in _levels(needs, forest):
         for judge in (_too_little, _too_few_that_meet, _too_few_holders):
             if found := judge(level, forest, word):
                 return found
-    if short := short_in_all(needs, forest):
+    if short := cluster_shortage(needs, forest):
         return short
-    inner = max((need for need, _ in each_need(needs)), key=lambda need: len(need.holds))
-    place = "node" if inner.kind is Kind.SLOT else inner.type
+    inner = max((need for need, _ in walk_needs(needs)), key=lambda need: len(need.holds))
+    place = "node" if inner.kind is NeedKind.SLOT else inner.type
     if len(needs) > 1:
         return Misfit(place, "every need fits by itself, but not all of them at the same time")
     what = ", ".join(map(_amount, inner.holds)) or _amount(inner)
-    return Misfit(place, f"no single {place} has all that one {_name(inner, word)} needs: {what}")
+    return Misfit(place, f"no single {place} has all that one {_parent_name(inner, word)} needs: {what}")
 
 
-def short_in_all(needs: tuple[Need, ...], forest: Forest) -> Misfit | None:
+def cluster_shortage(needs: tuple[Need, ...], forest: Forest) -> Misfit | None:
     """Needs that must be met together ask for more of a type than the whole cluster has."""
     asked: dict[tuple[str, str], int] = {}
-    for need, count in each_need(needs):
-        if need.kind is Kind.VERTEX:
+    for need, count in walk_needs(needs):
+        if need.kind is NeedKind.VERTEX:
             asked[need.type, need.unit] = asked.get((need.type, need.unit), 0) + count
     for (kind, unit), total in asked.items():
         alike = Need(kind, total, unit)
-        best = _has(forest.root, alike)
+        best = _amount_in(forest.root, alike)
         if best < total:
-            return Misfit(kind, f"needs {_amount(alike)} in all; the cluster has {_shown(best, alike)}", total, best)
+            return Misfit(
+                kind, f"needs {_amount(alike)} in all; the cluster has {_show_amount(best, alike)}", total, best
+            )
     return None
 
 
@@ -70,9 +72,11 @@ def explain_spread(need: Need, nodes: int, holds: dict[int, int], best: int, *, 
     """`holds`: tasks that fit on a node → how many such nodes. The best of them together hold `best`."""
     able = sum(count for units, count in holds.items() if units)
     if able < nodes:
-        reason = f"needs {_several(nodes, 'node')} with a {word} each; {_several(able, 'node')} can hold one"
+        reason = f"needs {_count_noun(nodes, 'node')} with a {word} each; {_count_noun(able, 'node')} can hold one"
         return Misfit("node", reason, nodes, able, able)
-    reason = f"needs {_several(need.count, word)} on {_several(nodes, 'node')}; the best {nodes} hold {best} at once"
+    reason = (
+        f"needs {_count_noun(need.count, word)} on {_count_noun(nodes, 'node')}; the best {nodes} hold {best} at once"
+    )
     return Misfit("node", reason, need.count, best, nodes)
 
 
@@ -80,48 +84,51 @@ def explain_constraint(constraint: Constraint, graph: Graph) -> Misfit:
     return Misfit("node", f"no node of {graph.nodes} meets the constraint {str(constraint)[:TEXT_CHARS_MAX]}", 1)
 
 
-def _levels(needs: tuple[Need, ...], forest: Forest) -> Iterator[Level]:
+def _levels(needs: tuple[Need, ...], forest: Forest) -> Iterator[NeedLevel]:
     """Outer levels first."""
-    level = [Level(needs, [(forest.root, 1)], None, 1)]
+    level = [NeedLevel(needs, [(forest.root, 1)], None, 1)]
     while level:
         yield from level
-        level = [inner for outer in level for inner in _inside(outer, forest)]
+        level = [inner for outer in level for inner in _inner_levels(outer, forest)]
 
 
-def _inside(outer: Level, forest: Forest) -> Iterator[Level]:
+def _inner_levels(outer: NeedLevel, forest: Forest) -> Iterator[NeedLevel]:
     for need in outer.needs:
         if need.holds:
             places = _places(need, outer, forest)
             meeting = [(tree, count) for tree, count in places if _meets(tree, need)]
-            yield Level(need.holds, meeting or places, need, outer.wanted * need.count)
+            yield NeedLevel(need.holds, meeting or places, need, outer.wanted * need.count)
 
 
-def _places(need: Need, outer: Level, forest: Forest) -> list[tuple[Tree, int]]:
+def _places(need: Need, outer: NeedLevel, forest: Forest) -> list[tuple[Tree, int]]:
     """Where the need may stand: a slot in a node, or in what holds it if that lies inside one."""
-    if need.kind is not Kind.SLOT:
+    if need.kind is not NeedKind.SLOT:
         return forest.of_type(need.type)
     is_inside = outer.parent is not None and not any(tree.has_node for tree, _ in outer.holders)
     return outer.holders if is_inside else list(forest.nodes)
 
 
-def _too_little(level: Level, _forest: Forest, word: str) -> Misfit | None:
+def _too_little(level: NeedLevel, _forest: Forest, word: str) -> Misfit | None:
     """No holder has enough of a type. All that are short at this level are named."""
     short: list[Misfit] = []
     for need in level.needs:
-        if need.kind is not Kind.VERTEX:
+        if need.kind is not NeedKind.VERTEX:
             continue
-        best = max((_has(tree, need) for tree, _ in level.holders), default=0)
+        best = max((_amount_in(tree, need) for tree, _ in level.holders), default=0)
         if best >= need.count:
             continue
         if level.parent is None:
             short.append(
-                Misfit(need.type, f"needs {_amount(need)}; the cluster has {_shown(best, need)}", need.count, best)
+                Misfit(
+                    need.type, f"needs {_amount(need)}; the cluster has {_show_amount(best, need)}", need.count, best
+                )
             )
             continue
-        places = sum(count for tree, count in level.holders if best and _has(tree, need) >= best)
-        reason = f"needs {_amount(need)} per {_name(level.parent, word)}; best {level.place} has {_shown(best, need)}"
+        places = sum(count for tree, count in level.holders if best and _amount_in(tree, need) >= best)
+        parent, shown = _parent_name(level.parent, word), _show_amount(best, need)
+        reason = f"needs {_amount(need)} per {parent}; best {level.place} has {shown}"
         if best:
-            reason += f"; {_several(places, level.place)} {_have(places)} at least {_shown(best, need)}"
+            reason += f"; {_count_noun(places, level.place)} {_has_or_have(places)} at least {shown}"
         short.append(Misfit(need.type, reason, need.count, best, places))
     if not short:
         return None
@@ -129,59 +136,61 @@ def _too_little(level: Level, _forest: Forest, word: str) -> Misfit | None:
     return Misfit(first.level, "; ".join(each.reason for each in short), first.needs, first.best, first.places)
 
 
-def _too_few_that_meet(level: Level, forest: Forest, _word: str) -> Misfit | None:
+def _too_few_that_meet(level: NeedLevel, forest: Forest, _word: str) -> Misfit | None:
     """Enough of them, but too few that have attached what is required."""
     for need in level.needs:
         places = _places(need, level, forest) if need.requires else []
         total = sum(count for _, count in places)
-        what = "node" if need.kind is Kind.SLOT else need.type
-        least = need.count if need.kind is Kind.VERTEX and level.parent is None else 1
+        what = "node" if need.kind is NeedKind.SLOT else need.type
+        least = need.count if need.kind is NeedKind.VERTEX and level.parent is None else 1
         for requirement in need.requires:
             meeting = sum(count * _units(tree, need) for tree, count in places if requirement.is_met(tree.attached))
             if meeting < least:
-                reason = f"needs {requirement} at a {what}; {meeting} of {_several(total, what)} {_have(meeting)} it"
+                reason = f"needs {requirement} at a {what}; {meeting} of {_count_noun(total, what)} "
+                reason += f"{_has_or_have(meeting)} it"
                 values = _values(places, requirement)
                 return Misfit(what, f"{reason}; found {values}" if values else reason, least, meeting, meeting)
         meeting = sum(count * _units(tree, need) for tree, count in places if _meets(tree, need))
         if need.requires and meeting < least:
             asked = " and ".join(map(str, need.requires))
-            reason = f"needs {asked} at one {what}; {meeting} of {_several(total, what)} {_have(meeting)} all of it"
+            reason = f"needs {asked} at one {what}; {meeting} of {_count_noun(total, what)} "
+            reason += f"{_has_or_have(meeting)} all of it"
             return Misfit(what, reason, least, meeting, meeting)
     return None
 
 
-def _too_few_holders(level: Level, _forest: Forest, word: str) -> Misfit | None:
+def _too_few_holders(level: NeedLevel, _forest: Forest, word: str) -> Misfit | None:
     """Some holders have enough, but not as many as there must be."""
     if level.parent is None:
         return None
-    needs = [need for need in level.needs if need.kind is Kind.VERTEX]
-    if level.parent.kind is Kind.SLOT:
+    needs = [need for need in level.needs if need.kind is NeedKind.VERTEX]
+    if level.parent.kind is NeedKind.SLOT:
         fit = sum(
-            count * min((_has(tree, need) // need.count for need in needs), default=level.wanted)
+            count * min((_amount_in(tree, need) // need.count for need in needs), default=level.wanted)
             for tree, count in level.holders
         )
         if not fit or fit >= level.wanted:
             return None  # none at all: no holder has everything, which is said at the end
         nodes = sum(count for _, count in level.holders)
-        places = _several(nodes, level.place)
-        reason = f"needs {_several(level.wanted, word)}; {places} {'holds' if nodes == 1 else 'hold'} {fit} at once"
+        places = _count_noun(nodes, level.place)
+        reason = f"needs {_count_noun(level.wanted, word)}; {places} {'holds' if nodes == 1 else 'hold'} {fit} at once"
         return Misfit(level.place, reason, level.wanted, fit, nodes)
     for need in needs:
-        enough = sum(count for tree, count in level.holders if _has(tree, need) >= need.count)
+        enough = sum(count for tree, count in level.holders if _amount_in(tree, need) >= need.count)
         if enough < level.wanted:
-            reason = f"needs {_several(level.wanted, level.place)} with {_amount(need)} each"
-            reason += f"; {_several(enough, level.place)} {_have(enough)} that"
+            reason = f"needs {_count_noun(level.wanted, level.place)} with {_amount(need)} each"
+            reason += f"; {_count_noun(enough, level.place)} {_has_or_have(enough)} that"
             return Misfit(need.type, reason, level.wanted, enough, enough)
     return None
 
 
-def _has(tree: Tree, need: Need) -> int:
+def _amount_in(tree: Tree, need: Need) -> int:
     """How much of its type a subtree has, the vertex at its top included."""
     return tree.totals.get((need.type, need.unit), 0)
 
 
 def _units(tree: Tree, need: Need) -> int:
-    return 1 if need.kind is Kind.SLOT or need.is_distinct else tree.amount(need.unit)
+    return 1 if need.kind is NeedKind.SLOT or need.is_distinct else tree.amount(need.unit)
 
 
 def _meets(tree: Tree, need: Need) -> bool:
@@ -190,24 +199,24 @@ def _meets(tree: Tree, need: Need) -> bool:
 
 def _values(places: list[tuple[Tree, int]], requirement: Requirement) -> str:
     found = sorted({value for tree, _ in places for value in requirement.values(tree.attached)})
-    return ", ".join(found[:VALUES_SHOWN]) + (", …" if len(found) > VALUES_SHOWN else "")
+    return ", ".join(found[:VALUES_SHOWN_MAX]) + (", …" if len(found) > VALUES_SHOWN_MAX else "")
 
 
 def _amount(need: Need) -> str:
-    return f"{_shown(need.count, need)} {need.type}"
+    return f"{_show_amount(need.count, need)} {need.type}"
 
 
-def _shown(value: int, need: Need) -> str:
+def _show_amount(value: int, need: Need) -> str:
     return show_bytes(value) if need.unit == "B" else str(value)
 
 
-def _name(parent: Need, word: str) -> str:
-    return word if parent.kind is Kind.SLOT else parent.type
+def _parent_name(parent: Need, word: str) -> str:
+    return word if parent.kind is NeedKind.SLOT else parent.type
 
 
-def _several(count: int, noun: str) -> str:
+def _count_noun(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _have(count: int) -> str:
+def _has_or_have(count: int) -> str:
     return "has" if count == 1 else "have"

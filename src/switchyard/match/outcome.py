@@ -11,7 +11,7 @@ from typing import Protocol
 from switchyard.match.demand import Demand
 from switchyard.model.graph import Graph
 
-STEPS_MAX = 10_000  # of the search where shapes compete for the same nodes; some tens of milliseconds
+SEARCH_STEPS_MAX = 10_000  # of the search where shapes compete for the same nodes; some tens of milliseconds
 TOO_COMPLEX = "too complex to decide"
 
 

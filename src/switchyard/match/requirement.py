@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from switchyard.match.version import is_at_least, is_at_most
-from switchyard.model.graph import Attached, Value
+from switchyard.model.graph import AttachedVertex, FieldValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Requirement:
     min: str | None = None
     max: str | None = None
 
-    def is_met(self, attached: Iterable[Attached]) -> bool:
+    def is_met(self, attached: Iterable[AttachedVertex]) -> bool:
         return any(
             vertex.subsystem == self.subsystem
             and self.field in vertex.metadata
@@ -27,17 +27,17 @@ class Requirement:
             for vertex in attached
         )
 
-    def _is_value_right(self, value: Value) -> bool:
+    def _is_value_right(self, value: FieldValue) -> bool:
         return (
-            (self.match is None or is_equal(value, self.match))
-            and (self.min is None or is_at_least(shown(value), self.min))
-            and (self.max is None or is_at_most(shown(value), self.max))
+            (self.match is None or equals_text(value, self.match))
+            and (self.min is None or is_at_least(show_metadata(value), self.min))
+            and (self.max is None or is_at_most(show_metadata(value), self.max))
         )
 
-    def values(self, attached: Iterable[Attached]) -> list[str]:
+    def values(self, attached: Iterable[AttachedVertex]) -> list[str]:
         """What is there in its place."""
         return [
-            shown(vertex.metadata[self.field])
+            show_metadata(vertex.metadata[self.field])
             for vertex in attached
             if vertex.subsystem == self.subsystem and self.field in vertex.metadata
         ]
@@ -51,7 +51,7 @@ class Requirement:
         return f"{self.subsystem} {self.field} {' and '.join(part for part in parts if part)}"
 
 
-def is_equal(value: Value, text: str) -> bool:
+def equals_text(value: FieldValue, text: str) -> bool:
     """`true` is true, `1` and `1.0` are the number 1; a text is equal only to itself."""
     if isinstance(value, bool):
         return text.lower() == ("true" if value else "false")
@@ -63,7 +63,7 @@ def is_equal(value: Value, text: str) -> bool:
         return False
 
 
-def shown(value: Value) -> str:
+def show_metadata(value: FieldValue) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from switchyard.model.graph import Attached, Graph, Shape, Value
+from switchyard.model.graph import AttachedVertex, FieldValue, Graph, Shape
 from switchyard.model.graph.units import bytes_of
 
 
@@ -16,8 +16,8 @@ class Tree:
     type: str
     size: int
     bytes: int | None  # its size in bytes; none: it is no amount of bytes
-    properties: dict[str, Value]
-    attached: tuple[Attached, ...]
+    properties: dict[str, FieldValue]
+    attached: tuple[AttachedVertex, ...]
     children: tuple[tuple[Tree, int], ...]
     has_node: bool  # it is a node, or one lies below
     totals: dict[tuple[str, str], int]  # in all, by type and unit: bytes (B), or as the graph counts

@@ -17,13 +17,13 @@ _SEMVER = re.compile(
 )
 _DOTTED = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})*\Z")
 
-Identifier = tuple[int, int, str]  # numbers before texts
+PrereleaseIdentifier = tuple[int, int, str]  # numbers before texts
 
 
 @dataclass(frozen=True, slots=True)
 class _Semver:
     numbers: tuple[int, ...]  # as many as were written
-    pre: tuple[Identifier, ...]
+    pre: tuple[PrereleaseIdentifier, ...]
 
 
 def is_at_least(version: str, bound: str) -> bool:
@@ -32,7 +32,7 @@ def is_at_least(version: str, bound: str) -> bool:
     if one and other:
         if one.pre and not other.pre:
             return False
-        return _order(one) >= _order(other)
+        return _sort_key(one) >= _sort_key(other)
     return _by_parts(version, bound, is_upper=False)
 
 
@@ -44,7 +44,7 @@ def is_at_most(version: str, bound: str) -> bool:
             return False
         if not other.pre and len(other.numbers) < 3:
             return _filled(one.numbers)[: len(other.numbers)] <= other.numbers
-        return _order(one) <= _order(other)
+        return _sort_key(one) <= _sort_key(other)
     return _by_parts(version, bound, is_upper=True)
 
 
@@ -68,11 +68,11 @@ def _semver(text: str) -> _Semver | None:
     return _Semver(numbers, pre)
 
 
-def _identifier(part: str) -> Identifier:
+def _identifier(part: str) -> PrereleaseIdentifier:
     return (0, int(part), "") if part.isascii() and part.isdigit() and len(part) < 19 else (1, 0, part)
 
 
-def _order(version: _Semver) -> tuple[tuple[int, ...], bool, tuple[Identifier, ...]]:
+def _sort_key(version: _Semver) -> tuple[tuple[int, ...], bool, tuple[PrereleaseIdentifier, ...]]:
     """A release comes after its prereleases."""
     return _filled(version.numbers), not version.pre, version.pre
 

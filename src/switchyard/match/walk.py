@@ -1,38 +1,40 @@
 """The engine `walk`: depth first over every single vertex, nothing remembered. Short enough to be believed. Pure.
 
-It asks the same question as `shapes` (question.py says what happens at one vertex), but goes through the cluster as it
-stands: ten thousand equal nodes are ten thousand visits.
+It asks the same question as `shapes` (compiled_needs.py says what happens at one vertex), but goes through the cluster
+as it stands: ten thousand equal nodes are ten thousand visits.
 """
 
 from __future__ import annotations
 
-from switchyard.match.answer import answer
+from switchyard.match.answer import answer_demand
+from switchyard.match.compiled_needs import AmountVector, CompiledNeeds, SearchBudget, TooComplex, compile_needs
 from switchyard.match.demand import Demand, Need
 from switchyard.match.outcome import Match, Misfit
-from switchyard.match.question import Budget, Question, TooComplex, Vector, compile_needs
 from switchyard.match.tree import Forest, Tree
 from switchyard.model.graph import Graph
 
 VERTICES_MAX = 250_000  # about a second
 
 
-class Walk:
+class WalkEngine:
     """Exact, vertex by vertex."""
 
     def satisfy(self, demand: Demand, graph: Graph) -> Match | Misfit:
-        return answer(demand, graph, self)
+        return answer_demand(demand, graph, self)
 
-    def question(self, needs: tuple[Need, ...], forest: Forest, *, is_capped: bool) -> Question:
+    def question(self, needs: tuple[Need, ...], forest: Forest, *, is_capped: bool) -> CompiledNeeds:
         return compile_needs(needs, nested=forest.nested, is_capped=is_capped)
 
-    def ways(self, question: Question, forest: Forest, budget: Budget) -> list[Vector]:
+    def ways(self, question: CompiledNeeds, forest: Forest, budget: SearchBudget) -> list[AmountVector]:
         """What floats up to the top of the cluster."""
         if sum(forest.counts) > VERTICES_MAX:
             raise TooComplex
         root = forest.root
         return _visit(question, root, budget, is_inside=False, is_node=not root.has_node or root.is_node)
 
-    def ways_by_node(self, question: Question, forest: Forest, budget: Budget) -> list[tuple[list[Vector], int]]:
+    def ways_by_node(
+        self, question: CompiledNeeds, forest: Forest, budget: SearchBudget
+    ) -> list[tuple[list[AmountVector], int]]:
         """What floats up to the top of each node."""
         if sum(forest.counts) > VERTICES_MAX:
             raise TooComplex
@@ -43,7 +45,9 @@ class Walk:
         ]
 
 
-def _visit(question: Question, tree: Tree, budget: Budget, *, is_inside: bool, is_node: bool) -> list[Vector]:
+def _visit(
+    question: CompiledNeeds, tree: Tree, budget: SearchBudget, *, is_inside: bool, is_node: bool
+) -> list[AmountVector]:
     is_inside = is_inside or is_node
     ways = [question.zero]
     for child, count in tree.children:

@@ -21,10 +21,10 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
-RANK = {role: rank for rank, role in enumerate(Role)}
+ROLE_RANK = {role: rank for rank, role in enumerate(Role)}
 
 
-class On(StrEnum):
+class GrantTarget(StrEnum):
     """What a grant is about. A grant on the platform holds everywhere."""
 
     PLATFORM = "platform"
@@ -33,7 +33,7 @@ class On(StrEnum):
     CLUSTER_GROUP = "cluster-group"
 
 
-class To(StrEnum):
+class GranteeKind(StrEnum):
     """Who holds a grant."""
 
     USER = "user"
@@ -46,9 +46,9 @@ class Grant(Struct, frozen=True, omit_defaults=True):
 
     id: str
     role: Role
-    to: To
+    to: GranteeKind
     subject: str
-    on: On
+    on: GrantTarget
     object: str
     created_us: int = 0
 
@@ -57,8 +57,8 @@ class GrantRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """Body of `POST /v1/grants`: `subject` is ignored for everyone, `object` for the platform."""
 
     role: Role
-    to: To
-    on: On
+    to: GranteeKind
+    on: GrantTarget
     subject: Name = EVERYONE
     object: Name = "all"
 

@@ -121,7 +121,7 @@ class Me(Struct, frozen=True, omit_defaults=True):
     grants: list[str] = []
 
 
-class Created(Struct, frozen=True, omit_defaults=True):
+class CreatedJob(Struct, frozen=True, omit_defaults=True):
     """What a submit answers: enough to go on, without reading the job again."""
 
     id: str
@@ -139,14 +139,14 @@ class Version(Struct, frozen=True):
     now_us: int
 
 
-Indexes = Annotated[str, Meta(max_length=TEXT_CHARS_MAX, extra_json_schema={"pattern": IDSET_PATTERN})]
+TaskIndexes = Annotated[str, Meta(max_length=TEXT_CHARS_MAX, extra_json_schema={"pattern": IDSET_PATTERN})]
 
 
 class CancelRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`tasks`: of an array only these, e.g. `3,5-7`."""
 
     reason: Annotated[str, Meta(max_length=1024)] = ""
-    tasks: Indexes | None = None
+    tasks: TaskIndexes | None = None
 
     def __post_init__(self) -> None:
         if self.tasks is not None:
@@ -164,7 +164,7 @@ class RetryRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """A job that is over, once more as a new job. `tasks`: of an array these; none: those that did not succeed."""
 
     elsewhere: bool = False
-    tasks: Indexes | None = None
+    tasks: TaskIndexes | None = None
 
     def __post_init__(self) -> None:
         if self.tasks is not None:
@@ -184,7 +184,7 @@ class BulkRequest(Struct, frozen=True, forbid_unknown_fields=True):
 class BulkItem(Struct, frozen=True, omit_defaults=True):
     """One job of a bulk request: made, or refused."""
 
-    job: Created | None = None
+    job: CreatedJob | None = None
     problem: Problem | None = None
 
 

@@ -11,13 +11,13 @@ from switchyard.model.graph.graph import FreeNodes
 from switchyard.model.names import LabelKey, LabelValue, Name, Title
 from switchyard.model.quote import QuoteRecord
 from switchyard.model.rival import Rival
-from switchyard.model.selection import VALUES_MAX, Scalar, StateValue, ValueName, Values, refuse_endless
+from switchyard.model.selection import VALUES_MAX, NamedValues, Scalar, StateValue, ValueName, refuse_infinite
 
 Labels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)]
 
 # The backend of a cluster that has no agent of ours and only polls, as Rainbow's clients do: nobody hears its heart, so
 # it counts as up until it is cordoned or deleted.
-POLLS = "rainbow"
+POLLING_BACKEND = "rainbow"
 
 
 class Health(StrEnum):
@@ -29,7 +29,7 @@ class Health(StrEnum):
     CORDONED = "cordoned"
 
 
-FREE_MAX = 1000  # kinds of what is left on nodes: it is said with every poll
+FREE_NODES_MAX = 1000  # kinds of what is left on nodes: it is said with every poll
 
 
 class Load(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -42,12 +42,12 @@ class Load(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     queued: int = 0
     trouble: Title = ""  # why the agent takes nothing now, e.g. a full disk
     # By node; none: the agent does not know. Shapes are those of the graph with this signature.
-    free: Annotated[list[FreeNodes], Meta(max_length=FREE_MAX)] | None = None
+    free: Annotated[list[FreeNodes], Meta(max_length=FREE_NODES_MAX)] | None = None
     signature: Annotated[str, Meta(max_length=64)] = ""
-    values: Values = {}  # what the site adds
+    values: NamedValues = {}  # what the site adds
 
     def __post_init__(self) -> None:
-        refuse_endless(self.values)
+        refuse_infinite(self.values)
 
 
 class Cluster(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -109,7 +109,7 @@ class ClusterChange(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     state: Annotated[dict[ValueName, Scalar | None], Meta(max_length=VALUES_MAX)] | None = None
 
     def __post_init__(self) -> None:
-        refuse_endless(self.state or {})
+        refuse_infinite(self.state or {})
 
 
 class InviteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

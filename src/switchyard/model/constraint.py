@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from switchyard.errors import Malformed
-from switchyard.model.graph import Value
-from switchyard.model.hostlist import names_of, parse_hosts
+from switchyard.model.graph import FieldValue
+from switchyard.model.hostlist import expand_hosts, parse_hosts
 from switchyard.model.idset import IdSet
 
 DEPTH_MAX = 32
 TERMS_MAX = 10_000
 HOSTS_MAX = 1_000_000
 SHOWN_MAX = 5  # names in a sentence
-FORBIDDEN = frozenset("!&'\"`|()")  # may not stand in the name of a property
+PROPERTY_FORBIDDEN_CHARS = frozenset("!&'\"`|()")  # may not stand in the name of a property
 NO_RANKS = IdSet()
 OPERATORS = ("properties", "hostlist", "ranks", "not", "and", "or")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeTraits:
     """What a constraint sees of a node."""
 
-    properties: Mapping[str, Value]
+    properties: Mapping[str, FieldValue]
     host: str = ""
     rank: int = -1
 
@@ -59,7 +59,7 @@ class Constraint:
     def is_by_name(self) -> bool:
         return self.operator in ("hostlist", "ranks") or any(part.is_by_name for part in self.parts)
 
-    def allows(self, node: Node) -> bool:
+    def allows(self, node: NodeTraits) -> bool:
         if self.operator == "properties":
             return all(_has(node.properties, name) for name in self.names)
         if self.operator == "hostlist":
@@ -73,7 +73,7 @@ class Constraint:
         return not self.parts or any(part.allows(node) for part in self.parts)
 
 
-def _has(properties: Mapping[str, Value], name: str) -> bool:
+def _has(properties: Mapping[str, FieldValue], name: str) -> bool:
     """`^p`: must not have it. A property that is false is not there; `p=value` asks for the value."""
     if name.startswith("^"):
         return not _has(properties, name[1:])
@@ -122,7 +122,7 @@ def _read(value: Any, place: str, depth: int, budget: list[int]) -> Constraint:
 def _names(operator: str, texts: list[str], place: str) -> Constraint:
     if operator == "properties":
         for text in texts:
-            if not text.lstrip("^") or FORBIDDEN & set(text) or "^" in text[1:]:
+            if not text.lstrip("^") or PROPERTY_FORBIDDEN_CHARS & set(text) or "^" in text[1:]:
                 raise Malformed(f"{place}: {text[:60]!r} is not the name of a property.")
         return Constraint(operator, names=frozenset(texts))
     try:
@@ -134,6 +134,6 @@ def _names(operator: str, texts: list[str], place: str) -> Constraint:
         runs = [run for text in texts for run in parse_hosts(text)]
         if sum(map(len, runs)) > HOSTS_MAX:
             raise ValueError(f"over {HOSTS_MAX:,} hosts")
-        return Constraint(operator, names=frozenset(names_of(runs)))
+        return Constraint(operator, names=frozenset(expand_hosts(runs)))
     except ValueError as exc:
         raise Malformed(f"{place}: {exc}.") from exc

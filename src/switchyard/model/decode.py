@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from switchyard.decoder_warmup import warm_type
 from switchyard.errors import BadValue, ImpossibleValue, Malformed, TooLarge
-from switchyard.model.json_pieces import values_at_most
-from switchyard.model.native import NATIVE
-from switchyard.warm import warm
+from switchyard.model.json_scanner import has_at_most_values
+from switchyard.model.native_grammars import NATIVE_GRAMMARS
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ _NATIVE_FIELD = re.compile(r"\bnative\.(\w+)")  # a word for a batch system: its
 FLOAT_EXACT_MAX = 2.0**53  # above, a float is not every whole number any more
 YAML_DEPTH_MAX = 64
 YAML_BYTES_MAX = 16 * 2**20
-TEXT_PER_NODE = 100  # a long text counts as several values: an alias repeats all of it
+CHARS_PER_NODE = 100  # a long text counts as several values: an alias repeats all of it
 YAML_TAG = "tag:yaml.org,2002:"
 # Values that may not be what their tag says, on which the constructors of the YAML library fail in ways of their own.
 YAML_CHECKED = {
@@ -42,14 +42,14 @@ class JsonReader:
     def __init__(self, kind: Any, *, is_checked_whole: bool = True) -> None:
         # Not for a body whose parts are read one by one later, each with its own check.
         self._is_checked_whole = is_checked_whole
-        warm(kind)
+        warm_type(kind)
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
 
     def read(self, body: bytes) -> Any:
         try:
             value = self._decode(body)
         except msgspec.ValidationError as exc:
-            raise refusal(exc) from exc
+            raise validation_refusal(exc) from exc
         except msgspec.DecodeError as exc:
             raise Malformed(f"The body is not valid JSON: {exc}") from exc
         except RecursionError as exc:
@@ -73,10 +73,10 @@ class JsonReader:
         return self._decoder.decode(whole)
 
 
-def refusal(exc: msgspec.ValidationError, where: str = "") -> Malformed:
+def validation_refusal(exc: msgspec.ValidationError, where: str = "") -> Malformed:
     """The error for a value that a type refuses: by its form, or for what no schema can say."""
     kind = BadValue if isinstance(exc.__cause__, ImpossibleValue) else Malformed
-    return kind(where + _plain(str(exc)))
+    return kind(where + _user_message(str(exc)))
 
 
 def _with_whole_numbers(body: bytes) -> bytes | None:
@@ -112,7 +112,7 @@ def decode_json(body: bytes, kind: type[T]) -> T:
 
 def refuse_many_values(body: bytes, most: int) -> None:
     """Decoding takes its time by the value: one text of 8 MB takes 10 ms, 8 MB of empty texts a second."""
-    if values_at_most(body, most):
+    if has_at_most_values(body, most):
         return
     _undecoded.read(body)  # what is not even JSON, or is nested without end, is told so; this builds no values
     raise TooLarge(
@@ -127,14 +127,14 @@ def refuse_duplicates(body: bytes) -> None:
         if len(keys) == len(set(keys)):
             return
     try:
-        json.loads(body, object_pairs_hook=_unique)
+        json.loads(body, object_pairs_hook=_refuse_duplicate_keys)
     except RecursionError as exc:
         raise Malformed("The body is nested too deeply.") from exc
     except json.JSONDecodeError as exc:
         raise Malformed(f"The body is not valid JSON: {exc}") from exc
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
@@ -144,11 +144,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def convert(value: Any, kind: type[T], *, where: str) -> T:
     """Check a plain value, from YAML say, against a type."""
-    warm(kind)
+    warm_type(kind)
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as exc:
-        raise refusal(exc, f"{where}: ") from exc
+        raise validation_refusal(exc, f"{where}: ") from exc
     except RecursionError as exc:
         raise Malformed(f"{where}: nested too deeply.") from exc
 
@@ -168,7 +168,7 @@ def load_yaml(text: str | bytes, *, where: str, nodes_max: int = 0) -> Any:
             node = loader.get_single_node()
             if node is None:
                 return None
-            _Traps(where, nodes_max).refuse(node, 0)
+            _YamlChecker(where, nodes_max).refuse(node, 0)
             return loader.construct_document(node)
         finally:
             loader.dispose()
@@ -191,11 +191,11 @@ def _loader(*, is_fast: bool) -> Any:
     found: Any = type("Loader", (base,), {})
     for kind, words in YAML_CHECKED.items():
         tag = YAML_TAG + kind
-        found.add_constructor(tag, partial(_checked, base.yaml_constructors[tag], words))
+        found.add_constructor(tag, partial(_construct_checked, base.yaml_constructors[tag], words))
     return found
 
 
-def _checked(construct: Any, words: str, loader: Any, node: Any) -> Any:
+def _construct_checked(construct: Any, words: str, loader: Any, node: Any) -> Any:
     from yaml import YAMLError
     from yaml.constructor import ConstructorError
 
@@ -211,7 +211,7 @@ def _checked(construct: Any, words: str, loader: Any, node: Any) -> Any:
     return value
 
 
-class _Traps:
+class _YamlChecker:
     """What no document of ours has: depth without end, a field given twice, aliases (or more of them than allowed)."""
 
     def __init__(self, where: str, nodes_max: int) -> None:
@@ -220,7 +220,7 @@ class _Traps:
         self._nodes = 0
 
     def refuse(self, node: Any, depth: int) -> None:
-        self._nodes += 1 if isinstance(node.value, list) else 1 + len(node.value) // TEXT_PER_NODE
+        self._nodes += 1 if isinstance(node.value, list) else 1 + len(node.value) // CHARS_PER_NODE
         if depth > YAML_DEPTH_MAX:
             raise Malformed(f"{self._place(node)}: nested deeper than {YAML_DEPTH_MAX}.")
         if id(node) in self._seen and not self._nodes_max:
@@ -248,12 +248,12 @@ class _Traps:
         return f"{self._where}: line {node.start_mark.line + 1}, column {node.start_mark.column + 1}"
 
 
-def _plain(message: str) -> str:
+def _user_message(message: str) -> str:
     """msgspec's message in a user's words: the place without the `$`."""
     message = message.replace(" - at `$.", " - at `").replace(" - at `$`", " - at the top")
-    if "matching regex" in message and (found := _NATIVE_FIELD.search(message)) and found[1] in NATIVE:
+    if "matching regex" in message and (found := _NATIVE_FIELD.search(message)) and found[1] in NATIVE_GRAMMARS:
         place = message.rpartition(" - at ")[2]
-        message = f"Not {NATIVE[found[1]].hint} - at {place}"
+        message = f"Not {NATIVE_GRAMMARS[found[1]].hint} - at {place}"
     elif "matching regex" in message and "A-Za-z0-9_" in message:
         place = message.rpartition(" - at ")[2]
         message = f"Not a valid name (letters, digits, . _ @ + - inside, at most 128) - at {place}"

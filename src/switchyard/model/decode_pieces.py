@@ -11,13 +11,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from switchyard.errors import Malformed, TooLarge
 from switchyard.model.decode import JsonReader, refuse_many_values
-from switchyard.model.json_pieces import Pieces, Span
+from switchyard.model.json_scanner import JsonScanner, TextSpan
 
 PIECE_BYTES = 64 * 1024  # decoded in one step: some milliseconds at most
 PIECE_ITEMS = 500
 
 
-class _List(NamedTuple):
+class _ListField(NamedTuple):
     items: JsonReader  # of a list of some of them
     least: int
     most: int
@@ -46,12 +46,12 @@ class PieceReader:
         )
 
     def read(self, body: bytes) -> Any:
-        pieces = Pieces(body, steps_max=self._values_max)
+        pieces = JsonScanner(body, steps_max=self._values_max)
         value = self._read(body, pieces)
         pieces.end()
         return value
 
-    def _read(self, body: bytes, pieces: Pieces) -> Any:
+    def _read(self, body: bytes, pieces: JsonScanner) -> Any:
         found: dict[str, Any] = {}
         rest: list[bytes] = []
         for key in pieces.members():
@@ -68,10 +68,10 @@ class PieceReader:
             found[name] = value
         return self._made(found, b"{%b}" % b",".join(rest))
 
-    def _items(self, name: str, body: bytes, pieces: Pieces) -> list[Any]:
+    def _items(self, name: str, body: bytes, pieces: JsonScanner) -> list[Any]:
         items, least, most = self._lists[name]
         found: list[Any] = []
-        for begin, end in _joined(pieces.elements()):
+        for begin, end in _group_spans(pieces.elements()):
             try:
                 found += items.read(b"[%b]" % body[begin:end])
             except Malformed as exc:
@@ -97,9 +97,9 @@ class PieceReader:
             raise Malformed(str(exc)) from exc
 
 
-def bulk_items(body: bytes, *, items_max: int, item_bytes_max: int, values_max: int) -> tuple[list[bytes], bytes]:
+def split_bulk_body(body: bytes, *, items_max: int, item_bytes_max: int, values_max: int) -> tuple[list[bytes], bytes]:
     """The items of `jobs`, undecoded, and the object that is left without them."""
-    pieces = Pieces(body, steps_max=values_max, value_bytes_max=item_bytes_max)
+    pieces = JsonScanner(body, steps_max=values_max, value_bytes_max=item_bytes_max)
     items: list[bytes] | None = None
     rest: list[bytes] = []
     for key in pieces.members():
@@ -121,7 +121,7 @@ def bulk_items(body: bytes, *, items_max: int, item_bytes_max: int, values_max: 
     return items or [], left
 
 
-def _joined(elements: Iterator[Span]) -> Iterator[Span]:
+def _group_spans(elements: Iterator[TextSpan]) -> Iterator[TextSpan]:
     """Neighbours together, with the commas between them, as far as they are decoded in one step."""
     first = last = count = -1
     for begin, end in elements:
@@ -139,7 +139,7 @@ def _refuse_twice(found: dict[str, Any], name: str) -> None:
         raise Malformed(f"The field {name[:80]!r} is given twice.")
 
 
-def _list_of(hint: Any, *, is_checked: bool) -> _List | None:
+def _list_of(hint: Any, *, is_checked: bool) -> _ListField | None:
     """What a field holds that is a list, or a list or nothing."""
     for part in _alternatives(hint):
         kind, metas = (get_args(part)[0], get_args(part)[1:]) if get_origin(part) is Annotated else (part, ())
@@ -148,7 +148,7 @@ def _list_of(hint: Any, *, is_checked: bool) -> _List | None:
             least = [meta.min_length for meta in bounds if meta.min_length is not None]
             most = [meta.max_length for meta in bounds if meta.max_length is not None]
             assert most, "a list without a bound"
-            return _List(JsonReader(kind, is_checked_whole=is_checked), max(least, default=0), min(most))
+            return _ListField(JsonReader(kind, is_checked_whole=is_checked), max(least, default=0), min(most))
     return None
 
 

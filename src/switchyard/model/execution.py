@@ -16,7 +16,7 @@ from switchyard.model.schema import not_both
 
 PARALLEL_MAX = 10_000_000
 MAP_MAX = 256
-Text = Annotated[str, Meta(max_length=1024, pattern=TEXT_PATTERN)]
+IdentityText = Annotated[str, Meta(max_length=1024, pattern=TEXT_PATTERN)]
 LongText = Annotated[str, Meta(max_length=4096, pattern=TEXT_PATTERN)]
 # NUL cannot stand in the environment of any process.
 EnvValue = Annotated[str, Meta(max_length=131_072, pattern=r"^[^\u0000]*$")]
@@ -28,9 +28,9 @@ Duration = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | DurationText
 class RunAs(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Under which identity the job acts. It is handed to the process; what honours it is the cluster's."""
 
-    iam_role: Text | None = None
-    k8s_service_account: Text | None = None
-    execution_identity: Text | None = None
+    iam_role: IdentityText | None = None
+    k8s_service_account: IdentityText | None = None
+    execution_identity: IdentityText | None = None
     oauth2_client: dict[str, Any] | None = None
 
 

@@ -14,7 +14,7 @@ _NUMBERED = re.compile(r"(.*?)([0-9]{1,12})\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class HostRange:
     """Neighbouring names: `prefix`, a number of at least `width` digits from `lo` to `hi`, `suffix`. No number: one."""
 
     prefix: str
@@ -34,11 +34,11 @@ class Run:
             yield f"{self.prefix}{number:0{self.width}d}{self.suffix}"
 
 
-def parse_hosts(text: str) -> list[Run]:
+def parse_hosts(text: str) -> list[HostRange]:
     """Read a host list, in its order; refuses what is empty, backwards or over ten million hosts."""
     if len(text) > TEXT_CHARS_MAX:
         raise ValueError(f"a host list of over {TEXT_CHARS_MAX} characters")
-    runs: list[Run] = []
+    runs: list[HostRange] = []
     total = 0
     for entry in _entries(text):
         for run in _runs_of(entry):
@@ -63,13 +63,13 @@ def _entries(text: str) -> Iterator[str]:
     yield text[start:].strip()
 
 
-def _runs_of(entry: str) -> Iterator[Run]:
+def _runs_of(entry: str) -> Iterator[HostRange]:
     found = _ENTRY.match(entry)
     if not entry or not found:
         raise ValueError(f"{entry[:60]!r} is not a host or a list such as n[0-3,7]")
     prefix, ranges, suffix = found.groups()
     if ranges is None:
-        yield Run(prefix)
+        yield HostRange(prefix)
         return
     for part in ranges.split(","):
         bounds = _RANGE.match(part)
@@ -78,25 +78,25 @@ def _runs_of(entry: str) -> Iterator[Run]:
         lo, hi = bounds[1], bounds[2] or bounds[1]
         if int(hi) < int(lo):
             raise ValueError(f"the range {part[:40]!r} in {entry[:60]!r} is backwards")
-        yield Run(prefix, suffix, int(lo), int(hi), len(lo) if lo.startswith("0") else 0)
+        yield HostRange(prefix, suffix, int(lo), int(hi), len(lo) if lo.startswith("0") else 0)
 
 
-def names_of(runs: Iterable[Run]) -> list[str]:
+def expand_hosts(runs: Iterable[HostRange]) -> list[str]:
     return [name for run in runs for name in run]
 
 
-def compress(names: Iterable[str]) -> str:
+def compress_hosts(names: Iterable[str]) -> str:
     """The shortest list that keeps the order: neighbours that count upwards become a range."""
-    return join(_numbered(name) for name in names)
+    return format_hosts(_split_number(name) for name in names)
 
 
-def join(runs: Iterable[Run]) -> str:
+def format_hosts(runs: Iterable[HostRange]) -> str:
     """Runs as text, those that go on from the one before joined with it."""
-    merged: list[Run] = []
+    merged: list[HostRange] = []
     for run in runs:
         last = merged[-1] if merged else None
         if last and last.lo is not None and run.lo == last.hi + 1 and _is_same_family(last, run):
-            merged[-1] = Run(last.prefix, last.suffix, last.lo, run.hi, last.width)
+            merged[-1] = HostRange(last.prefix, last.suffix, last.lo, run.hi, last.width)
         else:
             merged.append(run)
     parts: list[str] = []
@@ -111,31 +111,31 @@ def join(runs: Iterable[Run]) -> str:
         while at + len(family) < len(merged) and _is_bracket_mate(run, merged[at + len(family)]):
             family.append(merged[at + len(family)])
         at += len(family)
-        parts.append(_shown(family))
+        parts.append(_format_family(family))
     return ",".join(parts)
 
 
-def _numbered(name: str) -> Run:
+def _split_number(name: str) -> HostRange:
     found = _NUMBERED.match(name)
     if not found or any(char in name for char in "[], "):
-        return Run(name)
+        return HostRange(name)
     digits = found[2]
     width = len(digits) if digits.startswith("0") and len(digits) > 1 else 0
-    return Run(found[1], "", int(digits), int(digits), width)
+    return HostRange(found[1], "", int(digits), int(digits), width)
 
 
-def _is_same_family(one: Run, other: Run) -> bool:
+def _is_same_family(one: HostRange, other: HostRange) -> bool:
     """Whether the second may go on where the first ended: 9 → 10 keeps no width, 09 → 10 has one of two."""
     if (one.prefix, one.suffix) != (other.prefix, other.suffix):
         return False
     return one.width == other.width or (one.width > 0 and len(str(other.lo)) == one.width)
 
 
-def _is_bracket_mate(one: Run, other: Run) -> bool:
+def _is_bracket_mate(one: HostRange, other: HostRange) -> bool:
     return other.lo is not None and (one.prefix, one.suffix) == (other.prefix, other.suffix)
 
 
-def _shown(family: list[Run]) -> str:
+def _format_family(family: list[HostRange]) -> str:
     first = family[0]
     if len(family) == 1 and len(first) == 1:
         return next(iter(first))

@@ -14,18 +14,18 @@ from functools import lru_cache
 from itertools import accumulate
 
 from switchyard.errors import ImpossibleValue
-from switchyard.model.runs import Run, arrange, meet, pack, plain, size
+from switchyard.model.index_runs import IndexRun, canonical_runs, intersect_runs, normalize_runs, pack_runs, run_length
 
 TASKS_MAX = 1_000_000  # of one array: two bytes of state each
 INDEX_MAX = 2**31 - 1
 TEXT_CHARS_MAX = 65_536
 CACHED_CHARS_MAX = 1000  # longer texts are rare: of those only the last few are remembered
-PART = r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?"
-_PART = re.compile(PART + r"\Z")
+INDEX_RANGE_PATTERN = r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?"
+_PART = re.compile(INDEX_RANGE_PATTERN + r"\Z")
 _COUNT = re.compile(r"[0-9]{1,7}\Z")
 BLANKS = " \t\r\n"  # may stand around a part
 # What a schema says of the texts: made of the part that reads them.
-_SPACED = rf"[ \t\r\n]*{PART}[ \t\r\n]*"
+_SPACED = rf"[ \t\r\n]*{INDEX_RANGE_PATTERN}[ \t\r\n]*"
 IDSET_PATTERN = f"^{_SPACED}(,{_SPACED})*$"
 ARRAY_PATTERN = rf"^{_SPACED}(,{_SPACED})*(%[ \t\r\n]*[0-9]{{1,7}}[ \t\r\n]*)?$"
 
@@ -34,14 +34,14 @@ ARRAY_PATTERN = rf"^{_SPACED}(,{_SPACED})*(%[ \t\r\n]*[0-9]{{1,7}}[ \t\r\n]*)?$"
 class IdSet:
     """Runs (first, last, step) in order: each begins behind the last index of the one before."""
 
-    runs: tuple[Run, ...] = ()
+    runs: tuple[IndexRun, ...] = ()
 
     @staticmethod
     def parse(text: str) -> IdSet:
         """Read `0-9,20,30-40:2`. Refuses what is empty, backwards, twice or too large."""
         if len(text) > TEXT_CHARS_MAX:
             raise ImpossibleValue(f"an index set of over {TEXT_CHARS_MAX} characters")
-        return _short(text) if len(text) <= CACHED_CHARS_MAX else _long(text)
+        return _parse_short(text) if len(text) <= CACHED_CHARS_MAX else _parse_long(text)
 
     @staticmethod
     def stored(text: str) -> IdSet:
@@ -49,15 +49,15 @@ class IdSet:
         if not text:
             return IdSet()
         if "," not in text:
-            return IdSet(tuple(plain(*_numbers(text))))
-        return IdSet(arrange([_numbers(part) for part in text.split(",")]))
+            return IdSet(tuple(canonical_runs(*_parse_range(text))))
+        return IdSet(normalize_runs([_parse_range(part) for part in text.split(",")]))
 
     @staticmethod
     def of(indexes: Iterable[int]) -> IdSet:
-        return IdSet(pack((index, index, 1) for index in sorted(set(indexes))))
+        return IdSet(pack_runs((index, index, 1) for index in sorted(set(indexes))))
 
     def __len__(self) -> int:
-        return sum(map(size, self.runs))
+        return sum(map(run_length, self.runs))
 
     def __bool__(self) -> bool:
         return bool(self.runs)
@@ -74,7 +74,7 @@ class IdSet:
         return index <= last and (index - first) % step == 0
 
     def __str__(self) -> str:
-        return ",".join(map(_text, self.runs))
+        return ",".join(map(_format_run, self.runs))
 
     def after(self, index: int) -> Iterator[int]:
         """The indexes behind this one, in order; those before it cost nothing."""
@@ -92,38 +92,38 @@ class IdSet:
                 yield from ((index, index) for index in range(first, last + 1, step))
 
     def span_count(self) -> int:
-        return sum(1 if run[2] == 1 else size(run) for run in self.runs)
+        return sum(1 if run[2] == 1 else run_length(run) for run in self.runs)
 
     def take(self, most: int) -> tuple[IdSet, IdSet]:
         """The first so many indexes, and the rest."""
-        taken: list[Run] = []
+        taken: list[IndexRun] = []
         for place, (first, last, step) in enumerate(self.runs):
             count = (last - first) // step + 1
             if count > most:
                 cut = first + most * step
-                taken += plain(first, cut - step, step) if most else []
-                return IdSet(tuple(taken)), IdSet((*plain(cut, last, step), *self.runs[place + 1 :]))
+                taken += canonical_runs(first, cut - step, step) if most else []
+                return IdSet(tuple(taken)), IdSet((*canonical_runs(cut, last, step), *self.runs[place + 1 :]))
             taken.append((first, last, step))
             most -= count
         return self, IdSet()
 
     def union(self, other: IdSet) -> IdSet:
-        return IdSet(arrange([*self.runs, *other.runs]))
+        return IdSet(normalize_runs([*self.runs, *other.runs]))
 
-    def common(self, other: IdSet) -> list[Run]:
+    def common(self, other: IdSet) -> list[IndexRun]:
         """The runs that both sets have, in order. Their number is at most that of the runs of both sets."""
-        return list(meet(self.runs, other.runs))
+        return list(intersect_runs(self.runs, other.runs))
 
     def is_within(self, other: IdSet) -> bool:
-        return sum(map(size, meet(self.runs, other.runs))) == len(self)
+        return sum(map(run_length, intersect_runs(self.runs, other.runs))) == len(self)
 
 
-class Positions:
+class IndexPositions:
     """The indexes of an array by their position in it."""
 
     def __init__(self, indexes: IdSet) -> None:
         self._runs = indexes.runs
-        self._offsets = [0, *accumulate(map(size, self._runs))]
+        self._offsets = [0, *accumulate(map(run_length, self._runs))]
         self.total = self._offsets[-1]
 
     def of(self, index: int) -> int | None:
@@ -134,7 +134,7 @@ class Positions:
                 return self._offsets[place] + (index - first) // step
         return None
 
-    def runs(self, first: int, last: int) -> Iterator[Run]:
+    def runs(self, first: int, last: int) -> Iterator[IndexRun]:
         """The indexes from one position to another, both included."""
         place = bisect_right(self._offsets, first) - 1
         while first <= last:
@@ -144,9 +144,9 @@ class Positions:
             yield begins + (first - offset) * step, begins + (end - offset) * step, step
             first, place = end + 1, place + 1
 
-    def strides(self, some: Iterable[Run]) -> Iterator[tuple[int, int, int]]:
+    def strides(self, some: Iterable[IndexRun]) -> Iterator[tuple[int, int, int]]:
         """Runs of indexes of the array as runs of positions: first, count and step."""
-        for first, last, step in meet(self._runs, tuple(some)):
+        for first, last, step in intersect_runs(self._runs, tuple(some)):
             place = bisect_right(self._runs, (first, INDEX_MAX + 1, 0)) - 1
             begins, _, own = self._runs[place]
             yield self._offsets[place] + (first - begins) // own, (last - first) // step + 1, max(1, step // own)
@@ -165,26 +165,26 @@ def parse_array(text: str) -> tuple[IdSet, int | None]:
 
 
 @lru_cache(maxsize=256)
-def _short(text: str) -> IdSet:
+def _parse_short(text: str) -> IdSet:
     return _parse(text)
 
 
 @lru_cache(maxsize=4)
-def _long(text: str) -> IdSet:
+def _parse_long(text: str) -> IdSet:
     return _parse(text)
 
 
 def _parse(text: str) -> IdSet:
-    parts: list[Run] = []
+    parts: list[IndexRun] = []
     count = 0
     for part in text.split(","):
-        first, last, step = _numbers(part)
+        first, last, step = _parse_range(part)
         tasks = (last - first) // step + 1
         count += tasks
         if count > TASKS_MAX:
             raise ImpossibleValue(f"an array has at most {TASKS_MAX:,} tasks")
         parts.append((first, first + (tasks - 1) * step, step))
-    found = IdSet(arrange(parts))
+    found = IdSet(normalize_runs(parts))
     if len(found) != count:
         raise ImpossibleValue(f"{text[:80]!r} names an index twice")
     if len(str(found)) > TEXT_CHARS_MAX:
@@ -192,7 +192,7 @@ def _parse(text: str) -> IdSet:
     return found
 
 
-def _numbers(part: str) -> Run:
+def _parse_range(part: str) -> IndexRun:
     found = _PART.match(part.strip(BLANKS))
     if not found:
         raise ValueError(f"{part[:40]!r} is not an index or a range such as 0-999 or 0-100:10")
@@ -206,7 +206,7 @@ def _numbers(part: str) -> Run:
     return first, last, step
 
 
-def _text(run: Run) -> str:
+def _format_run(run: IndexRun) -> str:
     first, last, step = run
     if first == last:
         return str(first)

@@ -12,9 +12,9 @@ from switchyard.errors import ImpossibleValue
 from switchyard.model.attributes import JobPolicy
 from switchyard.model.execution import ExecutionConfig, QualityOfService
 from switchyard.model.idset import ARRAY_PATTERN, TEXT_CHARS_MAX, parse_array
-from switchyard.model.image import Needs
+from switchyard.model.image_compatibility import CompatibilityList
 from switchyard.model.names import LabelKey, LabelValue, Name, Title
-from switchyard.model.native import NATIVE, native_problem
+from switchyard.model.native_grammars import NATIVE_GRAMMARS, native_problem
 from switchyard.model.quantity import (
     AMOUNT_ABOVE_ZERO_PATTERN,
     DURATION_S_MAX,
@@ -25,14 +25,14 @@ from switchyard.model.quantity import (
     parse_duration_s,
 )
 from switchyard.model.retry import Retry
-from switchyard.model.schema import needs
+from switchyard.model.schema import requires_field
 from switchyard.model.scope import LongName
-from switchyard.model.selection import Select, Values, refuse_endless
+from switchyard.model.selection import NamedValues, Select, refuse_infinite
 from switchyard.model.spill import SpillTexts, parse_rules
 from switchyard.model.tokens import TokensOfJob
 
-BYTES_MAX = 8 * 2**20  # of a request as JSON
-VALUES_MAX = 65_536  # in it; 10,000 words, as many variables and as many clusters are 60,000
+REQUEST_BYTES_MAX = 8 * 2**20  # of a request as JSON
+REQUEST_VALUES_MAX = 65_536  # in it; 10,000 words, as many variables and as many clusters are 60,000
 COUNT_MAX = 10_000_000
 Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 Amount = Annotated[int, Meta(ge=0, le=2**63 - 1)] | Annotated[float, Meta(ge=0, le=1e18)] | AmountText
@@ -48,9 +48,13 @@ WORD_CHARS_MAX = 131_072
 Word = Annotated[str, Meta(max_length=WORD_CHARS_MAX, pattern=WORD_PATTERN)]
 EnvKey = Annotated[str, Meta(max_length=256, pattern=r"^[^\u0000=\n]+(?!\n)$")]
 # Of a command: the program.
-FIRST_WORD = {"prefixItems": [{"type": "string", "minLength": 1, "maxLength": WORD_CHARS_MAX, "pattern": WORD_PATTERN}]}
+PROGRAM_SCHEMA = {
+    "prefixItems": [{"type": "string", "minLength": 1, "maxLength": WORD_CHARS_MAX, "pattern": WORD_PATTERN}]
+}
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
-After = Annotated[str, Meta(max_length=64, pattern=r"^([0-9A-Za-z]{6,26}|#[0-9]{1,6})(:(ok|any|notok))?(?!\n)$")]
+DependencyText = Annotated[
+    str, Meta(max_length=64, pattern=r"^([0-9A-Za-z]{6,26}|#[0-9]{1,6})(:(ok|any|notok))?(?!\n)$")
+]
 
 
 class State(StrEnum):
@@ -90,7 +94,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
                 parse_bytes(size)
 
 
-class Asked(NamedTuple):
+class ResourcesPerTask(NamedTuple):
     """What a task is to get."""
 
     cores: int | float | str
@@ -125,10 +129,10 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         self._check_limits()
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> ResourcesPerTask:
         """Per task: the request, else its own limit, else one core and nothing of the rest."""
         most = self.limits
-        return Asked(
+        return ResourcesPerTask(
             next(value for value in (self.cores, most.cores, 1) if value is not None),
             next(value for value in (self.gpus, most.gpus, 0) if value is not None),
             next(value for value in (self.memory, most.memory, 0) if value is not None),
@@ -155,19 +159,19 @@ NativeOption = Annotated[
 ]
 
 
-License = Annotated[str, Meta(min_length=1, extra_json_schema=NATIVE["licenses"].schema)]
+License = Annotated[str, Meta(min_length=1, extra_json_schema=NATIVE_GRAMMARS["licenses"].schema)]
 
 
 class Native(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a batch system is told beside the resources; a cluster without one has no use for it."""
 
-    account: Annotated[str, Meta(extra_json_schema=NATIVE["account"].schema)] = ""  # whom hours are charged to
-    qos: Annotated[str, Meta(extra_json_schema=NATIVE["qos"].schema)] = ""
-    reservation: Annotated[str, Meta(extra_json_schema=NATIVE["reservation"].schema)] = ""
+    account: Annotated[str, Meta(extra_json_schema=NATIVE_GRAMMARS["account"].schema)] = ""  # whom hours are charged to
+    qos: Annotated[str, Meta(extra_json_schema=NATIVE_GRAMMARS["qos"].schema)] = ""
+    reservation: Annotated[str, Meta(extra_json_schema=NATIVE_GRAMMARS["reservation"].schema)] = ""
     # Features of nodes, in the batch system's own words: `intel&avx512`.
-    constraint: Annotated[str, Meta(extra_json_schema=NATIVE["constraint"].schema)] = ""
+    constraint: Annotated[str, Meta(extra_json_schema=NATIVE_GRAMMARS["constraint"].schema)] = ""
     licenses: Annotated[list[License], Meta(max_length=100)] = []  # `matlab:2`
-    gpu_type: Annotated[str, Meta(extra_json_schema=NATIVE["gpu_type"].schema)] = ""
+    gpu_type: Annotated[str, Meta(extra_json_schema=NATIVE_GRAMMARS["gpu_type"].schema)] = ""
     exclusive: bool = False  # whole nodes
     options: Annotated[list[NativeOption], Meta(max_length=100)] = []  # further ones, where the site allows them
 
@@ -175,7 +179,7 @@ class Native(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What runs and what it needs. Stored once, by hash; never changes."""
 
-    command: Annotated[list[Word], Meta(min_length=1, max_length=10_000, extra_json_schema=FIRST_WORD)]
+    command: Annotated[list[Word], Meta(min_length=1, max_length=10_000, extra_json_schema=PROGRAM_SCHEMA)]
     env: Annotated[dict[EnvKey, Word], Meta(max_length=10_000)] = {}
     cwd: Word | None = None
     image: Annotated[str, Meta(max_length=1024, pattern=r"^[^\u0000-\u0020]+(?!\n)$")] | None = None
@@ -184,7 +188,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     lost_after: Duration | None = None
     retry: Retry = Retry()
     # What the image needs of the system of the nodes that run it.
-    compatibility: Needs = []
+    compatibility: CompatibilityList = []
     # Needs that `resources` cannot say, as a jobspec says them: `version`, `resources`, and what bounds them.
     demand: dict[str, Any] | None = None
     task_type: Name = "default"  # what plugin overrides go by
@@ -209,7 +213,7 @@ class ClusterToken(Struct, frozen=True, forbid_unknown_fields=True):
 class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The body of a submit. Not given: project `default`, domain `development`."""
 
-    SCHEMA: ClassVar[dict[str, Any]] = needs("launch_plan", "workflow")
+    SCHEMA: ClassVar[dict[str, Any]] = requires_field("launch_plan", "workflow")
     spec: JobSpec
     name: Title | None = None
     project: Name = "default"
@@ -227,18 +231,18 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     # `0-999%50`: a task for each index, at most 50 of them at once.
     array: Annotated[str, Meta(max_length=TEXT_CHARS_MAX, extra_json_schema={"pattern": ARRAY_PATTERN})] | None = None
     # `ID`, `ID:ok`, `ID:any` or `ID:notok`: begin after that job's end. In a bulk request `#3` is its fourth job.
-    after: Annotated[list[After], Meta(max_length=1000)] = []
+    after: Annotated[list[DependencyText], Meta(max_length=1000)] = []
     hold: bool = False
     expires_after: Duration | None = None  # not begun by then: it fails
     match_engine: Name | None = None  # who answers whether it fits; none: the server's own choice
     select: Select | None = None  # how one is chosen of those that can run it; none: the server's own choice
-    parameters: Values = {}  # what an algorithm may reckon with
+    parameters: NamedValues = {}  # what an algorithm may reckon with
     spill: SpillTexts = []  # `after 10m try pool burst`, `reject after 24h`: where it waits for long
 
     def __post_init__(self) -> None:
         if self.spec.native is not None and (problem := native_problem(self.spec.native)):
             raise ValueError(f"spec.{problem}")
-        refuse_endless(self.parameters)
+        refuse_infinite(self.parameters)
         if self.spill:
             parse_rules(self.spill)
         if self.array is not None:
@@ -249,7 +253,7 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
             raise ValueError("a launch plan belongs to a workflow: give that, too")
 
 
-class Tally(Struct, frozen=True, omit_defaults=True):
+class TaskCounts(Struct, frozen=True, omit_defaults=True):
     """How an array stands, in tasks."""
 
     total: int
@@ -317,7 +321,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tries: int = 0
     retry_of: str | None = None
     array: str | None = None
-    tasks: Tally | None = None
+    tasks: TaskCounts | None = None
     pool: str | None = None
     cluster_label: str | None = None
     queue: str = ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from switchyard.model.job import JobRequest, JobSpec, Resources
-from switchyard.model.schema import described
+from switchyard.model.schema import schemas_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 TITLE = "A Switchyard job file"
 ABOUT = "What `yard submit -f FILE` reads. Every field but `command` may be left out."
 # Shown by editors beside a field; where the type says enough there is none.
-FIELDS = {
+FIELD_DESCRIPTIONS = {
     "command": "the program and its arguments: a list of words, or one line split as a shell would",
     "name": "what to call it; else the program's name",
     "project": "where it belongs (default: default)",
@@ -59,9 +59,9 @@ FIELDS = {
 }
 
 
-def schema() -> dict[str, Any]:
+def job_file_schema() -> dict[str, Any]:
     """The whole document. The nested form of the API is allowed as well, as `yard submit` allows it."""
-    _, parts = described([JobRequest, JobSpec, Resources], ref_template="#/$defs/{name}")
+    _, parts = schemas_of([JobRequest, JobSpec, Resources], ref_template="#/$defs/{name}")
     nested = [parts.pop(kind.__name__) for kind in (JobRequest, JobSpec, Resources)]
     request, spec, resources = (dict(part["properties"]) for part in nested)
     del request["spec"], spec["resources"]
@@ -85,4 +85,4 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _described(name: str, part: dict[str, Any]) -> dict[str, Any]:
-    return {**part, "description": FIELDS[name]} if name in FIELDS else part
+    return {**part, "description": FIELD_DESCRIPTIONS[name]} if name in FIELD_DESCRIPTIONS else part

@@ -13,20 +13,28 @@ from typing import Any, TypeGuard
 
 from switchyard.errors import Malformed
 from switchyard.model.job import COUNT_MAX
-from switchyard.model.jobspec_parts import as_list, as_mapping, as_number, as_text, only, refused, shown
-from switchyard.model.jobspec_tree import command_of, from_canonical, from_dictionary, is_dictionary
+from switchyard.model.jobspec_checks import (
+    as_list,
+    as_mapping,
+    as_number,
+    as_text,
+    jobspec_error,
+    refuse_unknown_fields,
+    show_value,
+)
+from switchyard.model.jobspec_tree import command_of, from_canonical, from_dictionary, has_named_resources
 
 Plain = dict[str, Any]
 
 VERSION = 1
-TOP = ("version", "resources", "tasks", "attributes")
+TOP_LEVEL_FIELDS = ("version", "resources", "tasks", "attributes")
 # What decides where or when a job runs: leaving it out would run another job than the one that was written.
 REFUSED_SYSTEM = ("dependencies",)
 REFUSED_SHELL = ("per-resource",)
 
 
 @dataclass(frozen=True, slots=True)
-class Translated:
+class TranslatedJobspec:
     """The plain form, and what of the jobspec was left out."""
 
     plain: Plain
@@ -38,7 +46,7 @@ def is_jobspec(form: object) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(form, Mapping) and "version" in form and ("resources" in form or "attributes" in form)
 
 
-def from_jobspec(form: Mapping[str, Any], *, where: str = "the jobspec") -> Translated:
+def from_jobspec(form: Mapping[str, Any], *, where: str = "the jobspec") -> TranslatedJobspec:
     """A jobspec as the fields of a plain job file; what cannot be kept is refused, naming its place."""
     try:
         return _translated(form)
@@ -46,18 +54,18 @@ def from_jobspec(form: Mapping[str, Any], *, where: str = "the jobspec") -> Tran
         raise Malformed(f"{where}: {exc.detail}", next_step=exc.next_step) from exc
 
 
-def _translated(form: Mapping[str, Any]) -> Translated:
+def _translated(form: Mapping[str, Any]) -> TranslatedJobspec:
     version = form.get("version")
     if version != VERSION or isinstance(version, bool):
-        raise refused("version", f"this is version {version!r}; known is {VERSION}")
-    if is_dictionary(form):
+        raise jobspec_error("version", f"this is version {version!r}; known is {VERSION}")
+    if has_named_resources(form):
         plain = from_dictionary(form)
     else:
-        only(form, TOP, "")
+        refuse_unknown_fields(form, TOP_LEVEL_FIELDS, "")
         plain = _from_list(form)
     notes: list[str] = []
     plain |= _attributes(form.get("attributes"), notes)
-    return Translated(plain, notes)
+    return TranslatedJobspec(plain, notes)
 
 
 def _from_list(form: Mapping[str, Any]) -> Plain:
@@ -80,8 +88,8 @@ def _constraints(form: Mapping[str, Any]) -> bool:
 
 def _from_version_1(form: Mapping[str, Any]) -> Plain:
     shape = _shape(form.get("resources"))
-    task = _one(form.get("tasks"), "tasks")
-    only(task, ("command", "slot", "count"), "tasks[0]")
+    task = _only_entry(form.get("tasks"), "tasks")
+    refuse_unknown_fields(task, ("command", "slot", "count"), "tasks[0]")
     plain = {"command": command_of(task.get("command")), **_counts(shape, task)}
     if shape.nodes is not None:
         plain["nodes"] = shape.nodes
@@ -101,56 +109,60 @@ class _Shape:
 
 def _shape(resources: object) -> _Shape:
     """`node → slot → core, gpu`, or the same without the node."""
-    top = _one(resources, "resources")
+    top = _only_entry(resources, "resources")
     if top.get("type") != "node":
         return _slot(top, "resources[0]", nodes=None)
-    only(top, ("type", "count", "with", "exclusive"), "resources[0]")
+    refuse_unknown_fields(top, ("type", "count", "with", "exclusive"), "resources[0]")
     if top.get("exclusive", False) is not False:
-        raise refused("resources[0].exclusive", "whole nodes cannot be asked for as such; ask for all of their cores")
+        raise jobspec_error(
+            "resources[0].exclusive", "whole nodes cannot be asked for as such; ask for all of their cores"
+        )
     nodes = _count(top, "resources[0]")
-    return _slot(_one(top.get("with"), "resources[0].with"), "resources[0].with[0]", nodes=nodes)
+    return _slot(_only_entry(top.get("with"), "resources[0].with"), "resources[0].with[0]", nodes=nodes)
 
 
 def _slot(slot: Mapping[str, Any], place: str, *, nodes: int | None) -> _Shape:
-    only(slot, ("type", "count", "label", "with"), place)
+    refuse_unknown_fields(slot, ("type", "count", "label", "with"), place)
     if slot.get("type") != "slot":
-        raise refused(f"{place}.type", f"expected a slot here, not {shown(slot.get('type'))}")
+        raise jobspec_error(f"{place}.type", f"expected a slot here, not {show_value(slot.get('type'))}")
     label = slot.get("label")
     if not isinstance(label, str) or not label:
-        raise refused(f"{place}.label", "a slot has a label, which the task names")
+        raise jobspec_error(f"{place}.label", "a slot has a label, which the task names")
     held = {"core": 0, "gpu": 0}
     for number, entry in enumerate(as_list(slot.get("with"), f"{place}.with")):
         at = f"{place}.with[{number}]"
         inner = as_mapping(entry, at)
-        only(inner, ("type", "count"), at)
+        refuse_unknown_fields(inner, ("type", "count"), at)
         kind = inner.get("type")
         if not isinstance(kind, str) or kind not in held or held[kind]:
-            raise refused(f"{at}.type", f"a slot holds one count of core and one of gpu, not {shown(kind)}")
+            raise jobspec_error(f"{at}.type", f"a slot holds one count of core and one of gpu, not {show_value(kind)}")
         held[kind] = _count(inner, at)
     if not held["core"]:
-        raise refused(f"{place}.with", "a slot needs at least one core")
+        raise jobspec_error(f"{place}.with", "a slot needs at least one core")
     return _Shape(nodes, _count(slot, place) * (nodes or 1), label, held["core"], held["gpu"])
 
 
 def _counts(shape: _Shape, task: Mapping[str, Any]) -> Plain:
     """Tasks in all, and what each has. Fewer tasks than slots, as `-N4 -n5` makes them, just ask for less."""
     if task.get("slot") != shape.label:
-        raise refused("tasks[0].slot", f"there is no slot {shown(task.get('slot'))}, only {shape.label!r}")
+        raise jobspec_error("tasks[0].slot", f"there is no slot {show_value(task.get('slot'))}, only {shape.label!r}")
     place = "tasks[0].count"
     count = as_mapping(task.get("count"), place)
-    only(count, ("per_slot", "total"), place)
+    refuse_unknown_fields(count, ("per_slot", "total"), place)
     if len(count) != 1:
-        raise refused(place, "give either per_slot or total")
+        raise jobspec_error(place, "give either per_slot or total")
     if "per_slot" in count:
         if as_number(count["per_slot"], f"{place}.per_slot") != 1:
-            raise refused(f"{place}.per_slot", "one task per slot is all that version 1 has")
+            raise jobspec_error(f"{place}.per_slot", "one task per slot is all that version 1 has")
         tasks = shape.slots
     else:
         tasks = as_number(count["total"], f"{place}.total")
         if not (shape.nodes or 1) <= tasks <= shape.slots:
-            raise refused(f"{place}.total", f"{tasks} tasks, with {shape.slots} slots on {shape.nodes or 1} nodes")
+            raise jobspec_error(
+                f"{place}.total", f"{tasks} tasks, with {shape.slots} slots on {shape.nodes or 1} nodes"
+            )
     if tasks > COUNT_MAX:
-        raise refused(place, f"{tasks} tasks; the most is {COUNT_MAX}")
+        raise jobspec_error(place, f"{tasks} tasks; the most is {COUNT_MAX}")
     plain: Plain = {"tasks": tasks, "cores": shape.cores}
     if shape.gpus:
         plain["gpus"] = shape.gpus
@@ -168,7 +180,7 @@ def _attributes(attributes: object, notes: list[str]) -> Plain:
     for name, value in system.items():
         place = f"attributes.system.{name}"
         if name in REFUSED_SYSTEM and value:
-            raise refused(place, "it bounds where or when the job runs, and cannot be kept")
+            raise jobspec_error(place, "it bounds where or when the job runs, and cannot be kept")
         if name == "constraints":
             continue  # part of the demand
         if name == "duration":
@@ -189,7 +201,7 @@ def _attributes(attributes: object, notes: list[str]) -> Plain:
 
 def _duration(value: object, place: str) -> Plain:
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
-        raise refused(place, f"a number of seconds, or 0 for no limit, not {shown(value)}")
+        raise jobspec_error(place, f"a number of seconds, or 0 for no limit, not {show_value(value)}")
     return {"time_limit": ceil(value)} if value else {}
 
 
@@ -203,15 +215,15 @@ def _shell(value: object, place: str, notes: list[str]) -> None:
     options = as_mapping(as_mapping(value, place).get("options") or {}, f"{place}.options")
     for name in REFUSED_SHELL:
         if name in options:
-            raise refused(f"{place}.options.{name}", "it changes how many tasks there are; say it with the slots")
+            raise jobspec_error(f"{place}.options.{name}", "it changes how many tasks there are; say it with the slots")
     if options:
         notes.append(f"{place}.options is left out: {', '.join(sorted(map(str, options)))}")
 
 
-def _one(value: object, place: str) -> Mapping[str, Any]:
+def _only_entry(value: object, place: str) -> Mapping[str, Any]:
     found = as_list(value, place)
     if len(found) != 1:
-        raise refused(place, f"expected exactly one entry, not {len(found)}")
+        raise jobspec_error(place, f"expected exactly one entry, not {len(found)}")
     return as_mapping(found[0], f"{place}[0]")
 
 

@@ -12,41 +12,49 @@ from math import ceil
 from typing import Any
 
 from switchyard.model.job import COUNT_MAX
-from switchyard.model.jobspec_parts import as_list, as_mapping, as_number, as_text, only, refused, shown
+from switchyard.model.jobspec_checks import (
+    as_list,
+    as_mapping,
+    as_number,
+    as_text,
+    jobspec_error,
+    refuse_unknown_fields,
+    show_value,
+)
 from switchyard.model.quantity import parse_bytes
 
-Plain = dict[str, Any]
+PlainJobFields = dict[str, Any]
 
 DEPTH_MAX = 32  # as the matching has it
-VERTEX = ("type", "count", "with", "label", "exclusive", "unit", "id")
-DICTIONARY = ("version", "name", "resources", "tasks", "task", "groups", "requires", "attributes")
+VERTEX_FIELDS = ("type", "count", "with", "label", "exclusive", "unit", "id")
+DICTIONARY_FIELDS = ("version", "name", "resources", "tasks", "task", "groups", "requires", "attributes")
 _LEAST = re.compile(r"\[?([0-9]{1,12})")
 
 
-def is_dictionary(form: Mapping[str, Any]) -> bool:
+def has_named_resources(form: Mapping[str, Any]) -> bool:
     return isinstance(form.get("resources"), Mapping)
 
 
-def from_canonical(form: Mapping[str, Any]) -> Plain:
+def from_canonical(form: Mapping[str, Any]) -> PlainJobFields:
     """The one task's command, what the slots take up at least, and the resources as they are."""
     tree = as_list(form.get("resources"), "resources")
     totals = _Totals()
     labels = {label for number, vertex in enumerate(tree) for label in totals.add(vertex, f"resources[{number}]", 1, 0)}
-    task = _the_task(form.get("tasks"), "tasks")
-    only(task, ("command", "slot", "count"), "tasks[0]")
+    task = _only_task(form.get("tasks"), "tasks")
+    refuse_unknown_fields(task, ("command", "slot", "count"), "tasks[0]")
     if task.get("slot") not in labels:
-        raise refused("tasks[0].slot", f"there is no slot {shown(task.get('slot'))}, only {sorted(labels)}")
+        raise jobspec_error("tasks[0].slot", f"there is no slot {show_value(task.get('slot'))}, only {sorted(labels)}")
     _check_tasks(task.get("count"), "tasks[0].count")
     system = as_mapping(as_mapping(form.get("attributes") or {}, "attributes").get("system") or {}, "attributes.system")
-    demand: Plain = {"version": 1, "resources": tree, "tasks": [_without(task, "command")]}
+    demand: PlainJobFields = {"version": 1, "resources": tree, "tasks": [_without(task, "command")]}
     if system.get("constraints"):
         demand["attributes"] = {"system": {"constraints": system["constraints"]}}
     return {"command": command_of(task.get("command")), **totals.plain(), "demand": demand}
 
 
-def from_dictionary(form: Mapping[str, Any]) -> Plain:
+def from_dictionary(form: Mapping[str, Any]) -> PlainJobFields:
     """The same for named groups of resources."""
-    only(form, DICTIONARY, "")
+    refuse_unknown_fields(form, DICTIONARY_FIELDS, "")
     groups = as_mapping(form.get("resources"), "resources")
     totals = _Totals()
     chosen = {
@@ -54,10 +62,10 @@ def from_dictionary(form: Mapping[str, Any]) -> Plain:
     }
     for name, group in (chosen or groups).items():
         totals.add_group(group, f"resources.{name}", 1, 0)
-    task = _the_task(form.get("tasks", form.get("task")), "tasks")
+    task = _only_task(form.get("tasks", form.get("task")), "tasks")
     system = as_mapping(as_mapping(form.get("attributes") or {}, "attributes").get("system") or {}, "attributes.system")
     if system.get("constraints"):
-        raise refused("attributes.system.constraints", "where resources have names, `requires` of each says that")
+        raise jobspec_error("attributes.system.constraints", "where resources have names, `requires` of each says that")
     kept = {name: form[name] for name in ("version", "resources", "requires") if name in form}
     plain = {"command": command_of(task.get("command")), **totals.plain()}
     if "name" in form:
@@ -71,28 +79,28 @@ def command_of(command: object) -> list[str]:
     words = as_list(command, "tasks[0].command")
     for number, word in enumerate(words):
         if not isinstance(word, str):
-            raise refused(f"tasks[0].command[{number}]", f"expected a text, not {shown(word)}")
+            raise jobspec_error(f"tasks[0].command[{number}]", f"expected a text, not {show_value(word)}")
     return [str(word) for word in words]
 
 
-def _the_task(tasks: object, place: str) -> Mapping[str, Any]:
+def _only_task(tasks: object, place: str) -> Mapping[str, Any]:
     found = as_list(tasks, place)
     if len(found) != 1:
-        raise refused(place, f"a job runs one command, these are {len(found)}; submit them one by one")
+        raise jobspec_error(place, f"a job runs one command, these are {len(found)}; submit them one by one")
     return as_mapping(found[0], f"{place}[0]")
 
 
 def _check_tasks(count: object, place: str) -> None:
     """How often the command runs in its slots is the launcher's matter; here it has to be said in one known way."""
     said = as_mapping(count, place)
-    only(said, ("per_slot", "per_resource", "total"), place)
+    refuse_unknown_fields(said, ("per_slot", "per_resource", "total"), place)
     if len(said) != 1:
-        raise refused(place, "give either per_slot, per_resource or total")
+        raise jobspec_error(place, "give either per_slot, per_resource or total")
     for name, value in said.items():
         as_number(value.get("count") if isinstance(value, Mapping) else value, f"{place}.{name}")
 
 
-def _without(fields: Mapping[str, Any], name: str) -> Plain:
+def _without(fields: Mapping[str, Any], name: str) -> PlainJobFields:
     return {key: value for key, value in fields.items() if key != name}
 
 
@@ -106,10 +114,12 @@ class _Totals:
     def add(self, vertex: object, place: str, times: int, depth: int) -> Iterator[str]:
         """A vertex of a canonical jobspec and all below it, `times` over. The labels of its slots."""
         entry = self._entered(vertex, place, depth)
-        only(entry, VERTEX, place)
+        refuse_unknown_fields(entry, VERTEX_FIELDS, place)
         if entry.get("exclusive", False) is not False:
-            raise refused(f"{place}.exclusive", "whole nodes cannot be asked for as such; ask for all of their cores")
-        times *= _least(entry.get("count"), f"{place}.count")
+            raise jobspec_error(
+                f"{place}.exclusive", "whole nodes cannot be asked for as such; ask for all of their cores"
+            )
+        times *= _minimum_count(entry.get("count"), f"{place}.count")
         self._count(entry, place, times)
         if entry["type"] == "slot":
             self._slots += times
@@ -128,11 +138,11 @@ class _Totals:
         for number, below in enumerate(as_list(entry["with"], f"{place}.with") if entry.get("with") else ()):
             self.add_group(below, f"{place}.with[{number}]", times, depth + 1)
 
-    def plain(self) -> Plain:
+    def plain(self) -> PlainJobFields:
         """Per slot, rounded up; of slots that are several nodes each, per node."""
         nodes = self._of.get("node", 0)
         slots = max(1, self._slots, nodes)
-        found: Plain = {"tasks": slots, "cores": max(1, ceil(self._of.get("core", 0) / slots))}
+        found: PlainJobFields = {"tasks": slots, "cores": max(1, ceil(self._of.get("core", 0) / slots))}
         if nodes:
             found["nodes"] = nodes
         for kind, name in (("gpu", "gpus"), ("memory", "memory")):
@@ -142,15 +152,15 @@ class _Totals:
 
     def _entered(self, vertex: object, place: str, depth: int) -> Mapping[str, Any]:
         if depth > DEPTH_MAX:
-            raise refused(place, f"nested deeper than {DEPTH_MAX}")
+            raise jobspec_error(place, f"nested deeper than {DEPTH_MAX}")
         entry = as_mapping(vertex, place)
         if not as_text(entry.get("type"), f"{place}.type"):
-            raise refused(f"{place}.type", "a type is a text")
+            raise jobspec_error(f"{place}.type", "a type is a text")
         return entry
 
     def _count(self, entry: Mapping[str, Any], place: str, times: int) -> None:
         if times > COUNT_MAX:
-            raise refused(f"{place}.count", f"{times} in all; the most is {COUNT_MAX}")
+            raise jobspec_error(f"{place}.count", f"{times} in all; the most is {COUNT_MAX}")
         kind, unit = entry["type"], entry.get("unit") or ""
         if kind == "memory":
             if not unit:
@@ -158,11 +168,11 @@ class _Totals:
             try:
                 times = parse_bytes(f"{times}{as_text(unit, f'{place}.unit')}")
             except ValueError as exc:
-                raise refused(f"{place}.unit", str(exc)) from exc
+                raise jobspec_error(f"{place}.unit", str(exc)) from exc
         self._of[kind] = self._of.get(kind, 0) + times
 
 
-def _least(count: object, place: str) -> int:
+def _minimum_count(count: object, place: str) -> int:
     """The fewest of a count: a number, a set or range of numbers as text, or `{min: …}`."""
     if isinstance(count, Mapping):
         return as_number(count.get("min"), f"{place}.min")

@@ -19,13 +19,13 @@ from switchyard.model.queue import DomainTags, Queue, QueueView
 
 WEIGHT_MAX = 1e9  # far above any share one could mean, far below where a float's score of the draw overflows
 MEMBERS_MAX = 20_000  # of one pool or label: twice the clusters a server is measured with
-SETS_MAX = 10_000  # pools and labels set at run time, together: every server keeps them all in memory
+CLUSTER_SETS_MAX = 10_000  # pools and labels set at run time, together: every server keeps them all in memory
 
-Weights = Mapping[str, float]  # cluster → weight
-Value = dict[str, float] | str | Queue | list[str]  # of a part
+ClusterWeights = Mapping[str, float]  # cluster → weight
+LayoutValue = dict[str, float] | str | Queue | list[str]  # of a part
 
 
-class Part(StrEnum):
+class LayoutPart(StrEnum):
     """What can be set at run time."""
 
     POOL = "pool"
@@ -49,56 +49,56 @@ class Layout(Struct, frozen=True, omit_defaults=True):
     queues: dict[str, Queue] = {}
     domain_tags: dict[str, list[str]] = {}
 
-    def get(self, part: Part, name: str) -> Value | None:
-        if part is Part.POOL:
+    def get(self, part: LayoutPart, name: str) -> LayoutValue | None:
+        if part is LayoutPart.POOL:
             return self.pools.get(name)
-        if part is Part.LABEL:
+        if part is LayoutPart.LABEL:
             return self.labels.get(name)
-        if part is Part.STICKY:
-            return STICKY if name in self.sticky else None
-        if part is Part.QUEUE:
+        if part is LayoutPart.STICKY:
+            return STICKY_VALUE if name in self.sticky else None
+        if part is LayoutPart.QUEUE:
             return self.queues.get(name)
-        if part is Part.DOMAIN_TAGS:
+        if part is LayoutPart.DOMAIN_TAGS:
             return self.domain_tags.get(name)
-        return self.default_label if part is Part.DEFAULT_LABEL else self.domain_pools.get(name)
+        return self.default_label if part is LayoutPart.DEFAULT_LABEL else self.domain_pools.get(name)
 
 
-STICKY = "yes"
+STICKY_VALUE = "yes"
 NO_LAYOUT = Layout()
 
 
-class Change(Struct, frozen=True):
+class LayoutChange(Struct, frozen=True):
     """One thing that was set at run time. No value: it was removed, also where the file has it."""
 
-    part: Part
+    part: LayoutPart
     name: str
-    value: Value | None
+    value: LayoutValue | None
 
 
-def lay_over(base: Layout, changes: Iterable[Change]) -> Layout:
+def apply_layout_changes(base: Layout, changes: Iterable[LayoutChange]) -> Layout:
     """What holds: the base with every change over it."""
     pools, labels, domain_pools = dict(base.pools), dict(base.labels), dict(base.domain_pools)
     default_label, sticky = base.default_label, set(base.sticky)
     queues, domain_tags = dict(base.queues), dict(base.domain_tags)
     for change in changes:
-        if change.part is Part.STICKY:
+        if change.part is LayoutPart.STICKY:
             sticky = sticky | {change.name} if change.value else sticky - {change.name}
-        elif change.part is Part.DEFAULT_LABEL:
+        elif change.part is LayoutPart.DEFAULT_LABEL:
             default_label = change.value if isinstance(change.value, str) else None
-        elif change.part is Part.DOMAIN_POOL:
+        elif change.part is LayoutPart.DOMAIN_POOL:
             domain_pools.pop(change.name, None)
             if isinstance(change.value, str):
                 domain_pools[change.name] = change.value
-        elif change.part is Part.QUEUE:
+        elif change.part is LayoutPart.QUEUE:
             queues.pop(change.name, None)
             if isinstance(change.value, Queue):
                 queues[change.name] = change.value
-        elif change.part is Part.DOMAIN_TAGS:
+        elif change.part is LayoutPart.DOMAIN_TAGS:
             domain_tags.pop(change.name, None)
             if isinstance(change.value, list):
                 domain_tags[change.name] = change.value
         else:
-            sets = pools if change.part is Part.POOL else labels
+            sets = pools if change.part is LayoutPart.POOL else labels
             sets.pop(change.name, None)
             if isinstance(change.value, dict):
                 sets[change.name] = change.value
@@ -154,7 +154,7 @@ class ClusterSet(Struct, frozen=True, omit_defaults=True):
     sticky: bool = False
 
 
-class Named(Struct, frozen=True, omit_defaults=True):
+class NamedDefault(Struct, frozen=True, omit_defaults=True):
     """A name that stands where a request says nothing: the default label, or the pool of a domain."""
 
     name: str
@@ -171,8 +171,8 @@ class LayoutView(Struct, frozen=True, omit_defaults=True):
     version: int
     pools: list[ClusterSet]
     labels: list[ClusterSet]
-    default_label: Named | None = None
-    domain_pools: list[Named] = []
+    default_label: NamedDefault | None = None
+    domain_pools: list[NamedDefault] = []
     clusters: dict[str, bool] = {}
     queues: list[QueueView] = []
     domain_tags: list[DomainTags] = []
@@ -181,9 +181,9 @@ class LayoutView(Struct, frozen=True, omit_defaults=True):
 def set_mistakes(members: Sequence[SetMember], known: Collection[str]) -> list[str]:
     """Everything that is wrong with the members of one set."""
     return [
-        *twice_in(member.id for member in members),
+        *duplicate_mistakes(member.id for member in members),
         *(f"{member.id!r}: {wrong}" for member in members if (wrong := weight_mistake(member.weight))),
-        *unknown_members((member.id for member in members), known),
+        *unknown_member_mistakes((member.id for member in members), known),
     ]
 
 
@@ -192,11 +192,11 @@ def has_right_form(members: Iterable[SetMember]) -> bool:
     return all(is_name(member.id) and not weight_mistake(member.weight) for member in members)
 
 
-def twice_in(names: Iterable[str]) -> list[str]:
+def duplicate_mistakes(names: Iterable[str]) -> list[str]:
     return [f"{name!r} is given twice" for name, count in Counter(names).items() if count > 1]
 
 
-def unknown_members(names: Iterable[str], known: Collection[str]) -> list[str]:
+def unknown_member_mistakes(names: Iterable[str], known: Collection[str]) -> list[str]:
     listed = ", ".join(sorted(known)[:20]) or "none"
     return [
         f"{name!r} is no cluster; known: {listed}" if is_name(name) else f"{name!r} is not a valid name"

@@ -18,7 +18,7 @@ class Stream(NamedTuple):
     name: str
 
 
-class Piece(NamedTuple):
+class LogPiece(NamedTuple):
     """Some bytes of a stream, at their true offset."""
 
     stream: Stream
@@ -30,11 +30,11 @@ class Piece(NamedTuple):
         return self.offset + len(self.data)
 
 
-Span = tuple[int, int]  # from an offset up to, not including, another
+ByteRange = tuple[int, int]  # from an offset up to, not including, another
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class LogWindow:
     """What is kept of a stream: its first half and, rolling, its last. What lies between them is left out."""
 
     bytes_max: int = OUTPUT_BYTES_MAX
@@ -47,17 +47,17 @@ class Window:
         """Where the kept tail begins in a stream that reaches `end`."""
         return max(self.half, end - self.half)
 
-    def kept(self, span: Span, end: int) -> list[Span]:
+    def kept(self, span: ByteRange, end: int) -> list[ByteRange]:
         """The parts of a span that are kept, head and tail apart."""
         lo, hi = span
         head, tail = (lo, min(hi, self.half)), (max(lo, self.tail_from(end)), hi)
         return [part for part in (head, tail) if part[0] < part[1]]
 
 
-def missing(span: Span, held: Iterable[Span]) -> list[Span]:
+def uncovered_ranges(span: ByteRange, held: Iterable[ByteRange]) -> list[ByteRange]:
     """The parts of a span that none of these (in order) covers."""
     lo, hi = span
-    found: list[Span] = []
+    found: list[ByteRange] = []
     for begin, end in held:
         if end <= lo:
             continue
@@ -71,7 +71,7 @@ def missing(span: Span, held: Iterable[Span]) -> list[Span]:
     return found
 
 
-def cut(span: Span, size: int) -> list[Span]:
+def split_range(span: ByteRange, size: int) -> list[ByteRange]:
     """A span in parts of at most `size`."""
     lo, hi = span
     return [(begin, min(hi, begin + size)) for begin in range(lo, hi, size)]

@@ -29,6 +29,6 @@ def is_name(text: str) -> bool:
     return _NAME.match(text) is not None
 
 
-def readable(text: str) -> str:
+def printable_line(text: str) -> str:
     """Another program's words on one line: what no table can show, and no database keeps (NUL), becomes a space."""
     return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)

@@ -9,7 +9,7 @@ from msgspec import Meta, Raw, Struct
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec, Usage
-from switchyard.model.lifecycle import Answer, Seen
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.log import OUTPUT_BYTES_MAX
 from switchyard.model.names import Name
 from switchyard.model.quote import QUOTES_MAX, QuoteAsk, QuoteGiven
@@ -18,11 +18,11 @@ from switchyard.model.retry import Cause
 BATCH_MAX = 1000
 BASE64_PATTERN = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?(?!\n)$"
 CHUNK_BYTES_MAX = 256 * 1024
-Text = Annotated[str, Meta(max_length=4096)]
-Opaque = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+(?!\n)$")]
-JobIdText = Annotated[str, Meta(min_length=26, max_length=26, pattern=r"^[0-9A-Z]{26}(?!\n)$")]
+AgentText = Annotated[str, Meta(max_length=4096)]
+OpaqueId = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+(?!\n)$")]
+ReportedJobId = Annotated[str, Meta(min_length=26, max_length=26, pattern=r"^[0-9A-Z]{26}(?!\n)$")]
 Fence = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+JournalCounter = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Join(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -30,9 +30,9 @@ class Join(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_d
 
     cluster: Name
     name: Name
-    journal: Opaque
+    journal: OpaqueId
     backend: Name
-    version: Text = ""
+    version: AgentText = ""
 
 
 class Joined(Struct, frozen=True):
@@ -49,24 +49,24 @@ class Rotated(Struct, frozen=True):
     credential: str
 
 
-class Held(Struct, frozen=True, forbid_unknown_fields=True, array_like=False):
+class AttemptRef(Struct, frozen=True, forbid_unknown_fields=True, array_like=False):
     """One attempt an agent holds."""
 
-    job: JobIdText
+    job: ReportedJobId
     fence: Fence
 
 
 class Report(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What the agent saw of one attempt, and how long ago (its own monotonic age: clocks may be off)."""
 
-    job: JobIdText
+    job: ReportedJobId
     fence: Fence
-    seen: Seen
+    seen: ObservedState
     ago_us: Annotated[int, Meta(ge=0, le=10 * 366 * 86_400_000_000)] = 0
-    native_id: Text | None = None
+    native_id: AgentText | None = None
     exit_code: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     signal: Annotated[int, Meta(ge=0, le=255)] | None = None
-    reason: Text = ""
+    reason: AgentText = ""
     cause: Cause = Cause.JOB  # of a failure
     usage: Usage | None = None  # of an end
 
@@ -74,7 +74,7 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 class OutputChunk(Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes of an attempt's output at an offset. Sending the same chunk again changes nothing."""
 
-    job: JobIdText
+    job: ReportedJobId
     fence: Fence
     stream: Annotated[str, Meta(pattern=r"^(stdout|stderr)(?!\n)$")]
     offset: Annotated[int, Meta(ge=0, le=2**62)]
@@ -96,11 +96,11 @@ class Origin(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit
     opened it. Both only grow, so a copy of the journal, or one from a backup, is known by a number the server has seen.
     """
 
-    journal: Opaque
-    start: Count
-    found: Count = 0
+    journal: OpaqueId
+    start: JournalCounter
+    found: JournalCounter = 0
     is_rebuilt: bool = False  # the journal was damaged and is a new one: `found` says nothing
-    place: Text = ""  # host, folder and process, for people to read
+    place: AgentText = ""  # host, folder and process, for people to read
 
 
 class Poll(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -112,17 +112,17 @@ class Poll(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_d
     journal's count of writes so far: a later process that finds fewer has an outdated copy of the journal.
     """
 
-    incarnation: Opaque
+    incarnation: OpaqueId
     session: Annotated[int, Meta(ge=0)] = 0
-    writes: Count = 0
+    writes: JournalCounter = 0
     origin: Origin | None = None
     wait_s: Annotated[float, Meta(ge=0, le=300)] = 0
     want: Annotated[int, Meta(ge=0, le=BATCH_MAX)] = 0
     room: Room | None = None
     load: Load | None = None
     graph: Graph | None = None
-    inventory: Annotated[list[Held], Meta(max_length=100_000)] | None = None
-    cancelling: Annotated[list[Held], Meta(max_length=100_000)] = []
+    inventory: Annotated[list[AttemptRef], Meta(max_length=100_000)] | None = None
+    cancelling: Annotated[list[AttemptRef], Meta(max_length=100_000)] = []
     reports: Annotated[list[Report], Meta(max_length=BATCH_MAX)] = []
     output: Annotated[list[OutputChunk], Meta(max_length=64)] = []
     quotes: Annotated[list[QuoteGiven], Meta(max_length=QUOTES_MAX)] = []
@@ -165,9 +165,9 @@ class PollAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     session: int
     leases: list[Lease] = []
-    cancels: list[Held] = []
+    cancels: list[AttemptRef] = []
     stops: list[Stop] = []
-    answers: list[Answer] = []
+    answers: list[ReportAnswer] = []
     quotes: list[QuoteAsk] = []  # each once: the next poll may wait while it is thought of
     output_bytes_max: int = OUTPUT_BYTES_MAX  # of each stream of an attempt; more is not kept, so need not be sent
     is_rotation_asked: bool = False  # an operator wants this agent to have a new credential

@@ -79,7 +79,7 @@ def _written_amount(text: str) -> Fraction:
 
 
 @lru_cache(maxsize=4096, typed=True)
-def is_more(amount: str | int | float, most: str | int | float) -> bool:
+def is_amount_above(amount: str | int | float, most: str | int | float) -> bool:
     """Whether one amount is above another: asked of the same few at each submit, and fractions compare slowly."""
     return parse_amount(amount) > parse_amount(most)
 
@@ -94,10 +94,10 @@ def parse_kubernetes(text: str | int | float) -> Fraction:
 
 def parse_bytes(text: str | int | float) -> int:
     """Whole bytes, rounded up."""
-    return ceil(parse_amount(text))
+    return ceil_fraction(parse_amount(text))
 
 
-def ceil(value: Fraction) -> int:
+def ceil_fraction(value: Fraction) -> int:
     return -(-value.numerator // value.denominator)
 
 

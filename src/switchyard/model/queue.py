@@ -13,21 +13,21 @@ from msgspec import Meta, Struct
 
 from switchyard.model.job import Priority
 from switchyard.model.names import Name
-from switchyard.model.native import NAMES
+from switchyard.model.native_grammars import NAMES
 from switchyard.model.quantity import DURATION_S_MAX, DurationText, parse_duration_s
-from switchyard.model.schema import EACH_ONCE
+from switchyard.model.schema import UNIQUE_ITEMS
 
-UNCOUNTED = "-"  # before the lane of a job that counts nowhere any more; no queue's name begins so
+UNCOUNTED_PREFIX = "-"  # before the lane of a job that counts nowhere any more; no queue's name begins so
 DEFAULT_QUEUE = "default"  # built in: it takes what no tag sends elsewhere
 PLACES_MAX = 2**31 - 1  # what the column holds
 NATIVE_PATTERN = rf"^(?:{NAMES.pattern})(?!\n)$"
 TAGS_MAX = 100
 WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e6  # of a project: beyond, a share says nothing any more
-COUNTED_MAX = 100  # projects with a limit, of one queue, counted one by one
+COUNTED_PROJECTS_MAX = 100  # projects with a limit, of one queue, counted one by one
 AHEAD_MAX = 1000  # counting further would cost what nobody needs to know
 
 Tag = Name
-Places = Annotated[int, Meta(ge=0, le=PLACES_MAX)]
+PlaceCount = Annotated[int, Meta(ge=0, le=PLACES_MAX)]
 NativeName = Annotated[str, Meta(pattern=NATIVE_PATTERN, min_length=1, max_length=128)]
 ProjectWeight = Annotated[float, Meta(ge=WEIGHT_MIN, le=WEIGHT_MAX)]
 Ageing = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | DurationText
@@ -36,15 +36,15 @@ Ageing = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | DurationText
 class QueueLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How many jobs, and tasks of arrays, may be assigned or running at once: of the queue, and of a project in it."""
 
-    running: Places | None = None
-    projects: Annotated[dict[Name, Places], Meta(max_length=10_000)] = {}
+    running: PlaceCount | None = None
+    projects: Annotated[dict[Name, PlaceCount], Meta(max_length=10_000)] = {}
 
 
 class Queue(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A queue's own settings; not given: it bounds nothing, and is as any other."""
 
     # The tags that select it, besides its name.
-    attributes: Annotated[list[Tag], Meta(max_length=TAGS_MAX, extra_json_schema=EACH_ONCE)] = []
+    attributes: Annotated[list[Tag], Meta(max_length=TAGS_MAX, extra_json_schema=UNIQUE_ITEMS)] = []
     limits: QueueLimits = QueueLimits()
     priority: Priority = 0  # added to that of its jobs
     interruptible: bool = False  # what runs here may be preempted: only for jobs that bear it
@@ -70,7 +70,7 @@ class Queue(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
 
         Of very many projects it is all: they would make a statement that no database takes.
         """
-        if self.limits.running is None and len(self.limits.projects) <= COUNTED_MAX:
+        if self.limits.running is None and len(self.limits.projects) <= COUNTED_PROJECTS_MAX:
             return [f"{name}/{project}" for project in sorted(self.limits.projects)]
         return [name]
 
@@ -98,17 +98,19 @@ def known_tags(queues: Queues) -> frozenset[str]:
     return frozenset(tag for name, queue in queues.items() for tag in (name, *queue.attributes)) | {DEFAULT_QUEUE}
 
 
-def queues_with(queues: Queues, tags: Sequence[str], *, is_interruptible: bool) -> tuple[str, ...]:
+def queues_with_tags(queues: Queues, tags: Sequence[str], *, is_interruptible: bool) -> tuple[str, ...]:
     """The queues that have all of these tags, by name; without tags the default one."""
     if not tags:
         return (DEFAULT_QUEUE,)
-    found = [name for name, queue in queues.items() if queue.has_all(name, tags) and _bears(queue, is_interruptible)]
+    found = [
+        name for name, queue in queues.items() if queue.has_all(name, tags) and _accepts_job(queue, is_interruptible)
+    ]
     if DEFAULT_QUEUE not in queues and PLAIN_QUEUE.has_all(DEFAULT_QUEUE, tags):
         found.append(DEFAULT_QUEUE)
     return tuple(sorted(found))
 
 
-def _bears(queue: Queue, is_interruptible: bool) -> bool:
+def _accepts_job(queue: Queue, is_interruptible: bool) -> bool:
     return is_interruptible or not queue.interruptible
 
 
@@ -118,24 +120,24 @@ def lane_of(queue: str, project: str, backends: Sequence[str] = ()) -> str:
     return f"{lane} {','.join(backends)}" if backends else lane
 
 
-def uncounted(lane: str) -> str:
+def uncounted_lane(lane: str) -> str:
     """The same lane, in which a job takes up no place."""
-    return UNCOUNTED + counted(lane)
+    return UNCOUNTED_PREFIX + counted_lane(lane)
 
 
-def counted(lane: str) -> str:
-    return lane.removeprefix(UNCOUNTED)
+def counted_lane(lane: str) -> str:
+    return lane.removeprefix(UNCOUNTED_PREFIX)
 
 
-def is_counted(lane: str) -> bool:
-    return not lane.startswith(UNCOUNTED)
+def is_counted_lane(lane: str) -> bool:
+    return not lane.startswith(UNCOUNTED_PREFIX)
 
 
-def queue_of(lane: str) -> str:
-    return counted(lane).partition("/")[0]
+def queue_of_lane(lane: str) -> str:
+    return counted_lane(lane).partition("/")[0]
 
 
-def project_of(lane: str) -> str:
+def project_of_lane(lane: str) -> str:
     return lane.partition("/")[2].partition(" ")[0]
 
 
@@ -177,7 +179,7 @@ class Share(Struct, frozen=True):
         return self.cores / self.weight
 
 
-class Standing(Struct, frozen=True, omit_defaults=True):
+class QueuePosition(Struct, frozen=True, omit_defaults=True):
     """How a waiting job stands. `ahead`: how many come before it, as things are now; `is_more`: at least so many."""
 
     queue: str

@@ -9,14 +9,14 @@ from msgspec import Meta, Raw, Struct
 
 from switchyard.model.job import JobSpec
 
-VALID_S = 30  # a quote that does not say how long it holds
+QUOTE_VALID_S = 30  # a quote that does not say how long it holds
 QUOTES_MAX = 64  # questions or answers in one poll
 CANDIDATES_MAX = 8  # clusters asked about one job
-SHOWN_CHARS = 300  # of a reason that is kept
-Shape = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}(?!\n)$", max_length=64)]
+QUOTE_REASON_CHARS_MAX = 300  # of a reason that is kept
+ShapeHash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}(?!\n)$", max_length=64)]
 
 
-class Said(StrEnum):
+class QuoteOutcome(StrEnum):
     """How a cluster answered."""
 
     YES = "yes"
@@ -34,11 +34,11 @@ class QuoteAsk(Struct, frozen=True):
 class QuoteGiven(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """An agent's answer. Numbers that make no sense are refused one by one: a poll carries more than quotes."""
 
-    shape: Shape
+    shape: ShapeHash
     can: bool
     eta_s: float | None = None
     cost: float | None = None
-    valid_s: float = VALID_S
+    valid_s: float = QUOTE_VALID_S
     confidence: float = 1.0
     reason: Annotated[str, Meta(max_length=4096)] = ""
 
@@ -47,7 +47,7 @@ class Quote(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One cluster's answer as the API shows it."""
 
     cluster: str
-    said: Said
+    said: QuoteOutcome
     reason: str = ""
     eta_s: float | None = None  # as it was given, less its age
     line_s: float | None = None  # how long what waits there before the job takes, which no agent knows of

@@ -12,7 +12,7 @@ from switchyard.model.quantity import DurationText, parse_duration_s
 
 LIMIT_MAX = 100
 BACKOFF_S_MAX = 86_400
-Duration = Annotated[int, Meta(ge=1, le=BACKOFF_S_MAX)] | DurationText
+BackoffDuration = Annotated[int, Meta(ge=1, le=BACKOFF_S_MAX)] | DurationText
 ExitCodes = Annotated[
     str, Meta(max_length=1024, pattern=r"^[0-9]{1,3}(-[0-9]{1,3})?(,[0-9]{1,3}(-[0-9]{1,3})?)*(?!\n)$")
 ]
@@ -27,7 +27,7 @@ class Cause(StrEnum):
     PREEMPTED = "preempted"  # the cluster took its place away; a job that is interruptible bears that
 
 
-_USUAL = (Cause.JOB, Cause.CLUSTER, Cause.LOST)
+_DEFAULT_CAUSES = (Cause.JOB, Cause.CLUSTER, Cause.LOST)
 
 
 class Retry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -37,10 +37,10 @@ class Retry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     """
 
     limit: Annotated[int, Meta(ge=0, le=LIMIT_MAX)] = 0
-    causes: Annotated[list[Cause], Meta(max_length=4)] = field(default_factory=lambda: list(_USUAL))
+    causes: Annotated[list[Cause], Meta(max_length=4)] = field(default_factory=lambda: list(_DEFAULT_CAUSES))
     exit_codes: ExitCodes | None = None
-    backoff: Duration = 10
-    backoff_max: Duration = 600
+    backoff: BackoffDuration = 10
+    backoff_max: BackoffDuration = 600
 
     def __post_init__(self) -> None:
         if parse_duration_s(self.backoff) > parse_duration_s(self.backoff_max):
@@ -51,7 +51,7 @@ class Retry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
                     raise ImpossibleValue(f"exit_codes {self.exit_codes[:40]!r}: ranges go up, and codes end at 255")
 
 
-def wait_before(policy: Retry, *, tries: int, cause: Cause, exit_code: int | None) -> int | None:
+def retry_delay_s(policy: Retry, *, tries: int, cause: Cause, exit_code: int | None) -> int | None:
     """Seconds until the next try after `tries` of them, or none: it stays as it ended."""
     if cause is Cause.PREEMPTED and cause not in policy.causes:
         cause = Cause.CLUSTER  # whoever says nothing of it means it so

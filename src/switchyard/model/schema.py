@@ -11,24 +11,24 @@ from typing import Any
 
 import msgspec
 
-EACH_ONCE = {"uniqueItems": True}
+UNIQUE_ITEMS = {"uniqueItems": True}
 
 
-def given(name: str) -> dict[str, Any]:
+def field_given(name: str) -> dict[str, Any]:
     """The field is there, and is not null."""
     return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
 
 
 def not_both(one: str, other: str) -> dict[str, Any]:
-    return {"not": {"allOf": [given(one), given(other)]}}
+    return {"not": {"allOf": [field_given(one), field_given(other)]}}
 
 
-def needs(one: str, other: str) -> dict[str, Any]:
+def requires_field(one: str, other: str) -> dict[str, Any]:
     """Where the first field is given, the second is, too."""
-    return {"if": given(one), "then": given(other)}
+    return {"if": field_given(one), "then": field_given(other)}
 
 
-def described(kinds: Iterable[Any], ref_template: str) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+def schemas_of(kinds: Iterable[Any], ref_template: str) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
     """The schemas of these types, and those of the messages within, with the rules between their fields."""
     kinds = list(kinds)
     schemas, components = msgspec.json.schema_components(kinds, ref_template=ref_template)

@@ -13,7 +13,7 @@ from switchyard.model.names import NAME_HINT, Name
 LONG_NAME_PATTERN = r"^[A-Za-z0-9_]([A-Za-z0-9._@+-]{0,253}[A-Za-z0-9_])?(?!\n)$"
 LongName = Annotated[str, Meta(pattern=LONG_NAME_PATTERN, min_length=1, max_length=255, description=NAME_HINT)]
 
-Key = tuple[str, str, str, str]  # domain, project, workflow, launch plan; empty: not given
+ScopeKey = tuple[str, str, str, str]  # domain, project, workflow, launch plan; empty: not given
 
 
 class Level(StrEnum):
@@ -28,7 +28,7 @@ class Level(StrEnum):
     REQUEST = "request"  # the job says so itself
 
 
-RANK = {level: rank for rank, level in enumerate(Level)}
+LEVEL_RANK = {level: rank for rank, level in enumerate(Level)}
 ROW_LEVELS = (Level.DOMAIN, Level.PROJECT, Level.PROJECT_DOMAIN, Level.WORKFLOW, Level.LAUNCH_PLAN)
 
 
@@ -47,7 +47,7 @@ class Scope(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
             raise ValueError("a launch plan belongs to a workflow: give that, too")
 
     @property
-    def key(self) -> Key:
+    def key(self) -> ScopeKey:
         return (self.domain or "", self.project or "", self.workflow or "", self.launch_plan or "")
 
     @property
@@ -59,7 +59,7 @@ class Scope(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
         return show_key(self.key)
 
 
-def level_of(key: Key) -> Level:
+def level_of(key: ScopeKey) -> Level:
     domain, project, workflow, launch_plan = key
     if launch_plan:
         return Level.LAUNCH_PLAN
@@ -70,11 +70,11 @@ def level_of(key: Key) -> Level:
     return Level.DOMAIN if domain else Level.PLATFORM
 
 
-def scope_of(key: Key) -> Scope:
+def scope_of(key: ScopeKey) -> Scope:
     return Scope(*(part or None for part in key))
 
 
-def show_key(key: Key) -> str:
+def show_key(key: ScopeKey) -> str:
     """`project P, domain D, workflow W, launch plan L`, as far as given."""
     domain, project, workflow, launch_plan = key
     parts = (("project", project), ("domain", domain), ("workflow", workflow), ("launch plan", launch_plan))

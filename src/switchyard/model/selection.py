@@ -20,7 +20,7 @@ Scalar = (
     | float
     | Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=256)]
 )
-Values = Annotated[dict[ValueName, Scalar], Meta(max_length=VALUES_MAX)]
+NamedValues = Annotated[dict[ValueName, Scalar], Meta(max_length=VALUES_MAX)]
 
 
 class Select(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -44,7 +44,7 @@ class StateValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_stale: bool = False
 
 
-def refuse_endless(values: dict[str, Any]) -> None:
+def refuse_infinite(values: dict[str, Any]) -> None:
     """JSON has no infinity, YAML has; nothing could be reckoned with it."""
     for name, value in values.items():
         if isinstance(value, float) and not isfinite(value):

@@ -14,15 +14,15 @@ from switchyard.model.names import NAME_PATTERN, is_name
 from switchyard.model.quantity import DURATION_PATTERN, parse_duration_s
 
 RULES_MAX = 10
-TRY = re.compile(r"after +(\S+) +try +pool +(\S+)\Z")
-REJECT = re.compile(r"reject +after +(\S+)\Z")
+TRY_RULE = re.compile(r"after +(\S+) +try +pool +(\S+)\Z")
+REJECT_RULE = re.compile(r"reject +after +(\S+)\Z")
 # What a schema says of a rule: the same forms, with what `parse_duration_s` and `is_name` take in their places.
 _AFTER, _POOL = (pattern.removeprefix("^").removesuffix(r"(?!\n)$") for pattern in (DURATION_PATTERN, NAME_PATTERN))
 _AFTER = _AFTER.replace(r"[^\n]*", "[^ \\n]*")  # its digit that is not zero is one of the duration's own
-PATTERN = rf"^(after +{_AFTER} +try +pool +{_POOL}|reject +after +{_AFTER})(?!\n)$"
-SpillText = Annotated[str, Meta(max_length=200, extra_json_schema={"pattern": PATTERN})]
+SPILL_PATTERN = rf"^(after +{_AFTER} +try +pool +{_POOL}|reject +after +{_AFTER})(?!\n)$"
+SpillText = Annotated[str, Meta(max_length=200, extra_json_schema={"pattern": SPILL_PATTERN})]
 SpillTexts = Annotated[list[SpillText], Meta(max_length=RULES_MAX)]
-FORMS = "`after 10m try pool NAME` or `reject after 24h`"
+RULE_FORMS = "`after 10m try pool NAME` or `reject after 24h`"
 
 
 class SpillRule(NamedTuple):
@@ -37,14 +37,14 @@ class SpillRule(NamedTuple):
 @lru_cache(maxsize=4096)
 def parse_rule(text: str) -> SpillRule:
     """One rule; ValueError says what is wrong with it."""
-    if found := TRY.match(text):
+    if found := TRY_RULE.match(text):
         after, pool = found.groups()
         if not is_name(pool):
             raise ValueError(f"{text[:80]!r}: {pool[:40]!r} is not a valid name of a pool")
-    elif found := REJECT.match(text):
+    elif found := REJECT_RULE.match(text):
         after, pool = found.group(1), None
     else:
-        raise ValueError(f"{text[:80]!r} is not a spill rule; write {FORMS}")
+        raise ValueError(f"{text[:80]!r} is not a spill rule; write {RULE_FORMS}")
     try:
         return SpillRule(parse_duration_s(after), pool, text, after)
     except ValueError as exc:
@@ -77,18 +77,18 @@ def _contradictions(rules: Sequence[SpillRule]) -> list[str]:
     return found
 
 
-def opened(texts: Sequence[str], waited_s: float) -> tuple[str, ...]:
+def opened_pools(texts: Sequence[str], waited_s: float) -> tuple[str, ...]:
     """The pools that a job which has waited so long may also run in."""
     return tuple(rule.pool for rule in map(parse_rule, texts) if rule.pool is not None and rule.after_s <= waited_s)
 
 
-def rejects_after(texts: Sequence[str]) -> SpillRule | None:
+def reject_rule(texts: Sequence[str]) -> SpillRule | None:
     """The rule that ends the waiting, if one does."""
     return next((rule for rule in map(parse_rule, texts) if rule.pool is None), None)
 
 
-def pools_of(texts: Sequence[str]) -> tuple[str, ...]:
-    return opened(texts, float("inf"))
+def pools_in_rules(texts: Sequence[str]) -> tuple[str, ...]:
+    return opened_pools(texts, float("inf"))
 
 
 def spill_notes(texts: Sequence[str], source: str, waited_s: float) -> list[str]:

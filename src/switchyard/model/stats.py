@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-BY = ("cluster", "pool", "label", "queue", "outcome", "reason")
+STATS_DIMENSIONS = ("cluster", "pool", "label", "queue", "outcome", "reason")
 
 
-class Bar(Struct, frozen=True, omit_defaults=True):
+class OutcomeCounts(Struct, frozen=True, omit_defaults=True):
     """Jobs of one name by what became of them; `ended`: cancelled or expired before any cluster was chosen."""
 
     name: str
@@ -28,4 +28,4 @@ class RouteStats(Struct, frozen=True):
     looked_at: int
     is_whole: bool
     jobs: int
-    by: dict[str, list[Bar]]
+    by: dict[str, list[OutcomeCounts]]

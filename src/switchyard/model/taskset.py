@@ -16,12 +16,12 @@ from itertools import islice
 
 import msgspec
 
-from switchyard.model.idset import TASKS_MAX, IdSet, Positions
-from switchyard.model.runs import Run, pack, plain
+from switchyard.model.idset import TASKS_MAX, IdSet, IndexPositions
+from switchyard.model.index_runs import IndexRun, canonical_runs, pack_runs
 
 RUNS_MAX = 1000  # of a set that is not as it was submitted; above, its tasks are kept as bits
 NO_RUNS = IdSet()
-LATER_MAX = 8  # times at which tasks of one array are due again; the two nearest of more become one
+DELAY_TIMES_MAX = 8  # times at which tasks of one array are due again; the two nearest of more become one
 BITS_MARK = "~"  # `~120:BASE64`: bit i is the task at position 120 + i
 BITS_CHARS_MAX = 4 * (TASKS_MAX // 24 + 2) + 9
 WINDOW = 4096  # bits that are looked at together
@@ -29,8 +29,8 @@ _BITS = re.compile(r"~(\d{1,7}):([A-Za-z0-9+/]*={0,2})\Z", re.ASCII)
 
 
 @lru_cache(maxsize=16)
-def _positions(array: str) -> Positions:
-    return Positions(IdSet.parse(array))
+def _positions(array: str) -> IndexPositions:
+    return IndexPositions(IdSet.parse(array))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class TaskSet:
         if not self.bits:
             first, rest = self.runs.take(most)
             return first, TaskSet(self.array, rest)
-        taken: list[Run] = []
+        taken: list[IndexRun] = []
         for run in self._each_run():
             some = IdSet((run,)).take(most)[0]
             taken += some.runs
@@ -95,7 +95,7 @@ class TaskSet:
             return IdSet(), self
         last = _positions(self.array).of(taken[-1][1])
         assert last is not None
-        return IdSet(pack(taken)), TaskSet(self.array, bits=self.bits >> last + 1 << last + 1)
+        return IdSet(pack_runs(taken)), TaskSet(self.array, bits=self.bits >> last + 1 << last + 1)
 
     def plus(self, indexes: Iterable[int]) -> TaskSet:
         """The set with these tasks of its array besides."""
@@ -135,45 +135,47 @@ class TaskSet:
         """At least so many runs of neighbours: as many, if the array itself is one."""
         return (self.bits & ~(self.bits << 1)).bit_count() if self.bits else self.runs.span_count()
 
-    def _each_run(self) -> Iterator[Run]:
+    def _each_run(self) -> Iterator[IndexRun]:
         if not self.bits:
             yield from self.runs.runs
             return
         positions = _positions(self.array)
-        for first, last in _stretches(self.bits):
+        for first, last in _bit_runs(self.bits):
             yield from positions.runs(first, last)
 
     def as_runs(self) -> IdSet:
-        return IdSet(pack(self._each_run())) if self.bits else self.runs
+        return IdSet(pack_runs(self._each_run())) if self.bits else self.runs
 
     def as_bits(self) -> int:
         return self.bits or _mask(self.array, self.runs.runs)
 
 
-def read_later(text: str | None, array: str) -> list[tuple[int, TaskSet]]:
+def read_delayed_tasks(text: str | None, array: str) -> list[tuple[int, TaskSet]]:
     """The tasks that wait for a retry, by the time when they are due, as `write_later` wrote them."""
     found = msgspec.json.decode(text, type=list[tuple[int, str]]) if text else []
     return [(due_us, TaskSet.read(some, array)) for due_us, some in found]
 
 
-def write_later(later: Iterable[tuple[int, TaskSet]]) -> str | None:
+def write_delayed_tasks(later: Iterable[tuple[int, TaskSet]]) -> str | None:
     return msgspec.json.encode([(due_us, str(some)) for due_us, some in later if some]).decode() if later else None
 
 
-def add_later(later: Iterable[tuple[int, TaskSet]], new: Iterable[tuple[int, TaskSet]]) -> list[tuple[int, TaskSet]]:
+def add_delayed_tasks(
+    later: Iterable[tuple[int, TaskSet]], new: Iterable[tuple[int, TaskSet]]
+) -> list[tuple[int, TaskSet]]:
     """Both together, the soonest first. Of more than LATER_MAX times the two nearest become one, the later one."""
     by_time: dict[int, TaskSet] = {}
     for due_us, some in (*later, *new):
         by_time[due_us] = by_time[due_us].union(some) if due_us in by_time else some
     times = sorted(by_time)
-    while len(times) > LATER_MAX:
+    while len(times) > DELAY_TIMES_MAX:
         place = min(range(len(times) - 1), key=lambda each: times[each + 1] - times[each])
         sooner = times.pop(place)
         by_time[times[place]] = by_time[times[place]].union(by_time.pop(sooner))
     return [(due_us, by_time[due_us]) for due_us in times]
 
 
-def _stretches(bits: int) -> Iterator[tuple[int, int]]:
+def _bit_runs(bits: int) -> Iterator[tuple[int, int]]:
     """The first and last place of bits that are set side by side, the lowest first; some at a time."""
     skipped = (bits & -bits).bit_length() - 1 if bits else 0
     bits >>= skipped
@@ -189,14 +191,14 @@ def _stretches(bits: int) -> Iterator[tuple[int, int]]:
         skipped += WINDOW
 
 
-def _mask(array: str, runs: Iterable[Run]) -> int:
+def _mask(array: str, runs: Iterable[IndexRun]) -> int:
     mask = 0
     for first, count, step in _positions(array).strides(runs):
-        mask |= _stripes(count, step) << first
+        mask |= _strided_bits(count, step) << first
     return mask
 
 
-def _stripes(count: int, step: int) -> int:
+def _strided_bits(count: int, step: int) -> int:
     """So many bits, each so far from the one before."""
     if step == 1:
         return (1 << count) - 1
@@ -208,7 +210,7 @@ def _stripes(count: int, step: int) -> int:
     return found
 
 
-def _without(runs: Iterable[Run], gone: list[Run]) -> Iterator[Run]:
+def _without(runs: Iterable[IndexRun], gone: list[IndexRun]) -> Iterator[IndexRun]:
     """The runs without those of `gone`, which are parts of them and in order."""
     rest = iter(gone)
     cut = next(rest, None)
@@ -220,8 +222,8 @@ def _without(runs: Iterable[Run], gone: list[Run]) -> Iterator[Run]:
                 [cut[:2]] if is_one_piece else ((each, each) for each in range(cut[0], cut[1] + 1, cut[2]))
             ):
                 if low > begins:
-                    yield from plain(begins, low - step, step)
+                    yield from canonical_runs(begins, low - step, step)
                 begins = high + step
             cut = next(rest, None)
         if begins <= last:
-            yield from plain(begins, last, step)
+            yield from canonical_runs(begins, last, step)

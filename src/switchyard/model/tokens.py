@@ -22,7 +22,7 @@ TOKEN_CHARS_MAX = 1024
 QUOTA_MAX = 1_000_000_000  # whatever a config allows: sums of units stay exact in Lua's numbers
 UNITS_MAX = 1_000_000
 PER_S_MAX = 86_400  # of a rate pool
-LEASE_S = 60
+LEASE_S_DEFAULT = 60
 LEASE_S_MAX = 3600  # the most that a config may allow
 POOLS_MAX = 10_000  # every server keeps them all in memory
 TOKENS_OF_JOB_MAX = 16  # pools that one job may hold tokens of
@@ -30,13 +30,13 @@ TOKENS_OF_JOB_MAX = 16  # pools that one job may hold tokens of
 _NAMESPACE = re.compile(NAMESPACE_PATTERN)
 
 Namespace = Annotated[str, Meta(pattern=NAMESPACE_PATTERN, min_length=1, max_length=128)]
-Token = Annotated[str, Meta(pattern=WORD_PATTERN, min_length=1, max_length=TOKEN_CHARS_MAX)]
+PoolTokenName = Annotated[str, Meta(pattern=WORD_PATTERN, min_length=1, max_length=TOKEN_CHARS_MAX)]
 Units = Annotated[int, Meta(ge=1, le=UNITS_MAX)]
 # Checked against the server's resourceMaxQuota, whose message is the better one.
 Quota = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": QUOTA_MAX})]
 Cap = Annotated[int, Meta(ge=0, le=QUOTA_MAX)]
 PerSeconds = Annotated[int, Meta(ge=1, le=PER_S_MAX)]
-Lease = Annotated[int, Meta(ge=1, le=LEASE_S_MAX)]
+LeaseSeconds = Annotated[int, Meta(ge=1, le=LEASE_S_MAX)]
 TokensOfJob = Annotated[dict[Namespace, Units], Meta(max_length=TOKENS_OF_JOB_MAX)]
 
 
@@ -82,7 +82,7 @@ class Allocation(Struct, frozen=True, omit_defaults=True):
 
 NO_CONSTRAINTS = ResourceConstraintsSpec()
 GRANTED = Allocation(AllocationStatus.GRANTED)
-REFUSED = {by: Allocation(AllocationStatus.EXHAUSTED, by) for by in LimitedBy}
+EXHAUSTED_BY = {by: Allocation(AllocationStatus.EXHAUSTED, by) for by in LimitedBy}
 
 
 class ResourceManager(Protocol):
@@ -150,7 +150,7 @@ def check_quota(quota: int, quota_max: int) -> None:
         )
 
 
-def check_token(token: str, project: str, domain: str) -> None:
+def check_pool_token(token: str, project: str, domain: str) -> None:
     """For callers that come by no door: the doors check by type."""
     if "/" in project or "/" in domain or not project or not domain:
         raise Malformed("The project and the domain of a token are names, without a slash.")
@@ -158,10 +158,10 @@ def check_token(token: str, project: str, domain: str) -> None:
         raise Malformed(f"A token is a word of 1 to {TOKEN_CHARS_MAX} printable characters; this one has {len(token)}.")
 
 
-def lease_of(lease_s: int | None, lease_s_max: int) -> int:
+def checked_lease_s(lease_s: int | None, lease_s_max: int) -> int:
     """For how long: as asked, or a minute, or less where no more is allowed."""
     if lease_s is None:
-        return min(LEASE_S, lease_s_max)
+        return min(LEASE_S_DEFAULT, lease_s_max)
     if not 1 <= lease_s <= lease_s_max:
         raise BadRequest(
             f"A lease is from 1 s to {lease_s_max} s (resourcemanager.leaseMax); this one is {lease_s} s.",
@@ -170,21 +170,21 @@ def lease_of(lease_s: int | None, lease_s_max: int) -> int:
     return lease_s
 
 
-class PoolRequest(Struct, frozen=True, forbid_unknown_fields=True):
+class TokenPoolRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """A pool to register. `per_s`: a rate pool, whose quota is for each such time."""
 
     quota: Quota
     per_s: PerSeconds | None = None
 
 
-class PoolChange(Struct, frozen=True, forbid_unknown_fields=True):
+class TokenPoolChange(Struct, frozen=True, forbid_unknown_fields=True):
     quota: Quota
 
 
 class PoolTokenRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Who holds a token: a word within a project and domain."""
 
-    token: Token
+    token: PoolTokenName
     project: Name = "default"
     domain: Name = "development"
 
@@ -193,7 +193,7 @@ class RenewRequest(PoolTokenRequest, frozen=True, forbid_unknown_fields=True, om
     """`lease_s`: not given, a minute, or less where the server allows no more."""
 
     units: Units = 1
-    lease_s: Lease | None = None
+    lease_s: LeaseSeconds | None = None
 
 
 class AllocateRequest(RenewRequest, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 import msgspec
 
-UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, msgspec.DecodeError)
+UNREADABLE_ERRORS = (ValueError, LookupError, TypeError, AttributeError, msgspec.DecodeError)

@@ -10,12 +10,12 @@ from msgspec import Struct
 from switchyard.model.attributes import JobPolicy
 from switchyard.model.job import JobRequest
 from switchyard.model.names import Name
-from switchyard.model.queue import Standing
+from switchyard.model.queue import QueuePosition
 from switchyard.model.quote import Quote
-from switchyard.model.schema import given
+from switchyard.model.schema import field_given
 
 
-class Say(StrEnum):
+class Answer(StrEnum):
     """One cluster's answer for one job."""
 
     YES = "yes"
@@ -27,7 +27,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     """One cluster's yes or no, with the step that said it and a reason."""
 
     cluster: str
-    say: Say
+    say: Answer
     step: str  # pool · label · pin · grant · interruptible · backend · match · weight · health · last · select
     reason: str = ""
     since_us: int | None = None  # of an explanation: since when it has said so, as far as that is known
@@ -54,7 +54,7 @@ class Plan(Struct, frozen=True, omit_defaults=True):
 class FitRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Would it fit? A job as it would be submitted, or a jobspec. `only_fitting`: leave the others out."""
 
-    SCHEMA: ClassVar[dict[str, Any]] = {"oneOf": [given("job"), given("jobspec")]}
+    SCHEMA: ClassVar[dict[str, Any]] = {"oneOf": [field_given("job"), field_given("jobspec")]}
     job: JobRequest | None = None
     jobspec: dict[str, Any] | None = None
     match_engine: Name | None = None
@@ -115,6 +115,6 @@ class Explanation(Struct, frozen=True, omit_defaults=True):
     hints: list[str]  # what would let it run, one change each
     notes: list[str] = []
     policy: JobPolicy | None = None  # the rules it was admitted under
-    standing: Standing | None = None  # in its queue, while it waits
+    standing: QueuePosition | None = None  # in its queue, while it waits
     quotes: list[Quote] = []
     history: list[Decision] = []  # the oldest first

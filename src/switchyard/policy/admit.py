@@ -13,14 +13,14 @@ from switchyard.errors import BadRequest, PolicyRefused, UnknownName
 from switchyard.model.attributes import JobPolicy, UsedValue
 from switchyard.model.execution import ExecutionConfig
 from switchyard.model.job import JobRequest
-from switchyard.model.queue import DEFAULT_QUEUE, queues_with
-from switchyard.model.scope import Key, scope_of
-from switchyard.model.spill import pools_of
-from switchyard.policy.draft import NO_KEY, Draft, Entry
+from switchyard.model.queue import DEFAULT_QUEUE, queues_with_tags
+from switchyard.model.scope import ScopeKey, scope_of
+from switchyard.model.spill import pools_in_rules
+from switchyard.policy.draft import EMPTY_SCOPE_KEY, Draft, Entry
 from switchyard.policy.kinds.quality_of_service import QualityOfServiceKind
-from switchyard.policy.kinds.tokens import tokens_in_all, tokens_of_type
+from switchyard.policy.kinds.tokens import add_task_type_tokens, combine_tokens
 from switchyard.policy.platform import Platform
-from switchyard.policy.resolve import Effective, Policy
+from switchyard.policy.resolve import EffectiveRules, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ProjectEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class PolicyRecord:
     """The rules a job was admitted under, as they are stored: once for all jobs that share them."""
 
     hash: str
@@ -40,11 +40,11 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class AdmittedJob:
     """What policy made of a request. `queues`: those its tags select; of several its id decides."""
 
     draft: Draft
-    record: Record
+    record: PolicyRecord
     queues: tuple[str, ...] = (DEFAULT_QUEUE,)
 
     @property
@@ -60,13 +60,13 @@ def admit(
     demanded: Mapping[str, int] | None = None,
     launch_plan: ExecutionConfig | None = None,
     auth_role: ExecutionConfig | None = None,
-) -> Admitted:
+) -> AdmittedJob:
     """Fill and check a request by the rules of its scope.
 
     `demanded`: what the largest task of its jobspec asks for. `launch_plan`, `auth_role`: the launch plan's own words.
     """
-    project = _known_scope(request, policy.platform, projects)
-    effective = policy.effective(key_of(request))
+    project = _check_request_scope(request, policy.platform, projects)
+    effective = policy.effective(scope_key_of(request))
     draft = Draft(
         request,
         policy.platform,
@@ -77,30 +77,30 @@ def admit(
         launch_plan=launch_plan,
         auth_role=auth_role,
     )
-    has_own_words = _has_own_words(request) or launch_plan is not None or auth_role is not None
+    has_own_words = _sets_policy_fields(request) or launch_plan is not None or auth_role is not None
     ruled = effective.ruled(policy.kinds)
     if has_own_words:
         ruled = [(kind, effective.fields(kind)) for kind in policy.kinds if kind.is_for_jobs]
-    draft = tokens_of_type(draft)
+    draft = add_task_type_tokens(draft)
     for kind, found in ruled:
         draft = kind.amend(draft, found)
-    draft = tokens_in_all(draft)
+    draft = combine_tokens(draft)
     if draft.refusals:
-        raise _refused(draft)
+        raise _policy_refusal(draft)
     if policy.platform.spill and not draft.spill:
         draft = _configured_spill(draft)
-    _known_names(draft)
+    _check_names(draft)
     if project.labels:
         labels = {**project.labels, **draft.request.labels}
         draft = replace(draft, request=replace(draft.request, labels=labels))
-    return Admitted(draft, _record(policy, effective, draft), _queues(draft))
+    return AdmittedJob(draft, _record(policy, effective, draft), _queues(draft))
 
 
-def key_of(request: JobRequest) -> Key:
+def scope_key_of(request: JobRequest) -> ScopeKey:
     return (request.domain, request.project, request.workflow or "", request.launch_plan or "")
 
 
-def _known_scope(request: JobRequest, platform: Platform, projects: Mapping[str, ProjectEntry]) -> ProjectEntry:
+def _check_request_scope(request: JobRequest, platform: Platform, projects: Mapping[str, ProjectEntry]) -> ProjectEntry:
     if request.domain not in platform.domains:
         known = ", ".join(platform.domains)
         raise UnknownName(f"There is no domain {request.domain!r}.", next_step=f"Known domains: {known}.")
@@ -117,13 +117,13 @@ def _known_scope(request: JobRequest, platform: Platform, projects: Mapping[str,
     return project
 
 
-def _known_names(draft: Draft) -> None:
+def _check_names(draft: Draft) -> None:
     """Fail closed: a name that nobody knows (any more: a row may be older than the config) is a mistake, not a wish."""
     platform = draft.platform
     asked = (("pool", draft.pool, platform.pools), ("label", draft.label, platform.labels))
     # Tags that a rule gave are no wish: where no queue has them any more, the default one takes the job.
     tags = (("queue tag", tag, platform.tags) for tag in draft.request.tags)
-    spilled = (("pool", pool, platform.pools) for pool in (pools_of(draft.spill) if draft.spill else ()))
+    spilled = (("pool", pool, platform.pools) for pool in (pools_in_rules(draft.spill) if draft.spill else ()))
     for what, name, known in (*asked, *tags, *spilled):
         if name is not None and name not in known:
             listed = ", ".join(sorted(known)) or "none"
@@ -135,10 +135,10 @@ def _known_names(draft: Draft) -> None:
 
 def _queues(draft: Draft) -> tuple[str, ...]:
     """The queues that have all its tags. None: a request that gave them is refused, any other goes to the default."""
-    found = queues_with(draft.platform.queues, draft.tags, is_interruptible=draft.is_interruptible)
+    found = queues_with_tags(draft.platform.queues, draft.tags, is_interruptible=draft.is_interruptible)
     if found or not draft.request.tags:
         return found or (DEFAULT_QUEUE,)
-    for_all = queues_with(draft.platform.queues, draft.tags, is_interruptible=True)
+    for_all = queues_with_tags(draft.platform.queues, draft.tags, is_interruptible=True)
     why = f"; {', '.join(for_all)} takes only jobs that are interruptible" if for_all else ""
     raise UnknownName(
         f"No queue has all of the tags {', '.join(draft.tags)}{why}.",
@@ -146,7 +146,7 @@ def _queues(draft: Draft) -> tuple[str, ...]:
     )
 
 
-def _has_own_words(request: JobRequest) -> bool:
+def _sets_policy_fields(request: JobRequest) -> bool:
     """Whether the request says itself what a rule could say."""
     return bool(
         request.spec.execution is not None
@@ -167,23 +167,23 @@ def _configured_spill(draft: Draft) -> Draft:
     return replace(draft, spill=rules.get("", ()), spill_from="platform config")
 
 
-def _refused(draft: Draft) -> PolicyRefused:
+def _policy_refusal(draft: Draft) -> PolicyRefused:
     where = f"project {draft.request.project}, domain {draft.request.domain}"
     return PolicyRefused(f"A rule of {where} refuses the job. " + "; ".join(draft.refusals) + ".")
 
 
-def _record(policy: Policy, effective: Effective, draft: Draft) -> Record:
+def _record(policy: Policy, effective: EffectiveRules, draft: Draft) -> PolicyRecord:
     """Kept with the effective values where the job had no words of its own, which most have not."""
     if not draft.own:
         if effective.record is None:
             effective.record = _encode(policy, effective.flat)
-        kept: Record = effective.record
+        kept: PolicyRecord = effective.record
         return kept
     flat = {**effective.flat, **draft.own}
     return _encode(policy, {key: entry for key, entry in flat.items() if entry is not None})
 
 
-def _encode(policy: Policy, flat: Mapping[tuple[str, str], Entry]) -> Record:
+def _encode(policy: Policy, flat: Mapping[tuple[str, str], Entry]) -> PolicyRecord:
     names = {kind.name: kind.number for kind in policy.kinds if kind.is_for_jobs}
     used = [
         UsedValue(
@@ -191,11 +191,11 @@ def _encode(policy: Policy, flat: Mapping[tuple[str, str], Entry]) -> Record:
             path,
             entry.value,
             entry.source.level,
-            None if entry.source.key == NO_KEY else scope_of(entry.source.key),
+            None if entry.source.key == EMPTY_SCOPE_KEY else scope_of(entry.source.key),
             entry.source.row or None,
         )
         for (kind, path), entry in sorted(flat.items(), key=lambda item: (names.get(item[0][0], -1), item[0][1]))
         if kind in names and entry.value is not None
     ]
     body = msgspec.json.encode(JobPolicy(policy.version, used)).decode()
-    return Record(sha256(body.encode()).hexdigest(), body)
+    return PolicyRecord(sha256(body.encode()).hexdigest(), body)

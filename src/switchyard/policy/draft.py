@@ -8,35 +8,35 @@ from msgspec import Struct
 
 from switchyard.model.execution import ExecutionConfig
 from switchyard.model.job import JobRequest
-from switchyard.model.scope import Key, Level, show_key
+from switchyard.model.scope import Level, ScopeKey, show_key
 from switchyard.policy.platform import Platform
 
-NO_KEY: Key = ("", "", "", "")
+EMPTY_SCOPE_KEY: ScopeKey = ("", "", "", "")
 
 
-class Source(Struct, frozen=True):
+class Provenance(Struct, frozen=True):
     """Who gave a value: the platform's config (for all, or for one domain), a row, or the job itself."""
 
     level: Level
-    key: Key = NO_KEY
+    key: ScopeKey = EMPTY_SCOPE_KEY
     row: str = ""
 
     def __str__(self) -> str:
         if self.level is Level.PLATFORM:
-            return "platform config" if self.key == NO_KEY else f"platform config, {show_key(self.key)}"
-        return self.level.value if self.key == NO_KEY else f"{self.level.value} level: {show_key(self.key)}"
+            return "platform config" if self.key == EMPTY_SCOPE_KEY else f"platform config, {show_key(self.key)}"
+        return self.level.value if self.key == EMPTY_SCOPE_KEY else f"{self.level.value} level: {show_key(self.key)}"
 
 
 class Entry(Struct, frozen=True):
     """A value with its provenance."""
 
     value: Any
-    source: Source
+    source: Provenance
 
 
-Own = dict[tuple[str, str], Entry | None]
-REQUEST = Source(Level.REQUEST)
-OWN_SPEC = Source(Level.LAUNCH_PLAN)  # what a launch plan says itself, above all rows
+RecordOverrides = dict[tuple[str, str], Entry | None]
+REQUEST = Provenance(Level.REQUEST)
+LAUNCH_PLAN_SOURCE = Provenance(Level.LAUNCH_PLAN)  # what a launch plan says itself, above all rows
 
 
 class Draft(Struct, frozen=True):
@@ -63,5 +63,5 @@ class Draft(Struct, frozen=True):
     spill: tuple[str, ...] = ()  # what becomes of it when it waits for long
     spill_from: str = ""
     tokens: dict[str, int] = {}  # what it holds of token pools while it lives
-    own: Own = {}
+    own: RecordOverrides = {}
     refusals: tuple[str, ...] = ()

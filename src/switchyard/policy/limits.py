@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from switchyard.errors import LimitReached, Throttled, YardError
 from switchyard.model.quantity import show_bytes
 
-SERVER, YARD = "each server", "all servers together"
-SECTION = "limits"  # of the server's config file
-AT_ONCE = 50  # requests of one user that begin at once; more begin one by one,
+PER_SERVER, ALL_SERVERS = "each server", "all servers together"
+CONFIG_SECTION = "limits"  # of the server's config file
+IMMEDIATE_STARTS = 50  # requests of one user that begin at once; more begin one by one,
 PACE_FACTOR = 2  # so many times as fast as the limit `requests` lets them come for long
-JOB_BYTES = 1024  # what a job counts besides its spec: its row, its events, its idempotency key
+JOB_OVERHEAD_BYTES = 1024  # what a job counts besides its spec: its row, its events, its idempotency key
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,51 +53,56 @@ LIMITS: dict[str, Limit] = {
         Limit(
             "waits",
             "requests that wait at once: for a job's end (`yard wait`), for more output (`yard logs -f`), for quotes",
-            SERVER,
+            PER_SERVER,
             "Follow all your jobs in one stream: `yard watch`, `GET /v1/events/stream`.",
             retry_s=2,
         ),
         Limit(
             "streams",
             "streams of events that are open at once (`yard watch`, `GET /v1/events/stream`)",
-            SERVER,
+            PER_SERVER,
             "Close those that nobody reads; one stream can follow all your jobs.",
             retry_s=5,
         ),
         Limit(
             "calls",
             "requests that wait at once for a thread of the server",
-            SERVER,
+            PER_SERVER,
             "Send fewer requests at the same time.",
             retry_s=1,
         ),
         Limit(
             "requests",
             "requests a second, over a longer time; HTTP and gRPC together",
-            SERVER,
+            PER_SERVER,
             "Send many jobs in one request (`yard submit --bulk`), or wait instead of asking again.",
             retry_s=1,
         ),
         Limit(
             "burst",
             "requests that may come at once before `requests` holds",
-            SERVER,
+            PER_SERVER,
             "Send many jobs in one request (`yard submit --bulk`), or wait instead of asking again.",
             retry_s=1,
         ),
-        Limit("jobs", "live jobs: not yet over. An array is one", YARD, "Wait until some end, or `yard cancel` some."),
-        Limit("tasks", "tasks of live arrays", YARD, "Wait until some arrays end, or `yard cancel` some."),
+        Limit(
+            "jobs",
+            "live jobs: not yet over. An array is one",
+            ALL_SERVERS,
+            "Wait until some end, or `yard cancel` some.",
+        ),
+        Limit("tasks", "tasks of live arrays", ALL_SERVERS, "Wait until some arrays end, or `yard cancel` some."),
         Limit(
             "bytes",
-            f"bytes that are kept for the user's jobs: output, specs with the environment, {JOB_BYTES} a job",
-            YARD,
+            f"bytes that are kept for the user's jobs: output, specs with the environment, {JOB_OVERHEAD_BYTES} a job",
+            ALL_SERVERS,
             "They go when old jobs and their output are removed (`retention` in the server's config file).",
         ),
     )
 }
 
 
-def refusal(name: str, most: int, used: int, asked: int = 1) -> YardError:
+def limit_refusal(name: str, most: int, used: int, asked: int = 1) -> YardError:
     """What a user is told who would have more than the limit."""
     limit = LIMITS[name]
     show = show_bytes if name == "bytes" else str
@@ -105,21 +110,21 @@ def refusal(name: str, most: int, used: int, asked: int = 1) -> YardError:
     kind = Throttled if limit.retry_s is not None else LimitReached
     error = kind(
         f"The limit `{name}` is reached: you have {show(used)}{more}, and one user may have {show(most)} on "
-        f"{limit.counted}. It counts {limit.counts}. It is set by `{SECTION}.{name}` and `{SECTION}.users` in the "
-        "server's config file.",
+        f"{limit.counted}. It counts {limit.counts}. It is set by `{CONFIG_SECTION}.{name}` and "
+        f"`{CONFIG_SECTION}.users` in the server's config file.",
         next_step=limit.advice,
     )
     error.limit, error.retry_after_s = name, limit.retry_s
     return error
 
 
-def is_over(most: int, used: int, asked: int) -> bool:
+def exceeds_limit(most: int, used: int, asked: int) -> bool:
     """Whether so many more are too many. 0: no limit."""
     return 0 < most < used + asked
 
 
 @dataclass(slots=True)
-class Bucket:
+class RequestBucket:
     """Requests one user may still send at once; filled again with time. `next_s`: when the next one may begin."""
 
     left: float
@@ -132,23 +137,24 @@ class Bucket:
         self.at_s = now_s
         if left < 1.0:
             self.left = left
-            return _too_often(limits, left)
+            return _rate_refusal(limits, left)
         self.left = left - 1.0
         return None
 
     def delay_s(self, limits: UserLimits, now_s: float) -> float:
         """How long this request should wait before it begins: hundreds at once would hold up others on the loop."""
         each_s = 1.0 / (PACE_FACTOR * limits.requests)
-        self.next_s = max(self.next_s, now_s - AT_ONCE * each_s) + each_s
+        self.next_s = max(self.next_s, now_s - IMMEDIATE_STARTS * each_s) + each_s
         return max(0.0, self.next_s - now_s)
 
 
-def _too_often(limits: UserLimits, left: float) -> YardError:
-    error = refusal("requests", limits.requests, limits.requests)
+def _rate_refusal(limits: UserLimits, left: float) -> YardError:
+    error = limit_refusal("requests", limits.requests, limits.requests)
     error.detail = (
         f"The limit `requests` is reached: you have sent {limits.burst} requests at once or more than "
-        f"{limits.requests} a second since, and one user may not on {SERVER}. It is set by `{SECTION}.requests`, "
-        f"`{SECTION}.burst` and `{SECTION}.users` in the server's config file."
+        f"{limits.requests} a second since, and one user may not on {PER_SERVER}. It is set by "
+        f"`{CONFIG_SECTION}.requests`, `{CONFIG_SECTION}.burst` and `{CONFIG_SECTION}.users` in the server's "
+        "config file."
     )
     error.retry_after_s = max(1, round((1.0 - left) / max(limits.requests, 1)))
     return error

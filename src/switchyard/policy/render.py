@@ -27,16 +27,16 @@ _TEXT = "tag:yaml.org,2002:str"
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FilledTemplate:
     """A template with its values, or what is wrong with it."""
 
     text: str = ""
     mistakes: tuple[str, ...] = ()
 
 
-def fill(template: str, values: Mapping[str, str], *, where: str) -> Filled:
+def fill_template(template: str, values: Mapping[str, str], *, where: str) -> FilledTemplate:
     """Put the values into a template. Every mistake is listed, with the file's name and the line."""
-    mark = _unused(template)
+    mark = _unused_marker(template)
     names: list[str] = []
 
     def hold(found: re.Match[str]) -> str:
@@ -46,24 +46,26 @@ def fill(template: str, values: Mapping[str, str], *, where: str) -> Filled:
     marked = _VARIABLE.sub(hold, template)
     odd = [number for number, line in enumerate(marked.splitlines(), start=1) if "{{" in line]
     if odd:
-        return Filled(mistakes=tuple(f"{where}: line {line}: what {{{{ }}}} holds is not a name" for line in odd))
+        return FilledTemplate(
+            mistakes=tuple(f"{where}: line {line}: what {{{{ }}}} holds is not a name" for line in odd)
+        )
     try:
         documents = list(yaml.compose_all(marked, yaml.SafeLoader))
         filler = _Filler(re.compile(rf"{mark}([0-9]+)x"), names, values, where)
         mistakes = tuple(found for document in documents for found in filler.fill(document, 0))
         if mistakes:
-            return Filled(mistakes=mistakes)
+            return FilledTemplate(mistakes=mistakes)
         text: str = yaml.serialize_all(documents, Dumper=yaml.SafeDumper, width=2**20, allow_unicode=True)
     except yaml.MarkedYAMLError as exc:
         line = f"line {exc.problem_mark.line + 1}: " if exc.problem_mark else ""
-        return Filled(mistakes=(f"{where}: {line}{exc.problem or exc.context}",))
+        return FilledTemplate(mistakes=(f"{where}: {line}{exc.problem or exc.context}",))
     except yaml.YAMLError as exc:
-        return Filled(mistakes=(f"{where}: {exc}",))
+        return FilledTemplate(mistakes=(f"{where}: {exc}",))
     except RecursionError:
-        return Filled(mistakes=(f"{where}: nested too deeply",))
+        return FilledTemplate(mistakes=(f"{where}: nested too deeply",))
     if mark in text:  # in a tag, say
-        return Filled(mistakes=(f"{where}: a variable stands where no value can",))
-    return Filled(text)
+        return FilledTemplate(mistakes=(f"{where}: a variable stands where no value can",))
+    return FilledTemplate(text)
 
 
 def namespace_of(template: str, *, project: str, domain: str) -> str:
@@ -85,7 +87,7 @@ def is_variable(name: str) -> bool:
     return _VARIABLE.fullmatch(f"{{{{ {name} }}}}") is not None
 
 
-def _unused(template: str) -> str:
+def _unused_marker(template: str) -> str:
     """Letters that the template does not have, so that a mark is found nowhere but where we put it."""
     mark = "yardvariable"
     while mark in template:
@@ -138,13 +140,13 @@ class _Filler:
                 yield self._at(node, f"{{{{ {name} }}}} has no value; known here: {known}")
         node.value = self._marks.sub(lambda found: self._values.get(self._names[int(found[1])], ""), node.value)
         if node.style is None:
-            node.tag, node.style = _form(node.value, is_key=is_key)
+            node.tag, node.style = _scalar_style(node.value, is_key=is_key)
 
     def _at(self, node: yaml.Node, what: str) -> str:
         return f"{self._where}: line {node.start_mark.line + 1}: {what}"
 
 
-def _form(text: str, *, is_key: bool) -> tuple[str, str | None]:
+def _scalar_style(text: str, *, is_key: bool) -> tuple[str, str | None]:
     """What an unquoted place becomes: a number, true or false where the value is plainly that; else text."""
     if not is_key:
         if _WHOLE.fullmatch(text):

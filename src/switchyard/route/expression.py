@@ -19,25 +19,25 @@ from functools import lru_cache
 
 from switchyard.errors import Malformed
 from switchyard.route.operators import (
-    Budget,
-    Node,
-    Scope,
+    EvaluationBudget,
+    EvaluationScope,
+    ExpressionNode,
+    ExpressionValue,
     Undefined,
-    Value,
+    binary,
     coalesce,
     constant,
-    extreme,
-    is_in,
-    one,
+    membership,
+    min_or_max,
     ternary,
-    two,
+    unary,
     variable,
 )
 from switchyard.route.pattern import BadPattern, compile_pattern
 
 CHARS_MAX = 4096
 NODES_MAX = 256  # names, values and operators; also the deepest that one can stand in another
-DEEP_MAX = 50  # parentheses and prefixes in each other, while reading
+DEPTH_MAX = 50  # parentheses and prefixes in each other, while reading
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>0[xX][0-9a-fA-F]{1,13}|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
     |(?P<name>[^\W\d]\w*)
@@ -46,7 +46,7 @@ _TOKEN = re.compile(
     |(?P<sign>\*\*|<<|>>|<=|>=|==|!=|=~|!~|&&|\|\||\?\?|[-+*/%&|^~<>!?:(),]))""",
     re.VERBOSE | re.DOTALL,
 )
-LEVELS = (
+PRECEDENCE = (
     ("||",),
     ("&&",),
     ("==", "!=", ">", ">=", "<", "<=", "=~", "!~", "in"),
@@ -59,7 +59,7 @@ LEVELS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class NoValue:
     """Why an expression has no value here."""
 
     why: str
@@ -70,38 +70,38 @@ class Expression:
     text: str
     names: frozenset[str]
     size: int  # its parts, each of which is visited once at most
-    _node: Node = field(repr=False, compare=False)
+    _node: ExpressionNode = field(repr=False, compare=False)
 
-    def value(self, values: Mapping[str, Value], budget: Budget) -> Value | Trouble:
+    def value(self, values: Mapping[str, ExpressionValue], budget: EvaluationBudget) -> ExpressionValue | NoValue:
         """What it comes to; `Spent` is raised when there is no budget for it."""
         budget.spend(self.size)
         try:
-            return self._node(Scope(values, budget))
+            return self._node(EvaluationScope(values, budget))
         except Undefined as exc:
-            return Trouble(str(exc))
+            return NoValue(str(exc))
 
 
 @lru_cache(maxsize=256)
-def parse(text: str) -> Expression:
+def parse_expression(text: str) -> Expression:
     """An expression from its text; Malformed says what is wrong with it, and where."""
     if len(text) > CHARS_MAX:
         raise Malformed(f"an expression has at most {CHARS_MAX} characters, this one {len(text)}")
-    reader = _Reader(text)
+    reader = _ExpressionParser(text)
     node = reader.whole()
     return Expression(text, frozenset(reader.names), reader.size, node)
 
 
-class _Reader:
+class _ExpressionParser:
     """Recursive descent, one method per kind of thing, each giving a function of the scope."""
 
     def __init__(self, text: str) -> None:
         self.names: set[str] = set()
         self.size = 0
         self._deep = 0
-        self._tokens = _tokens(text)
+        self._tokens = _tokenize(text)
         self._next = 0
 
-    def whole(self) -> Node:
+    def whole(self) -> ExpressionNode:
         if not self._tokens:
             raise Malformed("the expression is empty")
         node = self._choice()
@@ -109,7 +109,7 @@ class _Reader:
             raise self._unexpected()
         return node
 
-    def _choice(self) -> Node:
+    def _choice(self) -> ExpressionNode:
         """`c ? a : b`, `a ?? b`."""
         self._enter()
         node = self._binary(0)
@@ -122,43 +122,43 @@ class _Reader:
         self._deep -= 1
         return node
 
-    def _binary(self, level: int) -> Node:
-        if level == len(LEVELS):
+    def _binary(self, level: int) -> ExpressionNode:
+        if level == len(PRECEDENCE):
             return self._prefixed()
         node = self._binary(level + 1)
-        while sign := self._take(*LEVELS[level]):
+        while sign := self._take(*PRECEDENCE[level]):
             self._count()
             if sign == "in":
-                node = is_in(node, self._list())
+                node = membership(node, self._list())
                 continue
-            node = two(sign, node, self._right(sign, level + 1))
+            node = binary(sign, node, self._right(sign, level + 1))
             if sign == "**" and self._take("**"):
                 raise Malformed("a ** b ** c can be read in two ways: write parentheses")
         return node
 
-    def _right(self, sign: str, level: int) -> Node:
+    def _right(self, sign: str, level: int) -> ExpressionNode:
         """The right side of an operator. A pattern that stands there as it is, is read now: a mistake is a mistake."""
         first = self._next
         node = self._binary(level)
         kind, word, _ = self._tokens[first]
         if sign in ("=~", "!~") and kind == "text" and self._next == first + 1:
             try:
-                compile_pattern(_read_text(word))
+                compile_pattern(_unquote(word))
             except BadPattern as exc:
                 raise Malformed(f"{word[:80]}: {exc}") from exc
         return node
 
-    def _prefixed(self) -> Node:
+    def _prefixed(self) -> ExpressionNode:
         sign = self._take("!", "-", "~")
         if not sign:
             return self._single()
         self._enter()
         self._count()
-        node = one(sign, self._prefixed())
+        node = unary(sign, self._prefixed())
         self._deep -= 1
         return node
 
-    def _single(self) -> Node:
+    def _single(self) -> ExpressionNode:
         self._count()
         if self._take("("):
             node = self._choice()
@@ -173,7 +173,7 @@ class _Reader:
         if kind == "number":
             return constant(_read_number(word))
         if kind == "text":
-            return constant(_read_text(word))
+            return constant(_unquote(word))
         if kind == "name" and word in ("true", "false"):
             return constant(word == "true")
         if kind == "name" and self._peek("("):
@@ -181,15 +181,15 @@ class _Reader:
         self.names.add(word)
         return variable(word)
 
-    def _call(self, name: str) -> Node:
+    def _call(self, name: str) -> ExpressionNode:
         if name not in ("min", "max"):
             raise Malformed(f"undefined function {name[:80]}: there are min and max")
         nodes = self._list()
         if len(nodes) < 2:
             raise Malformed(f"{name} takes two values or more")
-        return extreme(min if name == "min" else max, name, nodes)
+        return min_or_max(min if name == "min" else max, name, nodes)
 
-    def _list(self) -> tuple[Node, ...]:
+    def _list(self) -> tuple[ExpressionNode, ...]:
         self._need("(")
         nodes = [self._choice()]
         while self._take(","):
@@ -199,8 +199,8 @@ class _Reader:
 
     def _enter(self) -> None:
         self._deep += 1
-        if self._deep > DEEP_MAX:
-            raise Malformed(f"nested deeper than {DEEP_MAX}")
+        if self._deep > DEPTH_MAX:
+            raise Malformed(f"nested deeper than {DEPTH_MAX}")
 
     def _count(self) -> None:
         self.size += 1
@@ -230,7 +230,7 @@ class _Reader:
         return Malformed(f"unexpected {word[:40]!r} at character {place + 1}" + (f": {said}" if said else ""))
 
 
-def _tokens(text: str) -> list[tuple[str, str, int]]:
+def _tokenize(text: str) -> list[tuple[str, str, int]]:
     found: list[tuple[str, str, int]] = []
     text = text.rstrip()
     place = 0
@@ -253,5 +253,5 @@ def _read_number(word: str) -> float:
     return number
 
 
-def _read_text(word: str) -> str:
+def _unquote(word: str) -> str:
     return re.sub(r"\\(.)", lambda match: {"n": "\n", "t": "\t"}.get(match[1], match[1]), word[1:-1], flags=re.DOTALL)

@@ -11,16 +11,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from switchyard.model.cluster import Load
-from switchyard.model.quote import Said
-from switchyard.route.route import Ruling
-from switchyard.route.select.weighted import Field
+from switchyard.model.quote import QuoteOutcome
+from switchyard.route.router import Eligibility
+from switchyard.route.select.weighted_draw import WeightedCandidates
 
-HANDOVERS_FREE = 4  # so often a job is handed over before it has to rest for longer each time
-DOUBLINGS_MAX = 6
+HANDOVERS_BEFORE_BACKOFF = 4  # so often a job is handed over before it has to rest for longer each time
+BACKOFF_DOUBLINGS_MAX = 6
 
 
 @dataclass(frozen=True, slots=True)
-class MovingTerms:
+class MovingSettings:
     """From the config. `idle_after_us`: waited elsewhere for so long, an idle cluster takes over; none: never does.
 
     A better quote counts from `gain_s` seconds sooner or `gain_cost` cheaper, and from `gain_share` of what it was.
@@ -34,7 +34,7 @@ class MovingTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class InLine:
+class BacklogJobs:
     """Some that wait for their lease at a cluster: what each of them asks for, or of an array each of its tasks."""
 
     count: int
@@ -46,7 +46,7 @@ class InLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Spare:
+class FreeCapacity:
     """What a cluster could start now beside what is in line there."""
 
     cores: int
@@ -54,11 +54,11 @@ class Spare:
     memory_bytes: int | None  # none: it does not count its memory
 
     @staticmethod
-    def of(load: Load | None) -> Spare | None:
+    def of(load: Load | None) -> FreeCapacity | None:
         """None: nothing to give, in trouble, or nobody knows."""
         if load is None or not load.free_cores or load.queued or load.trouble:
             return None
-        return Spare(load.free_cores, load.free_gpus or 0, load.free_memory_bytes)
+        return FreeCapacity(load.free_cores, load.free_gpus or 0, load.free_memory_bytes)
 
     def holds(self, *, cores: int, gpus: int, memory_bytes: int) -> bool:
         has_memory = self.memory_bytes is None or memory_bytes <= self.memory_bytes
@@ -69,11 +69,11 @@ class Spare:
         pairs = ((cores, self.cores), (gpus, self.gpus), (memory_bytes, self.memory_bytes))
         return min((has // asks for asks, has in pairs if asks and has is not None), default=1)
 
-    def less(self, *, cores: int, gpus: int, memory_bytes: int, count: int = 1) -> Spare:
+    def less(self, *, cores: int, gpus: int, memory_bytes: int, count: int = 1) -> FreeCapacity:
         memory = None if self.memory_bytes is None else max(0, self.memory_bytes - count * memory_bytes)
-        return Spare(max(0, self.cores - count * cores), max(0, self.gpus - count * gpus), memory)
+        return FreeCapacity(max(0, self.cores - count * cores), max(0, self.gpus - count * gpus), memory)
 
-    def beside(self, line: Iterable[InLine], *, is_busy: bool) -> Spare:
+    def beside(self, line: Iterable[BacklogJobs], *, is_busy: bool) -> FreeCapacity:
         """What is left when those in line have begun that fit. As leases are given: who does not fit lets others pass
         until it is aged; from then on all room is kept for it, unless nothing runs there whose end would make some."""
         left = self
@@ -87,12 +87,12 @@ class Spare:
         return left
 
 
-def rest_us(least_us: int, handovers: int) -> int:
+def rest_time_us(least_us: int, handovers: int) -> int:
     """How long a job that was handed over so often stays where it is."""
-    return least_us << min(max(handovers - HANDOVERS_FREE, 0), DOUBLINGS_MAX)
+    return least_us << min(max(handovers - HANDOVERS_BEFORE_BACKOFF, 0), BACKOFF_DOUBLINGS_MAX)
 
 
-def taker(ruling: Ruling, allowed: Iterable[str], *, seed: str) -> str | None:
+def pick_taker(ruling: Eligibility, allowed: Iterable[str], *, seed: str) -> str | None:
     """Which of these clusters takes a job over: the first that its algorithm left in the race, else drawn by weight."""
     names = set(allowed)
     if ruling.outcome != "assign" or not names:
@@ -103,19 +103,19 @@ def taker(ruling: Ruling, allowed: Iterable[str], *, seed: str) -> str | None:
     among = [(name, weight) for name, weight in weighted if name in names]
     if not among:
         return None
-    field = Field.of([name for name, _ in among], [weight for _, weight in among])
+    field = WeightedCandidates.of([name for name, _ in among], [weight for _, weight in among])
     return field.names[field.draw(seed)]
 
 
 @dataclass(frozen=True, slots=True)
-class Better:
+class BetterQuote:
     """Where a job is better off by what clusters quote, and why in words."""
 
     to: str
     reason: str
 
 
-def better(ruling: Ruling, here: str, terms: MovingTerms, *, seed: str) -> Better | None:
+def find_better_quote(ruling: Eligibility, here: str, terms: MovingSettings, *, seed: str) -> BetterQuote | None:
     """The winner of the job's algorithm, if its quote is clearly better than that of where the job waits.
 
     Of `here` it counts what its agent said, without those in line before the job; of the other all that is reckoned in.
@@ -125,10 +125,10 @@ def better(ruling: Ruling, here: str, terms: MovingTerms, *, seed: str) -> Bette
     to = ruling.able.names[ruling.able.draw(seed)]
     quotes = {quote.cluster: quote for quote in ruling.quoted}
     mine, other = quotes.get(here), quotes.get(to)
-    if mine is None or other is None or other.said is not Said.YES:
+    if mine is None or other is None or other.said is not QuoteOutcome.YES:
         return None
-    if mine.said is Said.NO:
-        return Better(to, f"{here} says no by now ({mine.reason}), {to} says yes")
+    if mine.said is QuoteOutcome.NO:
+        return BetterQuote(to, f"{here} says no by now ({mine.reason}), {to} says yes")
     if ruling.algorithm == "soonest":
         now, then, gain = mine.eta_s, other.starts_s, terms.gain_s
     elif ruling.algorithm == "cheapest":
@@ -138,8 +138,8 @@ def better(ruling: Ruling, here: str, terms: MovingTerms, *, seed: str) -> Bette
     if now is None or then is None or not is_clearly_better(then, now, gain=gain, share=terms.gain_share):
         return None
     if ruling.algorithm == "soonest":
-        return Better(to, f"{to} could begin it in {then:.0f} s, {here} in {now:.0f} s")
-    return Better(to, f"{to} would run it for {then:.4g}, {here} for {now:.4g}")
+        return BetterQuote(to, f"{to} could begin it in {then:.0f} s, {here} in {now:.0f} s")
+    return BetterQuote(to, f"{to} would run it for {then:.4g}, {here} for {now:.4g}")
 
 
 def is_clearly_better(other: float, now: float, *, gain: float, share: float) -> bool:

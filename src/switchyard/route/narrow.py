@@ -7,49 +7,54 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from switchyard.model.layout import Weights
-from switchyard.model.verdict import Say
-from switchyard.route.ask import Ask
-from switchyard.route.roster import Group
-from switchyard.route.verdicts import Told
+from switchyard.model.layout import ClusterWeights
+from switchyard.model.verdict import Answer
+from switchyard.route.roster import EquivalentClusters
+from switchyard.route.routing_request import RoutingRequest
+from switchyard.route.verdicts import GroupVerdict
 from switchyard.route.world import Member, World
 
-NOT_NAMED = Told(Say.NO, "pin", "the request names other clusters")
-SETTLED = Told(Say.NO, "pin", "its submitter was told another cluster")
-NOT_GRANTED = Told(Say.NO, "grant", "you have no grant to submit here")
+PINNED_ELSEWHERE = GroupVerdict(Answer.NO, "pin", "the request names other clusters")
+PROMISED_ELSEWHERE = GroupVerdict(Answer.NO, "pin", "its submitter was told another cluster")
+NOT_GRANTED = GroupVerdict(Answer.NO, "grant", "you have no grant to submit here")
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class RoutingBounds:
     """The bounds of one ask, looked up once for all clusters. A set that is gone has no members: it fails closed."""
 
-    ask: Ask
-    pool: Weights | None
-    label: Weights | None
+    ask: RoutingRequest
+    pool: ClusterWeights | None
+    label: ClusterWeights | None
     missing: str  # what the job is bounded to and is no more
-    not_in_pool: Told
-    not_labelled: Told
+    not_in_pool: GroupVerdict
+    not_labelled: GroupVerdict
 
     @staticmethod
-    def of(ask: Ask, world: World) -> Bound:
-        pool = None if ask.pool is None else _widened(ask, world)
+    def of(ask: RoutingRequest, world: World) -> RoutingBounds:
+        pool = None if ask.pool is None else _pool_with_spill(ask, world)
         label = None if ask.label is None else world.labels.get(ask.label, {})
         wider = f", nor in {', '.join(ask.spilled)}" if ask.spilled else ""
-        outside = Told(Say.NO, "pool", f"not in pool {ask.pool}{wider}")
-        return Bound(
-            ask, pool, label, _missing(ask, world), outside, Told(Say.NO, "label", f"not under label {ask.label}")
+        outside = GroupVerdict(Answer.NO, "pool", f"not in pool {ask.pool}{wider}")
+        return RoutingBounds(
+            ask,
+            pool,
+            label,
+            _missing_bound(ask, world),
+            outside,
+            GroupVerdict(Answer.NO, "label", f"not under label {ask.label}"),
         )
 
-    def refuse(self, member: Member) -> Told | None:
+    def refuse(self, member: Member) -> GroupVerdict | None:
         """The first of these steps that says no, if one does."""
         if self.pool is not None and member.name not in self.pool:
             return self.not_in_pool
         if self.label is not None and member.name not in self.label:
             return self.not_labelled
         if self.ask.named is not None and member.id not in self.ask.named:
-            return NOT_NAMED
+            return PINNED_ELSEWHERE
         if self.ask.settled is not None and member.id != self.ask.settled:
-            return SETTLED
+            return PROMISED_ELSEWHERE
         return None if member.id in self.ask.granted else NOT_GRANTED
 
     def weight(self, member: Member) -> float:
@@ -63,17 +68,19 @@ class Bound:
         return f"label {self.ask.label}" if self.label is not None else "the world"
 
 
-def without_zeros(bound: Bound, judged: list[tuple[Group, Told]]) -> list[tuple[Group, Told]]:
+def refuse_zero_weights(
+    bound: RoutingBounds, judged: list[tuple[EquivalentClusters, GroupVerdict]]
+) -> list[tuple[EquivalentClusters, GroupVerdict]]:
     """A weight of zero is never drawn unless all that are left have it. Judged before health: what weighs nothing does
     not take over when the others are down."""
-    left = [group.weight for group, told in judged if told.say is not Say.NO]
+    left = [group.weight for group, told in judged if told.say is not Answer.NO]
     if all(left) or not any(left):
         return judged
-    passed_over = Told(Say.NO, "weight", f"has weight 0 in {bound.whose_weights}, and others have more")
-    return [(group, passed_over if told.say is not Say.NO and not group.weight else told) for group, told in judged]
+    passed_over = GroupVerdict(Answer.NO, "weight", f"has weight 0 in {bound.whose_weights}, and others have more")
+    return [(group, passed_over if told.say is not Answer.NO and not group.weight else told) for group, told in judged]
 
 
-def _widened(ask: Ask, world: World) -> Weights:
+def _pool_with_spill(ask: RoutingRequest, world: World) -> ClusterWeights:
     """The pool with those it has spilled to. Whoever is in several has the weight of the first."""
     own = world.pools.get(ask.pool or "", {})
     if not ask.spilled:
@@ -85,7 +92,7 @@ def _widened(ask: Ask, world: World) -> Weights:
     return found
 
 
-def _missing(ask: Ask, world: World) -> str:
+def _missing_bound(ask: RoutingRequest, world: World) -> str:
     """What was there when the job came, in words; empty where nothing is missing."""
     for word, name, sets in (("pool", ask.pool, world.pools), ("label", ask.label, world.labels)):
         if name is None:

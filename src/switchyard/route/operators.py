@@ -11,26 +11,26 @@ from dataclasses import dataclass
 
 from switchyard.route.pattern import TEXT_CHARS_MAX, BadPattern, compile_pattern
 
-WHOLE_MAX = 2**53  # up to here floats hold every whole number, so bits mean something
+EXACT_INTEGER_MAX = 2**53  # up to here floats hold every whole number, so bits mean something
 SHIFT_MAX = 63
 
-Value = float | str | bool | None
+ExpressionValue = float | str | bool | None
 
 
 class Undefined(Exception):
     """There is no value, and why."""
 
 
-class Missing(Undefined):
+class UndefinedName(Undefined):
     """A name that stands for nothing here: what `??` is for."""
 
 
-class Spent(Exception):
+class BudgetExceeded(Exception):
     """The work allowed for one decision is used up."""
 
 
 @dataclass(slots=True)
-class Budget:
+class EvaluationBudget:
     """How much work is left, for all expressions of one decision together."""
 
     left: int
@@ -38,84 +38,84 @@ class Budget:
     def spend(self, amount: int) -> None:
         self.left -= amount
         if self.left < 0:
-            raise Spent
+            raise BudgetExceeded
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class EvaluationScope:
     """What names stand for, in one evaluation."""
 
-    values: Mapping[str, Value]
-    budget: Budget
+    values: Mapping[str, ExpressionValue]
+    budget: EvaluationBudget
 
 
-Node = Callable[[Scope], Value]
+ExpressionNode = Callable[[EvaluationScope], ExpressionValue]
 
 
-def constant(value: Value) -> Node:
+def constant(value: ExpressionValue) -> ExpressionNode:
     return lambda _: value
 
 
-def variable(name: str) -> Node:
-    def node(scope: Scope) -> Value:
+def variable(name: str) -> ExpressionNode:
+    def node(scope: EvaluationScope) -> ExpressionValue:
         try:
             return scope.values[name]
         except KeyError:
-            raise Missing(f"there is no {name[:128]!r}") from None
+            raise UndefinedName(f"there is no {name[:128]!r}") from None
 
     return node
 
 
-def ternary(condition: Node, yes: Node, no: Node) -> Node:
-    return lambda scope: yes(scope) if _truth(condition(scope), "?") else no(scope)
+def ternary(condition: ExpressionNode, yes: ExpressionNode, no: ExpressionNode) -> ExpressionNode:
+    return lambda scope: yes(scope) if _require_bool(condition(scope), "?") else no(scope)
 
 
-def coalesce(left: Node, right: Node) -> Node:
-    def node(scope: Scope) -> Value:
+def coalesce(left: ExpressionNode, right: ExpressionNode) -> ExpressionNode:
+    def node(scope: EvaluationScope) -> ExpressionValue:
         try:
             found = left(scope)
-        except Missing:
+        except UndefinedName:
             found = None
         return right(scope) if found is None else found
 
     return node
 
 
-def is_in(left: Node, several: tuple[Node, ...]) -> Node:
-    def node(scope: Scope) -> Value:
+def membership(left: ExpressionNode, several: tuple[ExpressionNode, ...]) -> ExpressionNode:
+    def node(scope: EvaluationScope) -> ExpressionValue:
         value = left(scope)
         return any(_is_same(value, each(scope)) for each in several)
 
     return node
 
 
-def extreme(pick: Callable[[list[float]], float], name: str, nodes: tuple[Node, ...]) -> Node:
-    return lambda scope: pick([_number(each(scope), name) for each in nodes])
+def min_or_max(pick: Callable[[list[float]], float], name: str, nodes: tuple[ExpressionNode, ...]) -> ExpressionNode:
+    return lambda scope: pick([_require_number(each(scope), name) for each in nodes])
 
 
-def one(sign: str, inner: Node) -> Node:
+def unary(sign: str, inner: ExpressionNode) -> ExpressionNode:
     if sign == "!":
-        return lambda scope: not _truth(inner(scope), "!")
+        return lambda scope: not _require_bool(inner(scope), "!")
     if sign == "-":
-        return lambda scope: -_number(inner(scope), "-")
-    return lambda scope: float(~_whole(inner(scope), "~"))
+        return lambda scope: -_require_number(inner(scope), "-")
+    return lambda scope: float(~_require_integer(inner(scope), "~"))
 
 
-def two(sign: str, left: Node, right: Node) -> Node:
+def binary(sign: str, left: ExpressionNode, right: ExpressionNode) -> ExpressionNode:
     """Both sides, then the operator; of `&&` and `||` the right one only if it matters."""
     if sign == "&&":
-        return lambda scope: _truth(left(scope), sign) and _truth(right(scope), sign)
+        return lambda scope: _require_bool(left(scope), sign) and _require_bool(right(scope), sign)
     if sign == "||":
-        return lambda scope: _truth(left(scope), sign) or _truth(right(scope), sign)
+        return lambda scope: _require_bool(left(scope), sign) or _require_bool(right(scope), sign)
     if sign in ("=~", "!~"):
-        return lambda scope: _is_found(left(scope), right(scope), sign, scope.budget) == (sign == "=~")
+        return lambda scope: _matches_pattern(left(scope), right(scope), sign, scope.budget) == (sign == "=~")
     operate = OPERATORS[sign]
     return lambda scope: operate(left(scope), right(scope))
 
 
-def _is_found(text: Value, pattern: Value, sign: str, budget: Budget) -> bool:
+def _matches_pattern(text: ExpressionValue, pattern: ExpressionValue, sign: str, budget: EvaluationBudget) -> bool:
     if not isinstance(text, str) or not isinstance(pattern, str):
-        raise Undefined(f"{sign} takes two texts, not {show(text)} and {show(pattern)}")
+        raise Undefined(f"{sign} takes two texts, not {show_value(text)} and {show_value(pattern)}")
     if len(text) > TEXT_CHARS_MAX:
         raise Undefined(f"{sign} takes texts of at most {TEXT_CHARS_MAX} characters")
     try:
@@ -124,71 +124,73 @@ def _is_found(text: Value, pattern: Value, sign: str, budget: Budget) -> bool:
         raise Undefined(f"{pattern[:80]!r}: {exc}") from exc
 
 
-def _add(left: Value, right: Value) -> Value:
+def _add(left: ExpressionValue, right: ExpressionValue) -> ExpressionValue:
     if isinstance(left, str) and isinstance(right, str):
         if len(left) + len(right) > TEXT_CHARS_MAX:
             raise Undefined(f"a text has at most {TEXT_CHARS_MAX} characters")
         return left + right
-    return _finite(_number(left, "+") + _number(right, "+"), "+")
+    return _require_finite(_require_number(left, "+") + _require_number(right, "+"), "+")
 
 
-def _divide(left: Value, right: Value) -> Value:
-    return _finite(_number(left, "/") / _divisor(right, "/"), "/")
+def _divide(left: ExpressionValue, right: ExpressionValue) -> ExpressionValue:
+    return _require_finite(_require_number(left, "/") / _divisor(right, "/"), "/")
 
 
-def _modulo(left: Value, right: Value) -> Value:
-    return math.fmod(_number(left, "%"), _divisor(right, "%"))
+def _modulo(left: ExpressionValue, right: ExpressionValue) -> ExpressionValue:
+    return math.fmod(_require_number(left, "%"), _divisor(right, "%"))
 
 
-def _divisor(value: Value, sign: str) -> float:
-    number = _number(value, sign)
+def _divisor(value: ExpressionValue, sign: str) -> float:
+    number = _require_number(value, sign)
     if number == 0:
         raise Undefined("division by zero")
     return number
 
 
-def _power(left: Value, right: Value) -> Value:
+def _power(left: ExpressionValue, right: ExpressionValue) -> ExpressionValue:
     try:
-        return _finite(math.pow(_number(left, "**"), _number(right, "**")), "**")
+        return _require_finite(math.pow(_require_number(left, "**"), _require_number(right, "**")), "**")
     except (OverflowError, ValueError) as exc:
-        raise Undefined(f"{show(left)} ** {show(right)} is no number") from exc
+        raise Undefined(f"{show_value(left)} ** {show_value(right)} is no number") from exc
 
 
-def _shift(sign: str) -> Callable[[Value, Value], Value]:
-    def operate(left: Value, right: Value) -> Value:
-        by = _whole(right, sign)
+def _shift(sign: str) -> Callable[[ExpressionValue, ExpressionValue], ExpressionValue]:
+    def operate(left: ExpressionValue, right: ExpressionValue) -> ExpressionValue:
+        by = _require_integer(right, sign)
         if not 0 <= by <= SHIFT_MAX:
             raise Undefined(f"{sign} shifts by 0 to {SHIFT_MAX}, not by {by}")
-        return float(_whole(left, sign) << by if sign == "<<" else _whole(left, sign) >> by)
+        return float(_require_integer(left, sign) << by if sign == "<<" else _require_integer(left, sign) >> by)
 
     return operate
 
 
-def _compare(sign: str, is_so: Callable[[float | str, float | str], bool]) -> Callable[[Value, Value], Value]:
-    def operate(left: Value, right: Value) -> Value:
+def _compare(
+    sign: str, is_so: Callable[[float | str, float | str], bool]
+) -> Callable[[ExpressionValue, ExpressionValue], ExpressionValue]:
+    def operate(left: ExpressionValue, right: ExpressionValue) -> ExpressionValue:
         if isinstance(left, str) and isinstance(right, str):
             return is_so(left, right)
         if isinstance(left, float) and isinstance(right, float):
             return is_so(left, right)
-        raise Undefined(f"{show(left)} {sign} {show(right)}: neither two numbers nor two texts")
+        raise Undefined(f"{show_value(left)} {sign} {show_value(right)}: neither two numbers nor two texts")
 
     return operate
 
 
-def _is_same(left: Value, right: Value) -> bool:
+def _is_same(left: ExpressionValue, right: ExpressionValue) -> bool:
     return type(left) is type(right) and left == right  # true is not 1
 
 
-OPERATORS: dict[str, Callable[[Value, Value], Value]] = {
+OPERATORS: dict[str, Callable[[ExpressionValue, ExpressionValue], ExpressionValue]] = {
     "+": _add,
-    "-": lambda left, right: _finite(_number(left, "-") - _number(right, "-"), "-"),
-    "*": lambda left, right: _finite(_number(left, "*") * _number(right, "*"), "*"),
+    "-": lambda left, right: _require_finite(_require_number(left, "-") - _require_number(right, "-"), "-"),
+    "*": lambda left, right: _require_finite(_require_number(left, "*") * _require_number(right, "*"), "*"),
     "/": _divide,
     "%": _modulo,
     "**": _power,
-    "&": lambda left, right: float(_whole(left, "&") & _whole(right, "&")),
-    "|": lambda left, right: float(_whole(left, "|") | _whole(right, "|")),
-    "^": lambda left, right: float(_whole(left, "^") ^ _whole(right, "^")),
+    "&": lambda left, right: float(_require_integer(left, "&") & _require_integer(right, "&")),
+    "|": lambda left, right: float(_require_integer(left, "|") | _require_integer(right, "|")),
+    "^": lambda left, right: float(_require_integer(left, "^") ^ _require_integer(right, "^")),
     "<<": _shift("<<"),
     ">>": _shift(">>"),
     "==": _is_same,
@@ -200,32 +202,32 @@ OPERATORS: dict[str, Callable[[Value, Value], Value]] = {
 }
 
 
-def _truth(value: Value, sign: str) -> bool:
+def _require_bool(value: ExpressionValue, sign: str) -> bool:
     if not isinstance(value, bool):
-        raise Undefined(f"{sign} takes true or false, not {show(value)}")
+        raise Undefined(f"{sign} takes true or false, not {show_value(value)}")
     return value
 
 
-def _number(value: Value, sign: str) -> float:
+def _require_number(value: ExpressionValue, sign: str) -> float:
     if not isinstance(value, float):
-        raise Undefined(f"{sign} takes numbers, not {show(value)}")
+        raise Undefined(f"{sign} takes numbers, not {show_value(value)}")
     return value
 
 
-def _whole(value: Value, sign: str) -> int:
-    number = _number(value, sign)
-    if not number.is_integer() or abs(number) > WHOLE_MAX:
-        raise Undefined(f"{sign} takes whole numbers, not {show(value)}")
+def _require_integer(value: ExpressionValue, sign: str) -> int:
+    number = _require_number(value, sign)
+    if not number.is_integer() or abs(number) > EXACT_INTEGER_MAX:
+        raise Undefined(f"{sign} takes whole numbers, not {show_value(value)}")
     return int(number)
 
 
-def _finite(number: float, sign: str) -> float:
+def _require_finite(number: float, sign: str) -> float:
     if not math.isfinite(number):
         raise Undefined(f"the result of {sign} is too large")
     return number
 
 
-def show(value: Value) -> str:
+def show_value(value: ExpressionValue) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return "nothing" if value is None else "true" if value is True else "false" if value is False else repr(value[:40])

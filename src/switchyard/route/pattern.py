@@ -13,15 +13,15 @@ from functools import lru_cache
 
 PATTERN_CHARS_MAX = 200
 TEXT_CHARS_MAX = 1024  # longer texts are not values of a cluster's state
-GROUPS_DEEP_MAX = 20
+GROUP_DEPTH_MAX = 20
 
-Ranges = tuple[tuple[str, str], ...]
-CLASSES: dict[str, Ranges] = {
+CharRanges = tuple[tuple[str, str], ...]
+CLASSES: dict[str, CharRanges] = {
     "d": (("0", "9"),),
     "w": (("0", "9"), ("A", "Z"), ("_", "_"), ("a", "z")),
     "s": (("\t", "\r"), (" ", " ")),
 }
-ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
+ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
 
 
 class BadPattern(ValueError):
@@ -29,10 +29,10 @@ class BadPattern(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Chars:
+class CharClass:
     """One character out of these, or with `is_other` one that is none of these."""
 
-    ranges: Ranges
+    ranges: CharRanges
     is_other: bool = False
 
     def has(self, char: str) -> bool:
@@ -40,11 +40,11 @@ class Chars:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PatternState:
     """Of the walk: take a character (`chars`), stand at an end (`at`), or go on in other places without a move."""
 
     next: tuple[int, ...] = ()
-    chars: Chars | None = None
+    chars: CharClass | None = None
     at: str = ""
 
 
@@ -52,7 +52,7 @@ class Step:
 class Pattern:
     """The steps of a walk; the last one is the end of the pattern."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PatternState, ...]
 
     def is_in(self, text: str, spend: Callable[[int], None]) -> bool:
         """Whether it is found anywhere in the text. `spend` is told how much work each character was."""
@@ -87,22 +87,22 @@ class Pattern:
 def compile_pattern(text: str) -> Pattern:
     if len(text) > PATTERN_CHARS_MAX:
         raise BadPattern(f"a pattern has at most {PATTERN_CHARS_MAX} characters")
-    reader = _Reader(text)
+    reader = _PatternCompiler(text)
     reader.alternatives()
     if reader.place < len(text):
         raise BadPattern(f"unexpected {text[reader.place]!r} in the pattern")
-    reader.steps.append(Step())
+    reader.steps.append(PatternState())
     return Pattern(tuple(reader.steps))
 
 
-class _Reader:
+class _PatternCompiler:
     """Writes the steps while it reads. Each method leaves its part at the end of `steps`, going on to what follows."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.place = 0
         self.deep = 0
-        self.steps: list[Step] = []
+        self.steps: list[PatternState] = []
 
     def alternatives(self) -> None:
         first = len(self.steps)
@@ -111,12 +111,12 @@ class _Reader:
         while self._take("|"):
             self._shift(first, 1)
             ends.append(len(self.steps))
-            self.steps.append(Step())  # jumps over the other alternatives, once it is known where to
-            self.steps[first] = Step((first + 1, len(self.steps)))
+            self.steps.append(PatternState())  # jumps over the other alternatives, once it is known where to
+            self.steps[first] = PatternState((first + 1, len(self.steps)))
             first = len(self.steps)
             self._sequence()
         for end in ends:
-            self.steps[end] = Step((len(self.steps),))
+            self.steps[end] = PatternState((len(self.steps),))
 
     def _sequence(self) -> None:
         while self.place < len(self.text) and self.text[self.place] not in "|)":
@@ -131,16 +131,18 @@ class _Reader:
                 self._shift(first, 1)
             after = len(self.steps) + (sign != "?")
             if sign != "?":
-                self.steps.append(Step((first, after)))
+                self.steps.append(PatternState((first, after)))
             if sign != "+":
-                self.steps[first] = Step((first + 1, after))
+                self.steps[first] = PatternState((first + 1, after))
             if self.text[self.place : self.place + 1] in ("*", "+", "?"):
                 raise BadPattern("two signs of repetition stand together")
 
     def _shift(self, first: int, by: int) -> None:
         """Make room at `first`; what stands from there on moves, and so do its targets."""
-        moved = [Step(tuple(target + by for target in step.next), step.chars, step.at) for step in self.steps[first:]]
-        self.steps[first:] = [Step()] * by + moved
+        moved = [
+            PatternState(tuple(target + by for target in step.next), step.chars, step.at) for step in self.steps[first:]
+        ]
+        self.steps[first:] = [PatternState()] * by + moved
 
     def _one(self) -> None:
         char = self._next()
@@ -149,9 +151,9 @@ class _Reader:
         elif char == "[":
             self._put(self._class())
         elif char == ".":
-            self._put(Chars((("\n", "\n"),), is_other=True))
+            self._put(CharClass((("\n", "\n"),), is_other=True))
         elif char in "^$":
-            self.steps.append(Step((len(self.steps) + 1,), at=char))
+            self.steps.append(PatternState((len(self.steps) + 1,), at=char))
         elif char == "\\":
             self._put(self._escaped())
         elif char in "*+?":
@@ -159,12 +161,12 @@ class _Reader:
         elif char in "{}":
             raise BadPattern("counted repetition is not known here; write \\{ for the character")
         else:
-            self._put(Chars(((char, char),)))
+            self._put(CharClass(((char, char),)))
 
     def _group(self) -> None:
         self.deep += 1
-        if self.deep > GROUPS_DEEP_MAX:
-            raise BadPattern(f"groups stand in each other at most {GROUPS_DEEP_MAX} deep")
+        if self.deep > GROUP_DEPTH_MAX:
+            raise BadPattern(f"groups stand in each other at most {GROUP_DEPTH_MAX} deep")
         if self._take("?") and not self._take(":"):
             raise BadPattern("of the groups with (? only (?: is known")
         self.alternatives()
@@ -172,7 +174,7 @@ class _Reader:
             raise BadPattern("a ( is not closed")
         self.deep -= 1
 
-    def _class(self) -> Chars:
+    def _class(self) -> CharClass:
         is_other = self._take("^")
         ranges: list[tuple[str, str]] = []
         while not (self._take("]") if ranges else False):
@@ -190,19 +192,19 @@ class _Reader:
                 if high == "\\" or high < char:
                     raise BadPattern(f"{char}-{high} is no range")
             ranges.append((char, high))
-        return Chars(tuple(ranges), is_other)
+        return CharClass(tuple(ranges), is_other)
 
-    def _escaped(self) -> Chars:
+    def _escaped(self) -> CharClass:
         char = self._next("the pattern ends in a backslash")
         if char.lower() in CLASSES:
-            return Chars(CLASSES[char.lower()], is_other=char.isupper())
-        if char.isalnum() and char not in ESCAPED:
+            return CharClass(CLASSES[char.lower()], is_other=char.isupper())
+        if char.isalnum() and char not in ESCAPES:
             raise BadPattern(f"\\{char} is not known here")
-        char = ESCAPED.get(char, char)
-        return Chars(((char, char),))
+        char = ESCAPES.get(char, char)
+        return CharClass(((char, char),))
 
-    def _put(self, chars: Chars) -> None:
-        self.steps.append(Step((len(self.steps) + 1,), chars))
+    def _put(self, chars: CharClass) -> None:
+        self.steps.append(PatternState((len(self.steps) + 1,), chars))
 
     def _next(self, or_else: str = "the pattern ends too early") -> str:
         if self.place >= len(self.text):

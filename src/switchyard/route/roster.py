@@ -15,36 +15,36 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from switchyard.route.select.weighted import Field, hash_text
-from switchyard.route.verdicts import Told
+from switchyard.route.select.weighted_draw import WeightedCandidates, hash_text
+from switchyard.route.verdicts import GroupVerdict
 
 if TYPE_CHECKING:
-    from switchyard.route.narrow import Bound
+    from switchyard.route.narrow import RoutingBounds
     from switchyard.route.world import Member
 
-KEPT_MAX = 256  # rosters of one world; beyond that all are forgotten, which costs each a walk through its members
+ROSTERS_MAX = 256  # rosters of one world; beyond that all are forgotten, which costs each a walk through its members
 
-Places = NDArray[np.int64]
+MemberIndexes = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Group:
+class EquivalentClusters:
     """Clusters that every job of these bounds finds alike, by their places; `like` is one of them."""
 
     like: Member
     weight: float
-    places: Places
+    places: MemberIndexes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Roster:
     """`groups`: who may, to be judged; `outside`: who may not, each with its reason."""
 
-    groups: tuple[Group, ...]
-    outside: tuple[tuple[Told, Places], ...]
+    groups: tuple[EquivalentClusters, ...]
+    outside: tuple[tuple[GroupVerdict, MemberIndexes], ...]
 
 
-class Rosters:
+class RosterCache:
     """What is worked out once for one world, at first need. Threads may do it twice, to the same end."""
 
     def __init__(self, members: tuple[Member, ...]) -> None:
@@ -55,18 +55,18 @@ class Rosters:
     def ids(self) -> frozenset[str]:
         return frozenset(member.id for member in self._members)
 
-    def of(self, bound: Bound) -> Roster:
+    def of(self, bound: RoutingBounds) -> Roster:
         ask = bound.ask
         is_by_name = ask.demand.is_by_name  # then clusters of one kind may answer differently
         key = (ask.pool, ask.spilled, ask.label, ask.named, ask.settled, ask.granted, ask.hidden, is_by_name)
         found = self._kept.get(key)
         if found is None:
-            if len(self._kept) >= KEPT_MAX:
+            if len(self._kept) >= ROSTERS_MAX:
                 self._kept = {}
             found = self._kept[key] = self._make(bound, is_by_name=is_by_name)
         return found
 
-    def names(self, places: Iterable[Places]) -> tuple[str, ...]:
+    def names(self, places: Iterable[MemberIndexes]) -> tuple[str, ...]:
         """Of some groups together, in their order among the members: by name."""
         each = list(places)
         return tuple(self._names[each[0] if len(each) == 1 else np.sort(np.concatenate(each))].tolist())
@@ -74,17 +74,17 @@ class Rosters:
     def name(self, place: int) -> str:
         return self._members[place].name
 
-    def field(self, groups: list[Group]) -> Field:
+    def field(self, groups: list[EquivalentClusters]) -> WeightedCandidates:
         """To draw from."""
         if not groups:
-            return Field.of((), ())
+            return WeightedCandidates.of((), ())
         places = np.concatenate([group.places for group in groups])
         weights = np.repeat([group.weight for group in groups], [len(group.places) for group in groups])
         order = places.argsort()
         places = places[order]
-        return Field.made(tuple(self._names[places].tolist()), weights[order], self._keys[places])
+        return WeightedCandidates.made(tuple(self._names[places].tolist()), weights[order], self._keys[places])
 
-    def without(self, groups: Iterable[Group], ids: Iterable[str]) -> list[Group]:
+    def without(self, groups: Iterable[EquivalentClusters], ids: Iterable[str]) -> list[EquivalentClusters]:
         """The groups with these clusters in groups of their own."""
         alone = np.array([self._place_of[each] for each in ids if each in self._place_of], dtype=np.int64)
         found = []
@@ -92,8 +92,11 @@ class Rosters:
             is_alone = np.isin(group.places, alone)
             rest = group.places[~is_alone]
             if len(rest):
-                found.append(Group(self._members[rest[0]], group.weight, rest))
-            found += [Group(self._members[place], group.weight, np.array([place])) for place in group.places[is_alone]]
+                found.append(EquivalentClusters(self._members[rest[0]], group.weight, rest))
+            found += [
+                EquivalentClusters(self._members[place], group.weight, np.array([place]))
+                for place in group.places[is_alone]
+            ]
         return found
 
     @cached_property
@@ -126,9 +129,9 @@ class Rosters:
             for member in self._members
         ]
 
-    def _make(self, bound: Bound, *, is_by_name: bool) -> Roster:
+    def _make(self, bound: RoutingBounds, *, is_by_name: bool) -> Roster:
         inside: dict[tuple[object, ...], list[int]] = {}
-        outside: dict[Told, list[int]] = {}
+        outside: dict[GroupVerdict, list[int]] = {}
         hidden, kinds = bound.ask.hidden, self._kinds
         for place, member in enumerate(self._members):
             if member.id in hidden:
@@ -142,7 +145,9 @@ class Rosters:
                 key += (member.graph.hosts, member.graph.ranks)
             inside.setdefault(key, []).append(place)
         groups = (
-            Group(self._members[places[0]], bound.weight(self._members[places[0]]), np.array(places, dtype=np.int64))
+            EquivalentClusters(
+                self._members[places[0]], bound.weight(self._members[places[0]]), np.array(places, dtype=np.int64)
+            )
             for places in inside.values()
         )
         return Roster(tuple(groups), tuple((told, np.array(each, dtype=np.int64)) for told, each in outside.items()))

@@ -8,39 +8,39 @@ from typing import NamedTuple
 
 import msgspec
 
-from switchyard.model.verdict import Say, Verdict
+from switchyard.model.verdict import Answer, Verdict
 
 
-class Told(NamedTuple):
+class GroupVerdict(NamedTuple):
     """A verdict without the cluster it is about."""
 
-    say: Say
+    say: Answer
     step: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Verdicts:
+class VerdictSet:
     """What was told to whom. Iterated, it gives one verdict per cluster, in the order of their names."""
 
-    groups: tuple[tuple[Told, tuple[str, ...]], ...] = ()
+    groups: tuple[tuple[GroupVerdict, tuple[str, ...]], ...] = ()
 
     @staticmethod
-    def grouped(groups: Mapping[Told, tuple[str, ...]]) -> Verdicts:
+    def grouped(groups: Mapping[GroupVerdict, tuple[str, ...]]) -> VerdictSet:
         """From what was told to whom; names in order."""
-        return Verdicts(tuple((each, groups[each]) for each in sorted(groups)))
+        return VerdictSet(tuple((each, groups[each]) for each in sorted(groups)))
 
     @staticmethod
-    def of(told: Iterable[tuple[str, Told]]) -> Verdicts:
+    def of(told: Iterable[tuple[str, GroupVerdict]]) -> VerdictSet:
         """From each cluster's name with what it was told; names in order."""
-        found: dict[Told, list[str]] = {}
+        found: dict[GroupVerdict, list[str]] = {}
         for name, each in told:
             names = found.get(each)
             if names is None:
                 found[each] = [name]
             else:
                 names.append(name)
-        return Verdicts.grouped({each: tuple(names) for each, names in found.items()})
+        return VerdictSet.grouped({each: tuple(names) for each, names in found.items()})
 
     def __len__(self) -> int:
         return sum(len(names) for _, names in self.groups)
@@ -51,11 +51,11 @@ class Verdicts:
             yield Verdict(name, told.say, told.step, told.reason)
 
 
-def encode_verdicts(verdicts: Verdicts) -> bytes:
+def encode_verdicts(verdicts: VerdictSet) -> bytes:
     """The stored form: the same for the same verdicts, so that its hash stands for them."""
     return msgspec.json.encode(verdicts.groups)
 
 
 def decode_verdicts(body: str | bytes) -> list[Verdict]:
-    groups = msgspec.json.decode(body, type=tuple[tuple[Told, tuple[str, ...]], ...])
-    return list(Verdicts(groups))
+    groups = msgspec.json.decode(body, type=tuple[tuple[GroupVerdict, tuple[str, ...]], ...])
+    return list(VerdictSet(groups))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from switchyard.match.index import Index
+from switchyard.match.index import MatchIndex
 from switchyard.model.cluster import Health
 from switchyard.model.graph import Graph
-from switchyard.model.layout import NO_LAYOUT, Layout, Weights
-from switchyard.route.roster import Rosters
-from switchyard.route.select.weighted import hash_text
+from switchyard.model.layout import NO_LAYOUT, ClusterWeights, Layout
+from switchyard.route.roster import RosterCache
+from switchyard.route.select.weighted_draw import hash_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,20 @@ class World:
     members: tuple[Member, ...] = ()
     by_name: dict[str, Member] = field(default_factory=dict)
     by_id: dict[str, Member] = field(default_factory=dict)
-    index: Index = field(default_factory=Index, compare=False)
-    pools: Mapping[str, Weights] = field(default_factory=dict)
-    labels: Mapping[str, Weights] = field(default_factory=dict)
-    rosters: Rosters = field(init=False, compare=False, repr=False)
+    index: MatchIndex = field(default_factory=MatchIndex, compare=False)
+    pools: Mapping[str, ClusterWeights] = field(default_factory=dict)
+    labels: Mapping[str, ClusterWeights] = field(default_factory=dict)
+    rosters: RosterCache = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rosters", Rosters(self.members))
+        object.__setattr__(self, "rosters", RosterCache(self.members))
 
     @staticmethod
     def of(version: int, members: Sequence[Member], *, layout: Layout = NO_LAYOUT, after: World | None = None) -> World:
         """`after`: the world before this one, whose index is brought up to date and kept."""
         ordered = tuple(sorted(members, key=lambda member: member.name))
         by_id = {member.id: member for member in ordered}
-        index = after.index if after else Index()
+        index = after.index if after else MatchIndex()
         for gone in after.by_id.keys() - by_id.keys() if after else ():
             index.remove(gone)
         for member in ordered:

@@ -9,11 +9,11 @@ from switchyard.errors import NotFound, TimedOut
 from switchyard.model.access import (
     EVERYONE,
     Grant,
+    GranteeKind,
     GrantRequest,
+    GrantTarget,
     NewToken,
-    On,
     Role,
-    To,
     Token,
     TokenRequest,
     User,
@@ -34,28 +34,28 @@ from switchyard.model.cluster import (
     SubmitToken,
 )
 from switchyard.model.selection import Scalar
-from switchyard.sdk.calls import at
-from switchyard.sdk.layouts import Layouts
-from switchyard.sdk.rules import Rules
-from switchyard.sdk.tokens import TokenCalls
+from switchyard.sdk.calls import api_path
+from switchyard.sdk.layouts import LayoutCalls
+from switchyard.sdk.rules import RuleCalls
+from switchyard.sdk.token_pools import TokenPoolCalls
 
-EMPTY_LOOK_S = 0.5  # between two looks at a cluster that empties
+DRAIN_POLL_S = 0.5  # between two looks at a cluster that empties
 
 
-class Administration(Rules, Layouts, TokenCalls):
+class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
     """The part of the client that is about the place, not about jobs."""
 
     def clusters(self, *, limit: int | None = None) -> Iterator[Cluster]:
-        return self._walk(at("clusters"), Page[Cluster], limit=limit)
+        return self._walk(api_path("clusters"), Page[Cluster], limit=limit)
 
     def cluster(self, name: str) -> Cluster:
-        return self._get(at("clusters", name), Cluster)
+        return self._get(api_path("clusters", name), Cluster)
 
     def create_cluster(
         self, name: str, *, private: bool = False, groups: Sequence[str] = (), labels: Mapping[str, str] | None = None
     ) -> Cluster:
         body = ClusterRequest(name, is_private=private, groups=list(groups), labels=dict(labels or {}))
-        return self._post(at("clusters"), Cluster, body=body)
+        return self._post(api_path("clusters"), Cluster, body=body)
 
     def change_cluster(
         self,
@@ -77,7 +77,7 @@ class Administration(Rules, Layouts, TokenCalls):
             reason=reason,
             state=None if state is None else dict(state),
         )
-        return self._patch(at("clusters", name), Cluster, body=body)
+        return self._patch(api_path("clusters", name), Cluster, body=body)
 
     def drain_cluster(
         self,
@@ -102,17 +102,17 @@ class Administration(Rules, Layouts, TokenCalls):
                 on_progress(found)
             if not found.held:
                 return found
-            left_s = EMPTY_LOOK_S if end is None else end - time.monotonic()
+            left_s = DRAIN_POLL_S if end is None else end - time.monotonic()
             if left_s <= 0:
                 raise TimedOut(
                     f"Cluster {name} still has {found.held} job{'' if found.held == 1 else 's'}.",
                     next_step="Wait on, or cancel them: `yard cancel --cluster` names a cluster.",
                 )
-            time.sleep(min(left_s, EMPTY_LOOK_S))
+            time.sleep(min(left_s, DRAIN_POLL_S))
 
     def delete_cluster(self, name: str, *, abandon: bool = False) -> None:
         """End a registration. `abandon`: also while jobs run there; they end as FAILED."""
-        self._delete(at("clusters", name), query={"abandon": "true" if abandon else None})
+        self._delete(api_path("clusters", name), query={"abandon": "true" if abandon else None})
 
     def invite(
         self,
@@ -125,32 +125,32 @@ class Administration(Rules, Layouts, TokenCalls):
     ) -> NewInvite:
         """A join token for an agent of this cluster; makes the cluster if there is none."""
         body = InviteRequest(is_reusable=reusable, expires_s=expires_s, is_private=private, groups=list(groups))
-        return self._post(at("clusters", cluster, "invites"), NewInvite, body=body)
+        return self._post(api_path("clusters", cluster, "invites"), NewInvite, body=body)
 
     def invites(self, cluster: str, *, limit: int | None = None) -> Iterator[Invite]:
-        return self._walk(at("clusters", cluster, "invites"), Page[Invite], limit=limit)
+        return self._walk(api_path("clusters", cluster, "invites"), Page[Invite], limit=limit)
 
     def revoke_invite(self, invite: str) -> None:
-        self._delete(at("invites", invite))
+        self._delete(api_path("invites", invite))
 
     def submit_token(self, cluster: str, *, account: str | None = None) -> SubmitToken:
         """A new submit token of this cluster; the old one ends. `account`: whose jobs they are that show only it."""
-        return self._post(at("clusters", cluster, "submit-token"), SubmitToken, query={"account": account})
+        return self._post(api_path("clusters", cluster, "submit-token"), SubmitToken, query={"account": account})
 
     def agree(self, cluster: str) -> SubmitConsent:
         """Agree that this cluster's administrators make submit tokens in your name."""
-        return self._put_bytes(at("clusters", cluster, "submit-consent"), SubmitConsent, body=b"")
+        return self._put_bytes(api_path("clusters", cluster, "submit-consent"), SubmitConsent, body=b"")
 
     def disagree(self, cluster: str) -> None:
         """Withdraw that: submit tokens in your name end."""
-        self._delete(at("clusters", cluster, "submit-consent"))
+        self._delete(api_path("clusters", cluster, "submit-consent"))
 
     def group_submit_token(self, group: str, *, account: str | None = None) -> SubmitToken:
         """The same for all clusters of a group."""
-        return self._post(at("cluster-groups", group, "submit-token"), SubmitToken, query={"account": account})
+        return self._post(api_path("cluster-groups", group, "submit-token"), SubmitToken, query={"account": account})
 
     def agents(self, *, cluster: str | None = None, limit: int | None = None) -> Iterator[Agent]:
-        return self._walk(at("agents"), Page[Agent], query={"cluster": cluster}, limit=limit)
+        return self._walk(api_path("agents"), Page[Agent], query={"cluster": cluster}, limit=limit)
 
     def agent(self, key: str) -> Agent:
         """By id, the start of an id, or a name that only one agent has."""
@@ -165,20 +165,20 @@ class Administration(Rules, Layouts, TokenCalls):
     ) -> Agent:
         """Pause or resume it, or ask it to get a new credential; what is not given stays."""
         body = AgentChange(is_paused=paused, is_rotation_asked=rotate, reason=reason)
-        return self._patch(at("agents", agent), Agent, body=body)
+        return self._patch(api_path("agents", agent), Agent, body=body)
 
     def delete_agent(self, agent: str, *, abandon: bool = False) -> None:
         """End this agent's registration: its credential no longer holds. `abandon`: also while it has jobs."""
-        self._delete(at("agents", agent), query={"abandon": "true" if abandon else None})
+        self._delete(api_path("agents", agent), query={"abandon": "true" if abandon else None})
 
     def users(self, *, limit: int | None = None) -> Iterator[User]:
-        return self._walk(at("users"), Page[User], limit=limit)
+        return self._walk(api_path("users"), Page[User], limit=limit)
 
     def user(self, name: str) -> User:
-        return self._get(at("users", name), User)
+        return self._get(api_path("users", name), User)
 
     def create_user(self, name: str, *, full_name: str = "", groups: Sequence[str] = ()) -> User:
-        return self._post(at("users"), User, body=UserRequest(name, full_name=full_name, groups=list(groups)))
+        return self._post(api_path("users"), User, body=UserRequest(name, full_name=full_name, groups=list(groups)))
 
     def change_user(
         self,
@@ -190,51 +190,51 @@ class Administration(Rules, Layouts, TokenCalls):
     ) -> User:
         """Change what is given; what is not stays."""
         body = UserChange(full_name, None if groups is None else list(groups), enabled)
-        return self._patch(at("users", name), User, body=body)
+        return self._patch(api_path("users", name), User, body=body)
 
     def delete_user(self, name: str) -> None:
-        self._delete(at("users", name))
+        self._delete(api_path("users", name))
 
     def access_tokens(self, *, limit: int | None = None) -> Iterator[Token]:
-        return self._walk(at("tokens"), Page[Token], limit=limit)
+        return self._walk(api_path("tokens"), Page[Token], limit=limit)
 
     def create_token(self, *, user: str | None = None, note: str = "", expires_s: int | None = None) -> NewToken:
         """A token for yourself, or for another user. The secret is shown this once."""
-        return self._post(at("tokens"), NewToken, body=TokenRequest(user, note, expires_s))
+        return self._post(api_path("tokens"), NewToken, body=TokenRequest(user, note, expires_s))
 
     def revoke_token(self, token: str, *, only: bool = False) -> None:
         """With it end the tokens that were made with it. `only`: they do not; for platform administrators."""
-        self._delete(at("tokens", token), query={"only": "true"} if only else {})
+        self._delete(api_path("tokens", token), query={"only": "true"} if only else {})
 
     def grants(self, *, limit: int | None = None) -> Iterator[Grant]:
-        return self._walk(at("grants"), Page[Grant], limit=limit)
+        return self._walk(api_path("grants"), Page[Grant], limit=limit)
 
     def create_grant(
         self,
         role: Role | str,
         *,
-        to: To | str,
-        on: On | str,
+        to: GranteeKind | str,
+        on: GrantTarget | str,
         subject: str = EVERYONE,
         object: str = "all",  # noqa: A002
     ) -> Grant:
-        body = GrantRequest(Role(role), To(to), On(on), subject, object)
-        return self._post(at("grants"), Grant, body=body)
+        body = GrantRequest(Role(role), GranteeKind(to), GrantTarget(on), subject, object)
+        return self._post(api_path("grants"), Grant, body=body)
 
     def delete_grant(self, grant: str) -> None:
-        self._delete(at("grants", grant))
+        self._delete(api_path("grants", grant))
 
     def projects(self, *, limit: int | None = None) -> Iterator[Project]:
-        return self._walk(at("projects"), Page[Project], limit=limit)
+        return self._walk(api_path("projects"), Page[Project], limit=limit)
 
     def project(self, name: str) -> Project:
-        return self._get(at("projects", name), Project)
+        return self._get(api_path("projects", name), Project)
 
     def create_project(
         self, name: str, *, description: str = "", title: str = "", labels: Mapping[str, str] | None = None
     ) -> Project:
         body = ProjectRequest(name, description=description, title=title, labels=dict(labels or {}))
-        return self._post(at("projects"), Project, body=body)
+        return self._post(api_path("projects"), Project, body=body)
 
     def change_project(
         self,
@@ -252,8 +252,8 @@ class Administration(Rules, Layouts, TokenCalls):
             labels=None if labels is None else dict(labels),
             is_archived=archived,
         )
-        return self._patch(at("projects", name), Project, body=body)
+        return self._patch(api_path("projects", name), Project, body=body)
 
     def audit(self, *, limit: int | None = None) -> Iterator[AuditEntry]:
         """Who changed what, newest first."""
-        return self._walk(at("audit"), Page[AuditEntry], limit=limit)
+        return self._walk(api_path("audit"), Page[AuditEntry], limit=limit)

@@ -8,18 +8,18 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from switchyard.decoder_warmup import warm_type
 from switchyard.errors import BadRequest, YardError
 from switchyard.model.api import Page
 from switchyard.sdk.transport import Request, Transport
-from switchyard.warm import warm
 
 PAGE_SIZE = 200  # per request while walking a list: under the server's bound, and a page is still quick to come
 
 T = TypeVar("T")
-Query = Mapping[str, Any]
+QueryParams = Mapping[str, Any]
 
 
-class Calls:
+class ApiCalls:
     """The shared part of the client."""
 
     _transport: Transport
@@ -29,11 +29,11 @@ class Calls:
         path: str,
         kind: type[T],
         *,
-        query: Query | None = None,
+        query: QueryParams | None = None,
         timeout_s: float | None = None,
         retry_s: float | None = None,
     ) -> T:
-        request = Request("GET", path + _query(query), repeatable=True)
+        request = Request("GET", path + _query_string(query), repeatable=True)
         return self._answer(self._transport.send(request, timeout_s=timeout_s, retry_s=retry_s), kind)
 
     def _post(
@@ -41,13 +41,13 @@ class Calls:
         path: str,
         kind: type[T],
         *,
-        query: Query | None = None,
+        query: QueryParams | None = None,
         body: object = None,
         headers: Mapping[str, str] | None = None,
         repeatable: bool = False,
     ) -> T:
         encoded = None if body is None else msgspec.json.encode(body)
-        request = Request("POST", path + _query(query), encoded, headers, repeatable)
+        request = Request("POST", path + _query_string(query), encoded, headers, repeatable)
         return self._answer(self._transport.send(request), kind)
 
     def _patch(self, path: str, kind: type[T], *, body: object) -> T:
@@ -56,10 +56,10 @@ class Calls:
         return self._answer(self._transport.send(request), kind)
 
     def _put(
-        self, path: str, kind: type[T], *, query: Query | None = None, body: object, headers: Mapping[str, str]
+        self, path: str, kind: type[T], *, query: QueryParams | None = None, body: object, headers: Mapping[str, str]
     ) -> T:
         # Not repeatable: the headers say what must be there before, and after the first time it is not.
-        request = Request("PUT", path + _query(query), msgspec.json.encode(body), headers)
+        request = Request("PUT", path + _query_string(query), msgspec.json.encode(body), headers)
         return self._answer(self._transport.send(request), kind)
 
     def _put_bytes(
@@ -75,18 +75,18 @@ class Calls:
         request = Request("PUT", path, body, headers, repeatable=True, on_sent=on_sent)
         return self._answer(self._transport.send(request, timeout_s=timeout_s), kind)
 
-    def _get_bytes(self, path: str, *, query: Query | None = None, timeout_s: float | None = None) -> bytes:
-        return self._transport.send(Request("GET", path + _query(query), repeatable=True), timeout_s=timeout_s)
+    def _get_bytes(self, path: str, *, query: QueryParams | None = None, timeout_s: float | None = None) -> bytes:
+        return self._transport.send(Request("GET", path + _query_string(query), repeatable=True), timeout_s=timeout_s)
 
-    def _delete(self, path: str, *, query: Query | None = None, headers: Mapping[str, str] | None = None) -> None:
-        self._transport.send(Request("DELETE", path + _query(query), headers=headers))
+    def _delete(self, path: str, *, query: QueryParams | None = None, headers: Mapping[str, str] | None = None) -> None:
+        self._transport.send(Request("DELETE", path + _query_string(query), headers=headers))
 
     def _walk(
         self,
         path: str,
         kind: type[Page[T]],
         *,
-        query: Query | None = None,
+        query: QueryParams | None = None,
         limit: int | None,
         retry_s: float | None = None,
     ) -> Iterator[T]:
@@ -102,7 +102,7 @@ class Calls:
             cursor = page.next
 
     def _answer(self, body: bytes, kind: type[T]) -> T:
-        warm(kind)
+        warm_type(kind)
         try:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
@@ -112,7 +112,7 @@ class Calls:
             ) from exc
 
 
-def at(*parts: str) -> str:
+def api_path(*parts: str) -> str:
     """A path under /v1 with each part quoted; an empty part would silently name another route."""
     for part in parts:
         if not part or part in (".", ".."):
@@ -120,10 +120,10 @@ def at(*parts: str) -> str:
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
-def _query(query: Query | None) -> str:
-    given = {name: _plain(value) for name, value in (query or {}).items() if value not in (None, [], ())}
+def _query_string(query: QueryParams | None) -> str:
+    given = {name: _query_value(value) for name, value in (query or {}).items() if value not in (None, [], ())}
     return "?" + urlencode(given, doseq=True) if given else ""
 
 
-def _plain(value: Any) -> Any:
+def _query_value(value: Any) -> Any:
     return ("true" if value else "false") if isinstance(value, bool) else value

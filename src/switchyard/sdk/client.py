@@ -14,7 +14,7 @@ from switchyard.model.api import (
     CancelledMany,
     CancelMany,
     CancelRequest,
-    Created,
+    CreatedJob,
     Event,
     JobChange,
     JobSelector,
@@ -25,29 +25,29 @@ from switchyard.model.api import (
 )
 from switchyard.model.execution import ExecutionConfig, QualityOfService
 from switchyard.model.ids import is_id
-from switchyard.model.image import Compatibility
+from switchyard.model.image_compatibility import Compatibility
 from switchyard.model.job import Job, JobRequest, JobSpec, Limits, Native, OnLost, State, Task
-from switchyard.model.lifecycle import FINAL
+from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.model.quote import Quotes
 from switchyard.model.retry import Retry
 from switchyard.model.selection import Scalar, Select
 from switchyard.model.stats import RouteStats
 from switchyard.model.verdict import Explanation, Plan
-from switchyard.sdk.administration import Administration
-from switchyard.sdk.calls import PAGE_SIZE, at
-from switchyard.sdk.config import resolve
-from switchyard.sdk.follow import Following
-from switchyard.sdk.graphs import Graphs
+from switchyard.sdk.administration import AdminCalls
+from switchyard.sdk.bulk_submit import BATCH_JOBS, OnProgress, SubmitResult, submit_batches
+from switchyard.sdk.calls import PAGE_SIZE, api_path
+from switchyard.sdk.config import resolve_settings
+from switchyard.sdk.follow import StreamCalls
+from switchyard.sdk.graphs import GraphCalls
 from switchyard.sdk.handle import JobHandle
-from switchyard.sdk.many import BATCH, Made, OnProgress, submit_all
 from switchyard.sdk.transport import OnRetry, Transport
 
 TIMEOUT_S = 30.0  # for one answer: far above any answer of a healthy server
 RETRY_S = 30.0  # from the first failure: a server's restart takes seconds
-WAIT_S_MAX = 30  # one held request; the server allows 60, but proxies tend to cut idle ones at 60
-WATCH_S = 1  # how late a watcher may see a change that is not the end
+WAIT_LONG_POLL_S = 30  # one held request; the server allows 60, but proxies tend to cut idle ones at 60
+WATCH_LONG_POLL_S = 1  # how late a watcher may see a change that is not the end
 WAIT_OUTAGE_S = 300.0  # a waiting caller outlasts a server that is away this long; the job does anyway
-FOLLOW_S = 1.0  # how late a follower may see an event
+EVENTS_POLL_S = 1.0  # how late a follower may see an event
 STEP_S_MIN = 0.2  # between two looks, should a server answer at once instead of holding
 
 Base = str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any]
@@ -97,7 +97,7 @@ class JobFields(TypedDict, total=False):
     spill: Sequence[str] | None
 
 
-class Client(Following, Administration, Graphs):
+class Client(StreamCalls, AdminCalls, GraphCalls):
     """Speaks to one server; may be shared by threads. What is not given comes from the environment and the user's file.
 
     >>> with Client() as yard:
@@ -116,7 +116,7 @@ class Client(Following, Administration, Graphs):
         on_retry: OnRetry | None = None,
         insecure_http: bool = False,
     ) -> None:
-        account = resolve(url, token, ca_file=ca_file)
+        account = resolve_settings(url, token, ca_file=ca_file)
         if account.token or account.clusters:
             refuse_plain_http(account.url, is_plain_allowed=insecure_http or account.is_plain_allowed)
         self.url = account.url
@@ -147,11 +147,11 @@ class Client(Following, Administration, Graphs):
 
         It carries an idempotency key (yours, else a random one), so a broken connection never makes two jobs of one.
         """
-        from switchyard.sdk.request import checked_key
+        from switchyard.sdk.request import check_idempotency_key
 
         request = self._resolved(self.request(job, **fields))
-        headers = {"Idempotency-Key": os.urandom(16).hex() if key is None else checked_key(key)}
-        created = self._post(at("jobs"), Created, body=request, headers=headers, repeatable=True)
+        headers = {"Idempotency-Key": os.urandom(16).hex() if key is None else check_idempotency_key(key)}
+        created = self._post(api_path("jobs"), CreatedJob, body=request, headers=headers, repeatable=True)
         return JobHandle(self, created)
 
     def submit_many(
@@ -160,43 +160,43 @@ class Client(Following, Administration, Graphs):
         *,
         each: bool = False,
         key: str | None = None,
-        batch: int = BATCH,
+        batch: int = BATCH_JOBS,
         on_progress: OnProgress | None = None,
         **fields: Unpack[JobFields],
-    ) -> list[Made]:
+    ) -> list[SubmitResult]:
         """Submit many, at most `batch` in one request; `fields` are laid over each. One handle per job, in order.
 
         A request is all or none: the first refusal raises, and says what was made before it. With `each` every job is
         made or refused by itself, and the list has an error in place of a refused one.
         """
-        from switchyard.sdk.request import checked_key
+        from switchyard.sdk.request import check_idempotency_key
 
         requests = [self._resolved(self._request(job, fields, f"jobs[{place}]")) for place, job in enumerate(jobs)]
 
         def send(some: Sequence[JobRequest], one_key: str) -> BulkAnswer:
             headers = {"Idempotency-Key": one_key}
             body = {"jobs": some, "each": each}
-            return self._post(at("jobs", "bulk"), BulkAnswer, body=body, headers=headers, repeatable=True)
+            return self._post(api_path("jobs", "bulk"), BulkAnswer, body=body, headers=headers, repeatable=True)
 
-        own_key = os.urandom(16).hex() if key is None else checked_key(key)
-        return submit_all(self, requests, send=send, key=own_key, batch=batch, on_progress=on_progress)
+        own_key = os.urandom(16).hex() if key is None else check_idempotency_key(key)
+        return submit_batches(self, requests, send=send, key=own_key, batch=batch, on_progress=on_progress)
 
     def plan(self, job: Base, **fields: Unpack[JobFields]) -> Plan:
         """Where the job would go and why. Stores nothing."""
-        return self._post(at("plan"), Plan, body=self.request(job, **fields), repeatable=True)
+        return self._post(api_path("plan"), Plan, body=self.request(job, **fields), repeatable=True)
 
     def quote(self, job: Base, **fields: Unpack[JobFields]) -> Quotes:
         """What the clusters that could run the job say: when it would begin, for how much. Submits nothing."""
-        return self._post(at("quotes"), Quotes, body=self.request(job, **fields), repeatable=True)
+        return self._post(api_path("quotes"), Quotes, body=self.request(job, **fields), repeatable=True)
 
     def request(self, job: Base, **fields: Unpack[JobFields]) -> JobRequest:
         """The checked request that `submit` would send, with the submit tokens of the user's file."""
         return self._request(job, fields, "the job")
 
     def _request(self, job: Base, fields: JobFields, where: str) -> JobRequest:
-        from switchyard.sdk.request import job_request, with_image_needs
+        from switchyard.sdk.request import build_job_request, with_image_compatibility
 
-        return with_image_needs(job_request(job, fields, clusters=self._clusters, where=where))
+        return with_image_compatibility(build_job_request(job, fields, clusters=self._clusters, where=where))
 
     def _resolved(self, request: JobRequest) -> JobRequest:
         """With the starts of ids in `after` made whole."""
@@ -216,7 +216,7 @@ class Client(Following, Administration, Graphs):
 
     def job(self, job: str) -> Job:
         """A job by id, or by the start of an id that only one job has."""
-        return self._get(at("jobs", job), Job)
+        return self._get(api_path("jobs", job), Job)
 
     def jobs(
         self,
@@ -253,11 +253,11 @@ class Client(Following, Administration, Graphs):
             "since_s": since_s,
             "spec": spec or None,
         }
-        return self._walk(at("jobs"), Page[Job], query=query, limit=limit, retry_s=retry_s)
+        return self._walk(api_path("jobs"), Page[Job], query=query, limit=limit, retry_s=retry_s)
 
     def wait(self, job: str, *, timeout_s: float | None = None) -> Job:
         """The job once it is final; TimedOut if that takes longer. Outlasts a server that restarts."""
-        *_, last = self.looks(job, timeout_s=timeout_s, hold_s=WAIT_S_MAX)
+        *_, last = self.looks(job, timeout_s=timeout_s, hold_s=WAIT_LONG_POLL_S)
         return last
 
     def watch(self, job: str, *, timeout_s: float | None = None) -> Iterator[Job]:
@@ -272,13 +272,13 @@ class Client(Following, Administration, Graphs):
                 shown = face
                 yield seen
 
-    def looks(self, job: str, *, timeout_s: float | None = None, hold_s: int = WATCH_S) -> Iterator[Job]:
+    def looks(self, job: str, *, timeout_s: float | None = None, hold_s: int = WATCH_LONG_POLL_S) -> Iterator[Job]:
         """The job again and again until it is final; the server holds each look up to `hold_s` while nothing ends."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         seen = self.job(job)  # a wrong id or a dead server shows at once
         while True:
             yield seen
-            if seen.state in FINAL:
+            if seen.state in FINAL_STATES:
                 return
             left_s = WAIT_OUTAGE_S if end is None else end - time.monotonic()
             if left_s <= 0:
@@ -289,18 +289,18 @@ class Client(Following, Administration, Graphs):
             started = time.monotonic()
             held_s = min(hold_s, left_s)
             seen = self._get(
-                at("jobs", seen.id, "wait"),
+                api_path("jobs", seen.id, "wait"),
                 Job,
                 query={"timeout_s": held_s},
                 timeout_s=held_s + TIMEOUT_S,
                 retry_s=min(WAIT_OUTAGE_S, left_s),
             )
-            if seen.state not in FINAL:
+            if seen.state not in FINAL_STATES:
                 time.sleep(max(0.0, STEP_S_MIN - (time.monotonic() - started)))
 
     def cancel(self, job: str, *, reason: str = "", tasks: str | None = None) -> Job:
         """Ask for the end of a job, or of some tasks of an array (`3,5-7`). Asking twice changes nothing."""
-        return self._post(at("jobs", job, "cancel"), Job, body=CancelRequest(reason, tasks), repeatable=True)
+        return self._post(api_path("jobs", job, "cancel"), Job, body=CancelRequest(reason, tasks), repeatable=True)
 
     def cancel_many(
         self, selector: JobSelector, *, everything: bool = False, reason: str = "", dry_run: bool = False
@@ -309,7 +309,7 @@ class Client(Following, Administration, Graphs):
         cursor: str | None = None
         while True:
             body = CancelMany(selector, everything=everything, reason=reason, dry_run=dry_run, cursor=cursor)
-            found = self._post(at("jobs", "cancel"), CancelledMany, body=body, repeatable=True)
+            found = self._post(api_path("jobs", "cancel"), CancelledMany, body=body, repeatable=True)
             yield found
             if found.next is None or found.next == cursor:
                 return
@@ -317,16 +317,18 @@ class Client(Following, Administration, Graphs):
 
     def retry(self, job: str, *, elsewhere: bool = False, tasks: str | None = None) -> JobHandle:
         """A job that is over, once more as a new one; `elsewhere`: its last cluster comes last."""
-        created = self._post(at("jobs", job, "retry"), Created, body=RetryRequest(elsewhere, tasks))
+        created = self._post(api_path("jobs", job, "retry"), CreatedJob, body=RetryRequest(elsewhere, tasks))
         return JobHandle(self, created)
 
     def change(self, job: str, *, hold: bool | None = None, priority: int | None = None) -> Job:
         """Hold a job (true), release it (false), or give it another priority."""
-        return self._patch(at("jobs", job), Job, body=JobChange(priority, hold))
+        return self._patch(api_path("jobs", job), Job, body=JobChange(priority, hold))
 
     def tasks(self, job: str, *, state: State | str | None = None, limit: int | None = None) -> Iterator[Task]:
         """The tasks of an array, by index."""
-        return self._walk(at("jobs", job, "tasks"), Page[Task], query={"state": state and str(state)}, limit=limit)
+        return self._walk(
+            api_path("jobs", job, "tasks"), Page[Task], query={"state": state and str(state)}, limit=limit
+        )
 
     def events(
         self,
@@ -342,12 +344,12 @@ class Client(Following, Administration, Graphs):
         `follow`: go on as it comes, across outages of the server; of one job until it has ended. `since_s`: of all
         jobs, what happened within so many seconds.
         """
-        path = at("events") if job is None else at("jobs", job, "events")
+        path = api_path("events") if job is None else api_path("jobs", job, "events")
         outage_s = WAIT_OUTAGE_S if follow else None
         left = limit
         while left is None or left > 0:
             # Asked first, so that the last events are not missed.
-            is_over = follow and job is not None and self.job(job).state in FINAL
+            is_over = follow and job is not None and self.job(job).state in FINAL_STATES
             size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
             query = {"cursor": after or None, "limit": size, "since_s": None if after or job else since_s}
             page = self._get(path, Page[Event], query=query, retry_s=outage_s)
@@ -358,18 +360,18 @@ class Client(Following, Administration, Graphs):
             if page.next is None or not fresh:
                 if not follow or is_over:
                     return
-                time.sleep(FOLLOW_S)
+                time.sleep(EVENTS_POLL_S)
 
     def explain(self, job: str) -> Explanation:
         """Every cluster's verdict, and what would help."""
-        return self._get(at("jobs", job, "explain"), Explanation)
+        return self._get(api_path("jobs", job, "explain"), Explanation)
 
     def route_stats(self, *, since_s: int = 3600) -> RouteStats:
         """Where the jobs of that time went, counted by cluster, pool, label, queue, outcome and reason."""
-        return self._get(at("stats", "routes"), RouteStats, query={"since_s": since_s})
+        return self._get(api_path("stats", "routes"), RouteStats, query={"since_s": since_s})
 
     def whoami(self) -> Me:
-        return self._get(at("whoami"), Me)
+        return self._get(api_path("whoami"), Me)
 
     def version(self) -> Version:
-        return self._get(at("version"), Version)
+        return self._get(api_path("version"), Version)

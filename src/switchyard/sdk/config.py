@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from switchyard.connection import ALLOW_PLAIN, is_allowed
+from switchyard.connection import PLAIN_HTTP_VARIABLE, is_plain_http_allowed
 from switchyard.errors import BadRequest, Malformed, Unauthenticated, YardError
 from switchyard.model.decode import convert, load_yaml
 from switchyard.model.job import ClusterToken
@@ -43,7 +43,7 @@ class UserFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class ClientSettings:
     """The server to speak to, and who to be there."""
 
     url: str
@@ -53,19 +53,19 @@ class Account:
     is_plain_allowed: bool = False  # to send the token over http:// to another machine
 
 
-def resolve(url: str | None = None, token: str | None = None, *, ca_file: str | None = None) -> Account:
+def resolve_settings(url: str | None = None, token: str | None = None, *, ca_file: str | None = None) -> ClientSettings:
     """What is given wins, then the environment, then the user's file, then the local default."""
-    stored = load(config_path())
+    stored = load_user_file(config_path())
     home = clean_url(stored.url or URL_DEFAULT)
     where = clean_url(url or os.environ.get("YARD_URL") or home)
     tokens = {clean_url(key): secret for key, secret in stored.tokens.items()}
-    return Account(
+    return ClientSettings(
         url=where,
         token=clean_token(token or os.environ.get("YARD_TOKEN") or tokens.get(where)),
         # Submit tokens are secrets of one server: they never go to another.
         clusters=stored.clusters if where == home else (),
         ca_file=ca_file or stored.ca_file or None,
-        is_plain_allowed=is_allowed(os.environ.get(ALLOW_PLAIN)),
+        is_plain_allowed=is_plain_http_allowed(os.environ.get(PLAIN_HTTP_VARIABLE)),
     )
 
 
@@ -99,14 +99,14 @@ def clean_token(token: str | None) -> str | None:
     return text
 
 
-class _Form(Struct, frozen=True, forbid_unknown_fields=True):
+class _UserFileForm(Struct, frozen=True, forbid_unknown_fields=True):
     url: str | None = None
     tokens: dict[str, str] | None = None
     clusters: list[ClusterToken] | None = None
     ca_file: str | None = None
 
 
-def load(path: Path) -> UserFile:
+def load_user_file(path: Path) -> UserFile:
     """Read the user's file; none is as good as an empty one."""
     try:
         with path.open("rb") as file:
@@ -119,8 +119,8 @@ def load(path: Path) -> UserFile:
         raise Malformed(
             f"{path}: over {FILE_BYTES_MAX} bytes.", next_step="This is not a file that `yard login` wrote."
         )
-    plain = _read_own_writing(text)
-    form = convert(load_yaml(text, where=str(path)) or {} if plain is None else plain, _Form, where=str(path))
+    plain = _parse_saved_form(text)
+    form = convert(load_yaml(text, where=str(path)) or {} if plain is None else plain, _UserFileForm, where=str(path))
     return UserFile(form.url or "", form.tokens or {}, tuple(form.clusters or ()), form.ca_file or "")
 
 
@@ -130,7 +130,7 @@ _TOKEN = re.compile(rf"  {_STRING}: {_STRING}\Z")
 _CLUSTER = re.compile(rf"  - {{name: {_STRING}, token: {_STRING}}}\Z")
 
 
-def _read_own_writing(text: bytes) -> dict[str, Any] | None:
+def _parse_saved_form(text: bytes) -> dict[str, Any] | None:
     """Read exactly what `save` writes, without the YAML library (30 ms at each start); anything else: None."""
     form: dict[str, Any] = {}
     section = ""
@@ -154,7 +154,7 @@ def _read_own_writing(text: bytes) -> dict[str, Any] | None:
     return form
 
 
-def save(path: Path, content: UserFile) -> None:
+def save_user_file(path: Path, content: UserFile) -> None:
     """Write the user's file whole or not at all, readable by the user alone."""
     import tempfile
 
@@ -164,7 +164,7 @@ def save(path: Path, content: UserFile) -> None:
         handle, fresh = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # its mode is 0600
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(_write(content).encode())
+                file.write(_format_user_file(content).encode())
                 file.flush()
                 os.fsync(file.fileno())
             Path(fresh).replace(target)
@@ -176,7 +176,7 @@ def save(path: Path, content: UserFile) -> None:
         ) from exc
 
 
-def _write(content: UserFile) -> str:
+def _format_user_file(content: UserFile) -> str:
     quote = json.dumps  # a JSON string is a YAML string
     lines = ["# Written by `yard login`. It holds secrets: keep it to yourself."]
     lines += [f"url: {quote(content.url)}"] if content.url else []

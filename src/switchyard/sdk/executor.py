@@ -10,8 +10,8 @@ from typing import Unpack
 from switchyard.errors import YardError
 from switchyard.model.job import Job, State
 from switchyard.sdk.client import Base, Client, JobFields
-from switchyard.sdk.completed import look_at
 from switchyard.sdk.handle import JobHandle
+from switchyard.sdk.job_completion import fetch_jobs
 
 LOOK_S_FIRST = 0.1  # between two looks at the jobs: soon after something was submitted or ended,
 LOOK_S_MAX = 1.0  # and then not more than this late
@@ -144,7 +144,7 @@ class Executor(futures.Executor):
                     return
                 watched = dict(self._waiting)
             try:
-                ended = [job.id for job in look_at(self._client, list(watched)) if watched[job.id].settle(job)]
+                ended = [job.id for job in fetch_jobs(self._client, list(watched)) if watched[job.id].settle(job)]
             except YardError as exc:  # the server is away for good, or the token no longer holds
                 for future in watched.values():
                     future.fail(exc)

@@ -10,22 +10,22 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec.structs import replace
 
+from switchyard.decoder_warmup import warm_type
 from switchyard.errors import NotFound, Unavailable, YardError
 from switchyard.model.api import Event, Output
-from switchyard.sdk.calls import Calls, at
+from switchyard.sdk.calls import ApiCalls, api_path
 from switchyard.sdk.transport import Request
-from switchyard.warm import warm
 
 OUTAGE_S = 300.0  # a follower outlasts a server that is away this long
 SILENCE_S = 45.0  # three beats of the server's: then nobody is there
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.2, 5.0
-HOLD_S = 30  # one held request for more of a log; proxies tend to cut idle ones at 60
-STEP_S = 0.2  # between two looks, should a server answer at once instead of holding
+LOG_LONG_POLL_S = 30  # one held request for more of a log; proxies tend to cut idle ones at 60
+POLL_S_MIN = 0.2  # between two looks, should a server answer at once instead of holding
 
 OnTrouble = Callable[[YardError | None], None]
 
 
-class Following(Calls):
+class StreamCalls(ApiCalls):
     """The part of the client that looks on."""
 
     def follow(
@@ -85,8 +85,8 @@ class Following(Calls):
         """One connection: numbers, and the events that come with them."""
         asked = {"after": after, "job": job, "project": project}
         query = urlencode({name: value for name, value in asked.items() if value is not None})
-        request = Request("GET", at("events", "stream") + (f"?{query}" if query else ""), repeatable=True)
-        yield from _messages(self._transport.lines(request, timeout_s=SILENCE_S))
+        request = Request("GET", api_path("events", "stream") + (f"?{query}" if query else ""), repeatable=True)
+        yield from _parse_stream(self._transport.lines(request, timeout_s=SILENCE_S))
 
     def logs(
         self,
@@ -108,16 +108,16 @@ class Following(Calls):
             begun = time.monotonic()
             try:
                 found = self._get(
-                    at("jobs", job, "output"),
+                    api_path("jobs", job, "output"),
                     Output,
                     query={
                         "stream": stream,
                         "task": task,
                         "attempt": number,
                         "offset": offset or None,
-                        "wait_s": HOLD_S if follow else None,
+                        "wait_s": LOG_LONG_POLL_S if follow else None,
                     },
-                    timeout_s=HOLD_S + SILENCE_S,
+                    timeout_s=LOG_LONG_POLL_S + SILENCE_S,
                     retry_s=OUTAGE_S if follow else None,
                 )
             except NotFound:
@@ -137,7 +137,7 @@ class Following(Calls):
                     return
                 number, offset, is_next = number + 1, 0, True
             elif offset == before:
-                time.sleep(max(0.0, STEP_S - (time.monotonic() - begun)))
+                time.sleep(max(0.0, POLL_S_MIN - (time.monotonic() - begun)))
 
     def output(
         self, job: str, *, stream: str = "stdout", task: int | None = None, attempt: int | None = None
@@ -147,7 +147,7 @@ class Following(Calls):
         return replace(parts[-1], chunks=[chunk for part in parts for chunk in part.chunks])
 
 
-def _messages(lines: Iterable[bytes]) -> Iterator[tuple[int, Event | None]]:
+def _parse_stream(lines: Iterable[bytes]) -> Iterator[tuple[int, Event | None]]:
     """Server-sent events, as far as ours go: each has a number, and most have data."""
     number: int | None = None
     data = b""
@@ -159,12 +159,12 @@ def _messages(lines: Iterable[bytes]) -> Iterator[tuple[int, Event | None]]:
             data = value.strip()
         elif not line.strip():
             if number is not None:
-                yield number, _event(data) if data else None
+                yield number, _decode_event(data) if data else None
             data = b""
 
 
-def _event(data: bytes) -> Event:
-    warm(Event)
+def _decode_event(data: bytes) -> Event:
+    warm_type(Event)
     try:
         return msgspec.json.decode(data, type=Event)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:

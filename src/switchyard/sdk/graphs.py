@@ -15,89 +15,91 @@ from switchyard.model.cluster import GraphInfo, Subsystem
 from switchyard.model.graph import Graph
 from switchyard.model.job import JobRequest, JobSpec
 from switchyard.model.verdict import FitAnswer, FitRequest
-from switchyard.sdk.calls import Calls, at
+from switchyard.sdk.calls import ApiCalls, api_path
 
 GRAPH_BYTES_MAX = 256 * 2**20  # as the server takes
-GRAPH_S = 300.0  # for an answer about a large graph: it is sent, read and stored
+GRAPH_TIMEOUT_S = 300.0  # for an answer about a large graph: it is sent, read and stored
 PIECE_BYTES = 2**20
-GZIP = 16 + zlib.MAX_WBITS
+GZIP_WBITS = 16 + zlib.MAX_WBITS
 
 # A file, its bytes, or the plain values themselves.
 GraphSource = Path | bytes | Mapping[str, Any] | list[Any]
 T = TypeVar("T")
-Base = str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any]
+JobInput = str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any]
 # (bytes done, bytes in all), first while packing, then while sending.
 OnProgress = Callable[[int, int], None]
 
 
-class Graphs(Calls):
+class GraphCalls(ApiCalls):
     """The part of the client that is about what clusters have."""
 
     def graph(self, cluster: str) -> Graph:
         """What a cluster has, in its compact form."""
-        return self._get(at("clusters", cluster, "graph"), Graph, timeout_s=GRAPH_S)
+        return self._get(api_path("clusters", cluster, "graph"), Graph, timeout_s=GRAPH_TIMEOUT_S)
 
     def graph_source(self, cluster: str) -> bytes:
         """The same as it was given."""
-        return self._get_bytes(at("clusters", cluster, "graph"), query={"form": "source"}, timeout_s=GRAPH_S)
+        return self._get_bytes(
+            api_path("clusters", cluster, "graph"), query={"form": "source"}, timeout_s=GRAPH_TIMEOUT_S
+        )
 
     def set_graph(self, cluster: str, source: GraphSource, *, on_progress: OnProgress | None = None) -> GraphInfo:
         """Say what a cluster has: JGF, R or the short form. It goes before what the agent says."""
-        return self._upload(at("clusters", cluster, "graph"), GraphInfo, source, on_progress)
+        return self._upload(api_path("clusters", cluster, "graph"), GraphInfo, source, on_progress)
 
     def delete_graph(self, cluster: str) -> None:
         """What the agent says holds again."""
-        self._delete(at("clusters", cluster, "graph"))
+        self._delete(api_path("clusters", cluster, "graph"))
 
     def subsystems(self, cluster: str) -> Iterator[Subsystem]:
-        return iter(self._get(at("clusters", cluster, "subsystems"), Page[Subsystem]).items)
+        return iter(self._get(api_path("clusters", cluster, "subsystems"), Page[Subsystem]).items)
 
     def subsystem_source(self, cluster: str, subsystem: str) -> bytes:
-        return self._get_bytes(at("clusters", cluster, "subsystems", subsystem), timeout_s=GRAPH_S)
+        return self._get_bytes(api_path("clusters", cluster, "subsystems", subsystem), timeout_s=GRAPH_TIMEOUT_S)
 
     def set_subsystem(
         self, cluster: str, subsystem: str, source: GraphSource, *, on_progress: OnProgress | None = None
     ) -> Subsystem:
         """Set or replace a further graph on the vertices of the main one."""
-        return self._upload(at("clusters", cluster, "subsystems", subsystem), Subsystem, source, on_progress)
+        return self._upload(api_path("clusters", cluster, "subsystems", subsystem), Subsystem, source, on_progress)
 
     def delete_subsystem(self, cluster: str, subsystem: str) -> None:
-        self._delete(at("clusters", cluster, "subsystems", subsystem))
+        self._delete(api_path("clusters", cluster, "subsystems", subsystem))
 
     def fit(
-        self, job: Base, *, match_engine: str | None = None, only_fitting: bool = False, now: bool = True
+        self, job: JobInput, *, match_engine: str | None = None, only_fitting: bool = False, now: bool = True
     ) -> FitAnswer:
         """Whether a job would fit, on every cluster you may see. Submits nothing; a file's command may be left out."""
         from switchyard.model.jobspec import is_jobspec
-        from switchyard.sdk.request import job_request, with_image_needs
+        from switchyard.sdk.request import build_job_request, with_image_compatibility
 
         base = {"command": ["true"], **job} if isinstance(job, Mapping) and not is_jobspec(job) else job
-        request = with_image_needs(job_request(base, {}))
+        request = with_image_compatibility(build_job_request(base, {}))
         body = FitRequest(request, match_engine=match_engine, only_fitting=only_fitting, now=now)
-        return self._post(at("clusters", "fit"), FitAnswer, body=body, repeatable=True)
+        return self._post(api_path("clusters", "fit"), FitAnswer, body=body, repeatable=True)
 
     def _upload(self, path: str, kind: type[T], source: GraphSource, on_progress: OnProgress | None) -> T:
         said = on_progress or (lambda _done, _total: None)
-        body = pack(source, on_progress=said)
+        body = compress_source(source, on_progress=said)
         return self._put_bytes(
             path,
             kind,
             body=body,
             headers={"Content-Encoding": "gzip"},
-            timeout_s=GRAPH_S,
+            timeout_s=GRAPH_TIMEOUT_S,
             on_sent=lambda done: said(done, len(body)),
         )
 
 
-def pack(source: GraphSource, *, on_progress: OnProgress) -> bytes:
+def compress_source(source: GraphSource, *, on_progress: OnProgress) -> bytes:
     """A source in gzip's form."""
     if not isinstance(source, Path):
         body = source if isinstance(source, bytes) else msgspec.json.encode(source)
-        return _packed(iter([body]), len(body), on_progress)
+        return _compress(iter([body]), len(body), on_progress)
     try:
         size = source.stat().st_size
         with source.open("rb") as file:
-            return _packed(_pieces(file), size, on_progress)
+            return _compress(_pieces(file), size, on_progress)
     except FileNotFoundError as exc:
         raise NotFound(f"There is no file {source}.", next_step="Name a file that is there, or - for stdin.") from exc
     except OSError as exc:
@@ -109,8 +111,8 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def _packed(pieces: Iterator[bytes], size: int, on_progress: OnProgress) -> bytes:
-    packer = zlib.compressobj(6, zlib.DEFLATED, GZIP)
+def _compress(pieces: Iterator[bytes], size: int, on_progress: OnProgress) -> bytes:
+    packer = zlib.compressobj(6, zlib.DEFLATED, GZIP_WBITS)
     packed, done = bytearray(), 0
     for piece in pieces:
         done += len(piece)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from switchyard.model.api import Created
+from switchyard.model.api import CreatedJob
 from switchyard.model.job import Job, State, Task
-from switchyard.model.lifecycle import FINAL
+from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.model.verdict import Explanation
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class JobHandle:
     """One job: `state`, `cluster` and `reason` are as last seen; `refresh` and `wait` look again."""
 
-    def __init__(self, client: Client, seen: Created | Job) -> None:
+    def __init__(self, client: Client, seen: CreatedJob | Job) -> None:
         self.client = self._client = client
         self._seen = seen
         self.id = seen.id
@@ -26,7 +26,7 @@ class JobHandle:
         return f"<JobHandle {self.id} {self.state}>"
 
     @property
-    def seen(self) -> Created | Job:
+    def seen(self) -> CreatedJob | Job:
         """The job as it was last seen; what a submit answered, at first."""
         return self._seen
 
@@ -49,7 +49,7 @@ class JobHandle:
 
     @property
     def is_final(self) -> bool:
-        return self.state in FINAL
+        return self.state in FINAL_STATES
 
     def refresh(self) -> Job:
         self._seen = job = self._client.job(self.id)

@@ -10,15 +10,15 @@ from switchyard.model.layout import (
     DefaultLabelRequest,
     DomainPoolRequest,
     LayoutView,
-    Named,
+    NamedDefault,
     SetMember,
     SetRequest,
 )
 from switchyard.model.queue import DomainTags, Queue, QueueView, TagsRequest
-from switchyard.sdk.calls import Calls, at
+from switchyard.sdk.calls import ApiCalls, api_path
 
 
-class Layouts(Calls):
+class LayoutCalls(ApiCalls):
     """The part of the client that is about sets of clusters, and queues.
 
     `etag`: of what is replaced or removed, as it was read; none at a write: there must be nothing yet; none at a
@@ -27,83 +27,91 @@ class Layouts(Calls):
 
     def layout(self) -> LayoutView:
         """Everything at once."""
-        return self._get(at("layout"), LayoutView)
+        return self._get(api_path("layout"), LayoutView)
 
     def pools(self, *, limit: int | None = None) -> Iterator[ClusterSet]:
-        return self._walk(at("pools"), Page[ClusterSet], limit=limit)
+        return self._walk(api_path("pools"), Page[ClusterSet], limit=limit)
 
     def pool(self, name: str) -> ClusterSet:
-        return self._get(at("pools", name), ClusterSet)
+        return self._get(api_path("pools", name), ClusterSet)
 
     def put_pool(
         self, name: str, members: Mapping[str, float], *, sticky: bool | None = None, etag: str | None = None
     ) -> ClusterSet:
         """Give a pool these members, cluster → weight, and no others. `sticky`: no idle cluster takes its jobs over."""
-        return self._put(at("pools", name), ClusterSet, body=_request(members, sticky), headers=_seen(etag))
+        return self._put(
+            api_path("pools", name), ClusterSet, body=_set_request(members, sticky), headers=_etag_headers(etag)
+        )
 
     def delete_pool(self, name: str, *, etag: str | None = None, reset: bool = False) -> None:
-        self._delete(at("pools", name), query=_reset(reset), headers=_seen(etag or "*"))
+        self._delete(api_path("pools", name), query=_reset_query(reset), headers=_etag_headers(etag or "*"))
 
     def cluster_labels(self, *, limit: int | None = None) -> Iterator[ClusterSet]:
-        return self._walk(at("cluster-labels"), Page[ClusterSet], limit=limit)
+        return self._walk(api_path("cluster-labels"), Page[ClusterSet], limit=limit)
 
     def cluster_label(self, name: str) -> ClusterSet:
-        return self._get(at("cluster-labels", name), ClusterSet)
+        return self._get(api_path("cluster-labels", name), ClusterSet)
 
     def put_cluster_label(self, name: str, members: Mapping[str, float], *, etag: str | None = None) -> ClusterSet:
         """Give a label these members, cluster → weight, and no others."""
-        return self._put(at("cluster-labels", name), ClusterSet, body=_request(members), headers=_seen(etag))
+        return self._put(
+            api_path("cluster-labels", name), ClusterSet, body=_set_request(members), headers=_etag_headers(etag)
+        )
 
     def delete_cluster_label(self, name: str, *, etag: str | None = None, reset: bool = False) -> None:
-        self._delete(at("cluster-labels", name), query=_reset(reset), headers=_seen(etag or "*"))
+        self._delete(api_path("cluster-labels", name), query=_reset_query(reset), headers=_etag_headers(etag or "*"))
 
-    def put_default_label(self, label: str, *, etag: str | None = None) -> Named:
+    def put_default_label(self, label: str, *, etag: str | None = None) -> NamedDefault:
         """The label of jobs that have neither a label nor a pool."""
-        path = at("layout", "default-label")
-        return self._put(path, Named, body=DefaultLabelRequest(label), headers=_seen(etag))
+        path = api_path("layout", "default-label")
+        return self._put(path, NamedDefault, body=DefaultLabelRequest(label), headers=_etag_headers(etag))
 
     def delete_default_label(self, *, etag: str | None = None, reset: bool = False) -> None:
-        self._delete(at("layout", "default-label"), query=_reset(reset), headers=_seen(etag or "*"))
+        self._delete(api_path("layout", "default-label"), query=_reset_query(reset), headers=_etag_headers(etag or "*"))
 
-    def put_domain_pool(self, domain: str, pool: str, *, etag: str | None = None) -> Named:
+    def put_domain_pool(self, domain: str, pool: str, *, etag: str | None = None) -> NamedDefault:
         """The pool of a domain's jobs, where no attribute names another."""
-        path = at("layout", "domain-pools", domain)
-        return self._put(path, Named, body=DomainPoolRequest(pool), headers=_seen(etag))
+        path = api_path("layout", "domain-pools", domain)
+        return self._put(path, NamedDefault, body=DomainPoolRequest(pool), headers=_etag_headers(etag))
 
     def delete_domain_pool(self, domain: str, *, etag: str | None = None, reset: bool = False) -> None:
-        self._delete(at("layout", "domain-pools", domain), query=_reset(reset), headers=_seen(etag or "*"))
+        self._delete(
+            api_path("layout", "domain-pools", domain), query=_reset_query(reset), headers=_etag_headers(etag or "*")
+        )
 
     def queues(self, *, limit: int | None = None) -> Iterator[QueueView]:
-        return self._walk(at("queues"), Page[QueueView], limit=limit)
+        return self._walk(api_path("queues"), Page[QueueView], limit=limit)
 
     def queue(self, name: str) -> QueueView:
-        return self._get(at("queues", name), QueueView)
+        return self._get(api_path("queues", name), QueueView)
 
     def put_queue(self, name: str, queue: Queue, *, etag: str | None = None) -> QueueView:
         """Give a queue these settings, and no others."""
-        return self._put(at("queues", name), QueueView, body=queue, headers=_seen(etag))
+        return self._put(api_path("queues", name), QueueView, body=queue, headers=_etag_headers(etag))
 
     def delete_queue(self, name: str, *, etag: str | None = None, reset: bool = False) -> None:
-        self._delete(at("queues", name), query=_reset(reset), headers=_seen(etag or "*"))
+        self._delete(api_path("queues", name), query=_reset_query(reset), headers=_etag_headers(etag or "*"))
 
     def put_domain_tags(self, domain: str, tags: Sequence[str], *, etag: str | None = None) -> DomainTags:
         """The queue tags of a domain's jobs, where neither the job nor an attribute gives any."""
-        path = at("layout", "domain-tags", domain)
-        return self._put(path, DomainTags, body=TagsRequest(list(tags)), headers=_seen(etag))
+        path = api_path("layout", "domain-tags", domain)
+        return self._put(path, DomainTags, body=TagsRequest(list(tags)), headers=_etag_headers(etag))
 
     def delete_domain_tags(self, domain: str, *, etag: str | None = None, reset: bool = False) -> None:
-        self._delete(at("layout", "domain-tags", domain), query=_reset(reset), headers=_seen(etag or "*"))
+        self._delete(
+            api_path("layout", "domain-tags", domain), query=_reset_query(reset), headers=_etag_headers(etag or "*")
+        )
 
 
-def _request(members: Mapping[str, float], sticky: bool | None = None) -> SetRequest:
+def _set_request(members: Mapping[str, float], sticky: bool | None = None) -> SetRequest:
     return SetRequest([SetMember(name, weight) for name, weight in members.items()], sticky)
 
 
-def _seen(etag: str | None) -> dict[str, str]:
+def _etag_headers(etag: str | None) -> dict[str, str]:
     if etag is None:
         return {"If-None-Match": "*"}
     return {"If-Match": etag if etag == "*" else f'"{etag}"'}
 
 
-def _reset(is_reset: bool) -> dict[str, str | None]:
+def _reset_query(is_reset: bool) -> dict[str, str | None]:
     return {"reset": "true" if is_reset else None}

@@ -22,88 +22,96 @@ from msgspec import Meta, Struct
 
 from switchyard.errors import Malformed, NotFound
 from switchyard.model.decode import decode_json
-from switchyard.model.image import Compatibility, architecture_of, from_annotations, from_document, merged
+from switchyard.model.image_compatibility import (
+    Compatibility,
+    architecture_of,
+    compatibility_from_annotations,
+    compatibility_from_document,
+    merge_compatibility,
+)
 
-SCHEME = "oci:"
-ARTIFACT = "application/vnd.oci.image-compatibility.v1"  # the working group's name for such an artifact
-DOCUMENT = "application/vnd.switchyard.image-compatibility.v1+json"  # our form of its contents
-INDEX = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
-TAG = "org.opencontainers.image.ref.name"
+IMAGE_SCHEME = "oci:"
+ARTIFACT_TYPE = "application/vnd.oci.image-compatibility.v1"  # the working group's name for such an artifact
+DOCUMENT_TYPE = "application/vnd.switchyard.image-compatibility.v1+json"  # our form of its contents
+INDEX_TYPES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+TAG_ANNOTATION = "org.opencontainers.image.ref.name"
 BLOB_BYTES_MAX = 4 * 2**20  # registries refuse larger manifests; layers of an image are never read
 BLOBS_MAX = 256  # of one image: platforms, their configs, artifacts
 DEPTH_MAX = 4  # indexes within indexes: more than one is rare
-DIGEST = re.compile(r"(sha256|sha512):([0-9a-f]{64}|[0-9a-f]{128})\Z")
-LENGTHS = {"sha256": 64, "sha512": 128}
+DIGEST_PATTERN = re.compile(r"(sha256|sha512):([0-9a-f]{64}|[0-9a-f]{128})\Z")
+DIGEST_CHARS = {"sha256": 64, "sha512": 128}
 
-Notes = dict[str, str]
+Annotations = dict[str, str]
 
 
 class _Descriptor(Struct, frozen=True):
     mediaType: str  # noqa: N815 - OCI's word
     digest: Annotated[str, Meta(max_length=256)]
     size: Annotated[int, Meta(ge=0)]
-    annotations: Notes = {}
+    annotations: Annotations = {}
     artifactType: str = ""  # noqa: N815 - OCI's word
 
 
 class _Index(Struct, frozen=True):
     manifests: Annotated[list[_Descriptor], Meta(max_length=10_000)] = []
-    annotations: Notes = {}
+    annotations: Annotations = {}
 
 
 class _Manifest(Struct, frozen=True):
     config: _Descriptor | None = None
     layers: Annotated[list[_Descriptor], Meta(max_length=10_000)] = []
-    annotations: Notes = {}
+    annotations: Annotations = {}
     subject: _Descriptor | None = None
     artifactType: str = ""  # noqa: N815 - OCI's word
 
 
-class _Inner(Struct, frozen=True):
-    Labels: Notes | None = None
+class _RuntimeConfig(Struct, frozen=True):
+    Labels: Annotations | None = None
 
 
 class _Config(Struct, frozen=True):
     architecture: str = ""
     os: str = ""
-    config: _Inner | None = None
+    config: _RuntimeConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundManifest:
     """A manifest, and by which descriptor it was found."""
 
     descriptor: _Descriptor
     manifest: _Manifest
 
 
-def read_needs(image: str) -> list[Compatibility]:
+def read_image_compatibility(image: str) -> list[Compatibility]:
     """What the image `oci:PATH[:TAG]` says that it needs. An image of several platforms needs no one of them."""
-    path, tag = _split(image.removeprefix(SCHEME))
+    path, tag = _split(image.removeprefix(IMAGE_SCHEME))
     layout = _Layout(path)
     index = layout.index()
-    chosen = _chosen(index, tag, where=str(path))
+    chosen = _choose_images(index, tag, where=str(path))
     found = list(layout.manifests(chosen))
     if not found:
         raise Malformed(f"{path}: there is no image in it.")
-    needs: list[list[Compatibility]] = [from_annotations(each.annotations, where=str(path)) for each in chosen]
+    needs: list[list[Compatibility]] = [
+        compatibility_from_annotations(each.annotations, where=str(path)) for each in chosen
+    ]
     subjects = {each.digest for each in chosen}
     if len(found) == 1:  # of several platforms a cluster takes the one it can run: no single one is a must
-        needs += _own_needs(layout, found[0].manifest, where=str(path))
+        needs += _manifest_compatibility(layout, found[0].manifest, where=str(path))
         subjects.add(found[0].descriptor.digest)
     for artifact in layout.artifacts(index, of=subjects):
-        needs += [layout.document(layer) for layer in artifact.layers if layer.mediaType == DOCUMENT]
-    return merged(*needs, where=image)
+        needs += [layout.document(layer) for layer in artifact.layers if layer.mediaType == DOCUMENT_TYPE]
+    return merge_compatibility(*needs, where=image)
 
 
-def _own_needs(layout: _Layout, manifest: _Manifest, *, where: str) -> Iterator[list[Compatibility]]:
-    yield from_annotations(manifest.annotations, where=where)
+def _manifest_compatibility(layout: _Layout, manifest: _Manifest, *, where: str) -> Iterator[list[Compatibility]]:
+    yield compatibility_from_annotations(manifest.annotations, where=where)
     if manifest.config is None:
         return
     config = layout.read(manifest.config, _Config)
     platform = (("architecture", architecture_of(config.architecture)), ("os", config.os))
     yield [Compatibility(field, equals=value) for field, value in platform if value]
-    yield from_annotations((config.config.Labels if config.config else None) or {}, where=where)
+    yield compatibility_from_annotations((config.config.Labels if config.config else None) or {}, where=where)
 
 
 def _split(text: str) -> tuple[Path, str | None]:
@@ -113,15 +121,17 @@ def _split(text: str) -> tuple[Path, str | None]:
     return (whole, None) if not colon or whole.is_dir() or "/" in tag else (Path(path), tag)
 
 
-def _chosen(index: _Index, tag: str | None, *, where: str) -> list[_Descriptor]:
-    images = [each for each in index.manifests if each.artifactType != ARTIFACT]
+def _choose_images(index: _Index, tag: str | None, *, where: str) -> list[_Descriptor]:
+    images = [each for each in index.manifests if each.artifactType != ARTIFACT_TYPE]
     if tag is not None:
-        tagged = [each for each in images if each.annotations.get(TAG) == tag]
+        tagged = [each for each in images if each.annotations.get(TAG_ANNOTATION) == tag]
         if not tagged:
-            known = ", ".join(sorted(filter(None, (each.annotations.get(TAG, "") for each in images)))) or "none"
+            known = (
+                ", ".join(sorted(filter(None, (each.annotations.get(TAG_ANNOTATION, "") for each in images)))) or "none"
+            )
             raise NotFound(f"{where}: there is no tag {tag[:80]!r}.", next_step=f"Its tags are: {known[:500]}.")
         return tagged[:1]
-    tags = {each.annotations.get(TAG) for each in images} - {None}
+    tags = {each.annotations.get(TAG_ANNOTATION) for each in images} - {None}
     if len(tags) > 1:
         raise Malformed(f"{where}: it has several images.", next_step="Choose one by its tag: oci:PATH:TAG.")
     return images
@@ -137,42 +147,42 @@ class _Layout:
         self._read: dict[str, bytes] = {}
 
     def index(self) -> _Index:
-        found: _Index = _decoded(self._bytes(self._path / "index.json", "index.json"), _Index, "index.json")
+        found: _Index = _decode(self._bytes(self._path / "index.json", "index.json"), _Index, "index.json")
         return found
 
-    def manifests(self, descriptors: list[_Descriptor], depth: int = 0) -> Iterator[_Found]:
+    def manifests(self, descriptors: list[_Descriptor], depth: int = 0) -> Iterator[_FoundManifest]:
         """The image manifests below; an index may hold indexes, but not for ever."""
         if depth > DEPTH_MAX:
             raise Malformed(f"{self._path}: indexes within indexes, more than {DEPTH_MAX} deep.")
         for each in descriptors:
-            if each.mediaType in INDEX:
+            if each.mediaType in INDEX_TYPES:
                 yield from self.manifests(self.read(each, _Index).manifests, depth + 1)
                 continue
             manifest = self.read(each, _Manifest)
-            if ARTIFACT not in (each.artifactType, manifest.artifactType) and manifest.subject is None:
-                yield _Found(each, manifest)
+            if ARTIFACT_TYPE not in (each.artifactType, manifest.artifactType) and manifest.subject is None:
+                yield _FoundManifest(each, manifest)
 
     def artifacts(self, index: _Index, *, of: set[str]) -> Iterator[_Manifest]:
         """The compatibility artifacts that are about one of these manifests."""
         for each in index.manifests:
-            if each.mediaType in INDEX:
+            if each.mediaType in INDEX_TYPES:
                 continue
             manifest = self.read(each, _Manifest)
             is_about = manifest.subject is not None and manifest.subject.digest in of
-            if is_about and ARTIFACT in (each.artifactType, manifest.artifactType):
+            if is_about and ARTIFACT_TYPE in (each.artifactType, manifest.artifactType):
                 yield manifest
 
     def document(self, layer: _Descriptor) -> list[Compatibility]:
         where = f"the compatibility {layer.digest[:19]}…"
-        return from_document(_decoded(self.blob(layer), Any, where), where=where)
+        return compatibility_from_document(_decode(self.blob(layer), Any, where), where=where)
 
     def read(self, descriptor: _Descriptor, kind: Any) -> Any:
-        return _decoded(self.blob(descriptor), kind, f"the blob {descriptor.digest[:19]}…")
+        return _decode(self.blob(descriptor), kind, f"the blob {descriptor.digest[:19]}…")
 
     def blob(self, descriptor: _Descriptor) -> bytes:
         """The bytes that a descriptor means, and no others."""
-        digest = DIGEST.match(descriptor.digest)
-        if digest is None or len(digest[2]) != LENGTHS[digest[1]]:
+        digest = DIGEST_PATTERN.match(descriptor.digest)
+        if digest is None or len(digest[2]) != DIGEST_CHARS[digest[1]]:
             raise Malformed(f"{self._path}: {descriptor.digest[:80]!r} is no digest this version reads.")
         if descriptor.size > BLOB_BYTES_MAX:
             raise Malformed(f"{self._path}: {descriptor.digest[:19]}… has {descriptor.size} bytes; metadata has few.")
@@ -203,7 +213,7 @@ class _Layout:
         return body
 
 
-def _decoded(body: bytes, kind: Any, where: str) -> Any:
+def _decode(body: bytes, kind: Any, where: str) -> Any:
     try:
         return decode_json(body, kind)
     except Malformed as exc:

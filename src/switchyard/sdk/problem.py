@@ -7,14 +7,14 @@ import re
 import msgspec
 
 from switchyard import errors
+from switchyard.decoder_warmup import warm_type
 from switchyard.errors import YardError
 from switchyard.model.api import Problem
-from switchyard.warm import warm
 
 EXCERPT_CHARS_MAX = 200  # of a foreign answer's body: enough to recognise who said it
 
 # For answers without a code of ours. Gateways say 502 and 504 when the server behind them is away.
-BY_STATUS: dict[int, type[YardError]] = {
+ERRORS_BY_STATUS: dict[int, type[YardError]] = {
     400: errors.BadRequest,
     401: errors.Unauthenticated,
     403: errors.Denied,
@@ -33,27 +33,27 @@ BY_STATUS: dict[int, type[YardError]] = {
 
 def read_problem(status: int, body: bytes, *, url: str) -> YardError:
     """The exception that the answer stands for."""
-    warm(Problem)
+    warm_type(Problem)
     try:
         problem = msgspec.json.decode(body, type=Problem)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _foreign(status, body, url=url)
-    kind = errors.BY_CODE.get(problem.code) or _by_status(status)
+        return _foreign_answer_error(status, body, url=url)
+    kind = errors.ERRORS_BY_CODE.get(problem.code) or _error_of_status(status)
     return kind(problem.detail or problem.title, next_step=problem.next_step)
 
 
-def _foreign(status: int, body: bytes, *, url: str) -> YardError:
+def _foreign_answer_error(status: int, body: bytes, *, url: str) -> YardError:
     words = re.sub(r"<[^>]*>|[\x00-\x20\x7f]+", " ", body[: 16 * EXCERPT_CHARS_MAX].decode(errors="replace"))
     excerpt = " ".join(words.split())[:EXCERPT_CHARS_MAX]
     said = f": {excerpt}" if excerpt else ""
-    kind = _by_status(status)
+    kind = _error_of_status(status)
     check = f"Check that {url} is a Switchyard server (--server, YARD_URL), or look at the proxy before it."
     return kind(f"{url} answered {status}, and not as a Switchyard server does{said}", next_step=check)
 
 
-def _by_status(status: int) -> type[YardError]:
-    if status in BY_STATUS:
-        return BY_STATUS[status]
+def _error_of_status(status: int) -> type[YardError]:
+    if status in ERRORS_BY_STATUS:
+        return ERRORS_BY_STATUS[status]
     if 400 <= status < 500:
         return errors.BadRequest
     return errors.Internal if status >= 500 else YardError

@@ -15,18 +15,18 @@ from switchyard.model.job import ClusterToken, JobRequest, JobSpec, Resources
 from switchyard.model.jobspec import from_jobspec, is_jobspec
 from switchyard.model.names import KEY_PATTERN
 
-Flat = dict[str, Any]
+FlatFields = dict[str, Any]
 
 REQUEST_FIELDS = tuple(name for name in JobRequest.__struct_fields__ if name != "spec")
 SPEC_FIELDS = tuple(name for name in JobSpec.__struct_fields__ if name != "resources")
 RESOURCE_FIELDS = Resources.__struct_fields__
-FIELDS = frozenset((*REQUEST_FIELDS, *SPEC_FIELDS, *RESOURCE_FIELDS))
+KNOWN_FIELDS = frozenset((*REQUEST_FIELDS, *SPEC_FIELDS, *RESOURCE_FIELDS))
 KEY_CHARS_MAX = 200  # as the server takes
 # What is given adds to these, key by key; all else it replaces.
-MERGED = frozenset({"env", "labels", "limits", "native", "parameters", "retry", "tokens"})
+MERGED_FIELDS = frozenset({"env", "labels", "limits", "native", "parameters", "retry", "tokens"})
 
 
-def job_request(
+def build_job_request(
     base: str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any],
     given: Mapping[str, Any],
     *,
@@ -34,44 +34,44 @@ def job_request(
     where: str = "the job",
 ) -> JobRequest:
     """A request from a command, a spec, a whole request or a flat mapping, with what is given laid over it."""
-    flat = _flat(base, where=where)
+    flat = _flatten_input(base, where=where)
     for name, value in given.items():
         if value is not None:
-            plain: Any = _after(value) if name == "after" else msgspec.to_builtins(value)
+            plain: Any = _dependency_texts(value) if name == "after" else msgspec.to_builtins(value)
             if name == "select" and isinstance(plain, str):
                 plain = {"name": plain}
-            flat[name] = {**(flat.get(name) or {}), **plain} if name in MERGED else plain
+            flat[name] = {**(flat.get(name) or {}), **plain} if name in MERGED_FIELDS else plain
     if not flat.get("clusters"):
         flat["clusters"] = [msgspec.to_builtins(cluster) for cluster in clusters]
-    return _checked(flat, where=where)
+    return _convert_request(flat, where=where)
 
 
-def with_image_needs(request: JobRequest) -> JobRequest:
+def with_image_compatibility(request: JobRequest) -> JobRequest:
     """With what an image on disk says that it needs added to what the job says."""
     spec = request.spec
     if spec.image is None or not spec.image.startswith("oci:"):
         return request
-    from switchyard.model.image import merged
-    from switchyard.sdk.oci import read_needs
+    from switchyard.model.image_compatibility import merge_compatibility
+    from switchyard.sdk.oci import read_image_compatibility
 
-    needs = merged(spec.compatibility, read_needs(spec.image), where=spec.image)
+    needs = merge_compatibility(spec.compatibility, read_image_compatibility(spec.image), where=spec.image)
     return msgspec.structs.replace(request, spec=msgspec.structs.replace(spec, compatibility=needs))
 
 
-def _after(value: Any) -> list[str]:
+def _dependency_texts(value: Any) -> list[str]:
     """The jobs to begin after: texts, or handles of jobs; one of them, or several."""
     several = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
     return [each if isinstance(each, str) else str(each.id) for each in several]
 
 
-def checked_key(key: str) -> str:
+def check_idempotency_key(key: str) -> str:
     """A key that can travel as a header. An empty one is a mistake: it would make each submit a new job."""
     if not re.match(KEY_PATTERN, key) or len(key) > KEY_CHARS_MAX:
         raise Malformed(f"The idempotency key has 1 to {KEY_CHARS_MAX} visible ASCII characters, without spaces.")
     return key
 
 
-def _flat(base: str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any], *, where: str) -> Flat:
+def _flatten_input(base: str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any], *, where: str) -> FlatFields:
     if isinstance(base, JobRequest):
         return flatten(msgspec.to_builtins(base), where=where)
     if isinstance(base, JobSpec):
@@ -83,9 +83,9 @@ def _flat(base: str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any], 
     return {"command": base if isinstance(base, str) else list(base)}
 
 
-def flatten(form: Mapping[str, Any], *, where: str) -> Flat:
+def flatten(form: Mapping[str, Any], *, where: str) -> FlatFields:
     """One level of fields. `spec:` and `resources:` may be nested, as the API has them, or left out."""
-    flat: Flat = {}
+    flat: FlatFields = {}
     for name, value in form.items():
         inner = flatten(value, where=where) if name in ("spec", "resources") and isinstance(value, Mapping) else None
         for key, item in ({name: value} if inner is None else inner).items():
@@ -95,7 +95,7 @@ def flatten(form: Mapping[str, Any], *, where: str) -> Flat:
     return flat
 
 
-def _checked(flat: Flat, *, where: str) -> JobRequest:
+def _convert_request(flat: FlatFields, *, where: str) -> JobRequest:
     _refuse_unknown(flat, where=where)
     _refuse_bare_numbers(flat, where=where)
     if isinstance(flat.get("command"), str):
@@ -104,7 +104,7 @@ def _checked(flat: Flat, *, where: str) -> JobRequest:
         raise Malformed(
             f"{where} has no command.", next_step="Give one: `yard submit -- CMD ARGS…`, or `command:` in the file."
         )
-    spec: Flat = {name: flat[name] for name in SPEC_FIELDS if name in flat}
+    spec: FlatFields = {name: flat[name] for name in SPEC_FIELDS if name in flat}
     if asked := {name: flat[name] for name in RESOURCE_FIELDS if name in flat}:
         spec["resources"] = asked
     request = {name: flat[name] for name in REQUEST_FIELDS if name in flat}
@@ -115,17 +115,17 @@ def _checked(flat: Flat, *, where: str) -> JobRequest:
         raise Malformed(exc.detail.replace("`spec.resources.", "`").replace("`spec.", "`")) from exc
 
 
-def _refuse_unknown(flat: Flat, *, where: str) -> None:
+def _refuse_unknown(flat: FlatFields, *, where: str) -> None:
     from difflib import get_close_matches
 
     for name in flat:
-        if name not in FIELDS:
-            close = get_close_matches(str(name), FIELDS, n=1)
-            guess = f"Did you mean {close[0]!r}?" if close else f"Known are: {', '.join(sorted(FIELDS))}."
+        if name not in KNOWN_FIELDS:
+            close = get_close_matches(str(name), KNOWN_FIELDS, n=1)
+            guess = f"Did you mean {close[0]!r}?" if close else f"Known are: {', '.join(sorted(KNOWN_FIELDS))}."
             raise Malformed(f"{where}: there is no field {str(name)[:80]!r}.", next_step=guess)
 
 
-def _refuse_bare_numbers(flat: Flat, *, where: str) -> None:
+def _refuse_bare_numbers(flat: FlatFields, *, where: str) -> None:
     """YAML reads 010 as 8, 1.10 as 1.1 and on as true: a text that looks otherwise must be quoted."""
     for name in ("env", "labels"):
         values = flat.get(name)

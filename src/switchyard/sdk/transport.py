@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from switchyard.connection import notice_silence
+from switchyard.connection import enable_keepalive
 from switchyard.errors import Busy, TooLarge, Unavailable, YardError
 from switchyard.http_head import WholeHeadResponse
 from switchyard.sdk.problem import read_problem
@@ -29,7 +29,10 @@ LINE_BYTES_MAX = 1 << 20  # of an answer without end: an event is some kilobytes
 BACKOFF_S_FIRST = 0.1
 BACKOFF_S_MAX = 5.0
 IDLE_CONNECTIONS_MAX = 8  # kept for threads that call at the same time
-_TLS_ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)  # the peer went away; nothing is wrong with its certificate
+_TLS_CLOSED_ERRORS = (
+    ssl.SSLEOFError,
+    ssl.SSLZeroReturnError,
+)  # the peer went away; nothing is wrong with its certificate
 CHECK_SERVER = "Check that the server runs and that its URL is right (--server, YARD_URL), then try again."
 
 OnRetry = Callable[[YardError, float], None]
@@ -61,7 +64,7 @@ class _NotSent(Exception):
     """No connection: the server cannot have seen the request."""
 
 
-class _Broken(Exception):
+class _ConnectionBroken(Exception):
     """The connection broke after something was sent: the server may have seen the request."""
 
 
@@ -83,7 +86,7 @@ class Transport:
         self.retry_s = retry_s
         self._prefix = parts.path
         self._host, self._port = parts.hostname or "", parts.port
-        self._tls = _tls(ca_file) if parts.scheme == "https" else None
+        self._tls = _tls_context(ca_file) if parts.scheme == "https" else None
         self._timeout_s = timeout_s
         self._on_retry = on_retry
         self._headers = {"Accept": "application/json", "User-Agent": "switchyard-sdk"}
@@ -94,7 +97,7 @@ class Transport:
 
     def send(self, request: Request, *, timeout_s: float | None = None, retry_s: float | None = None) -> bytes:
         """The body of a good answer; anything else raises, after the tries that are safe."""
-        patience = _Patience(self.retry_s if retry_s is None else retry_s)
+        patience = _RetryBackoff(self.retry_s if retry_s is None else retry_s)
         while True:
             after_s = 0.0
             try:
@@ -104,8 +107,8 @@ class Transport:
                 error = read_problem(answer.status, answer.body, url=self.url)
                 may_repeat = isinstance(error, Busy) or (error.transient and request.repeatable)
                 after_s = answer.retry_after_s
-            except (_NotSent, _Broken) as exc:
-                error, may_repeat = _unreachable(self.url, exc, request)
+            except (_NotSent, _ConnectionBroken) as exc:
+                error, may_repeat = _connection_error(self.url, exc, request)
                 error.__cause__ = exc.__cause__
             pause_s = patience.next_pause_s(after_s) if may_repeat else None
             if pause_s is None:
@@ -123,15 +126,15 @@ class Transport:
                 connection.request(request.method, self._prefix + request.target, headers=headers)
                 response = connection.getresponse()
                 if response.status != 200:
-                    raise read_problem(response.status, _read(response), url=self.url)
+                    raise read_problem(response.status, _read_body(response), url=self.url)
                 while line := response.readline(LINE_BYTES_MAX):
                     yield line
             except (OSError, http.client.HTTPException) as exc:
-                raise _Broken from exc
+                raise _ConnectionBroken from exc
             finally:
                 connection.close()
-        except (_NotSent, _Broken) as exc:
-            error, _ = _unreachable(self.url, exc, request)
+        except (_NotSent, _ConnectionBroken) as exc:
+            error, _ = _connection_error(self.url, exc, request)
             raise error from exc.__cause__
 
     def close(self) -> None:
@@ -144,27 +147,27 @@ class Transport:
         """One request and its answer on a connection nobody else uses meanwhile."""
         connection = self._take(timeout_s)
         headers = {**self._headers, **(request.headers or {})}
-        body: bytes | _Reader | None = request.body
+        body: bytes | _CountingReader | None = request.body
         if request.body is not None:
             headers["Content-Type"] = "application/json"
             headers["Content-Length"] = str(len(request.body))
-            body = _Reader(request.body, request.on_sent) if request.on_sent else request.body
+            body = _CountingReader(request.body, request.on_sent) if request.on_sent else request.body
         is_whole = False
         try:
             connection.request(request.method, self._prefix + request.target, body=body, headers=headers)
             response = connection.getresponse()
-            content = _read(response)
+            content = _read_body(response)
             is_whole = response.isclosed() and not response.will_close
             response.close()  # left to the garbage collector, a Ctrl-C that comes just then would be lost
         except (OSError, http.client.HTTPException) as exc:
             self.close()  # what is kept leads the same way: if that fell silent, each would cost a wait of its own
-            raise _Broken from exc
+            raise _ConnectionBroken from exc
         finally:
             if is_whole:
                 self._give_back(connection)
             else:
                 connection.close()
-        return _Answer(response.status, content, _seconds(response.getheader("Retry-After")))
+        return _Answer(response.status, content, _retry_after_s(response.getheader("Retry-After")))
 
     def _take(self, timeout_s: float) -> http.client.HTTPConnection:
         while True:
@@ -188,7 +191,7 @@ class Transport:
         connection.response_class = WholeHeadResponse
         try:
             connection.connect()
-            notice_silence(connection.sock)
+            enable_keepalive(connection.sock)
         except OSError as exc:
             connection.close()
             raise _NotSent from exc
@@ -202,7 +205,7 @@ class Transport:
         connection.close()
 
 
-class _Reader:
+class _CountingReader:
     """A body that tells how much of it was taken."""
 
     def __init__(self, body: bytes, on_sent: Callable[[int], None]) -> None:
@@ -215,7 +218,7 @@ class _Reader:
         return part
 
 
-class _Patience:
+class _RetryBackoff:
     """How long to pause before the next try, until the time for trying is over."""
 
     def __init__(self, total_s: float) -> None:
@@ -239,7 +242,7 @@ def _is_readable(sock: socket.socket) -> bool:
     return bool(poller.poll(0))
 
 
-def _read(response: http.client.HTTPResponse) -> bytes:
+def _read_body(response: http.client.HTTPResponse) -> bytes:
     if response.length is None:
         body = response.read(BODY_BYTES_MAX + 1)
     elif response.length <= BODY_BYTES_MAX:
@@ -251,28 +254,28 @@ def _read(response: http.client.HTTPResponse) -> bytes:
     return body
 
 
-def _unreachable(url: str, exc: _NotSent | _Broken, request: Request) -> tuple[YardError, bool]:
+def _connection_error(url: str, exc: _NotSent | _ConnectionBroken, request: Request) -> tuple[YardError, bool]:
     """The error to show, and whether trying again is safe and of any use."""
     cause = exc.__cause__
-    is_sent = isinstance(exc, _Broken)
-    if isinstance(cause, ssl.SSLError) and not isinstance(cause, _TLS_ENDS):
-        return _untrusted(url, cause), False
+    is_sent = isinstance(exc, _ConnectionBroken)
+    if isinstance(cause, ssl.SSLError) and not isinstance(cause, _TLS_CLOSED_ERRORS):
+        return _tls_error(url, cause), False
     if isinstance(cause, socket.gaierror):
         is_passing = cause.errno == socket.EAI_AGAIN
         return Unavailable(f"Cannot find the host of {url}: {cause.strerror}.", next_step=CHECK_SERVER), is_passing
     if isinstance(cause, TimeoutError):
         what = f"{url} did not answer in time."
     elif is_sent:
-        what = f"The connection to {url} broke: {_words(cause)}."
+        what = f"The connection to {url} broke: {_describe_cause(cause)}."
     else:
-        what = f"Cannot reach the server at {url}: {_words(cause)}."
+        what = f"Cannot reach the server at {url}: {_describe_cause(cause)}."
     if is_sent and not request.repeatable:
         look = "It may have been done or not: look before you try again."
         return Unavailable(what, next_step=look), False
     return Unavailable(what, next_step=CHECK_SERVER), True
 
 
-def _untrusted(url: str, cause: ssl.SSLError) -> YardError:
+def _tls_error(url: str, cause: ssl.SSLError) -> YardError:
     if isinstance(cause, ssl.SSLCertVerificationError):
         return Unavailable(
             f"The certificate of {url} does not hold: {cause.verify_message}.",
@@ -283,7 +286,7 @@ def _untrusted(url: str, cause: ssl.SSLError) -> YardError:
     )
 
 
-def _words(cause: BaseException | None) -> str:
+def _describe_cause(cause: BaseException | None) -> str:
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror
     if isinstance(cause, http.client.IncompleteRead):
@@ -293,7 +296,7 @@ def _words(cause: BaseException | None) -> str:
     return str(cause) or type(cause).__name__
 
 
-def _seconds(header: str | None) -> float:
+def _retry_after_s(header: str | None) -> float:
     """Retry-After in seconds; our server sends no dates, and a foreign date is treated as none."""
     try:
         return max(0.0, float(header or 0))
@@ -301,7 +304,7 @@ def _seconds(header: str | None) -> float:
         return 0.0
 
 
-def _tls(ca_file: str | None) -> ssl.SSLContext:
+def _tls_context(ca_file: str | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as exc:

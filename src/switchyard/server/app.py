@@ -19,70 +19,72 @@ import structlog
 import uvicorn
 
 from switchyard.connection import is_loopback
+from switchyard.decoder_warmup import warm_loaded_types
 from switchyard.errors import EXIT_OK, Conflict, Unavailable
-from switchyard.model.log import Window
+from switchyard.model.log import LogWindow
 from switchyard.policy.resolve import empty_policy
-from switchyard.server import collector
-from switchyard.server.connection_section import bounds_of
+from switchyard.server import garbage_collection
+from switchyard.server.background_loops import BackgroundLoops
+from switchyard.server.connections_section import connection_bounds
 from switchyard.server.http.acceptor import HttpServer
-from switchyard.server.http.gate import Gate
-from switchyard.server.http.routes import Door
-from switchyard.server.listener import Listener
-from switchyard.server.loops import Loops
+from switchyard.server.http.connection_gate import ConnectionGate
+from switchyard.server.http.routes import HttpApp
 from switchyard.server.open_files import raise_open_files
-from switchyard.server.platform import layout_of, platform_of
-from switchyard.server.private_files import close_to_others
+from switchyard.server.platform_config import layout_of, platform_of
+from switchyard.server.postgres_listener import PostgresListener
+from switchyard.server.private_files import restrict_file_modes
+from switchyard.server.runtime import ServerRuntime
 from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings
-from switchyard.server.token_section import tokens_of
-from switchyard.server.yard import Yard
-from switchyard.service.access.users import first_start
-from switchyard.service.clock import Clock, Ids
-from switchyard.service.cluster.layout import settle_file
-from switchyard.service.committer import Apply, Call, Committer, apply_calls
+from switchyard.server.token_pools_section import make_token_pools
+from switchyard.service.access.users import prepare_first_start
+from switchyard.service.clock import Clock, IdGenerator
+from switchyard.service.cluster.layout import store_file_layout
+from switchyard.service.committer import Applier, BatchCall, Committer, apply_calls
 from switchyard.service.context import Context
+from switchyard.service.process_metrics import ProcessMetrics
 from switchyard.service.quarantine import Quarantine
 from switchyard.service.rules.kinds import load_kinds
-from switchyard.service.run.journals import SyncAsk
-from switchyard.service.run.lease import LeaseAsk, Leasing
+from switchyard.service.run.agent_sessions import SyncRequest
+from switchyard.service.run.lease import LeaseRequest, Leasing
 from switchyard.service.run.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.run.report import ReportWrite, apply_reports
 from switchyard.service.snapshots import Snapshots
-from switchyard.service.submit.bulk import Bulk, BulkInsert, unwritten_bulk
+from switchyard.service.submit.bulk import BulkInsert, BulkSubmit, bulk_answer_without_commit
 from switchyard.service.submit.engines import Engines
-from switchyard.service.submit.newjob import JobInsert
+from switchyard.service.submit.new_job import JobInsert
 from switchyard.service.submit.rainbow import NumberedInsert, apply_numbered
-from switchyard.service.submit.submit import Submit, unwritten
-from switchyard.service.tally import Tally
-from switchyard.service.token.one_type import refuse_other_type
+from switchyard.service.submit.submit import Submit, answer_without_commit
+from switchyard.service.token.pool_type import refuse_other_pool_type
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.service.usage import Usage
-from switchyard.store import file_lock, restored, schema_check
-from switchyard.store.database import Database, create, revisions
-from switchyard.store.logfiles import DirectoryLogs
-from switchyard.store.output import DatabaseLogs
-from switchyard.warm import warm_loaded
+from switchyard.service.user_usage import UserUsage
+from switchyard.store import file_lock, restore_recovery, schema_check
+from switchyard.store.database import Database, create_schema, read_revisions
+from switchyard.store.database_logs import DatabaseLogs
+from switchyard.store.directory_logs import DirectoryLogs
 
 if TYPE_CHECKING:
     from switchyard.server.grpc_port import GrpcPort
 
 log = structlog.get_logger()
-COMMIT_S = 5.0  # for the changes still queued at the end: thousands are committed in one
+STOP_COMMIT_S = 5.0  # for the changes still queued at the end: thousands are committed in one
 
 
-def build(settings: Settings, database: Database | None = None) -> Yard:
+def build(settings: Settings, database: Database | None = None) -> ServerRuntime:
     """Wire a server that is not yet running."""
     database = database or Database(settings.database)
     _prepare(database)
     clock = Clock(database)
-    appliers: dict[type, Apply] = {}
+    appliers: dict[type, Applier] = {}
     committer = Committer(
         database,
         appliers,
         now_us=clock,
         queue_max=settings.bounds.queue,
         batch_max=1 if settings.bench == "one-by-one" else settings.bounds.batch,
-        left_out={JobInsert: unwritten, BulkInsert: unwritten_bulk} if settings.bench == "no-commit" else {},
+        left_out={JobInsert: answer_without_commit, BulkInsert: bulk_answer_without_commit}
+        if settings.bench == "no-commit"
+        else {},
     )
     snapshots = Snapshots(
         database,
@@ -92,12 +94,12 @@ def build(settings: Settings, database: Database | None = None) -> Yard:
         layout=layout_of(settings.config),
     )
     logs = _logs(settings)
-    ids = Ids(clock)
+    ids = IdGenerator(clock)
     _settle_restored(database, ids(), now_us=clock())
     engines = Engines(settings.config.match.engine, tuple(settings.config.match.allowed))
     engines.check()
-    tally = Tally()
-    usage = Usage(
+    tally = ProcessMetrics()
+    usage = UserUsage(
         settings.config.limits.of,
         is_exempt=lambda name: name in snapshots.access.admin_names,
         refused=tally.limits.add,
@@ -116,31 +118,31 @@ def build(settings: Settings, database: Database | None = None) -> Yard:
         engines=engines,
         selections=read_selection(settings.config.selection)[0],
         moving=settings.config.moving.terms,
-        tokens=tokens_of(settings.config.resourcemanager),
+        tokens=make_token_pools(settings.config.resourcemanager),
         tally=tally,
         usage=usage,
     )
     committer.committed = context.tally.committed
     committer.mend = Quarantine(database).mend
     submit = Submit(context)
-    bulk = Bulk(submit, ids)
+    bulk = BulkSubmit(submit, ids)
     # The order in which the parts of a batch are applied.
     appliers[OutputWrite] = partial(apply_output, logs=logs, usage=usage)
     appliers[ReportWrite] = partial(apply_reports, logs=logs, usage=usage)
-    appliers[Call] = apply_calls
+    appliers[BatchCall] = apply_calls
     leasing = Leasing(lambda: snapshots.laid.layout, admins=lambda: snapshots.access.platform_admins)
-    appliers[SyncAsk] = leasing.apply_syncs
-    appliers[LeaseAsk] = leasing.apply_leases
+    appliers[SyncRequest] = leasing.apply_syncs
+    appliers[LeaseRequest] = leasing.apply_leases
     appliers[JobInsert] = submit.apply_inserts
     appliers[BulkInsert] = bulk.apply
     appliers[NumberedInsert] = partial(apply_numbered, submit)
-    warm_loaded(*(kind.value for kind in snapshots.policy.kinds))  # before anything starts a thread
-    return Yard(settings, context, submit, bulk, leasing, clock=clock)
+    warm_loaded_types(*(kind.value for kind in snapshots.policy.kinds))  # before anything starts a thread
+    return ServerRuntime(settings, context, submit, bulk, leasing, clock=clock)
 
 
 def _logs(settings: Settings) -> LogStore:
     wanted = settings.config.logs
-    window = Window(wanted.bytes_max)
+    window = LogWindow(wanted.bytes_max)
     if wanted.store == "database":
         return DatabaseLogs(window)
     found = DirectoryLogs(settings.data / (wanted.path or "logs"), window)
@@ -150,19 +152,19 @@ def _logs(settings: Settings) -> LogStore:
 
 def _settle_restored(database: Database, audit_id: str, *, now_us: int) -> None:
     """The first server on a database that was restored from a backup puts right what that turned back."""
-    if not restored.is_marked(database):
+    if not restore_recovery.has_restore_mark(database):
         return
     with database.write(is_patient=True) as tx:
-        base = restored.settle(tx, now_us=now_us, audit_id=audit_id)
+        base = restore_recovery.recover_restored(tx, now_us=now_us, audit_id=audit_id)
     if base is not None:
         log.warning("restored from a backup", fences_from=base)
 
 
 def _prepare(database: Database) -> None:
     """An empty database gets its schema; an old one is left to `yard db upgrade`."""
-    current, head = revisions(database)
+    current, head = read_revisions(database)
     if current is None:
-        create(database)
+        create_schema(database)
     elif current == head:
         with database.read() as tx:
             differences = schema_check.compare(tx)
@@ -176,7 +178,7 @@ def _prepare(database: Database) -> None:
         )
 
 
-async def serve(settings: Settings, yard: Yard) -> None:
+async def serve(settings: Settings, yard: ServerRuntime) -> None:
     """Run until SIGTERM or SIGINT; parked polls go home at once, accepted writes are committed."""
     loop = asyncio.get_running_loop()
     yard.attach(loop)
@@ -186,10 +188,10 @@ async def serve(settings: Settings, yard: Yard) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     leadership = Leadership(holder=f"{os.getpid()}-{secrets.token_hex(4)}")
-    loops = Loops(yard, leadership)
-    listener = Listener(yard) if not yard.context.database.is_sqlite else None
+    loops = BackgroundLoops(yard, leadership)
+    listener = PostgresListener(yard) if not yard.context.database.is_sqlite else None
     grpc = _grpc_port(yard) if settings.grpc else None
-    collector.begin()
+    garbage_collection.limit_collections()
     loops.start()
     if listener:
         listener.start()
@@ -216,7 +218,7 @@ async def serve(settings: Settings, yard: Yard) -> None:
         threads.shutdown(wait=False, cancel_futures=True)
     for pool in (yard.decoders, yard.bulks):
         pool.close()
-    yard.context.committer.close(COMMIT_S if has_answered else 0)
+    yard.context.committer.close(STOP_COMMIT_S if has_answered else 0)
     yard.context.database.close()
     log.info("stopped")
     if serving.done():
@@ -226,7 +228,7 @@ async def serve(settings: Settings, yard: Yard) -> None:
         os._exit(EXIT_OK)
 
 
-def _grpc_port(yard: Yard) -> GrpcPort:
+def _grpc_port(yard: ServerRuntime) -> GrpcPort:
     from switchyard.server.grpc_port import GrpcPort  # 0.2 s and 25 MB that most servers can do without
 
     return GrpcPort(yard)
@@ -236,24 +238,24 @@ def run(settings: Settings, *, announce: bool = True) -> int:
     """The whole life of a server process."""
     import uvloop
 
-    settings = replace(settings, connections=bounds_of(settings.config.connections, raise_open_files()))
+    settings = replace(settings, connections=connection_bounds(settings.config.connections, raise_open_files()))
     settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
     database = Database(settings.database)
     with _only_one(settings, database):
-        close_to_others(settings.data, database)
+        restrict_file_modes(settings.data, database)
         _refuse_taken(settings.http, "--http")
         if settings.grpc:
             _refuse_taken(settings.grpc, "--grpc")
         yard = build(settings, database)
         yard.context.committer.start()
-        refuse_other_type(yard.context)
-        for name in settle_file(yard.context, layout_of(settings.config)):
+        refuse_other_pool_type(yard.context)
+        for name in store_file_layout(yard.context, layout_of(settings.config)):
             log.warning("a pool or label names a cluster that is not registered", cluster=name)
-        token = first_start(yard.context, is_open=settings.is_open)
+        token = prepare_first_start(yard.context, is_open=settings.is_open)
         if token is not None and announce:
-            from switchyard.server.welcome import welcome
+            from switchyard.server.first_admin_token import show_first_token
 
-            welcome(settings, token)
+            show_first_token(settings, token)
         uvloop.run(serve(settings, yard))
     return 0
 
@@ -285,15 +287,15 @@ def _only_one(settings: Settings, database: Database) -> Iterator[None]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as exc:
-                holder = file_lock.holder_of(database)
+                holder = file_lock.lock_holder(database)
                 raise Conflict(f"Another server runs on {settings.data}: {holder}.", next_step=next_step) from exc
-        with file_lock.locked(database, f"a server with --data {settings.data}", next_step=next_step):
+        with file_lock.hold_file_lock(database, f"a server with --data {settings.data}", next_step=next_step):
             yield
 
 
-def http_server(settings: Settings, yard: Yard) -> HttpServer:
+def http_server(settings: Settings, yard: ServerRuntime) -> HttpServer:
     config = uvicorn.Config(
-        Door(yard),
+        HttpApp(yard),
         host=settings.http[0],
         port=settings.http[1],
         loop="none",
@@ -309,4 +311,4 @@ def http_server(settings: Settings, yard: Yard) -> HttpServer:
         ssl_certfile=str(settings.tls_cert) if settings.tls_cert else None,
         ssl_keyfile=str(settings.tls_key) if settings.tls_key else None,
     )
-    return HttpServer(config, Gate(settings.connections))
+    return HttpServer(config, ConnectionGate(settings.connections))

@@ -13,18 +13,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from switchyard.errors import BadRequest, Conflict, Malformed, NotFound, Unavailable
-from switchyard.store import backup, file_lock, restored
+from switchyard.store import backup, file_lock, restore_recovery
 from switchyard.store.clock import database_us, wall_us
-from switchyard.store.database import Database, revisions
+from switchyard.store.database import Database, read_revisions
 
 PROGRAM_S = 6 * 3600  # a dump that takes longer hangs
-WAIT_S = 60  # how long a restored server listens to its agents before it hands out again what waited
-RESTORE_NEXT = "Stop every server on it, then restore."
+AGENT_WAIT_S = 60  # how long a restored server listens to its agents before it hands out again what waited
+RESTORE_NEXT_STEP = "Stop every server on it, then restore."
 PG_DUMP_HEAD = b"PGDMP"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DatabaseLocation:
     """Where a server keeps things: its folder if that is known, and its database; and an environment for pg_dump."""
 
     data: Path | None
@@ -32,11 +32,11 @@ class Place:
     environment: Mapping[str, str]
 
 
-def back_up(place: Place, to: Path, *, force: bool) -> Path:
+def back_up(place: DatabaseLocation, to: Path, *, force: bool) -> Path:
     """Write a backup to a file, or under a name of its own into a folder. A server may be running."""
     with closing(Database(place.url)) as database:
         _need_there(database)
-        if revisions(database)[0] is None:
+        if read_revisions(database)[0] is None:
             raise NotFound("There is no database to back up yet.", next_step="Check --data and --database.")
         target = to / _name(database) if to.is_dir() else to
         if target.exists() and not force:
@@ -61,7 +61,7 @@ def back_up(place: Place, to: Path, *, force: bool) -> Path:
     return target
 
 
-def restore(place: Place, file: Path, *, wait_s: int, force: bool) -> Path | None:
+def restore(place: DatabaseLocation, file: Path, *, wait_s: int, force: bool) -> Path | None:
     """Put a backup in the database's place. What was there is kept beside it where that is a file; that file."""
     if not file.is_file():
         raise NotFound(f"There is no file {file}.", next_step="Name a file of `yard db backup`.")
@@ -83,7 +83,7 @@ def _restore_sqlite(database: Database, file: Path, *, wait_s: int, force: bool)
     is_there = target.exists() and target.stat().st_size > 0
     if is_there:
         backup.need_unused_sqlite(target)
-        if revisions(database)[0] is not None and not force:
+        if read_revisions(database)[0] is not None and not force:
             raise _not_empty(str(target))
     base = _base(database) if is_there else wall_us()
     database.close()
@@ -93,7 +93,7 @@ def _restore_sqlite(database: Database, file: Path, *, wait_s: int, force: bool)
         part.touch(mode=0o600)
         backup.copy_sqlite(file, part)
         with closing(Database(f"sqlite:///{part}")) as copy:
-            if revisions(copy)[0] is None:
+            if read_revisions(copy)[0] is None:
                 raise Malformed(f"{file} is no database of ours.", next_step="Name a file of `yard db backup`.")
             backup.mark_restored(copy, base=base, wait_us=wait_s * 1_000_000)
         backup.need_unused_sqlite(part)  # folds its WAL back: the one file that is moved must be all of it
@@ -125,7 +125,7 @@ def _restore_postgresql(
         raise Malformed(f"{file} is not a backup of a PostgreSQL.", next_step="Name a file of `yard db backup`.")
     _find("pg_restore", environment)
     backup.need_unused_postgresql(database)
-    if revisions(database)[0] is not None and not force:
+    if read_revisions(database)[0] is not None and not force:
         raise _not_empty(f"{database.url.host}/{database.url.database}")
     backup.mark_restored(database, base=_base(database), wait_us=wait_s * 1_000_000)
     database.close()
@@ -160,7 +160,7 @@ def _no_user(database: Database) -> Iterator[Database]:
         with closing(database):
             yield database
         return
-    with file_lock.locked(database, "`yard db restore`", next_step=RESTORE_NEXT), closing(database):
+    with file_lock.hold_file_lock(database, "`yard db restore`", next_step=RESTORE_NEXT_STEP), closing(database):
         yield database
 
 
@@ -224,8 +224,8 @@ def _free_name(name: str) -> Path:
 
 def _base(database: Database) -> int:
     """Above every fence and event number of the database that is replaced, also if its clock was set back since."""
-    known = revisions(database)[0] is not None
-    return max(database_us(database), restored.highest(database) + 1 if known else 0)
+    known = read_revisions(database)[0] is not None
+    return max(database_us(database), restore_recovery.highest_fence_or_event(database) + 1 if known else 0)
 
 
 def _stamp() -> str:

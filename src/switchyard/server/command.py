@@ -11,19 +11,19 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from switchyard.connection import ALLOW_PLAIN, is_allowed, is_loopback
+from switchyard.connection import PLAIN_HTTP_VARIABLE, is_loopback, is_plain_http_allowed
 from switchyard.errors import EXIT_USAGE, Malformed, YardError
-from switchyard.server.cluster_sections import strangers
-from switchyard.server.cluster_templates import templates_of
-from switchyard.server.config import Config, read_config, sound_parts
-from switchyard.server.database_option import add_database, given_database
-from switchyard.server.platform import read_platform
-from switchyard.server.positions import with_positions
-from switchyard.server.private_files import keep_private
+from switchyard.server.cluster_resources_section import templates_of
+from switchyard.server.clusters_section_checks import unlisted_members
+from switchyard.server.config import Config, read_config, valid_parts
+from switchyard.server.config_positions import with_positions
+from switchyard.server.database_option import add_database_options, read_database_url
+from switchyard.server.platform_config import read_platform
+from switchyard.server.private_files import set_private_umask
 from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings, parse_address
-from switchyard.server.token_section import token_mistakes
-from switchyard.service.rules.cluster_resources import Templates
+from switchyard.server.token_pools_section import token_mistakes
+from switchyard.service.rules.cluster_resources import ResourceTemplates
 
 EXAMPLES = """\
 examples:
@@ -40,7 +40,7 @@ examples:
 
 
 def main(argv: list[str]) -> int:
-    keep_private()
+    set_private_umask()
     if argv[:1] == ["new-admin-token"]:
         return _new_admin_token(argv[1:])
     options = _parser().parse_args(argv)
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--http", metavar="HOST:PORT", default="127.0.0.1:8080", help="default: %(default)s")
     parser.add_argument("--grpc", metavar="HOST:PORT", help="no gRPC port without it")
     parser.add_argument("--config", metavar="FILE", help="YAML: clusters, queues, domains, …")
-    add_database(parser, " (default: SQLite in DIR)")
+    add_database_options(parser, " (default: SQLite in DIR)")
     parser.add_argument("--tls-cert", metavar="FILE", help="serve TLS with this certificate (PEM)")
     parser.add_argument("--tls-key", metavar="FILE", help="and this key")
     parser.add_argument(
@@ -121,7 +121,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
             mistakes.append(
                 f"{flag} {address[0]} is beyond this machine, and without TLS everybody on the way can read tokens: "
                 "give --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that ends TLS, or allow it with "
-                f"--insecure-http ({ALLOW_PLAIN}=1)"
+                f"--insecure-http ({PLAIN_HTTP_VARIABLE}=1)"
             )
     cert, key = _file(options.tls_cert, "--tls-cert", mistakes), _file(options.tls_key, "--tls-key", mistakes)
     if bool(options.tls_cert) != bool(options.tls_key):
@@ -153,12 +153,12 @@ def read_settings(options: argparse.Namespace) -> Settings:
 
 
 def _is_plain(options: argparse.Namespace) -> bool:
-    return bool(options.insecure_http) or is_allowed(os.environ.get(ALLOW_PLAIN))
+    return bool(options.insecure_http) or is_plain_http_allowed(os.environ.get(PLAIN_HTTP_VARIABLE))
 
 
 def _database(options: argparse.Namespace, mistakes: list[str]) -> str | None:
     try:
-        url = given_database(options, os.environ)
+        url = read_database_url(options, os.environ)
     except Malformed as exc:
         mistakes.append(f"{exc.detail} {exc.next_step}")
         return None
@@ -197,21 +197,21 @@ def _config(file: str | None, mistakes: list[str]) -> Config:
         config = read_config(text, where=str(path))
     except YardError as exc:
         mistakes.append(exc.detail)
-        config = sound_parts(text)
+        config = valid_parts(text)
     found = [
         *read_platform(config)[1],
         *read_selection(config.selection)[1],
         *token_mistakes(config.resourcemanager),
     ]
     if found or mistakes:
-        found += strangers(msgspec.to_builtins(config.clusters))
+        found += unlisted_members(msgspec.to_builtins(config.clusters))
     told = "".join(mistakes)
     if untold := [mistake for mistake in found if mistake not in told]:
         mistakes += [f"{path}: {mistake}" for mistake in with_positions(untold, text)]
     return config
 
 
-def _templates(config: Config, file: str | None, mistakes: list[str]) -> Templates:
+def _templates(config: Config, file: str | None, mistakes: list[str]) -> ResourceTemplates:
     """The templates of cluster resources; a relative path begins where the config file is."""
     folder = Path(file).expanduser().resolve().parent if file else Path.cwd()
     found = templates_of(

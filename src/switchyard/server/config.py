@@ -25,18 +25,18 @@ from switchyard.model.log import OUTPUT_BYTES_MAX
 from switchyard.model.names import LabelKey, LabelValue, Name
 from switchyard.model.quantity import DURATION_S_MAX, parse_duration_s
 from switchyard.model.queue import Queue
-from switchyard.server.cluster_sections import doubles, strangers
-from switchyard.server.cluster_templates import ClusterResources, NamespaceMapping
-from switchyard.server.connection_section import Connections
-from switchyard.server.limits_section import Limits
-from switchyard.server.moving_section import Moving, Spill
-from switchyard.server.positions import with_positions
+from switchyard.server.cluster_resources_section import ClusterResourcesSection, NamespaceMappingSection
+from switchyard.server.clusters_section_checks import duplicate_clusters, unlisted_members
+from switchyard.server.config_positions import with_positions
+from switchyard.server.connections_section import ConnectionsSection
+from switchyard.server.limits_section import LimitsSection
+from switchyard.server.moving_section import MovingSection, SpillSection
 
 Weight = Annotated[float, Meta(ge=0, le=WEIGHT_MAX)]
-Scalar = str | int | float
+RawQuantity = str | int | float
 MISTAKES_MAX = 100
-REFERRED = ("domains", "queues", "clusters")  # sections whose names others use
-UNSOUND: Any = object()
+REFERENCED_SECTIONS = ("domains", "queues", "clusters")  # sections whose names others use
+INVALID_PART: Any = object()
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,27 +82,27 @@ class QueueConfig(Queue, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return Queue(**{field: getattr(self, field) for field in Queue.__struct_fields__})
 
 
-class Domain(Section, frozen=True):
+class DomainSection(Section, frozen=True):
     id: Name
     name: str = ""
     tags: list[Name] = []
 
 
-class ResourceSet(Section, frozen=True):
-    cpu: Scalar | None = None
-    gpu: Scalar | None = None
-    memory: Scalar | None = None
-    ephemeral_storage: Scalar | None = None
-    ephemeralStorage: Scalar | None = None
-    storage: Scalar | None = None
+class ResourceSetSection(Section, frozen=True):
+    cpu: RawQuantity | None = None
+    gpu: RawQuantity | None = None
+    memory: RawQuantity | None = None
+    ephemeral_storage: RawQuantity | None = None
+    ephemeralStorage: RawQuantity | None = None
+    storage: RawQuantity | None = None
 
 
-class TaskResources(Section, frozen=True):
-    defaults: ResourceSet = ResourceSet()
-    limits: ResourceSet = ResourceSet()
+class TaskResourcesSection(Section, frozen=True):
+    defaults: ResourceSetSection = ResourceSetSection()
+    limits: ResourceSetSection = ResourceSetSection()
 
 
-class ExecutionConfig(Section, frozen=True):
+class ExecutionConfigSection(Section, frozen=True):
     max_parallelism: Annotated[int, Meta(ge=0, le=PARALLEL_MAX)] | None = None  # 0: no bound
     interruptible: bool | None = None
     overwrite_cache: bool | None = None
@@ -114,10 +114,10 @@ class ExecutionConfig(Section, frozen=True):
 
 
 class TierValue(Section, frozen=True):
-    queueingBudget: Scalar
+    queueingBudget: RawQuantity
 
 
-class QualityOfService(Section, frozen=True):
+class QualityOfServiceSection(Section, frozen=True):
     tierExecutionValues: dict[Name, TierValue] = {}
     defaultTiers: dict[Name, Name] = {}
 
@@ -131,7 +131,7 @@ class RedisConfig(Section, frozen=True):
     primaryName: str = ""
 
 
-class ResourceManager(Section, frozen=True):
+class ResourceManagerSection(Section, frozen=True):
     """Token pools: which kind, what bounds them, and what jobs of a type of task need of them."""
 
     type: typing.Literal["noop", "memory", "redis"] = "noop"
@@ -148,7 +148,7 @@ class ResourceManager(Section, frozen=True):
 SECRET_CHARS_MIN = 12
 
 
-class Rainbow(Section, frozen=True):
+class RainbowSection(Section, frozen=True):
     """Rainbow's door on the gRPC port. `handover_ttl`: how long a job counts whose end nobody reports."""
 
     registration_secret: Annotated[str, Meta(min_length=SECRET_CHARS_MIN, max_length=512)]
@@ -178,7 +178,7 @@ class MatchSection(Section, frozen=True):
     allowed: list[Name] = msgspec.field(default_factory=lambda: ["shapes", "walk"])
 
 
-class Selection(Section, frozen=True):
+class SelectionSection(Section, frozen=True):
     """Who chooses among the clusters that can run a job, where the job does not say; and what becomes of old news."""
 
     name: Name = "weighted"
@@ -199,7 +199,7 @@ class Selection(Section, frozen=True):
         return parse_duration_s(self.stale_after) * 1_000_000
 
 
-class Logs(Section, frozen=True):
+class LogsSection(Section, frozen=True):
     """Where output is kept, and how much of each stream of an attempt: its first and its last half."""
 
     store: typing.Literal["database", "directory"] = "database"
@@ -207,16 +207,16 @@ class Logs(Section, frozen=True):
     bytes_max: Annotated[int, Meta(ge=1024, le=2**40)] = OUTPUT_BYTES_MAX
 
 
-Kept = Annotated[int, Meta(ge=0, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)]
+RetentionPeriod = Annotated[int, Meta(ge=0, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)]
 
 
-class Retention(Section, frozen=True):
+class RetentionSection(Section, frozen=True):
     """How long what is over is kept: 30d, 12h, a number of seconds; 0 or never: for ever."""
 
-    jobs: Kept = "30d"  # from a job's end on; with its attempts, events and output
-    logs: Kept = "7d"  # likewise, its output alone
-    events: Kept = "30d"
-    audit: Kept = "365d"
+    jobs: RetentionPeriod = "30d"  # from a job's end on; with its attempts, events and output
+    logs: RetentionPeriod = "7d"  # likewise, its output alone
+    events: RetentionPeriod = "30d"
+    audit: RetentionPeriod = "365d"
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -234,8 +234,8 @@ class MetricsSection(Section, frozen=True):
     anonymous: bool = False
 
 
-def _domains() -> list[Name | Domain]:
-    return [Domain("development"), Domain("staging"), Domain("production")]
+def _domains() -> list[Name | DomainSection]:
+    return [DomainSection("development"), DomainSection("staging"), DomainSection("production")]
 
 
 class Config(Section, frozen=True):
@@ -243,27 +243,27 @@ class Config(Section, frozen=True):
 
     clusters: ClustersSection = ClustersSection()
     queues: list[QueueConfig] = []
-    domains: list[Name | Domain] = msgspec.field(default_factory=_domains)
-    task_resources: TaskResources = TaskResources()
-    execution_config: ExecutionConfig = ExecutionConfig()
-    quality_of_service: QualityOfService = QualityOfService()
-    cluster_resources: ClusterResources = ClusterResources()
-    namespace_mapping: NamespaceMapping = NamespaceMapping()
-    resourcemanager: ResourceManager = ResourceManager()
-    rainbow: Rainbow | None = None
+    domains: list[Name | DomainSection] = msgspec.field(default_factory=_domains)
+    task_resources: TaskResourcesSection = TaskResourcesSection()
+    execution_config: ExecutionConfigSection = ExecutionConfigSection()
+    quality_of_service: QualityOfServiceSection = QualityOfServiceSection()
+    cluster_resources: ClusterResourcesSection = ClusterResourcesSection()
+    namespace_mapping: NamespaceMappingSection = NamespaceMappingSection()
+    resourcemanager: ResourceManagerSection = ResourceManagerSection()
+    rainbow: RainbowSection | None = None
     match: MatchSection = MatchSection()
-    selection: Selection = Selection()
-    moving: Moving = Moving()
-    spill: Spill = Spill()
-    logs: Logs = Logs()
-    retention: Retention = Retention()
+    selection: SelectionSection = SelectionSection()
+    moving: MovingSection = MovingSection()
+    spill: SpillSection = SpillSection()
+    logs: LogsSection = LogsSection()
+    retention: RetentionSection = RetentionSection()
     metrics: MetricsSection = MetricsSection()
-    connections: Connections = Connections()
-    limits: Limits = Limits()
+    connections: ConnectionsSection = ConnectionsSection()
+    limits: LimitsSection = LimitsSection()
 
     @property
-    def all_domains(self) -> list[Domain]:
-        return [Domain(domain) if isinstance(domain, str) else domain for domain in self.domains]
+    def all_domains(self) -> list[DomainSection]:
+        return [DomainSection(domain) if isinstance(domain, str) else domain for domain in self.domains]
 
     @property
     def domain_names(self) -> frozenset[str]:
@@ -278,7 +278,7 @@ def read_config(text: str, *, where: str) -> Config:
     mistakes = find_mistakes(value, Config, "")
     if mistakes:
         clusters = value.get("clusters") if isinstance(value, dict) else None
-        mistakes += [*doubles(clusters), *strangers(clusters)]
+        mistakes += [*duplicate_clusters(clusters), *unlisted_members(clusters)]
         listed = "\n".join(f"  - {mistake}" for mistake in with_positions(mistakes[:MISTAKES_MAX], text))
         raise Malformed(
             f"{where} has {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}:\n{listed}",
@@ -287,7 +287,7 @@ def read_config(text: str, *, where: str) -> Config:
     return msgspec.convert(value, Config)
 
 
-def sound_parts(text: str) -> Config:
+def valid_parts(text: str) -> Config:
     """Of a config with mistakes all that is right, so that mistakes between its parts are told at once, too.
 
     Nothing of it where a section is of no use whose names others use: they would seem unknown.
@@ -298,10 +298,10 @@ def sound_parts(text: str) -> Config:
         return Config()
     hints = typing.get_type_hints(Config, include_extras=True)
     given = {name: section for name, section in value.items() if name in hints} if isinstance(value, dict) else {}
-    kept = {name: _sound(section, hints[name]) for name, section in given.items()}
-    if any(kept.get(name) is UNSOUND for name in REFERRED):
+    kept = {name: _valid_part(section, hints[name]) for name, section in given.items()}
+    if any(kept.get(name) is INVALID_PART for name in REFERENCED_SECTIONS):
         return Config()
-    sound = {name: section for name, section in kept.items() if section is not UNSOUND}
+    sound = {name: section for name, section in kept.items() if section is not INVALID_PART}
     if sound.get("queues") != given.get("queues"):  # what is wrong there may be just the tag that a domain names
         sound["domains"] = [each if isinstance(each, str) else {"id": each["id"]} for each in sound.get("domains", [])]
         if not sound["domains"]:
@@ -309,48 +309,48 @@ def sound_parts(text: str) -> Config:
     return msgspec.convert(sound, Config)
 
 
-def _sound(value: Any, kind: Any) -> Any:
+def _valid_part(value: Any, kind: Any) -> Any:
     """A value without its wrong parts, as far as they can be left out; UNSOUND: they cannot."""
     if not find_mistakes(value, kind, ""):
         return value
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
-        return _if_right(_sound(value, arguments[0]), kind)
+        return _if_valid(_valid_part(value, arguments[0]), kind)
     if origin in (types.UnionType, typing.Union) and isinstance(value, (list, dict)):
         kinds = [
             each for each in arguments if typing.get_origin(each) in (list, dict) or hasattr(each, "__struct_fields__")
         ]
-        return _sound(value, kinds[0]) if len(kinds) == 1 else UNSOUND
+        return _valid_part(value, kinds[0]) if len(kinds) == 1 else INVALID_PART
     if origin is list and isinstance(value, list):
-        return [sound for item in value if (sound := _sound(item, arguments[0])) is not UNSOUND]
+        return [sound for item in value if (sound := _valid_part(item, arguments[0])) is not INVALID_PART]
     if origin is dict and isinstance(value, dict):
-        named = {key: item for key, item in value.items() if not _leaf(key, arguments[0], "")}
-        kept = {key: _sound(item, arguments[1]) for key, item in named.items()}
-        return {key: item for key, item in kept.items() if item is not UNSOUND}
+        named = {key: item for key, item in value.items() if not _value_mistakes(key, arguments[0], "")}
+        kept = {key: _valid_part(item, arguments[1]) for key, item in named.items()}
+        return {key: item for key, item in kept.items() if item is not INVALID_PART}
     if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, dict):
         hints = typing.get_type_hints(kind, include_extras=True)
         named = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(kind)}
-        kept = {name: _sound(item, named[name]) for name, item in value.items() if name in named}
-        return _if_right({name: item for name, item in kept.items() if item is not UNSOUND}, kind)
-    return UNSOUND
+        kept = {name: _valid_part(item, named[name]) for name, item in value.items() if name in named}
+        return _if_valid({name: item for name, item in kept.items() if item is not INVALID_PART}, kind)
+    return INVALID_PART
 
 
-def _if_right(value: Any, kind: Any) -> Any:
-    return UNSOUND if value is UNSOUND or find_mistakes(value, kind, "") else value
+def _if_valid(value: Any, kind: Any) -> Any:
+    return INVALID_PART if value is INVALID_PART or find_mistakes(value, kind, "") else value
 
 
 def find_mistakes(value: Any, kind: Any, path: str) -> list[str]:
     """Every mistake below a value. msgspec stops at the first, so containers are walked here, leaves left to it."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated and isinstance(value, (list, dict)):
-        return find_mistakes(value, arguments[0], path) or _leaf(value, kind, path)
+        return find_mistakes(value, arguments[0], path) or _value_mistakes(value, kind, path)
     if origin is types.UnionType and type(None) in arguments:
         rest = [argument for argument in arguments if argument is not type(None)]
         if value is None and isinstance(rest[0], type) and issubclass(rest[0], Section):
             return find_mistakes({}, rest[0], path)  # it is there, with nothing in it
         if value is None:
             return []
-        return find_mistakes(value, rest[0], path) if len(rest) == 1 else _leaf(value, kind, path)
+        return find_mistakes(value, rest[0], path) if len(rest) == 1 else _value_mistakes(value, kind, path)
     if origin is list and isinstance(value, list):
         return [
             found for index, item in enumerate(value) for found in find_mistakes(item, arguments[0], f"{path}[{index}]")
@@ -360,13 +360,13 @@ def find_mistakes(value: Any, kind: Any, path: str) -> list[str]:
             found
             for key, item in value.items()
             for found in (
-                *_leaf(key, arguments[0], f"{path} (name {key!r})"),
+                *_value_mistakes(key, arguments[0], f"{path} (name {key!r})"),
                 *find_mistakes(item, arguments[1], _join(path, str(key))),
             )
         ]
     if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, dict):
         return _struct_mistakes(value, kind, path)
-    return _leaf(value, kind, path)
+    return _value_mistakes(value, kind, path)
 
 
 def _struct_mistakes(value: dict[Any, Any], kind: type[Struct], path: str) -> list[str]:
@@ -380,10 +380,10 @@ def _struct_mistakes(value: dict[Any, Any], kind: type[Struct], path: str) -> li
             found += find_mistakes(value[name], hints[field.name], _join(path, name))
         elif field.required:
             found.append(f"{_join(path, name)}: missing")
-    return found or _leaf(value, kind, path)  # fields that are right one by one may not be together
+    return found or _value_mistakes(value, kind, path)  # fields that are right one by one may not be together
 
 
-def _leaf(value: Any, kind: Any, path: str) -> list[str]:
+def _value_mistakes(value: Any, kind: Any, path: str) -> list[str]:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as exc:

@@ -12,29 +12,31 @@ from urllib.parse import parse_qsl, urlsplit
 
 from switchyard.errors import Malformed
 
-VARIABLE = "YARD_DATABASE_URL"
+URL_VARIABLE = "YARD_DATABASE_URL"
 FILE_BYTES_MAX = 64 * 1024
-OTHERS = 0o007  # the bits of a file's mode that let everybody in
-ELSEWHERE = f"Put the URL into {VARIABLE}, or into a file for --database-file; or leave the password to ~/.pgpass."
+OTHERS_MODE = 0o007  # the bits of a file's mode that let everybody in
+PASSWORD_ADVICE = (
+    f"Put the URL into {URL_VARIABLE}, or into a file for --database-file; or leave the password to ~/.pgpass."
+)
 
 
-def add_database(parser: argparse.ArgumentParser, more: str = "") -> None:
+def add_database_options(parser: argparse.ArgumentParser, more: str = "") -> None:
     given = parser.add_mutually_exclusive_group()
     given.add_argument("--database", metavar="URL", help=f"sqlite:///FILE or postgresql://…, without a password{more}")
-    given.add_argument("--database-file", metavar="FILE", help=f"a file with the URL (or set {VARIABLE})")
+    given.add_argument("--database-file", metavar="FILE", help=f"a file with the URL (or set {URL_VARIABLE})")
 
 
-def given_database(options: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
+def read_database_url(options: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
     """The URL that was given; none if none was. An option wins over the environment."""
     if options.database:
         if has_password(options.database):
             raise Malformed(
-                "--database has a password, which every user of this machine sees in `ps`.", next_step=ELSEWHERE
+                "--database has a password, which every user of this machine sees in `ps`.", next_step=PASSWORD_ADVICE
             )
         return str(options.database)
     if options.database_file:
         return _read(Path(options.database_file).expanduser())
-    return environment.get(VARIABLE) or None
+    return environment.get(URL_VARIABLE) or None
 
 
 def has_password(url: str) -> bool:
@@ -52,7 +54,7 @@ def _read(file: Path) -> str:
             text = opened.read(FILE_BYTES_MAX).decode().strip()
     except (OSError, UnicodeDecodeError) as exc:
         raise Malformed(f"--database-file: cannot read {file}: {exc}.", next_step="Check the file.") from exc
-    if mode & OTHERS:
+    if mode & OTHERS_MODE:
         raise Malformed(f"--database-file: every user may read {file}.", next_step=f"chmod o= {file}")
     if not text or len(text.split()) != 1:
         raise Malformed(f"--database-file: {file} is not one URL.", next_step="Write one line: postgresql://…")

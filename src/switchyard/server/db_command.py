@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 from switchyard.errors import EXIT_ERROR, EXIT_OK, NotFound, YardError
 from switchyard.model.quantity import parse_duration_s
-from switchyard.server.backup import WAIT_S, Place, back_up, restore
-from switchyard.server.database_option import add_database, given_database
-from switchyard.server.private_files import keep_private
+from switchyard.server.backup import AGENT_WAIT_S, DatabaseLocation, back_up, restore
+from switchyard.server.database_option import add_database_options, read_database_url
+from switchyard.server.private_files import set_private_umask
 from switchyard.store import file_lock, schema_check
-from switchyard.store.database import Database, repair, revisions, upgrade
+from switchyard.store.database import Database, read_revisions, repair_schema, upgrade_schema
 
 EXAMPLES = """\
 examples:
@@ -45,13 +45,15 @@ _Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main(argv: list[str]) -> int:
-    keep_private()
+    set_private_umask()
     options = _parser().parse_args(argv)
     data = Path(options.data or "~/.local/share/switchyard/server").expanduser().resolve()
     try:
-        database = given_database(options, os.environ)
+        database = read_database_url(options, os.environ)
         is_there = bool(options.data) or database is None
-        place = Place(data if is_there else None, database or f"sqlite:///{data / 'switchyard.db'}", dict(os.environ))
+        place = DatabaseLocation(
+            data if is_there else None, database or f"sqlite:///{data / 'switchyard.db'}", dict(os.environ)
+        )
         if database is None and options.verb in ("upgrade", "restore"):
             data.mkdir(parents=True, exist_ok=True, mode=0o700)
         sys.stdout.write(f"{_do(options, place)}\n")
@@ -64,7 +66,7 @@ def main(argv: list[str]) -> int:
     return EXIT_OK
 
 
-def _do(options: argparse.Namespace, place: Place) -> str:
+def _do(options: argparse.Namespace, place: DatabaseLocation) -> str:
     if options.verb == "backup":
         written = back_up(place, Path(options.to).expanduser(), force=options.force)
         return f"backed up to {written} ({written.stat().st_size} bytes)"
@@ -84,7 +86,7 @@ def _do(options: argparse.Namespace, place: Place) -> str:
 
 
 def _status(database: Database) -> str:
-    current, head = revisions(database)
+    current, head = read_revisions(database)
     if current != head:
         return f"revision {current or 'none (empty)'}, behind: the newest is {head}; run `yard db upgrade`"
     with database.read() as tx:
@@ -96,16 +98,16 @@ def _status(database: Database) -> str:
 
 def _upgrade(database: Database) -> str:
     """Run the migrations, then repair what else differs; nothing is touched where there is nothing to do."""
-    current, head = revisions(database)
+    current, head = read_revisions(database)
     if current == head:
         with database.read() as tx:
             if not any(each.is_harmful for each in schema_check.compare(tx)):
                 return f"revision {current}, up to date"
     database.close()
-    with file_lock.locked(database, "`yard db upgrade`", next_step="Stop it, then upgrade."), closing(database):
+    with file_lock.hold_file_lock(database, "`yard db upgrade`", next_step="Stop it, then upgrade."), closing(database):
         if current != head:
-            upgrade(database)
-        repaired = "".join(f"\n  repaired: {what}" for what in repair(database))
+            upgrade_schema(database)
+        repaired = "".join(f"\n  repaired: {what}" for what in repair_schema(database))
     done = f"revision {head}, up to date" if current == head else f"upgraded from {current or 'empty'} to {head}"
     return f"{done}{repaired}"
 
@@ -129,7 +131,11 @@ def _parser() -> argparse.ArgumentParser:
     putting = _verb(verbs, "restore", "Put a backup in the place of the database", RESTORE)
     putting.add_argument("file", metavar="FILE", help="what `yard db backup` wrote")
     putting.add_argument(
-        "--wait", type=_duration, default=WAIT_S, metavar="T", help="listen to agents this long first (default: 1m)"
+        "--wait",
+        type=_duration,
+        default=AGENT_WAIT_S,
+        metavar="T",
+        help="listen to agents this long first (default: 1m)",
     )
     putting.add_argument("--force", action="store_true", help="put it in the place of a database that is there")
     return parser
@@ -149,7 +155,7 @@ def _verb(verbs: _Verbs, name: str, about: str, examples: str) -> argparse.Argum
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="the server's folder (default: in your home)")
-    add_database(parser)
+    add_database_options(parser)
 
 
 def _duration(text: str) -> int:

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from switchyard.policy.limits import is_over, refusal
+from switchyard.policy.limits import exceeds_limit, limit_refusal
 from switchyard.server.limiter import SERVER
 
 T = TypeVar("T")
-Waiting = tuple[asyncio.Future[Any], Callable[[], Any]]
+QueuedCall = tuple[asyncio.Future[Any], Callable[[], Any]]
 
 
 class FairThreads:
@@ -29,7 +29,7 @@ class FairThreads:
         self._size = size
         self._share = max(1, share)
         self._depth_of = depth_of
-        self._queues: OrderedDict[str, deque[Waiting]] = OrderedDict()  # whose turn is next stands first
+        self._queues: OrderedDict[str, deque[QueuedCall]] = OrderedDict()  # whose turn is next stands first
         self._running: dict[str, int] = {}
         self._busy = 0  # threads
 
@@ -51,15 +51,15 @@ class FairThreads:
     def _may_run(self, user: str) -> bool:
         return self._busy < self._size and (user == SERVER or self._running.get(user, 0) < self._share)
 
-    def _wait_in_line(self, user: str, waiting: Waiting) -> None:
+    def _wait_in_line(self, user: str, waiting: QueuedCall) -> None:
         queue = self._queues.get(user)
         if queue is None:
             queue = self._queues[user] = deque()
             if user == SERVER:  # refresh, upkeep: all others depend on it
                 self._queues.move_to_end(user, last=False)
         most = self._depth_of(user)
-        if user != SERVER and is_over(most, len(queue), 1):
-            raise refusal("calls", most, len(queue))
+        if user != SERVER and exceeds_limit(most, len(queue), 1):
+            raise limit_refusal("calls", most, len(queue))
         queue.append(waiting)
 
     def _start(self, loop: asyncio.AbstractEventLoop, user: str, function: Callable[[], T]) -> asyncio.Future[T]:
@@ -89,12 +89,12 @@ class FairThreads:
             if future.done():  # its caller has given up
                 continue
             try:
-                self._start(loop, user, function).add_done_callback(partial(_pass_on, future))
+                self._start(loop, user, function).add_done_callback(partial(_copy_result, future))
             except RuntimeError:  # the pool is shut down: the server stops
                 future.cancel()
 
 
-def _pass_on(to: asyncio.Future[Any], done: asyncio.Future[Any]) -> None:
+def _copy_result(to: asyncio.Future[Any], done: asyncio.Future[Any]) -> None:
     if done.cancelled():
         to.cancel()
     elif (error := done.exception()) is not None:

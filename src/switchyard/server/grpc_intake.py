@@ -21,10 +21,10 @@ import grpc.aio
 import structlog
 
 from switchyard.errors import Busy, Denied, Internal, Malformed, TooLarge, TooSlow, Unavailable, YardError
-from switchyard.server.flyte.status import message_of
-from switchyard.server.grpc_message import refuse_unreadable
-from switchyard.server.http.answer import REFUSED
-from switchyard.server.http.gate import address_of
+from switchyard.server.flyte.grpc_status import message_of
+from switchyard.server.grpc_message import refuse_undecodable
+from switchyard.server.http.asgi_messages import REFUSAL_STATUSES
+from switchyard.server.http.connection_gate import client_network
 from switchyard.server.refusal_log import REFUSALS
 
 MESSAGE_BYTES_MAX = 4 * 2**20
@@ -37,13 +37,13 @@ GRAPHS_MAX = 2
 ADDRESS_GRAPHS_MAX = 1
 READ_S = 20.0  # for a message, and for a place to read it
 GRAPH_READ_S = 60.0
-TURN_S = 1.0  # a message that takes longer gives its place up for another
+READ_TURN_S = 1.0  # a message that takes longer gives its place up for another
 GRAPH_TURN_S = 15.0
 # Registrations with a wrong secret, of one address in WRONG_S: so many, of so many bytes together. Then its further
 # registrations are refused unread.
-WRONG_MAX = 60
-WRONG_BYTES_MAX = 2 * GRAPH_MESSAGE_BYTES_MAX
-WRONG_S = 60.0
+WRONG_SECRETS_MAX = 60
+WRONG_SECRET_BYTES_MAX = 2 * GRAPH_MESSAGE_BYTES_MAX
+WRONG_SECRET_WINDOW_S = 60.0
 
 log = structlog.get_logger()
 # gRPC's two kinds of server share no type for it.
@@ -51,7 +51,7 @@ CallContext: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 @dataclass(frozen=True)
-class GrpcCall:
+class GrpcMethod:
     """One method. `admit` looks at the call's metadata, before any message; `serve` gets its answer."""
 
     name: str
@@ -68,7 +68,7 @@ class GrpcCall:
 
 
 @dataclass
-class _Lane:
+class _ReadSlots:
     """Places for messages on their way in, in all and by address. Whoever came last is next: old waiters are slow."""
 
     places: int
@@ -118,22 +118,22 @@ class _Lane:
                 return
 
 
-class Intake:
+class MessageIntake:
     """All messages that come in at the port. Used on its loop alone."""
 
     def __init__(self) -> None:
-        self._small = _Lane(READS_MAX, ADDRESS_READS_MAX, READ_S, TURN_S)
-        self._graphs = _Lane(GRAPHS_MAX, ADDRESS_GRAPHS_MAX, GRAPH_READ_S, GRAPH_TURN_S)
+        self._small = _ReadSlots(READS_MAX, ADDRESS_READS_MAX, READ_S, READ_TURN_S)
+        self._graphs = _ReadSlots(GRAPHS_MAX, ADDRESS_GRAPHS_MAX, GRAPH_READ_S, GRAPH_TURN_S)
         self._calls: dict[str, int] = {}
         self._wrong: OrderedDict[str, deque[tuple[float, int]]] = OrderedDict()  # when, and of how many bytes
 
-    def handler(self, call: GrpcCall) -> grpc.RpcMethodHandler:
+    def handler(self, call: GrpcMethod) -> grpc.RpcMethodHandler:
         async def answer(_messages: Any, context: CallContext) -> Any:
             return await self._answer(call, context)
 
         return grpc.stream_unary_rpc_method_handler(answer, response_serializer=call.write)
 
-    async def _answer(self, call: GrpcCall, context: CallContext) -> Any:
+    async def _answer(self, call: GrpcMethod, context: CallContext) -> Any:
         address, size = peer_address(context.peer()), 0
         try:
             with self._counted(address):
@@ -143,7 +143,7 @@ class Intake:
                 body = await self.message(context, address, call.bytes_max, has_graph=call.has_graph)
                 request, size = call.read(body), len(body)
                 del body  # it may be large, and the answer may take long
-                refuse_unreadable(request)
+                refuse_undecodable(request)
                 return await call.serve(request, admitted)
         except TimeoutError:
             error: YardError = Unavailable("The database did not take it in time; it may still come about.")
@@ -181,7 +181,7 @@ class Intake:
             self._refuse_guesser(address)  # others of this address may have been refused meanwhile
         return await self._read(context, address, lane, bytes_max)
 
-    async def _read(self, context: CallContext, address: str, lane: _Lane, bytes_max: int) -> bytes:
+    async def _read(self, context: CallContext, address: str, lane: _ReadSlots, bytes_max: int) -> bytes:
         try:
             async with asyncio.timeout(lane.read_s) as limit:
                 lane.reading[limit] = (address, asyncio.get_running_loop().time())
@@ -200,16 +200,16 @@ class Intake:
         return body
 
     def _refuse_guesser(self, address: str) -> None:
-        since = asyncio.get_running_loop().time() - WRONG_S
+        since = asyncio.get_running_loop().time() - WRONG_SECRET_WINDOW_S
         sizes = [size for at, size in self._wrong.get(address, ()) if at > since]
-        if len(sizes) >= WRONG_MAX or sum(sizes) >= WRONG_BYTES_MAX:
+        if len(sizes) >= WRONG_SECRETS_MAX or sum(sizes) >= WRONG_SECRET_BYTES_MAX:
             raise Busy(
                 f"{len(sizes)} registrations of this address had a wrong secret.",
-                next_step=f"Wait {WRONG_S:.0f} s, then use the registration secret or a new join token.",
+                next_step=f"Wait {WRONG_SECRET_WINDOW_S:.0f} s, then use the registration secret or a new join token.",
             )
 
     def _note_wrong(self, address: str, size: int) -> None:
-        wrong = self._wrong.pop(address, None) or deque(maxlen=WRONG_MAX)
+        wrong = self._wrong.pop(address, None) or deque(maxlen=WRONG_SECRETS_MAX)
         wrong.append((asyncio.get_running_loop().time(), size))
         self._wrong[address] = wrong
         while len(self._wrong) > CALLS_MAX:
@@ -217,7 +217,7 @@ class Intake:
 
 
 def note_refusal(error: YardError, address: str, call: str) -> None:
-    if error.status in REFUSED or isinstance(error, Busy | TooLarge | TooSlow):
+    if error.status in REFUSAL_STATUSES or isinstance(error, Busy | TooLarge | TooSlow):
         REFUSALS.note("call refused", address=address, reason=error.code, call=call, detail=error.detail)
 
 
@@ -226,4 +226,4 @@ def peer_address(peer: str) -> str:
     kind, _, rest = unquote(peer).partition(":")
     if kind not in ("ipv4", "ipv6"):
         return kind
-    return address_of(rest.rpartition(":")[0].removeprefix("[").removesuffix("]"))
+    return client_network(rest.rpartition(":")[0].removeprefix("[").removesuffix("]"))

@@ -10,22 +10,22 @@ from google.protobuf.message import DecodeError
 from switchyard.errors import Malformed
 
 
-class Unreadable:
+class UndecodableMessage:
     """What stands in place of a request that could not be read."""
 
 
-def reader(kind: Any) -> Callable[[bytes], Any]:
+def message_reader(kind: Any) -> Callable[[bytes], Any]:
     """Reads one class of messages."""
 
     def read(body: bytes) -> Any:
         try:
             return kind.FromString(body)
         except DecodeError:
-            return Unreadable()
+            return UndecodableMessage()
 
     return read
 
 
-def refuse_unreadable(request: object) -> None:
-    if isinstance(request, Unreadable):
+def refuse_undecodable(request: object) -> None:
+    if isinstance(request, UndecodableMessage):
         raise Malformed("These bytes are no message of this call.", next_step="Is the client of another version?")

@@ -14,33 +14,32 @@ import uvloop
 from grpc_health.v1 import health, health_pb2
 
 from switchyard.errors import Unavailable, YardError
-from switchyard.server.connection_section import ConnectionBounds
-from switchyard.server.flyte.absent import is_installed, refusal
-from switchyard.server.flyte.status import code_of, message_of
-from switchyard.server.grpc_intake import CALLS_MAX, GRAPH_MESSAGE_BYTES_MAX, CallContext, Intake, peer_address
-from switchyard.server.grpc_message import reader, refuse_unreadable
-from switchyard.server.yard import Yard
+from switchyard.server.connections_section import ConnectionBounds
+from switchyard.server.flyte.flyteidl_check import is_flyteidl_installed, not_installed_error
+from switchyard.server.flyte.grpc_status import code_of, message_of
+from switchyard.server.grpc_intake import CALLS_MAX, GRAPH_MESSAGE_BYTES_MAX, CallContext, MessageIntake, peer_address
+from switchyard.server.grpc_message import message_reader, refuse_undecodable
+from switchyard.server.runtime import ServerRuntime
 
 SEND_BYTES_MAX = 64 * 2**20
 THREADS = 8
-STREAMS_MAX = 256  # calls on one connection; further ones wait in the client
+CONNECTION_CALLS_MAX = 256  # calls on one connection; further ones wait in the client
 NAME_BYTES_MAX = 4096  # of a health check
 WATCHES_MAX = 100  # calls of the health service that wait for a change
-PING_MS_MIN = (
-    10_000  # Flyte's clients ping every 30 s, with or without a call; gRPC's own bound, 5 min, would cut them off
-)
+# Flyte's clients ping every 30 s, with or without a call; gRPC's own bound, 5 min, would cut them off
+PING_MS_MIN = 10_000
 WINDOW_BYTES = 64 * 1024  # what a client may send of a message that nobody has asked for yet
 OPEN_S = 10.0
 STOP_S = 0.5
 T = TypeVar("T")
 
 
-def options_of(bounds: ConnectionBounds) -> list[tuple[str, int]]:
+def grpc_options(bounds: ConnectionBounds) -> list[tuple[str, int]]:
     """gRPC's own settings. A client that never speaks HTTP/2 is closed, and so is one that makes no calls."""
     return [
         ("grpc.max_receive_message_length", GRAPH_MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", SEND_BYTES_MAX),
-        ("grpc.max_concurrent_streams", STREAMS_MAX),
+        ("grpc.max_concurrent_streams", CONNECTION_CALLS_MAX),
         ("grpc.max_allowed_incoming_connections", bounds.grpc_max),
         ("grpc.server_handshake_timeout_ms", bounds.head_s * 1000),
         ("grpc.max_connection_idle_ms", bounds.idle_s * 1000),
@@ -58,7 +57,7 @@ class GrpcPort:
     Calls that are plain functions, Flyte's, run on a few further threads.
     """
 
-    def __init__(self, yard: Yard) -> None:
+    def __init__(self, yard: ServerRuntime) -> None:
         self._yard = yard
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="grpc", daemon=True)
@@ -70,8 +69,8 @@ class GrpcPort:
         assert settings.grpc is not None
         self._yard.measure_pauses("grpc", self._loop)
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="grpc-call")
-        server = grpc.aio.server(options=options_of(settings.connections), maximum_concurrent_rpcs=CALLS_MAX)
-        intake = Intake()
+        server = grpc.aio.server(options=grpc_options(settings.connections), maximum_concurrent_rpcs=CALLS_MAX)
+        intake = MessageIntake()
         self._health = health.aio.HealthServicer()
         server.add_generic_rpc_handlers(
             (*_flyte(self._yard, intake, threads), *_rainbow(self._yard, intake), _health(self._health, intake))
@@ -105,23 +104,25 @@ class GrpcPort:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(OPEN_S)
 
 
-def _flyte(yard: Yard, intake: Intake, threads: ThreadPoolExecutor) -> tuple[grpc.GenericRpcHandler, ...]:
-    if not is_installed():
-        return (_Absent(),)
-    from switchyard.server.flyte.rpc import handlers
+def _flyte(
+    yard: ServerRuntime, intake: MessageIntake, threads: ThreadPoolExecutor
+) -> tuple[grpc.GenericRpcHandler, ...]:
+    if not is_flyteidl_installed():
+        return (_FlyteNotInstalled(),)
+    from switchyard.server.flyte.grpc_services import handlers
 
     return handlers(yard, intake, threads)
 
 
-def _rainbow(yard: Yard, intake: Intake) -> tuple[grpc.GenericRpcHandler, ...]:
+def _rainbow(yard: ServerRuntime, intake: MessageIntake) -> tuple[grpc.GenericRpcHandler, ...]:
     if yard.settings.config.rainbow is None:
         return ()
-    from switchyard.server.rainbow.door import handlers
+    from switchyard.server.rainbow.grpc_services import handlers
 
     return handlers(yard, intake)
 
 
-class _Absent(grpc.GenericRpcHandler):  # type: ignore[misc]
+class _FlyteNotInstalled(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Refuses every call of Flyte's services, with the reason and without its message."""
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
@@ -129,19 +130,19 @@ class _Absent(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 async def _refuse(_messages: Any, context: CallContext) -> None:
-    error = refusal()
+    error = not_installed_error()
     await context.abort(grpc.StatusCode[code_of(error)], message_of(error))
 
 
-def _health(servicer: health.aio.HealthServicer, intake: Intake) -> grpc.GenericRpcHandler:
+def _health(servicer: health.aio.HealthServicer, intake: MessageIntake) -> grpc.GenericRpcHandler:
     """The standard service. Its messages are a name, and anybody may send them."""
     watches = 0
 
     async def request_of(context: CallContext) -> Any:
         try:
             body = await intake.message(context, peer_address(context.peer()), NAME_BYTES_MAX)
-            request = reader(health_pb2.HealthCheckRequest)(body)
-            refuse_unreadable(request)
+            request = message_reader(health_pb2.HealthCheckRequest)(body)
+            refuse_undecodable(request)
         except YardError as exc:
             await context.abort(grpc.StatusCode[exc.grpc], message_of(exc))
         return request

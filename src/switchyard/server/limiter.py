@@ -8,13 +8,13 @@ from contextvars import ContextVar
 from time import monotonic
 from typing import Protocol
 
-from switchyard.policy.limits import Bucket, UserLimits, is_over, refusal
+from switchyard.policy.limits import RequestBucket, UserLimits, exceeds_limit, limit_refusal
 
 # For whom the present task works: a user's name, an agent, or nobody for what the server does by itself. Each request
 # is a task of its own, so this is set once, where the credential is read, and found wherever a thread is asked for.
 SERVER = ""
 ANONYMOUS = ":anonymous"  # all requests without a credential, or before it is read; no user can be called so
-caller: ContextVar[str] = ContextVar("caller", default=SERVER)
+current_caller: ContextVar[str] = ContextVar("caller", default=SERVER)
 SWEEP_MIN = 10_000  # buckets that are kept before full ones are dropped
 
 
@@ -40,7 +40,7 @@ class Limiter:
         self._limits_of = limits_of
         self._refused = refused  # told the name of a limit each time that it refuses
         self._clock = clock
-        self._buckets: dict[str, Bucket] = {}
+        self._buckets: dict[str, RequestBucket] = {}
         self._open: dict[tuple[str, str], int] = {}  # limit and user → how many are open
 
     def request(self, actor: Who) -> float:
@@ -56,7 +56,7 @@ class Limiter:
         bucket = self._buckets.get(actor.name)
         if bucket is None:
             self._drop_full(now_s)
-            bucket = self._buckets[actor.name] = Bucket(limits.burst, now_s)
+            bucket = self._buckets[actor.name] = RequestBucket(limits.burst, now_s)
         error = bucket.take(limits, now_s)
         if error is not None:
             self._refused(error.limit)
@@ -68,9 +68,9 @@ class Limiter:
         """One more wait or stream of this user, for as long as it is open."""
         key, most = (name, actor.name), getattr(self._limits_of(actor.name), name)
         used = self._open.get(key, 0)
-        if is_over(most, used, 1) and not actor.is_platform_admin:
+        if exceeds_limit(most, used, 1) and not actor.is_platform_admin:
             self._refused(name)
-            raise refusal(name, most, used)
+            raise limit_refusal(name, most, used)
         self._open[key] = used + 1
         try:
             yield

@@ -12,40 +12,40 @@ from switchyard.model.names import Name
 from switchyard.model.quantity import parse_bytes
 from switchyard.policy.limits import UserLimits
 
-Amount = Annotated[int, Meta(ge=0, le=2**53)]  # 0: no limit
+LimitValue = Annotated[int, Meta(ge=0, le=2**53)]  # 0: no limit
 Burst = Annotated[int, Meta(ge=1, le=2**53)]
-Bytes = Amount | Annotated[str, Meta(max_length=40)]
+ByteLimit = LimitValue | Annotated[str, Meta(max_length=40)]
 _DEFAULTS = UserLimits()
 
 
 class UserLimitsSection(Struct, frozen=True, forbid_unknown_fields=True):
     """The limits of one user; what is left out is as for all. 0: no limit."""
 
-    waits: Amount | None = None
-    streams: Amount | None = None
-    calls: Amount | None = None
-    requests: Amount | None = None
+    waits: LimitValue | None = None
+    streams: LimitValue | None = None
+    calls: LimitValue | None = None
+    requests: LimitValue | None = None
     burst: Burst | None = None
-    jobs: Amount | None = None
-    tasks: Amount | None = None
-    bytes: Bytes | None = None
+    jobs: LimitValue | None = None
+    tasks: LimitValue | None = None
+    bytes: ByteLimit | None = None
 
     def __post_init__(self) -> None:
         if self.bytes is not None:
             parse_bytes(self.bytes)
 
 
-class Limits(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+class LimitsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """What one user may have (docs/reference/limits.md). 0: no limit. Platform administrators have none but `calls`."""
 
-    waits: Amount = _DEFAULTS.waits
-    streams: Amount = _DEFAULTS.streams
-    calls: Amount = _DEFAULTS.calls
-    requests: Amount = _DEFAULTS.requests
+    waits: LimitValue = _DEFAULTS.waits
+    streams: LimitValue = _DEFAULTS.streams
+    calls: LimitValue = _DEFAULTS.calls
+    requests: LimitValue = _DEFAULTS.requests
     burst: Burst = _DEFAULTS.burst
-    jobs: Amount = _DEFAULTS.jobs
-    tasks: Amount = _DEFAULTS.tasks
-    bytes: Bytes = _DEFAULTS.bytes
+    jobs: LimitValue = _DEFAULTS.jobs
+    tasks: LimitValue = _DEFAULTS.tasks
+    bytes: ByteLimit = _DEFAULTS.bytes
     users: dict[Name, UserLimitsSection] = {}
 
     def __post_init__(self) -> None:

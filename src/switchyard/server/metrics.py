@@ -17,20 +17,20 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from switchyard.model.access import Role
-from switchyard.server.http.answer import Receive, Scope, Send, send_body
+from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, send_body
 from switchyard.server.http.authenticate import authenticate_user
-from switchyard.server.yard import Yard
-from switchyard.service.job.pending import LiveJobs, live_jobs
-from switchyard.service.tally import KEYS_MAX, Count, Histogram
-from switchyard.service.token.pools import pools_used
-from switchyard.service.unreadable import told
+from switchyard.server.runtime import ServerRuntime
+from switchyard.service.job.live_job_counts import LiveJobCounts, count_live_jobs
+from switchyard.service.process_metrics import LABEL_SETS_MAX, Histogram, LabeledCounter
+from switchyard.service.token.pool_calls import pools_used
+from switchyard.service.unreadable_rows import unreadable_counts
 
-KEPT_S = 5.0  # counts of what is stored; Prometheus scrapes every 15 s or so, and from every replica
+CACHE_S = 5.0  # counts of what is stored; Prometheus scrapes every 15 s or so, and from every replica
 MEDIA = (b"content-type", CONTENT_TYPE_LATEST.encode())
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _MetricSpec:
     """A metric: its name without our prefix, what it says, and where in the tally it is."""
 
     name: str
@@ -39,38 +39,40 @@ class _Shown:
 
 
 COUNTERS = (
-    _Shown("route_decisions", "Decisions that were stored, on arrival and when an answer changed later.", "decisions"),
-    _Shown("route_refusals", "Submits that were refused, and jobs that were rejected.", "refusals"),
-    _Shown("limit_refusals", "Requests that a limit of one user refused, by the limit's name.", "limits"),
-    _Shown("jobs_accepted", "Jobs that were accepted.", "accepted"),
-    _Shown("leases", "Attempts that were handed to agents.", "leases"),
-    _Shown("moves", "Jobs that were moved from one cluster to another before they were leased.", "moves"),
-    _Shown("quotes", "Quotes that were answered, refused or missed.", "quotes"),
-    _Shown("token_grants", "Claims that were granted, of callers and of jobs.", "token_grants"),
-    _Shown("token_refusals", "Claims that were refused; a job that waits counts once.", "token_refusals"),
-    _Shown("token_repairs", "Differences from what live jobs hold that were put right.", "token_repairs"),
-    _Shown("http_requests", "Answers given, by route and status code.", "requests"),
+    _MetricSpec(
+        "route_decisions", "Decisions that were stored, on arrival and when an answer changed later.", "decisions"
+    ),
+    _MetricSpec("route_refusals", "Submits that were refused, and jobs that were rejected.", "refusals"),
+    _MetricSpec("limit_refusals", "Requests that a limit of one user refused, by the limit's name.", "limits"),
+    _MetricSpec("jobs_accepted", "Jobs that were accepted.", "accepted"),
+    _MetricSpec("leases", "Attempts that were handed to agents.", "leases"),
+    _MetricSpec("moves", "Jobs that were moved from one cluster to another before they were leased.", "moves"),
+    _MetricSpec("quotes", "Quotes that were answered, refused or missed.", "quotes"),
+    _MetricSpec("token_grants", "Claims that were granted, of callers and of jobs.", "token_grants"),
+    _MetricSpec("token_refusals", "Claims that were refused; a job that waits counts once.", "token_refusals"),
+    _MetricSpec("token_repairs", "Differences from what live jobs hold that were put right.", "token_repairs"),
+    _MetricSpec("http_requests", "Answers given, by route and status code.", "requests"),
 )
 HISTOGRAMS = (
-    _Shown("route_decision_seconds", "From a decoded job to its decision.", "decision_s"),
-    _Shown("commit_seconds", "One transaction of the committer.", "commit_s"),
-    _Shown("commit_batch", "Changes in one transaction.", "batch"),
-    _Shown("loop_pause_seconds", "How late an event loop was for a callback that runs every 10 ms.", "pause_s"),
-    _Shown("quote_seconds", "From the question to a cluster's quote.", "quote_s"),
-    _Shown("token_wait_seconds", "From a job's first refusal to its tokens.", "token_wait_s"),
-    _Shown("quote_eta_error_seconds", "How far a start was from what was quoted.", "eta_error_s"),
+    _MetricSpec("route_decision_seconds", "From a decoded job to its decision.", "decision_s"),
+    _MetricSpec("commit_seconds", "One transaction of the committer.", "commit_s"),
+    _MetricSpec("commit_batch", "Changes in one transaction.", "batch"),
+    _MetricSpec("loop_pause_seconds", "How late an event loop was for a callback that runs every 10 ms.", "pause_s"),
+    _MetricSpec("quote_seconds", "From the question to a cluster's quote.", "quote_s"),
+    _MetricSpec("token_wait_seconds", "From a job's first refusal to its tokens.", "token_wait_s"),
+    _MetricSpec("quote_eta_error_seconds", "How far a start was from what was quoted.", "eta_error_s"),
 )
 
 
 class Metrics(Collector):
     """What one server shows. `collect` runs on a thread, for it asks the database."""
 
-    def __init__(self, yard: Yard) -> None:
+    def __init__(self, yard: ServerRuntime) -> None:
         self._yard = yard
-        self._live: LiveJobs | None = None
+        self._live: LiveJobCounts | None = None
         self._live_at = 0.0
         self._used: Mapping[str, int] = {}
-        self._used_at = -KEPT_S * 2
+        self._used_at = -CACHE_S * 2
         self._lock = threading.Lock()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -108,7 +110,7 @@ class Metrics(Collector):
         yield waiting
         yield from self._of_queues(live)
 
-    def _of_queues(self, live: LiveJobs) -> Iterator[Metric]:
+    def _of_queues(self, live: LiveJobCounts) -> Iterator[Metric]:
         layout = self._yard.context.snapshots.laid.layout
         used = GaugeMetricFamily("switchyard_queue_jobs", "Jobs of a queue that clusters have.", labels=["queue"])
         for name in sorted({*live.queues, *layout.queues}):
@@ -133,20 +135,20 @@ class Metrics(Collector):
         }
         for word, (about, values) in shown.items():
             gauge = GaugeMetricFamily(f"switchyard_token_{word}", about, labels=["token_pool"])
-            for name in sorted(values)[:KEYS_MAX]:
+            for name in sorted(values)[:LABEL_SETS_MAX]:
                 gauge.add_metric([name], values[name])
             yield gauge
 
     def _used_now(self) -> Mapping[str, int]:
         with self._lock:
-            if time.monotonic() - self._used_at > KEPT_S:
+            if time.monotonic() - self._used_at > CACHE_S:
                 self._used, self._used_at = pools_used(self._yard.context), time.monotonic()
             return self._used
 
-    def _live_now(self) -> LiveJobs:
+    def _live_now(self) -> LiveJobCounts:
         with self._lock:
-            if self._live is None or time.monotonic() - self._live_at > KEPT_S:
-                self._live, self._live_at = live_jobs(self._yard.context), time.monotonic()
+            if self._live is None or time.monotonic() - self._live_at > CACHE_S:
+                self._live, self._live_at = count_live_jobs(self._yard.context), time.monotonic()
             return self._live
 
     def _of_process(self) -> Iterator[Metric]:
@@ -170,7 +172,7 @@ class Metrics(Collector):
         damaged = GaugeMetricFamily(
             "switchyard_unreadable_rows", "Stored rows that this process could not read, by table.", labels=["table"]
         )
-        for table, count in sorted({"jobs": 0, **told()}.items()):
+        for table, count in sorted({"jobs": 0, **unreadable_counts()}.items()):
             damaged.add_metric([table], count)
         yield damaged
         yield from self._of_pauses()
@@ -197,7 +199,9 @@ class Metrics(Collector):
         yield from (wall, cpu)
 
 
-async def metrics(yard: Yard, shown: Metrics, scope: Scope, _receive: Receive, send: Send) -> None:
+async def serve_metrics(
+    yard: ServerRuntime, shown: Metrics, scope: AsgiScope, _receive: AsgiReceive, send: AsgiSend
+) -> None:
     """GET /metrics. It names pools, queues and clusters, private ones too, so not everybody may read it."""
     if not yard.settings.config.metrics.anonymous:
         (await authenticate_user(yard, scope)).need_platform(Role.VIEW)
@@ -205,14 +209,14 @@ async def metrics(yard: Yard, shown: Metrics, scope: Scope, _receive: Receive, s
     await send_body(send, 200, body, MEDIA)
 
 
-def _counter(shown: _Shown, count: Count) -> Metric:
+def _counter(shown: _MetricSpec, count: LabeledCounter) -> Metric:
     family = CounterMetricFamily(f"switchyard_{shown.name}", shown.about, labels=count.labels)
     for key, value in sorted(count.read().items()):
         family.add_metric(key, value)
     return family
 
 
-def _histogram(shown: _Shown, histogram: Histogram) -> Metric:
+def _histogram(shown: _MetricSpec, histogram: Histogram) -> Metric:
     family = HistogramMetricFamily(f"switchyard_{shown.name}", shown.about, labels=histogram.labels)
     bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
     for key, spread in sorted(histogram.read().items()):

@@ -8,23 +8,23 @@ from msgspec import Meta, Struct
 
 from switchyard.model.names import Name
 from switchyard.model.quantity import DURATION_S_MAX, parse_duration_s
-from switchyard.model.spill import SpillTexts, parse_rules, pools_of
-from switchyard.route.moving import MovingTerms
+from switchyard.model.spill import SpillTexts, parse_rules, pools_in_rules
+from switchyard.route.moving import MovingSettings
 
-Span = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)]
+ConfigDuration = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)]
 NEVER = "never"
 
 
-class Moving(Struct, frozen=True, forbid_unknown_fields=True):
+class MovingSection(Struct, frozen=True, forbid_unknown_fields=True):
     """`idle_takes_after`: an idle cluster takes what has waited elsewhere for so long; `never`: it does not.
 
     For a better quote a job moves at most once in `rest`, and only for at least `gain` sooner (`gain_cost` cheaper) and
     `gain_share` of what it was.
     """
 
-    idle_takes_after: Span = "30s"
-    rest: Span = "1m"
-    gain: Span = "1m"
+    idle_takes_after: ConfigDuration = "30s"
+    rest: ConfigDuration = "1m"
+    gain: ConfigDuration = "1m"
     gain_cost: Annotated[float, Meta(ge=0, le=1e12)] = 1.0
     gain_share: Annotated[float, Meta(ge=0, le=1)] = 0.25
 
@@ -33,9 +33,9 @@ class Moving(Struct, frozen=True, forbid_unknown_fields=True):
             parse_duration_s(value)
 
     @property
-    def terms(self) -> MovingTerms:
+    def terms(self) -> MovingSettings:
         idle = self.idle_takes_after
-        return MovingTerms(
+        return MovingSettings(
             idle_after_us=None if idle == NEVER else parse_duration_s(idle) * 1_000_000,
             rest_us=parse_duration_s(self.rest) * 1_000_000,
             gain_s=parse_duration_s(self.gain),
@@ -44,7 +44,7 @@ class Moving(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class Spill(Struct, frozen=True, forbid_unknown_fields=True):
+class SpillSection(Struct, frozen=True, forbid_unknown_fields=True):
     """Rules for jobs whose request and scope say nothing: by their pool, and for all others."""
 
     default: SpillTexts = []
@@ -72,6 +72,6 @@ class Spill(Struct, frozen=True, forbid_unknown_fields=True):
 
     def strangers(self, pools: frozenset[str]) -> list[str]:
         """Pools that are named here and nowhere given."""
-        named = [(f"spill.{where}", pool) for where, texts in self.lists.items() for pool in pools_of(texts)]
+        named = [(f"spill.{where}", pool) for where, texts in self.lists.items() for pool in pools_in_rules(texts)]
         named += [("spill.pools", pool) for pool in self.pools]
         return [f"{where}: there is no pool {pool!r}" for where, pool in named if pool not in pools]

@@ -12,21 +12,27 @@ from switchyard.store import file_lock
 from switchyard.store.database import Database
 
 UMASK = 0o077
-BESIDE = ("", "-wal", "-shm", "-journal", file_lock.NOTE)  # the database's file, and what SQLite and we put beside it
+DATABASE_FILE_SUFFIXES = (
+    "",
+    "-wal",
+    "-shm",
+    "-journal",
+    file_lock.HOLDER_SUFFIX,
+)  # the database's file, and what SQLite and we put beside it
 log = structlog.get_logger()
 
 
-def keep_private() -> None:
+def set_private_umask() -> None:
     """What this process makes from here on is for its own user alone."""
     os.umask(UMASK)
 
 
-def close_to_others(data: Path, database: Database) -> None:
+def restrict_file_modes(data: Path, database: Database) -> None:
     """Files that an earlier version left readable to others are so no longer. Folders stay as their owner made them."""
     files = [data / "server.lock"]
     if database.is_sqlite:
         file = file_lock.sqlite_file(database.url).resolve()
-        files += [file.with_name(file.name + suffix) for suffix in BESIDE]
+        files += [file.with_name(file.name + suffix) for suffix in DATABASE_FILE_SUFFIXES]
     for path in files:
         try:
             mode = path.lstat().st_mode

@@ -19,7 +19,7 @@ from switchyard.service.credential import split_credential
 WINDOW_S = 10.0
 LINES_MAX = 200  # in one window, of all addresses; above, events are only counted
 TEXT_CHARS_MAX = 200
-KINDS = ("yard", "agent", "join", "submit")  # of credentials
+CREDENTIAL_KINDS = ("yard", "agent", "join", "submit")  # of credentials
 log = structlog.get_logger()
 
 
@@ -54,7 +54,7 @@ class RefusalLog:
                 self._windows[key] = _Window(now + WINDOW_S, {"event": event, **shown})
             else:
                 self._unlogged += 1
-        _tell(ended)
+        _log_counts(ended)
         if is_logged:
             log.warning(event, **shown)
 
@@ -66,7 +66,7 @@ class RefusalLog:
             ended = self._ended(float("inf") if is_last else time.monotonic())
             unlogged = self._unlogged if ended else 0
             self._unlogged -= unlogged
-        _tell(ended)
+        _log_counts(ended)
         if unlogged:
             log.warning("refusals that were only counted", times=unlogged)
 
@@ -82,13 +82,13 @@ REFUSALS = RefusalLog()  # of this process: HTTP, gRPC and the listener note int
 
 def credential_id(token: str) -> str:
     """The part of a credential that is no secret: its kind and its id; empty for anything else."""
-    for kind in KINDS:
+    for kind in CREDENTIAL_KINDS:
         if parts := split_credential(token, kind):
             return f"{kind}_{parts[0]}"
     return ""
 
 
-def _tell(windows: list[_Window]) -> None:
+def _log_counts(windows: list[_Window]) -> None:
     for window in windows:
         if window.more:
             fields = {name: value for name, value in window.fields.items() if name in ("address", "reason")}

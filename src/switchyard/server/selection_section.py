@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from switchyard.errors import YardError
-from switchyard.server.config import Selection
-from switchyard.service.submit.selections import Selections, selections_of
+from switchyard.server.config import SelectionSection
+from switchyard.service.submit.selection_settings import SelectionSettings, selection_settings_of
 
 
-def read_selection(section: Selection) -> tuple[Selections, list[str]]:
+def read_selection(section: SelectionSection) -> tuple[SelectionSettings, list[str]]:
     """What the section says, and all that is wrong with it."""
-    found = selections_of(
+    found = selection_settings_of(
         section.name,
         section.options,
         is_stale_used=section.stale == "use",

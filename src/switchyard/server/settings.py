@@ -6,17 +6,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from switchyard.server.config import Config
-from switchyard.server.connection_section import ConnectionBounds, Connections, bounds_of
-from switchyard.service.rules.cluster_resources import Templates
+from switchyard.server.connections_section import ConnectionBounds, ConnectionsSection, connection_bounds
+from switchyard.service.rules.cluster_resources import ResourceTemplates
 
-USUAL_CONNECTIONS = bounds_of(Connections(), open_files=1024)  # what most systems allow a process that asks for no more
+DEFAULT_CONNECTIONS = connection_bounds(
+    ConnectionsSection(), open_files=1024
+)  # what most systems allow a process that asks for no more
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ServerBounds:
     """The most of everything."""
 
-    # The bodies of calls: server/http/bodies.py.
+    # The bodies of calls: server/http/body_decoding.py.
     graph_bytes: int = 256 * 2**20  # unpacked; a million vertices as JGF
     graph_packed_bytes: int = 64 * 2**20  # held in memory while it is taken in
     uploads: int = 4  # of graphs at once; above: 429
@@ -34,7 +36,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Pace:
+class LoopIntervals:
     """How often the loops run."""
 
     refresh_s: float = 1.0  # versions and liveness: one small query
@@ -59,10 +61,10 @@ class Settings:
     is_open: bool = False  # --no-auth
     bench: str = ""  # for the benchmark alone: no-commit or one-by-one
     config: Config = field(default_factory=Config)
-    templates: Templates = field(default_factory=Templates)  # of cluster resources
-    bounds: Bounds = Bounds()
-    pace: Pace = Pace()
-    connections: ConnectionBounds = USUAL_CONNECTIONS
+    templates: ResourceTemplates = field(default_factory=ResourceTemplates)  # of cluster resources
+    bounds: ServerBounds = ServerBounds()
+    pace: LoopIntervals = LoopIntervals()
+    connections: ConnectionBounds = DEFAULT_CONNECTIONS
 
     @property
     def url(self) -> str:

@@ -19,8 +19,8 @@ from switchyard.store.database import Database, Tx
 log = structlog.get_logger()
 # More than this is a jump: a clock was set, or a database on another machine took over. Less is drift, and followed
 # without a word. A slow answer of the database is no error: its round trip is known.
-JUMP_US = 3_000_000
-LOOK_US = 500_000  # between two looks at the database's clock
+JUMP_MIN_US = 3_000_000
+MEASURE_INTERVAL_US = 500_000  # between two looks at the database's clock
 
 
 class Clock:
@@ -42,12 +42,12 @@ class Clock:
         `on_jump` shifts the times that this server keeps in memory. It is called before a jump forward and after one
         back, so that an agent that was just seen never looks silent in between.
         """
-        if self.steady_us() - self._looked_us < LOOK_US:
+        if self.steady_us() - self._looked_us < MEASURE_INTERVAL_US:
             return 0
         low_us, high_us = self._measure()
         nearest_us = min(max(self._offset_us, low_us), high_us)
         off_us = nearest_us - self._offset_us
-        if abs(off_us) <= JUMP_US:
+        if abs(off_us) <= JUMP_MIN_US:
             self._offset_us = nearest_us
             return 0
         log.warning("the clock jumped", by_s=off_us / 1_000_000, of="this machine" if self._is_own else "the database")
@@ -62,7 +62,7 @@ class Clock:
         """Whether the database agrees, asked inside this transaction. If not, its clock jumped since the last look."""
         before_us = self()
         at_us = transaction_us(tx)
-        return before_us - JUMP_US <= at_us <= self() + JUMP_US
+        return before_us - JUMP_MIN_US <= at_us <= self() + JUMP_MIN_US
 
     @property
     def _is_own(self) -> bool:
@@ -76,7 +76,7 @@ class Clock:
         return at_us - self._looked_us, at_us - before_us
 
 
-class Ids:
+class IdGenerator:
     """Time-ordered ids that never repeat and, within one process, never go back even when the clock does."""
 
     def __init__(self, now: Callable[[], int] = wall_us) -> None:

@@ -25,18 +25,18 @@ import msgspec
 import structlog
 
 from switchyard.errors import Busy, Internal, Unavailable, YardError
-from switchyard.model.unreadable import UNREADABLE
+from switchyard.model.unreadable import UNREADABLE_ERRORS
 from switchyard.service.numbering import insert_numbered
 from switchyard.service.outage import Outage
-from switchyard.service.repeats import RepeatedFaults
+from switchyard.service.repeated_faults import RepeatedFaults
 from switchyard.service.replay import replay
-from switchyard.store import crowds, dialect, jobs
+from switchyard.store import concurrency_groups, dialect, jobs
 from switchyard.store.database import Database, Tx
 from switchyard.store.failures import ConnectionLost, Contention, StatementTimeout
 
 # What can wait (output) goes in beside what cannot: so little per transaction that a submit hardly notices.
-LATER_BATCH_BYTES = 2**20
-LATER_BYTES_MAX = 64 * 2**20  # waiting in memory; above: Busy, and whoever sent it tries again
+DEFERRED_BATCH_BYTES = 2**20
+DEFERRED_BYTES_MAX = 64 * 2**20  # waiting in memory; above: Busy, and whoever sent it tries again
 # How long a batch waits to be as large as the one before: for each write in that, and at most. Alone, none waits.
 LINGER_EACH_S = 0.0005
 LINGER_S = 0.01
@@ -45,7 +45,7 @@ R = TypeVar("R")
 log = structlog.get_logger()
 
 
-class Woken(msgspec.Struct, frozen=True):
+class CommitNotice(msgspec.Struct, frozen=True):
     """What a commit changed that somebody may wait for. Also the payload between replicas."""
 
     clusters: list[str] = []
@@ -68,7 +68,8 @@ class Batch:
     clusters: set[str] = field(default_factory=set)
     jobs: set[str] = field(default_factory=set)
     versions: set[str] = field(default_factory=set)
-    freed: Counter[str] = field(default_factory=Counter)  # crowds (store/crowds.py) in which so many jobs ended
+    # crowds (store/concurrency_groups.py) in which so many jobs ended
+    freed: Counter[str] = field(default_factory=Counter)
     asked: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)  # shapes put to clusters (inquiries.py)
     settled: list[Callable[[], None]] = field(default_factory=list)  # called once it is durable
 
@@ -109,8 +110,8 @@ class Batch:
         if row.crowd is not None and (row.agent_id is not None or row.array is not None):
             self.freed[row.crowd] += count
 
-    def woken(self) -> Woken:
-        return Woken(sorted(self.clusters), sorted(self.jobs), sorted(self.versions))
+    def woken(self) -> CommitNotice:
+        return CommitNotice(sorted(self.clusters), sorted(self.jobs), sorted(self.versions))
 
 
 class Write(Protocol):
@@ -122,7 +123,7 @@ class Write(Protocol):
 
 
 @dataclass(frozen=True)
-class Call:
+class BatchCall:
     """A cold use case: any function of the batch, inside a savepoint of its own."""
 
     function: Callable[[Batch], Any]
@@ -132,9 +133,9 @@ class Call:
         return self.locks
 
 
-Apply = Callable[[Batch, list[Any]], list[Any]]
-Told = list[tuple[Callable[[Any], None], Any]]  # who is told, and what
-Deliver = Callable[[Told], None]
+Applier = Callable[[Batch, list[Any]], list[Any]]
+Deliveries = list[tuple[Callable[[Any], None], Any]]  # who is told, and what
+DeliverResults = Callable[[Deliveries], None]
 
 
 @dataclass(slots=True)
@@ -143,7 +144,7 @@ class _Item:
     done: Callable[[Any], None] | None  # told by `deliver`, on whatever thread that chooses
     future: Future[Any] | None
     size: int = 0  # in bytes, of what can wait
-    deliver: Deliver | None = None
+    deliver: DeliverResults | None = None
 
 
 class Committer:
@@ -152,7 +153,7 @@ class Committer:
     def __init__(
         self,
         database: Database,
-        appliers: dict[type, Apply],
+        appliers: dict[type, Applier],
         *,
         now_us: Callable[[], int],
         queue_max: int,
@@ -176,8 +177,8 @@ class Committer:
         self._outage = Outage()
         self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
         # Set by the server: told after each commit, before the waiters are; and who tells them.
-        self.after_commit: Callable[[Woken], None] = lambda _woken: None
-        self.deliver: Deliver = _deliver_here
+        self.after_commit: Callable[[CommitNotice], None] = lambda _woken: None
+        self.deliver: DeliverResults = _deliver_on_this_thread
         # Asked when a write failed to read what is stored: whether the cause is out of the way now.
         self.mend: Callable[[Any], bool] = lambda _write: False
         # And after each transaction: how many writes were in it, and how many seconds it took.
@@ -198,7 +199,7 @@ class Committer:
             self._wake.notify()
         self._thread.join(timeout_s)
 
-    def put(self, write: Write, done: Callable[[Any], None], *, deliver: Deliver | None = None) -> None:
+    def put(self, write: Write, done: Callable[[Any], None], *, deliver: DeliverResults | None = None) -> None:
         """Queue a write; `done` gets its result, or an exception as a value. `deliver`: by whom, if not by the server's
         own loop; told once for all of a batch."""
         self._push(_Item(write, done, None, deliver=deliver))
@@ -208,7 +209,7 @@ class Committer:
         with self._wake:
             if self._is_closed:
                 raise Unavailable("The server is stopping.")
-            if self._later_bytes + size > LATER_BYTES_MAX:
+            if self._later_bytes + size > DEFERRED_BYTES_MAX:
                 raise Busy(f"{self._later_bytes} bytes of output are waiting for the database.")
             self._later.append(_Item(write, done, None, size))
             self._later_bytes += size
@@ -225,7 +226,7 @@ class Committer:
 
     def call(self, function: Callable[[Batch], R], *, locks: Sequence[str] = ()) -> R:
         """Run a cold use case in the writer."""
-        result: R = self.do(Call(function, locks))
+        result: R = self.do(BatchCall(function, locks))
         return result
 
     def _push(self, item: _Item) -> None:
@@ -277,7 +278,7 @@ class Committer:
         """One of what can wait, and more while it is little."""
         items: list[_Item] = []
         taken = 0
-        while self._later and (not items or taken + self._later[0].size <= LATER_BATCH_BYTES):
+        while self._later and (not items or taken + self._later[0].size <= DEFERRED_BATCH_BYTES):
             items.append(self._later.popleft())
             taken += items[-1].size
         self._later_bytes -= taken
@@ -295,7 +296,7 @@ class Committer:
             # The connection is gone: trying each would wait for a time-out each. The callers may try again.
             return [exc] * len(items)
         except Exception as exc:  # noqa: BLE001  whatever one Write did wrong, the others must not pay for it
-            if isinstance(exc, YardError) and len(items) == 1 and isinstance(items[0].write, Call):
+            if isinstance(exc, YardError) and len(items) == 1 and isinstance(items[0].write, BatchCall):
                 return [exc]  # its answer: nothing of it is stored
         return replay(items, self._commit_one)
 
@@ -305,7 +306,7 @@ class Committer:
         except YardError:
             raise
         except Exception as exc:  # noqa: BLE001  the thread that writes must outlive every defect
-            if is_first and isinstance(exc, UNREADABLE) and self.mend(item.write):
+            if is_first and isinstance(exc, UNREADABLE_ERRORS) and self.mend(item.write):
                 return self._commit_one(item, is_first=False)
             error = Internal(f"The change failed: {type(exc).__name__}")
             error.__cause__ = exc
@@ -330,7 +331,7 @@ class Committer:
                         found = apply(batch, [items[index].write for index in indexes])
                         results.update(zip(indexes, found, strict=True))
                 for crowd in sorted(batch.freed):
-                    batch.clusters |= crowds.crowd_release(tx, crowd, batch.freed[crowd])
+                    batch.clusters |= concurrency_groups.concurrency_group_release(tx, crowd, batch.freed[crowd])
                 insert_numbered(tx, batch.inserts, batch.events, after=batch.after)
                 woken = batch.woken()
                 if woken.clusters or woken.jobs or woken.versions:
@@ -343,7 +344,7 @@ class Committer:
         self._tell(batch, woken)
         return [results[index] for index in range(len(items))]
 
-    def _tell(self, batch: Batch, woken: Woken) -> None:
+    def _tell(self, batch: Batch, woken: CommitNotice) -> None:
         """It is durable: whatever goes wrong from here on must not make anybody do it again."""
         try:
             for settled in batch.settled:
@@ -353,7 +354,7 @@ class Committer:
             log.error("after a commit", exc_info=exc)
 
     def _settle(self, items: list[_Item], results: list[Any]) -> None:
-        told: dict[Deliver, Told] = {}
+        told: dict[DeliverResults, Deliveries] = {}
         for item, result in zip(items, results, strict=True):
             if item.done is not None:
                 told.setdefault(item.deliver or self.deliver, []).append((item.done, result))
@@ -369,7 +370,7 @@ class Committer:
                 log.error("committer", exc_info=exc)
 
 
-def apply_calls(batch: Batch, calls: list[Call]) -> list[Any]:
+def apply_calls(batch: Batch, calls: list[BatchCall]) -> list[Any]:
     """Each call in its own savepoint: what it raises is its own result, and what it wrote is undone.
 
     One that is alone needs none: the whole transaction is undone.
@@ -392,6 +393,6 @@ def apply_calls(batch: Batch, calls: list[Call]) -> list[Any]:
     return results
 
 
-def _deliver_here(told: Told) -> None:
+def _deliver_on_this_thread(told: Deliveries) -> None:
     for done, result in told:
         done(result)

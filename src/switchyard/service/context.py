@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from switchyard.route.moving import MovingTerms
-from switchyard.service.cluster.compiler import Compiler
+from switchyard.route.moving import MovingSettings
+from switchyard.service.cluster.graph_compiler import GraphCompiler
 from switchyard.service.committer import Batch, Committer
+from switchyard.service.process_metrics import ProcessMetrics
 from switchyard.service.run.log_store import LogStore
 from switchyard.service.snapshots import Snapshots
 from switchyard.service.submit.engines import Engines
-from switchyard.service.submit.selections import Selections
-from switchyard.service.tally import Tally
-from switchyard.service.token.settings import Tokens
-from switchyard.service.usage import Usage
+from switchyard.service.submit.selection_settings import SelectionSettings
+from switchyard.service.token.settings import TokenSettings
+from switchyard.service.user_usage import UserUsage
 from switchyard.store import access
 from switchyard.store.database import Database, Tx
+from switchyard.store.database_logs import DatabaseLogs
 from switchyard.store.events import counter_take
-from switchyard.store.output import DatabaseLogs
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,23 @@ class Context:
     list_budget: int = 5000
     page_max: int = 500
     logs: LogStore = field(default_factory=DatabaseLogs)
-    compiler: Compiler = field(default_factory=Compiler)
+    compiler: GraphCompiler = field(default_factory=GraphCompiler)
     engines: Engines = field(default_factory=Engines)
-    selections: Selections = field(default_factory=Selections)
-    tally: Tally = field(default_factory=Tally)
-    moving: MovingTerms = field(default_factory=MovingTerms)
-    tokens: Tokens = field(default_factory=Tokens)
-    usage: Usage = field(default_factory=Usage)
+    selections: SelectionSettings = field(default_factory=SelectionSettings)
+    tally: ProcessMetrics = field(default_factory=ProcessMetrics)
+    moving: MovingSettings = field(default_factory=MovingSettings)
+    tokens: TokenSettings = field(default_factory=TokenSettings)
+    usage: UserUsage = field(default_factory=UserUsage)
 
 
-def bump(batch: Batch, version: str) -> None:
+def bump_version(batch: Batch, version: str) -> None:
     """Every replica loads this snapshot anew once the batch is committed."""
     if version not in batch.versions:
         counter_take(batch.tx, version, 1)
         batch.versions.add(version)
 
 
-def audited(
+def record_audit(
     batch: Batch,
     context: Context,
     actor: str,
@@ -67,7 +67,7 @@ def audited(
     access.audit_insert(batch.tx, _audit_row(batch, context, actor, action, object_, before, after))
 
 
-def audited_jobs(
+def record_job_audit(
     batch: Batch,
     context: Context,
     actor: str,

@@ -33,5 +33,5 @@ def hash_secret(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def holds(secret: str, kept_hash: str) -> bool:
+def secret_matches(secret: str, kept_hash: str) -> bool:
     return hmac.compare_digest(hash_secret(secret), kept_hash)

@@ -8,12 +8,12 @@ import msgspec
 import structlog
 
 from switchyard.errors import Malformed
-from switchyard.model.access import On
+from switchyard.model.access import GrantTarget
 from switchyard.model.graph import Graph
-from switchyard.model.graph.stored import read_stored
+from switchyard.model.graph.stored_graph import read_stored_graph
 from switchyard.model.selection import Scalar
-from switchyard.model.unreadable import UNREADABLE
-from switchyard.service.unreadable import each_readable, tell
+from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.service.unreadable_rows import log_unreadable, read_each
 from switchyard.store import clusters as cluster_store
 from switchyard.store import submit_tokens
 from switchyard.store.database import Tx
@@ -68,15 +68,15 @@ class Fleet:
     rows: dict[str, ClusterEntry]
     agents: dict[str, AgentEntry]
     by_cluster: dict[str, tuple[str, ...]]
-    submit_tokens: dict[str, SubmitEntry] = field(default_factory=dict)
+    submit_tokens: dict[str, SubmitTokenEntry] = field(default_factory=dict)
     gone: frozenset[str] = frozenset()  # names of private clusters that were deleted
 
 
 @dataclass(frozen=True, slots=True)
-class SubmitEntry:
+class SubmitTokenEntry:
     """A submit token: for one cluster, or for every cluster of a group."""
 
-    on: On
+    on: GrantTarget
     object: str
     account: str  # a user's id; empty: nobody's in particular
     hash: str
@@ -88,21 +88,21 @@ def load_fleet(tx: Tx, version: int, *, before: Fleet) -> Fleet:
     by_cluster: dict[str, tuple[str, ...]] = {}
     for agent in agents.values():
         by_cluster[agent.cluster_id] = (*by_cluster.get(agent.cluster_id, ()), agent.id)
-    tokens = each_readable("submit_tokens", submit_tokens.token_all(tx), _submit_entry)
-    gone = frozenset(cluster_store.cluster_gone_private(tx))
+    tokens = read_each("submit_tokens", submit_tokens.submit_token_all(tx), _submit_entry)
+    gone = frozenset(cluster_store.cluster_deleted_private_names(tx))
     return Fleet(version, rows, agents, by_cluster, dict(tokens), gone)
 
 
-def _submit_entry(row: submit_tokens.Row) -> tuple[str, SubmitEntry]:
-    return row.id, SubmitEntry(On(row.on_kind), row.object, row.account, row.hash)
+def _submit_entry(row: submit_tokens.Row) -> tuple[str, SubmitTokenEntry]:
+    return row.id, SubmitTokenEntry(GrantTarget(row.on_kind), row.object, row.account, row.hash)
 
 
 def _readable_entry(row: cluster_store.Row, before: ClusterEntry | None) -> ClusterEntry:
     """A cluster whose row cannot be read is there, and nobody is sent to it."""
     try:
         return _cluster_entry(row, before)
-    except UNREADABLE as exc:
-        tell("clusters", row.id, str(exc))
+    except UNREADABLE_ERRORS as exc:
+        log_unreadable("clusters", row.id, str(exc))
         said = f"its stored row cannot be read: {exc}"[:300]
         return ClusterEntry(row.id, row.name, True, True, said, (), {}, row.backend, None, row.created_us, {}, row)
 
@@ -151,7 +151,7 @@ def _cluster_entry(row: cluster_store.Row, before: ClusterEntry | None) -> Clust
 def _graph(text: str | None) -> Graph | None:
     """A graph that cannot be read, written by another version, is one cluster's trouble and nobody else's."""
     try:
-        return read_stored(text.encode()) if text else None
-    except (Malformed, *UNREADABLE) as exc:
+        return read_stored_graph(text.encode()) if text else None
+    except (Malformed, *UNREADABLE_ERRORS) as exc:
         log.error("graph not understood", error=str(exc)[:300])
         return None

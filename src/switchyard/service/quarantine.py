@@ -17,25 +17,25 @@ import structlog
 from switchyard.errors import Unreadable, YardError
 from switchyard.model.idset import IdSet
 from switchyard.model.job import JobSpec, OnLost, State, Usage
-from switchyard.model.lifecycle import FINAL
-from switchyard.model.taskset import TaskSet, read_later
-from switchyard.model.unreadable import UNREADABLE
+from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.taskset import TaskSet, read_delayed_tasks
+from switchyard.model.unreadable import UNREADABLE_ERRORS
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.job.jobs import visible_job
 from switchyard.service.rights import Actor
-from switchyard.service.run.lease import LOOK_PAST, LeaseAsk
-from switchyard.service.run.report import blocked, read_avoid
+from switchyard.service.run.lease import LOOK_PAST_MAX, LeaseRequest
+from switchyard.service.run.report import change_blocked, read_avoided_clusters
 from switchyard.service.submit.bounds import decode_bounds
-from switchyard.service.unreadable import tell
-from switchyard.store import leases, quotes, suspects
+from switchyard.service.unreadable_rows import log_unreadable
+from switchyard.store import leases, quotes, unreadable_jobs
 from switchyard.store.database import Database, Tx
 
-BLOCKED = "unreadable"
+BLOCKED_UNREADABLE = "unreadable"
 PAGE = 1000  # rows looked at in one query
 SWEEP_S = 600.0  # between two looks at all live jobs that found nothing
-WHY_CHARS = 200
-NEXT = "`yard cancel` ends it; `yard release` lets it go on once an operator has repaired the row."
+DAMAGE_CHARS_MAX = 200
+NEXT_STEP = "`yard cancel` ends it; `yard release` lets it go on once an operator has repaired the row."
 
 log = structlog.get_logger()
 
@@ -46,54 +46,54 @@ _READERS: dict[str, Callable[[Any], object]] = {
     "labels": lambda row: msgspec.json.decode(row.labels, type=dict[str, str]),
     "bounds": lambda row: decode_bounds(row.bounds),
     "usage": lambda row: msgspec.json.decode(row.usage, type=Usage) if row.usage else None,
-    "avoid": lambda row: read_avoid(row.avoid),
+    "avoid": lambda row: read_avoided_clusters(row.avoid),
     "tokens": lambda row: msgspec.json.decode(row.tokens, type=dict[str, int]) if row.tokens else None,
     "array": lambda row: None if row.array is None else IdSet.parse(row.array),
     "todo": lambda row: None if row.array is None else TaskSet.read(row.todo, row.array),
-    "later": lambda row: None if row.array is None else read_later(row.later, row.array),
+    "later": lambda row: None if row.array is None else read_delayed_tasks(row.later, row.array),
     "spec": lambda row: msgspec.json.decode(row.spec, type=JobSpec),
 }
 
 
 def damage_of(row: Any) -> str:
-    """Which column of a job cannot be read, and why; empty: all can. `row`: as store/suspects.py reads it."""
-    for name, kind, is_nullable in suspects.COLUMNS:
+    """Which column of a job cannot be read, and why; empty: all can. `row`: as store/unreadable_jobs.py reads it."""
+    for name, kind, is_nullable in unreadable_jobs.JOB_COLUMN_TYPES:
         value = getattr(row, name)
         if not isinstance(value, kind) and not (value is None and is_nullable):
             return f"column {name}: {type(value).__name__} instead of {kind.__name__}"
     for name, read in _READERS.items():
         try:
             read(row)
-        except UNREADABLE as exc:
-            return f"column {name}: {exc}"[:WHY_CHARS]
+        except UNREADABLE_ERRORS as exc:
+            return f"column {name}: {exc}"[:DAMAGE_CHARS_MAX]
     return ""
 
 
-def unreadable(job_id: str, why: str) -> Unreadable:
-    return Unreadable(f"The stored row of job {job_id} cannot be read: {why}.", next_step=NEXT)
+def unreadable_error(job_id: str, why: str) -> Unreadable:
+    return Unreadable(f"The stored row of job {job_id} cannot be read: {why}.", next_step=NEXT_STEP)
 
 
 def explain_damage(context: Context, actor: Actor, ref: str) -> Unreadable | None:
     """Why something failed that one job was asked for, if its row is the reason."""
     with context.database.read() as tx:
-        (row,) = suspects.suspect_list(tx, [visible_job(tx, actor, ref).id])
+        (row,) = unreadable_jobs.jobs_with_specs(tx, [visible_job(tx, actor, ref).id])
     if not (why := damage_of(row)):
         return None
-    tell("jobs", row.id, why)
-    return unreadable(row.id, why)
+    log_unreadable("jobs", row.id, why)
+    return unreadable_error(row.id, why)
 
 
-def set_aside(tx: Tx, rows: Iterable[Any]) -> int:
+def quarantine_damaged(tx: Tx, rows: Iterable[Any]) -> int:
     """Take damaged jobs that no agent has out of every line; how many there were that were not yet."""
     changes = []
     for row in rows:
         if not (why := damage_of(row)):
             continue
-        tell("jobs", row.id, why)
-        if BLOCKED not in (row.blocked or "") and not _is_with_agent(row):
-            words = blocked(row.blocked, add=BLOCKED)
-            changes.append({"the_id": row.id, "the_words": words, "the_reason": f"unreadable: {why}. {NEXT}"})
-    suspects.suspect_set_aside(tx, changes)
+        log_unreadable("jobs", row.id, why)
+        if BLOCKED_UNREADABLE not in (row.blocked or "") and not _is_with_agent(row):
+            words = change_blocked(row.blocked, add=BLOCKED_UNREADABLE)
+            changes.append({"the_id": row.id, "the_words": words, "the_reason": f"unreadable: {why}. {NEXT_STEP}"})
+    unreadable_jobs.set_jobs_aside(tx, changes)
     quotes.wait_delete(tx, [change["the_id"] for change in changes])
     return len(changes)
 
@@ -102,7 +102,7 @@ def _is_with_agent(row: Any) -> bool:
     """Of an array the tasks that agents have are in its ranges, and go on whatever becomes of the rest."""
     if row.array is not None or row.agent_id is None:
         return False
-    return row.state in {state.value for state in State if state not in FINAL}
+    return row.state in {state.value for state in State if state not in FINAL_STATES}
 
 
 class Quarantine:
@@ -116,8 +116,8 @@ class Quarantine:
         """Set the damaged jobs aside that a write has touched; whether to try it again. Runs in the committer."""
         try:
             with self._database.write() as tx:
-                return set_aside(tx, suspects.suspect_list(tx, _touched(tx, write))) > 0
-        except (YardError, *UNREADABLE) as exc:  # the write has failed already, and says so itself
+                return quarantine_damaged(tx, unreadable_jobs.jobs_with_specs(tx, _touched_jobs(tx, write))) > 0
+        except (YardError, *UNREADABLE_ERRORS) as exc:  # the write has failed already, and says so itself
             log.error("quarantine", exc_info=exc)
             return False
 
@@ -128,10 +128,10 @@ class Quarantine:
         found, after = 0, ""
         while True:
             with context.database.read() as tx:
-                rows = suspects.suspect_page(tx, after=after, limit=PAGE)
+                rows = unreadable_jobs.live_jobs_with_specs(tx, after=after, limit=PAGE)
             damaged = [row.id for row in rows if damage_of(row)]
             if damaged:
-                found += context.committer.call(_again(damaged), locks=damaged)
+                found += context.committer.call(_quarantine_call(damaged), locks=damaged)
             if len(rows) < PAGE:
                 break
             after = rows[-1].id
@@ -140,16 +140,16 @@ class Quarantine:
         return found
 
 
-def _again(job_ids: list[str]) -> Callable[[Batch], int]:
+def _quarantine_call(job_ids: list[str]) -> Callable[[Batch], int]:
     def apply(batch: Batch) -> int:
-        return set_aside(batch.tx, suspects.suspect_list(batch.tx, job_ids))
+        return quarantine_damaged(batch.tx, unreadable_jobs.jobs_with_specs(batch.tx, job_ids))
 
     return apply
 
 
-def _touched(tx: Tx, write: Any) -> list[str]:
+def _touched_jobs(tx: Tx, write: Any) -> list[str]:
     """The jobs that a write reads, as far as can be said."""
-    if isinstance(write, LeaseAsk):
-        heads = leases.lease_heads(tx, {write.cluster_id: write.want + LOOK_PAST + 1})
+    if isinstance(write, LeaseRequest):
+        heads = leases.lease_candidates(tx, {write.cluster_id: write.want + LOOK_PAST_MAX + 1})
         return [row.id for rows in heads.values() for row in rows]
     return list(write.job_ids())

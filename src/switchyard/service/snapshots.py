@@ -11,24 +11,24 @@ import msgspec
 import structlog
 
 from switchyard.errors import YardError
-from switchyard.model.access import RANK, Grant, On, Role, To
-from switchyard.model.cluster import POLLS, Health, Load
+from switchyard.model.access import ROLE_RANK, Grant, GranteeKind, GrantTarget, Role
+from switchyard.model.cluster import POLLING_BACKEND, Health, Load
 from switchyard.model.layout import NO_LAYOUT, Layout
-from switchyard.model.unreadable import UNREADABLE
+from switchyard.model.unreadable import UNREADABLE_ERRORS
 from switchyard.policy.admit import ProjectEntry
-from switchyard.policy.laid import platform_with
+from switchyard.policy.platform_layout import platform_with_layout
 from switchyard.policy.resolve import Policy, RuleRow
 from switchyard.route.world import Member, World
 from switchyard.service.fleet import ClusterEntry, Fleet, load_fleet
-from switchyard.service.laid import Laid, load_laid
-from switchyard.service.rights import LOCAL_ADMIN, TOKENS_OWNER, Actor, Rights, local_admin, rights_of
+from switchyard.service.layout_snapshot import LayoutSnapshot, load_layout_snapshot
+from switchyard.service.rights import LOCAL_ADMIN, RAINBOW_OWNER, Actor, Rights, local_admin, rights_of
 from switchyard.service.token.settings import PoolEntry
-from switchyard.service.unreadable import each_readable, tell
+from switchyard.service.unreadable_rows import log_unreadable, read_each
 from switchyard.store import access as access_store
 from switchyard.store import attributes as attribute_store
 from switchyard.store import clusters as cluster_store
 from switchyard.store import events
-from switchyard.store import tokens as token_store
+from switchyard.store import token_pools as token_store
 from switchyard.store.database import Database, Tx
 
 log = structlog.get_logger()
@@ -60,7 +60,7 @@ class Access:
 
     def is_open(self, member: Member) -> bool:
         """Whether everyone may submit to a cluster."""
-        return self.everyone.on_cluster(member) >= RANK[Role.SUBMIT]
+        return self.everyone.on_cluster(member) >= ROLE_RANK[Role.SUBMIT]
 
     @cached_property
     def everyone(self) -> Rights:
@@ -92,11 +92,15 @@ class Access:
     @cached_property
     def platform_admins(self) -> frozenset[str]:
         """Their ids, as `owner_of` would say it of each; worked out at once, since each lease asks."""
-        grants = [grant for grant in self.grants if grant.on is On.PLATFORM and RANK[grant.role] >= RANK[Role.ADMIN]]
-        named = {grant.subject for grant in grants if grant.to is To.USER}
-        of_group = {grant.subject for grant in grants if grant.to is To.GROUP}
-        is_everyone = any(grant.to is To.EVERYONE for grant in grants)
-        admins = {LOCAL_ADMIN, *([TOKENS_OWNER] if is_everyone else [])}
+        grants = [
+            grant
+            for grant in self.grants
+            if grant.on is GrantTarget.PLATFORM and ROLE_RANK[grant.role] >= ROLE_RANK[Role.ADMIN]
+        ]
+        named = {grant.subject for grant in grants if grant.to is GranteeKind.USER}
+        of_group = {grant.subject for grant in grants if grant.to is GranteeKind.GROUP}
+        is_everyone = any(grant.to is GranteeKind.EVERYONE for grant in grants)
+        admins = {LOCAL_ADMIN, *([RAINBOW_OWNER] if is_everyone else [])}
         for user_id, (_, groups, is_enabled) in self.users.items():
             if is_enabled and (is_everyone or user_id in named or not of_group.isdisjoint(groups)):
                 admins.add(user_id)
@@ -112,21 +116,21 @@ def owner_of(access: Access, owner_id: str | None, name: str) -> Actor:
     """Who owns a job, with the grants of now; one who is gone or disabled has none."""
     if owner_id in access.users:
         return access.actor(owner_id) or Actor(name, Rights(), user_id=owner_id)
-    if owner_id == TOKENS_OWNER:
-        return tokens_owner(access)
+    if owner_id == RAINBOW_OWNER:
+        return submit_token_owner(access)
     admin = local_admin()
     return admin if owner_id == admin.id else Actor(name, Rights(), user_id=owner_id)
 
 
-def tokens_owner(access: Access) -> Actor:
+def submit_token_owner(access: Access) -> Actor:
     """Who owns a job that came with a submit token of nobody in particular: it may what everyone may."""
-    if TOKENS_OWNER not in access.actors:
-        access.actors[TOKENS_OWNER] = Actor(TOKENS_OWNER, access.everyone)
-    return access.actors[TOKENS_OWNER]
+    if RAINBOW_OWNER not in access.actors:
+        access.actors[RAINBOW_OWNER] = Actor(RAINBOW_OWNER, access.everyone)
+    return access.actors[RAINBOW_OWNER]
 
 
 @dataclass(frozen=True, slots=True)
-class TokenPools:
+class TokenPoolsSnapshot:
     """The token pools there are, at one version."""
 
     version: int
@@ -161,11 +165,11 @@ class Snapshots:
         self.loads_number = 0  # grows when a load is another one
         self.access = Access(-1, {}, {}, ())
         self.policy = policy  # the config alone, until the first refresh
-        self.laid = Laid.by_file(layout)  # likewise
+        self.laid = LayoutSnapshot.by_file(layout)  # likewise
         self.fleet = Fleet(-1, {}, {}, {})
-        # Which clusters are hidden from a reader (service/job/sight.py): by who reads, and by the versions above.
+        # Which clusters are hidden from a reader (service/job/visibility.py): by who reads, and by the versions above.
         self.hidden: dict[tuple[str, int, int, int], tuple[frozenset[str], frozenset[str]]] = {}
-        self.token_pools = TokenPools(-1, {})
+        self.token_pools = TokenPoolsSnapshot(-1, {})
         self.world = World.of(0, [], layout=layout)
 
     def refresh(self, *, force: bool = False) -> bool:
@@ -175,7 +179,7 @@ class Snapshots:
             if force or versions.get("access", 0) != self.access.version:
                 self.access = self._load_access(tx, versions.get("access", 0))
             if versions.get("layout", 0) != self.laid.version:
-                self._take_laid(load_laid(tx, versions.get("layout", 0), before=self.laid))
+                self._take_laid(load_layout_snapshot(tx, versions.get("layout", 0), before=self.laid))
             if versions.get("policy", 0) != self.policy.version:
                 self.policy = _next_policy(tx, self.policy, versions.get("policy", 0))
             if force or versions.get("clusters", 0) != self.fleet.version:
@@ -209,11 +213,11 @@ class Snapshots:
         """Of what decides about jobs: the router's world, and access."""
         return self.world.version, self.access.version
 
-    def _take_laid(self, laid: Laid) -> None:
+    def _take_laid(self, laid: LayoutSnapshot) -> None:
         if laid.base != self.laid.base:
             log.warning("the clusters section of another server's file holds from here on")
         self.laid = laid
-        self.policy = self.policy.on(platform_with(self.policy.platform, laid.layout))
+        self.policy = self.policy.on(platform_with_layout(self.policy.platform, laid.layout))
 
     def _load_loads(self, tx: Tx, agent_ids: Collection[str]) -> None:
         """What agents said of their clusters at another replica, or before this one started."""
@@ -221,8 +225,8 @@ class Snapshots:
             if agent_id in agent_ids:
                 try:
                     said = msgspec.json.decode(load, type=Load)
-                except UNREADABLE as exc:
-                    tell("agents", agent_id, f"column load: {exc}")
+                except UNREADABLE_ERRORS as exc:
+                    log_unreadable("agents", agent_id, f"column load: {exc}")
                     continue
                 self.take_load(agent_id, said, self.seen[agent_id])
 
@@ -246,7 +250,7 @@ class Snapshots:
 
     def is_live(self, agent_id: str) -> bool:
         entry = self.fleet.agents.get(agent_id)
-        if entry is not None and entry.backend == POLLS:
+        if entry is not None and entry.backend == POLLING_BACKEND:
             return True
         return self._now_us() - self.seen.get(agent_id, 0) < self.silent_after_us
 
@@ -289,7 +293,7 @@ class Snapshots:
 
     def _member(self, row: ClusterEntry, fleet: Fleet, live: Collection[str]) -> Member:
         agents = fleet.by_cluster.get(row.id, ())
-        alive = [each for each in agents if each in live or fleet.agents[each].backend == POLLS]
+        alive = [each for each in agents if each in live or fleet.agents[each].backend == POLLING_BACKEND]
         health, reason = self._health(row, fleet, alive)
         return Member(
             id=row.id,
@@ -319,22 +323,30 @@ class Snapshots:
         return Health.UP, ""
 
     def _load_access(self, tx: Tx, version: int) -> Access:
-        users = dict(each_readable("users", access_store.user_all(tx), _user))  # of one left out nobody gets in
+        users = dict(read_each("users", access_store.user_all(tx), _user_entry))  # of one left out nobody gets in
         tokens = {
             row.id: TokenEntry(row.id, row.user_id, row.hash, row.expires_us, row.revoked_us is not None)
             for row in access_store.token_all(tx)
         }
-        grants = tuple(each_readable("grants", access_store.grant_all(tx), _grant))
-        projects = dict(each_readable("projects", access_store.project_all(tx), _project, key="name"))
+        grants = tuple(read_each("grants", access_store.grant_all(tx), _grant))
+        projects = dict(read_each("projects", access_store.project_all(tx), _project, key="name"))
         return Access(version, users, tokens, grants, projects)
 
 
-def _user(row: access_store.Row) -> tuple[str, tuple[str, tuple[str, ...], bool]]:
+def _user_entry(row: access_store.Row) -> tuple[str, tuple[str, tuple[str, ...], bool]]:
     return row.id, (row.name, tuple(msgspec.json.decode(row.groups, type=list[str])), bool(row.is_enabled))
 
 
 def _grant(row: access_store.Row) -> Grant:
-    return Grant(row.id, Role(row.role), To(row.to_kind), row.subject, On(row.on_kind), row.object, row.created_us)
+    return Grant(
+        row.id,
+        Role(row.role),
+        GranteeKind(row.to_kind),
+        row.subject,
+        GrantTarget(row.on_kind),
+        row.object,
+        row.created_us,
+    )
 
 
 def _project(row: access_store.Row) -> tuple[str, ProjectEntry]:
@@ -345,7 +357,9 @@ def _next_policy(tx: Tx, policy: Policy, version: int) -> Policy:
     """The rows that changed since, on top of those we have. A restored database has a lower version: all anew."""
     if version < policy.version:
         policy = Policy(-1, kinds=policy.kinds, platform=policy.platform)
-    return policy.changed(version, (_rule_row(policy, row) for row in attribute_store.row_since(tx, policy.version)))
+    return policy.changed(
+        version, (_rule_row(policy, row) for row in attribute_store.attribute_list_since(tx, policy.version))
+    )
 
 
 def _rule_row(policy: Policy, row: attribute_store.Row) -> RuleRow:
@@ -355,13 +369,13 @@ def _rule_row(policy: Policy, row: attribute_store.Row) -> RuleRow:
         value = None if kind is None or row.value is None else kind.read(msgspec.json.decode(row.value))
     except YardError as exc:  # written by another version of the kind's package; the other rules must hold all the same
         log.error("attribute not understood", kind=row.kind, row=row.id, error=exc.detail)
-    except UNREADABLE as exc:
-        tell("attributes", row.id, f"{row.kind}: {exc}")
+    except UNREADABLE_ERRORS as exc:
+        log_unreadable("attributes", row.id, f"{row.kind}: {exc}")
     return RuleRow(row.id, row.kind, (row.domain, row.project, row.workflow, row.launch_plan), value)
 
 
-def _load_token_pools(tx: Tx, version: int) -> TokenPools:
-    return TokenPools(
+def _load_token_pools(tx: Tx, version: int) -> TokenPoolsSnapshot:
+    return TokenPoolsSnapshot(
         version,
         {
             row.namespace: PoolEntry(

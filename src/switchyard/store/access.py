@@ -73,18 +73,18 @@ def token_descendants(tx: Tx, token_id: str) -> list[str]:
     return found
 
 
-def token_adopt(tx: Tx, token_id: str, parent_id: str | None) -> None:
+def token_set_parent(tx: Tx, token_id: str, parent_id: str | None) -> None:
     """Tokens that were made with this one count as made with another, or with none."""
     tx.execute(sa.update(tokens).where(tokens.c.parent_id == token_id).values(parent_id=parent_id))
 
 
-def token_end(tx: Tx, token_ids: list[str], *, at_us: int) -> None:
+def token_revoke(tx: Tx, token_ids: list[str], *, at_us: int) -> None:
     tx.execute(
         sa.update(tokens).where(tokens.c.id.in_(token_ids), tokens.c.revoked_us.is_(None)).values(revoked_us=at_us)
     )
 
 
-def token_used(tx: Tx, used: dict[str, int]) -> None:
+def token_set_last_used(tx: Tx, used: dict[str, int]) -> None:
     """Flush when tokens were last used."""
     rows = [{"the_id": key, "at_us": used[key]} for key in sorted(used)]
     if rows:
@@ -125,7 +125,7 @@ def project_change(tx: Tx, name: str, change: dict[str, Any]) -> None:
 def project_put(tx: Tx, row: dict[str, Any]) -> bool:
     """Make a project; false if the name is taken."""
     # Not by the count of rows: psycopg says -1 where nothing was inserted.
-    put = dialect.insert(tx, projects).values(**row).on_conflict_do_nothing().returning(projects.c.name)
+    put = dialect.insert_statement(tx, projects).values(**row).on_conflict_do_nothing().returning(projects.c.name)
     return tx.execute(put).scalar() is not None
 
 
@@ -134,7 +134,7 @@ def audit_insert(tx: Tx, *rows: dict[str, Any]) -> None:
         tx.execute(sa.insert(audit), list(rows))
 
 
-def audit_of(tx: Tx, object_: str, *, before: str | None, limit: int) -> list[Row]:
+def audit_list_of(tx: Tx, object_: str, *, before: str | None, limit: int) -> list[Row]:
     """What happened to one thing, newest first."""
     query = sa.select(audit).where(audit.c.object == object_).order_by(audit.c.id.desc()).limit(limit)
     return list(tx.execute(query if before is None else query.where(audit.c.id < before)))

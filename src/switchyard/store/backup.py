@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from switchyard.errors import Conflict, Malformed, Unavailable
-from switchyard.store import restored
+from switchyard.store import restore_recovery
 from switchyard.store.database import SQLITE_BUSY_MS, Database
-from switchyard.store.failures import translated
+from switchyard.store.failures import translate_errors
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
@@ -49,7 +49,7 @@ def need_unused_sqlite(file: Path) -> None:
 
 def need_unused_postgresql(database: Database) -> None:
     """Refuse while a server is connected."""
-    from switchyard.store.connections import APPLICATION, defaults
+    from switchyard.store.postgresql_connections import APPLICATION, default_arguments
 
     activity = sa.table("pg_stat_activity", *map(sa.column, ("pid", "datname", "application_name")))
     query = sa.select(sa.func.count()).where(
@@ -59,9 +59,9 @@ def need_unused_postgresql(database: Database) -> None:
     engine = sa.create_engine(
         database.url,
         poolclass=NullPool,
-        connect_args={**defaults(database.url), "application_name": f"{APPLICATION}-db"},
+        connect_args={**default_arguments(database.url), "application_name": f"{APPLICATION}-db"},
     )
-    with translated(), engine.connect() as tx:
+    with translate_errors(), engine.connect() as tx:
         sessions = tx.execute(query).scalar_one()
     engine.dispose()
     if sessions:
@@ -70,12 +70,12 @@ def need_unused_postgresql(database: Database) -> None:
 
 def mark_restored(database: Database, *, base: int, wait_us: int) -> None:
     with database.write() as tx:
-        restored.mark(tx, base=base, wait_us=wait_us)
+        restore_recovery.put_restore_mark(tx, base=base, wait_us=wait_us)
 
 
 def unmark_restored(database: Database) -> None:
     with database.write() as tx:
-        restored.unmark(tx)
+        restore_recovery.drop_restore_mark(tx)
 
 
 def _open(file: Path) -> sqlite3.Connection:

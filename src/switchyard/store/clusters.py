@@ -14,34 +14,34 @@ Row = sa.Row[*tuple[Any, ...]]
 
 IDS_MAX = 10_000  # ids in one statement: SQLite takes 32,766 parameters, PostgreSQL 65,535
 
-_ALIVE = clusters.c.deleted_us.is_(None)
+_NOT_DELETED = clusters.c.deleted_us.is_(None)
 
 
 def cluster_all(tx: Tx) -> list[Row]:
-    return list(tx.execute(sa.select(clusters).where(_ALIVE).order_by(clusters.c.name)))
+    return list(tx.execute(sa.select(clusters).where(_NOT_DELETED).order_by(clusters.c.name)))
 
 
 def cluster_names(tx: Tx) -> set[str]:
-    return set(tx.execute(sa.select(clusters.c.name).where(_ALIVE)).scalars())
+    return set(tx.execute(sa.select(clusters.c.name).where(_NOT_DELETED)).scalars())
 
 
 def cluster_by_name(tx: Tx, name: str) -> Row | None:
-    return tx.execute(sa.select(clusters).where(clusters.c.name == name, _ALIVE)).one_or_none()
+    return tx.execute(sa.select(clusters).where(clusters.c.name == name, _NOT_DELETED)).one_or_none()
 
 
-def cluster_gone_private(tx: Tx) -> list[str]:
+def cluster_deleted_private_names(tx: Tx) -> list[str]:
     """The names of private clusters that were deleted: jobs, events and reasons still have them."""
     query = sa.select(clusters.c.name).where(clusters.c.deleted_us.is_not(None), clusters.c.is_private)
     return list(tx.execute(query.distinct()).scalars())
 
 
 def cluster_by_id(tx: Tx, cluster_id: str) -> Row | None:
-    return tx.execute(sa.select(clusters).where(clusters.c.id == cluster_id, _ALIVE)).one_or_none()
+    return tx.execute(sa.select(clusters).where(clusters.c.id == cluster_id, _NOT_DELETED)).one_or_none()
 
 
 def cluster_lock(tx: Tx, cluster_id: str) -> Row | None:
     """The cluster, if there is such a one; until the commit nobody else changes it."""
-    query = sa.select(clusters).where(clusters.c.id == cluster_id, _ALIVE).with_for_update()
+    query = sa.select(clusters).where(clusters.c.id == cluster_id, _NOT_DELETED).with_for_update()
     return tx.execute(query).one_or_none()
 
 
@@ -63,7 +63,7 @@ def agent_all(tx: Tx) -> list[Row]:
     return list(tx.execute(sa.select(agents).where(agents.c.deleted_us.is_(None)).order_by(agents.c.id)))
 
 
-def agent_by_name(tx: Tx, cluster_id: str, name: str) -> Row | None:
+def agent_lock_by_name(tx: Tx, cluster_id: str, name: str) -> Row | None:
     query = sa.select(agents).where(
         agents.c.cluster_id == cluster_id, agents.c.name == name, agents.c.deleted_us.is_(None)
     )
@@ -94,7 +94,7 @@ def agent_lock(tx: Tx, agent_id: str) -> Row | None:
     return tx.execute(query.with_for_update()).one_or_none()
 
 
-def agent_sync(tx: Tx, agent_id: str, columns: dict[str, Any], *, at_us: int) -> int:
+def agent_begin_session(tx: Tx, agent_id: str, columns: dict[str, Any], *, at_us: int) -> int:
     """Begin a new session of an agent that is locked: leases asked for under an older one are refused from here on."""
     begun = sa.update(agents).where(agents.c.id == agent_id).returning(agents.c.session)
     return int(tx.execute(begun.values(session=agents.c.session + 1, seen_us=at_us, **columns)).scalar_one())
@@ -106,7 +106,7 @@ def agent_end_sessions(tx: Tx, agent_ids: Iterable[str]) -> None:
     tx.execute(ended.values(session=agents.c.session + 1))
 
 
-def agent_cluster(tx: Tx, agent_id: str) -> str | None:
+def agent_cluster_id(tx: Tx, agent_id: str) -> str | None:
     """The cluster of an agent that is not removed."""
     query = sa.select(agents.c.cluster_id).where(agents.c.id == agent_id, agents.c.deleted_us.is_(None))
     found: str | None = tx.execute(query).scalar()
@@ -138,7 +138,7 @@ def agent_sessions(tx: Tx, agent_ids: list[str]) -> dict[str, Row]:
     return {row.id: row for row in tx.execute(_SESSIONS, {"ids": sorted(agent_ids)})}
 
 
-def agent_writes(tx: Tx, told: dict[str, tuple[str, int]]) -> None:
+def agent_set_writes(tx: Tx, told: dict[str, tuple[str, int]]) -> None:
     """Flush how many writes each agent's journal has, as the process said that has the agent's place."""
     mine = (agents.c.id == sa.bindparam("the_id"), agents.c.incarnation == sa.bindparam("the_incarnation"))
     more = sa.or_(agents.c.writes.is_(None), agents.c.writes < sa.bindparam("the_writes"))
@@ -147,7 +147,7 @@ def agent_writes(tx: Tx, told: dict[str, tuple[str, int]]) -> None:
         tx.execute(sa.update(agents).where(*mine, more).values(writes=sa.bindparam("the_writes")), rows)
 
 
-def agent_seen(tx: Tx, seen: dict[str, tuple[int, str | None]]) -> None:
+def agent_set_seen(tx: Tx, seen: dict[str, tuple[int, str | None]]) -> None:
     """Flush when agents were last seen, and how they said they were; never backwards."""
     by_time: dict[int, list[str]] = {}
     rows = []
@@ -182,7 +182,7 @@ def invite_insert(tx: Tx, row: dict[str, Any]) -> None:
     tx.execute(sa.insert(invites).values(**row))
 
 
-def invite_get(tx: Tx, invite_id: str) -> Row | None:
+def invite_lock(tx: Tx, invite_id: str) -> Row | None:
     return tx.execute(sa.select(invites).where(invites.c.id == invite_id).with_for_update()).one_or_none()
 
 

@@ -14,11 +14,11 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from switchyard.errors import BadRequest, Conflict, Unavailable
 from switchyard.store import schema_check
-from switchyard.store.failures import DiskTrouble, translated
+from switchyard.store.failures import DatabaseDiskError, translate_errors
 from switchyard.store.schema import metadata
 
 if TYPE_CHECKING:
-    from switchyard.store.connections import Site, Watchdog
+    from switchyard.store.postgresql_connections import PostgresqlAddress, Watchdog
 
 Tx = Connection
 
@@ -29,12 +29,12 @@ SQLITE_BUSY_MS = 10_000
 # Above this the writer itself restarts the WAL; below, a background passive checkpoint keeps it short.
 WAL_BYTES_MAX = 64 * 2**20
 MIGRATIONS = Path(__file__).parent / "migrations"
-HEAD = "0004"  # the newest migration
+HEAD_REVISION = "0004"  # the newest migration
 # Alembic's own table, as it makes it: apart from ours, so that its comparisons do not see it.
-_VERSIONS = sa.MetaData()
-_VERSION = sa.Table(
+_ALEMBIC_METADATA = sa.MetaData()
+_ALEMBIC_VERSION = sa.Table(
     "alembic_version",
-    _VERSIONS,
+    _ALEMBIC_METADATA,
     sa.Column("version_num", sa.String(32)),
     sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
@@ -46,12 +46,15 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url = sa.make_url(_with_driver(url))
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self.site: Site | None = None  # of PostgreSQL
+        self.site: PostgresqlAddress | None = None  # of PostgreSQL
         self.watchdog: Watchdog | None = None
         if not self.is_sqlite:
-            from switchyard.store.connections import Watchdog, read_site  # a server on SQLite starts without psycopg
+            from switchyard.store.postgresql_connections import (  # a server on SQLite starts without psycopg
+                Watchdog,
+                read_address,
+            )
 
-            self.site = read_site(self.url)
+            self.site = read_address(self.url)
             self.url, self.watchdog = self.site.url, Watchdog(self.site)
         self.writer = self._engine(is_writer=True)
         self.reader = self._engine(is_writer=False)
@@ -64,7 +67,7 @@ class Database:
     def read(self) -> Iterator[Tx]:
         """A snapshot to read from."""
         self._refuse_foreign()
-        with translated(), self.reader.connect() as tx:
+        with translate_errors(), self.reader.connect() as tx:
             yield tx
 
     @contextmanager
@@ -74,11 +77,11 @@ class Database:
         `is_patient`: its statements, and its waits for locks, may take long. For work that no request waits for.
         """
         self._refuse_foreign()
-        with self._noting(), translated(), self.writer.begin() as tx:
+        with self._noting(), translate_errors(), self.writer.begin() as tx:
             if is_patient and not self.is_sqlite:
-                from switchyard.store.connections import be_patient
+                from switchyard.store.postgresql_connections import lift_timeouts
 
-                be_patient(tx)
+                lift_timeouts(tx)
             yield tx
 
     @contextmanager
@@ -86,7 +89,7 @@ class Database:
         """Remember when the disk last refused something: what is small may still find room while no job does."""
         try:
             yield
-        except DiskTrouble:
+        except DatabaseDiskError:
             self.disk_failed_at = monotonic()
             raise
 
@@ -95,9 +98,9 @@ class Database:
 
         Called each second: an older server must not go on writing into a newer schema.
         """
-        with translated(), self.reader.connect() as tx:
-            current = tx.scalar(sa.select(_VERSION.c.version_num))
-        self.foreign_revision = None if current == HEAD else str(current)
+        with translate_errors(), self.reader.connect() as tx:
+            current = tx.scalar(sa.select(_ALEMBIC_VERSION.c.version_num))
+        self.foreign_revision = None if current == HEAD_REVISION else str(current)
         self._refuse_foreign()
 
     @property
@@ -105,7 +108,7 @@ class Database:
         """Why this server may not touch the database; empty: it may."""
         if self.foreign_revision is None:
             return ""
-        return f"The database is at revision {self.foreign_revision}, and this server knows {HEAD}."
+        return f"The database is at revision {self.foreign_revision}, and this server knows {HEAD_REVISION}."
 
     def _refuse_foreign(self) -> None:
         if self.foreign_reason:
@@ -132,7 +135,7 @@ class Database:
             self.watchdog.close()
 
     def _pragma(self, engine: Engine, pragma: str) -> None:
-        with self._noting(), translated():
+        with self._noting(), translate_errors():
             connection = engine.raw_connection()
             try:
                 connection.cursor().execute(f"PRAGMA {pragma}")
@@ -142,7 +145,7 @@ class Database:
     def _engine(self, *, is_writer: bool) -> Engine:
         if self.site is None or self.watchdog is None:
             return _sqlite_engine(self.url, is_writer=is_writer)
-        from switchyard.store.connections import make_engine
+        from switchyard.store.postgresql_connections import make_engine
 
         return make_engine(self.site, self.watchdog, is_writer=is_writer, size=1 if is_writer else READERS_MAX)
 
@@ -178,18 +181,18 @@ def _sqlite_engine(url: sa.URL, *, is_writer: bool) -> Engine:
     return engine
 
 
-def create(database: Database) -> None:
+def create_schema(database: Database) -> None:
     """Give an empty database the schema as it is now, which is what all the migrations would make of it."""
     with database.write(is_patient=True) as tx:
-        _wait_for_others(tx)
+        _lock_migrations(tx)
         if _revision(tx) is None:
             schema_check.refuse_taken_names(tx)
             metadata.create_all(tx)
-            _VERSIONS.create_all(tx)
-            tx.execute(_VERSION.insert().values(version_num=HEAD))
+            _ALEMBIC_METADATA.create_all(tx)
+            tx.execute(_ALEMBIC_VERSION.insert().values(version_num=HEAD_REVISION))
 
 
-def upgrade(database: Database, revision: str = "head") -> None:
+def upgrade_schema(database: Database, revision: str = "head") -> None:
     """Run the migrations up to `revision`: all of them or none."""
     from alembic import command  # here, as below: it takes longer to import than a server takes to start
 
@@ -199,7 +202,7 @@ def upgrade(database: Database, revision: str = "head") -> None:
         command.upgrade(_alembic(connection), revision)
 
 
-def repair(database: Database) -> list[str]:
+def repair_schema(database: Database) -> list[str]:
     """Put right how the schema differs from the newest revision, where that loses nothing; what was put right."""
     with _migrating(database) as connection:
         return schema_check.repair(connection)
@@ -208,41 +211,41 @@ def repair(database: Database) -> list[str]:
 @contextmanager
 def _migrating(database: Database) -> Iterator[Connection]:
     """One transaction that changes the schema. SQLite checks no foreign keys in it: tables are copied and dropped."""
-    apart: dict[str, Any] = {"isolation_level": None} if database.is_sqlite else unprepared(database)
+    apart: dict[str, Any] = {"isolation_level": None} if database.is_sqlite else _unprepared_arguments(database)
     engine = sa.create_engine(database.url, poolclass=NullPool, connect_args=apart)
     if database.is_sqlite:
         # Python's driver would commit each CREATE TABLE by itself, and leave half a schema if it is killed.
         sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     try:
-        with translated(), engine.begin() as connection:
-            _wait_for_others(connection)
+        with translate_errors(), engine.begin() as connection:
+            _lock_migrations(connection)
             yield connection
     finally:
         engine.dispose()
 
 
-def _wait_for_others(tx: Tx) -> None:
+def _lock_migrations(tx: Tx) -> None:
     """Two servers that start on one empty database: the second waits, then finds nothing to do."""
     if tx.dialect.name == "postgresql":
         tx.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
 
 
-def revisions(database: Database) -> tuple[str | None, str]:
+def read_revisions(database: Database) -> tuple[str | None, str]:
     """The database's revision (none: empty) and the newest known one; one that nobody here knows is refused."""
     with database.read() as tx:
         current = _revision(tx)
-    if current not in (None, HEAD) and current not in _known_revisions():
+    if current not in (None, HEAD_REVISION) and current not in _known_revisions():
         raise Conflict(
-            f"The database is at revision {current}, and the newest that this version knows is {HEAD}.",
+            f"The database is at revision {current}, and the newest that this version knows is {HEAD_REVISION}.",
             next_step="A newer version made it: install that one, or restore a backup from before the upgrade.",
         )
-    return current, HEAD
+    return current, HEAD_REVISION
 
 
 def _revision(tx: Tx) -> str | None:
-    if not sa.inspect(tx).has_table(_VERSION.name):
+    if not sa.inspect(tx).has_table(_ALEMBIC_VERSION.name):
         return None
-    found: str | None = tx.scalar(sa.select(_VERSION.c.version_num))
+    found: str | None = tx.scalar(sa.select(_ALEMBIC_VERSION.c.version_num))
     return found
 
 
@@ -272,6 +275,6 @@ def _with_driver(url: str) -> str:
     return url
 
 
-def unprepared(database: Database) -> dict[str, Any]:
+def _unprepared_arguments(database: Database) -> dict[str, Any]:
     """Arguments of a connection of its own: nothing is prepared, as a pooler's session may be another's next."""
     return {} if database.is_sqlite else {"prepare_threshold": None}

@@ -19,23 +19,23 @@ def is_postgresql(tx: Tx) -> bool:
     return tx.dialect.name == "postgresql"
 
 
-def insert(tx: Tx, table: sa.Table) -> Any:
+def insert_statement(tx: Tx, table: sa.Table) -> Any:
     """An INSERT that has `on_conflict_do_nothing` and `on_conflict_do_update` on both."""
-    return _insert(tx.dialect.name, table)
+    return _insert_statement(tx.dialect.name, table)
 
 
-def put_new(tx: Tx, table: sa.Table, rows: list[dict[str, Any]]) -> None:
+def insert_missing(tx: Tx, table: sa.Table, rows: list[dict[str, Any]]) -> None:
     """Insert what is not there yet; what is there stays as it is."""
     if rows:
-        tx.execute(_new(tx.dialect.name, table), rows)
+        tx.execute(_insert_missing_statement(tx.dialect.name, table), rows)
 
 
 @cache
-def _new(dialect: str, table: sa.Table) -> Any:
-    return _insert(dialect, table).on_conflict_do_nothing()
+def _insert_missing_statement(dialect: str, table: sa.Table) -> Any:
+    return _insert_statement(dialect, table).on_conflict_do_nothing()
 
 
-def _insert(dialect: str, table: sa.Table) -> Any:
+def _insert_statement(dialect: str, table: sa.Table) -> Any:
     if dialect == "postgresql":  # imported where it is used: a server on SQLite starts without it
         from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 

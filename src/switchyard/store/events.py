@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from switchyard.store import dialect
 from switchyard.store.database import Tx
-from switchyard.store.schema import OF_TASKS, attempts, clusters, counters, events, jobs
+from switchyard.store.schema import TASK_EVENT, attempts, clusters, counters, events, jobs
 
 Row = sa.Row[*tuple[Any, ...]]
 
@@ -28,7 +28,7 @@ def counter_take(tx: Tx, name: str, count: int) -> int:
     taken = {"the_name": name, "the_count": count}
     value = tx.execute(_TAKE, taken).scalar()
     if value is None:
-        dialect.put_new(tx, counters, [{"name": name, "value": 0}])
+        dialect.insert_missing(tx, counters, [{"name": name, "value": 0}])
         value = tx.execute(_TAKE, taken).scalar_one()
     return int(value) - count + 1
 
@@ -39,14 +39,14 @@ def counters_read(tx: Tx) -> dict[str, int]:
 
 def counter_raise(tx: Tx, name: str, value: int) -> None:
     """Set a counter that holds a point in time, never backwards."""
-    statement = dialect.insert(tx, counters).values(name=name, value=value)
+    statement = dialect.insert_statement(tx, counters).values(name=name, value=value)
     higher = sa.case((counters.c.value < value, value), else_=counters.c.value)
     tx.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": higher}))
 
 
 def counter_set(tx: Tx, name: str, value: int) -> None:
     """Set a counter that holds a point in time, also backwards: the clock may have been set back."""
-    statement = dialect.insert(tx, counters).values(name=name, value=value)
+    statement = dialect.insert_statement(tx, counters).values(name=name, value=value)
     tx.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
 
 
@@ -58,19 +58,19 @@ def event_insert_many(tx: Tx, rows: list[dict[str, Any]]) -> None:
         tx.execute(_INSERT, rows)
 
 
-def event_before(tx: Tx, at_us: int) -> int:
+def event_number_before(tx: Tx, at_us: int) -> int:
     """The number after which lies what happened since a time. Times grow with numbers, so halving finds it."""
     low, high = 0, counters_read(tx).get("events", 0)
     while low < high:
         middle = (low + high) // 2
-        if (when := _time_from(tx, middle + 1)) is not None and when < at_us:
+        if (when := _time_of_first(tx, middle + 1)) is not None and when < at_us:
             low = middle + 1
         else:
             high = middle
     return low
 
 
-def _time_from(tx: Tx, seq: int) -> int | None:
+def _time_of_first(tx: Tx, seq: int) -> int | None:
     """When the first thing with this number or a higher one happened."""
     event = tx.execute(
         sa.select(events.c.seq, events.c.at_us).where(events.c.seq >= seq).order_by(events.c.seq).limit(1)
@@ -80,10 +80,10 @@ def _time_from(tx: Tx, seq: int) -> int | None:
     return min(found)[1] if found else None
 
 
-def event_of_tasks(tx: Tx, job_id: str, fences: list[int]) -> list[Row]:
+def event_list_of_tasks(tx: Tx, job_id: str, fences: list[int]) -> list[Row]:
     """What was said last of the tasks of an array under these fences: fence and reason, the newest last."""
     query = sa.select(events.c.fence, events.c.reason, events.c.seq).where(
-        events.c.job_id == job_id, events.c.fence.in_(fences), sa.text(OF_TASKS)
+        events.c.job_id == job_id, events.c.fence.in_(fences), sa.text(TASK_EVENT)
     )
     # Put in order here: SQLite would rather walk all events of the job than sort these.
     return sorted(tx.execute(query), key=lambda row: int(row.seq))

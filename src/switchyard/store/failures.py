@@ -13,16 +13,16 @@ from switchyard.errors import Unavailable
 
 READ_ONLY_STATE = "25006"
 READ_ONLY = "The database is read-only: nothing can be changed."
-PG_DISK_FULL = "53100"
+DISK_FULL_STATE = "53100"
 DISK_FULL = "Disk full: the database has no room for the change."
-MAKE_ROOM = (
+DISK_FULL_NEXT_STEP = (
     "The operator makes room on the disk of the database; then send it again. Nothing that was accepted is lost."
 )
-NO_DATABASE = "The file is no SQLite database, or its head is damaged."
+NOT_A_DATABASE = "The file is no SQLite database, or its head is damaged."
 # SQLite also needs room for the memory map beside its file, and calls it an I/O error if there is none.
-SQLITE_DISK_FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
+SQLITE_DISK_FULL_NAMES = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
 # PostgreSQL's codes: https://www.postgresql.org/docs/current/errcodes-appendix.html
-REASONS = {
+UNAVAILABLE_REASONS = {
     READ_ONLY_STATE: READ_ONLY,  # read_only_sql_transaction: also every write on a standby
     "25P03": "The database ended a transaction that was idle for too long.",
     "25P04": "The database ended a transaction that took too long.",
@@ -30,16 +30,17 @@ REASONS = {
     "53300": "The database takes no more connections.",
 }
 # The server is stopping or starting, or ended this session: another connection may work.
-LOST = ("57P01", "57P02", "57P03")
+SESSION_ENDED_STATES = ("57P01", "57P02", "57P03")
 # The statement was cancelled and its transaction undone: nothing of it is in doubt.
-UNDONE = {
+CANCELLED_REASONS = {
     "55P03": "Another session of the database holds what this change needs.",  # lock_not_available
     "57014": "The database took too long for this change.",  # query_canceled
 }
-AGAIN = "40"  # class of errors after which the same transaction may be tried again at once: deadlock, lost race
+# class of errors after which the same transaction may be tried again at once: deadlock, lost race
+RETRYABLE_CLASS = "40"
 
 
-class DiskTrouble(Unavailable):
+class DatabaseDiskError(Unavailable):
     """The disk of the database fails, or is full."""
 
 
@@ -58,22 +59,22 @@ class Contention(Unavailable):
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Errors of the connection, and what the database itself cannot help, become Unavailable, here and nowhere else."""
     try:
         yield
     except sa.exc.TimeoutError as exc:
         raise Unavailable("All connections to the database are busy.") from exc
     except sqlite3.DatabaseError as exc:  # of a connection without SQLAlchemy
-        raise _noted(_of_sqlite(exc) or Unavailable("The database does not answer."), exc) from exc
+        raise _with_note(_translate_sqlite(exc) or Unavailable("The database does not answer."), exc) from exc
     except DBAPIError as exc:
         error = _translate(exc)
         if error is None:
             raise
-        raise _noted(error, exc) from exc
+        raise _with_note(error, exc) from exc
 
 
-def _noted(error: Unavailable, exc: BaseException) -> Unavailable:
+def _with_note(error: Unavailable, exc: BaseException) -> Unavailable:
     """Where the database is, and why it does not answer, is for the operator's log and terminal, not for callers."""
     origin = getattr(exc, "orig", None) or exc
     error.add_note(str(origin).strip().split("\n")[0][:300])
@@ -82,30 +83,32 @@ def _noted(error: Unavailable, exc: BaseException) -> Unavailable:
 
 def _translate(exc: DBAPIError) -> Unavailable | None:
     state = str(getattr(exc.orig, "sqlstate", None) or "")
-    if state.startswith(AGAIN):
+    if state.startswith(RETRYABLE_CLASS):
         return Contention()
-    if state in UNDONE and not exc.connection_invalidated:
-        return StatementTimeout(UNDONE[state])
-    if state == PG_DISK_FULL:
-        return DiskTrouble(DISK_FULL, next_step=MAKE_ROOM)
-    if state in REASONS:
-        return Unavailable(REASONS[state])
+    if state in CANCELLED_REASONS and not exc.connection_invalidated:
+        return StatementTimeout(CANCELLED_REASONS[state])
+    if state == DISK_FULL_STATE:
+        return DatabaseDiskError(DISK_FULL, next_step=DISK_FULL_NEXT_STEP)
+    if state in UNAVAILABLE_REASONS:
+        return Unavailable(UNAVAILABLE_REASONS[state])
     if isinstance(exc.orig, sqlite3.Error):
-        return _of_sqlite(exc.orig) or (Unavailable("The database does not answer.") if _is_of_use(exc) else None)
-    return ConnectionLost() if _is_of_use(exc) or state in LOST else None
+        return _translate_sqlite(exc.orig) or (
+            Unavailable("The database does not answer.") if _is_connection_error(exc) else None
+        )
+    return ConnectionLost() if _is_connection_error(exc) or state in SESSION_ENDED_STATES else None
 
 
-def _is_of_use(exc: DBAPIError) -> bool:
+def _is_connection_error(exc: DBAPIError) -> bool:
     """Whether the error is about the use of the database, not about what was asked of it."""
     return isinstance(exc, (OperationalError, InterfaceError)) or exc.connection_invalidated
 
 
-def _of_sqlite(exc: BaseException | None) -> Unavailable | None:
+def _translate_sqlite(exc: BaseException | None) -> Unavailable | None:
     name = str(getattr(exc, "sqlite_errorname", "") or "")
-    if name.startswith(SQLITE_DISK_FULL):
-        return DiskTrouble(DISK_FULL, next_step=MAKE_ROOM)
+    if name.startswith(SQLITE_DISK_FULL_NAMES):
+        return DatabaseDiskError(DISK_FULL, next_step=DISK_FULL_NEXT_STEP)
     if name == "SQLITE_NOTADB":
-        return Unavailable(NO_DATABASE, next_step="Give the path of another file, or restore a backup.")
+        return Unavailable(NOT_A_DATABASE, next_step="Give the path of another file, or restore a backup.")
     if name.startswith("SQLITE_IOERR"):
-        return DiskTrouble()
+        return DatabaseDiskError()
     return Unavailable(READ_ONLY) if name.startswith("SQLITE_READONLY") else None

@@ -27,13 +27,13 @@ from switchyard.store.database import Database
 
 # SQLite locks bytes at 2^30 (https://www.sqlite.org/fileformat2.html#the_lock_byte_page) and its files end below 2^48.
 LOCK_BYTE = 2**62
-NOTE = ".holder"  # the file beside the database that says who has the lock
+HOLDER_SUFFIX = ".holder"  # the file beside the database that says who has the lock
 TRIES_MAX = 10  # a restore may put another file under the name between our look and our lock
-_TAKEN = (errno.EAGAIN, errno.EACCES)
+_LOCKED_ERRNOS = (errno.EAGAIN, errno.EACCES)
 
 
 @contextmanager
-def locked(database: Database, who: str, *, next_step: str) -> Iterator[None]:
+def hold_file_lock(database: Database, who: str, *, next_step: str) -> Iterator[None]:
     """Hold the lock on an SQLite file; the file is made if there is none. PostgreSQL serves several: nothing is locked.
 
     `who`: what the next one is told about us. `next_step`: what we are told to do if another has the lock. Close every
@@ -44,7 +44,7 @@ def locked(database: Database, who: str, *, next_step: str) -> Iterator[None]:
         return
     file = sqlite_file(database.url)
     fd = _lock(file, next_step)
-    note = _note_of(file)
+    note = _holder_file(file)
     since = datetime.fromtimestamp(wall_us() / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     with suppress(OSError):  # a full disk: the lock holds all the same
         note.write_text(f"{who}, process {os.getpid()} on {socket.gethostname()}, since {since}", encoding="utf-8")
@@ -56,10 +56,10 @@ def locked(database: Database, who: str, *, next_step: str) -> Iterator[None]:
         os.close(fd)
 
 
-def holder_of(database: Database) -> str:
+def lock_holder(database: Database) -> str:
     """Who holds the lock on an SQLite file that is known to be in use."""
     file = sqlite_file(database.url)
-    return _holder(file, file.stat() if file.exists() else None)
+    return _describe_holder(file, file.stat() if file.exists() else None)
 
 
 def sqlite_file(url: sa.URL) -> Path:
@@ -87,7 +87,7 @@ def _lock(file: Path, next_step: str) -> int:
         except FileNotFoundError:
             pass  # moved away meanwhile: look again
         except OSError as exc:
-            holder = _holder(file, os.fstat(fd)) if exc.errno in _TAKEN else ""
+            holder = _describe_holder(file, os.fstat(fd)) if exc.errno in _LOCKED_ERRNOS else ""
             os.close(fd)
             if not holder:
                 raise Unavailable(
@@ -119,12 +119,12 @@ def _lock_byte(fd: int) -> None:
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
 
 
-def _holder(file: Path, stat: os.stat_result | None) -> str:
+def _describe_holder(file: Path, stat: os.stat_result | None) -> str:
     """Who has the lock, as it wrote down; the kernel knows under which name it opened the file, if we may ask."""
     holders = list(_processes_with(stat)) if stat else []
     for opened in (*(path for _, path in holders), file):
         with suppress(OSError, UnicodeDecodeError):
-            if words := _note_of(opened).read_text(encoding="utf-8").strip():
+            if words := _holder_file(opened).read_text(encoding="utf-8").strip():
                 return words
     if holders:
         return f"process {holders[0][0]} on this machine"
@@ -143,6 +143,6 @@ def _processes_with(stat: os.stat_result) -> Iterator[tuple[str, Path]]:
                         yield process.name, fd.readlink()
 
 
-def _note_of(file: Path) -> Path:
+def _holder_file(file: Path) -> Path:
     real = file.resolve()
-    return real.with_name(real.name + NOTE)
+    return real.with_name(real.name + HOLDER_SUFFIX)

@@ -17,7 +17,7 @@ _HEAD = tuple(column for column in graph_sources.c if column.name != "body")
 
 def source_put(tx: Tx, row: dict[str, Any]) -> None:
     """Put or replace one source of a cluster."""
-    statement = dialect.insert(tx, graph_sources).values(**row)
+    statement = dialect.insert_statement(tx, graph_sources).values(**row)
     kept = {name: statement.excluded[name] for name in row if name not in ("cluster_id", "subsystem")}
     keys = [graph_sources.c.cluster_id, graph_sources.c.subsystem]
     tx.execute(statement.on_conflict_do_update(index_elements=keys, set_=kept))

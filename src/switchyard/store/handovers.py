@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from switchyard.store import dialect
 from switchyard.store.database import Tx
-from switchyard.store.schema import COUNTED, OPEN, handovers
+from switchyard.store.schema import HANDOVER_COUNTED, HANDOVER_OPEN, handovers
 
 Row = sa.Row[*tuple[Any, ...]]
 
@@ -17,9 +17,11 @@ NUMBER_MAX = 2**31 - 1  # what the wire holds
 
 
 # Statements are built once: making one anew costs more than running it, and each call of a cluster runs several.
-_SERIAL = sa.func.pg_get_serial_sequence("handovers", "number")
-_DRAW = sa.select(sa.func.nextval(_SERIAL)).select_from(sa.func.generate_series(1, sa.bindparam("count")))
-_DRAWN = sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'handovers'")
+_NUMBER_SEQUENCE = sa.func.pg_get_serial_sequence("handovers", "number")
+_NEXT_NUMBERS = sa.select(sa.func.nextval(_NUMBER_SEQUENCE)).select_from(
+    sa.func.generate_series(1, sa.bindparam("count"))
+)
+_LAST_NUMBER_SQLITE = sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'handovers'")
 _INSERT = sa.insert(handovers)
 
 
@@ -28,20 +30,24 @@ def handover_insert(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[int]:
     if not rows:
         return []
     if dialect.is_postgresql(tx):
-        numbers = sorted(tx.execute(_DRAW, {"count": len(rows)}).scalars())
+        numbers = sorted(tx.execute(_NEXT_NUMBERS, {"count": len(rows)}).scalars())
     else:  # nobody else writes until the commit
-        drawn = tx.execute(_DRAWN).scalar() or 0
+        drawn = tx.execute(_LAST_NUMBER_SQLITE).scalar() or 0
         numbers = list(range(drawn + 1, drawn + 1 + len(rows)))
     tx.execute(_INSERT, [{"number": number, **row} for number, row in zip(numbers, rows, strict=True)])
     return numbers
 
 
-def handover_skip(tx: Tx, count: int) -> None:
+def handover_skip_numbers(tx: Tx, count: int) -> None:
     """Leave out so many numbers, as far as there are any left."""
     if dialect.is_postgresql(tx):
-        tx.execute(sa.select(sa.func.setval(_SERIAL, sa.func.least(sa.func.nextval(_SERIAL) + count, NUMBER_MAX))))
+        tx.execute(
+            sa.select(
+                sa.func.setval(_NUMBER_SEQUENCE, sa.func.least(sa.func.nextval(_NUMBER_SEQUENCE) + count, NUMBER_MAX))
+            )
+        )
         return
-    known = tx.execute(_DRAWN).scalar()
+    known = tx.execute(_LAST_NUMBER_SQLITE).scalar()
     words = "UPDATE sqlite_sequence SET seq = :seq WHERE name = 'handovers'"
     if known is None:  # none was drawn yet
         words = "INSERT INTO sqlite_sequence (name, seq) VALUES ('handovers', :seq)"
@@ -89,7 +95,7 @@ def handover_get(tx: Tx, cluster_id: str, numbers: Sequence[int]) -> dict[int, R
 
 _OVERDUE = (
     sa.select(handovers)
-    .where(sa.text(OPEN), handovers.c.received_us < sa.bindparam("before_us"))
+    .where(sa.text(HANDOVER_OPEN), handovers.c.received_us < sa.bindparam("before_us"))
     .order_by(handovers.c.received_us)
     .limit(sa.bindparam("most"))
 )
@@ -104,7 +110,7 @@ def handover_overdue(tx: Tx, *, received_before_us: int, limit: int, cluster_id:
 
 def handover_still_open(tx: Tx, numbers: Sequence[int]) -> list[Row]:
     """Those of these numbers that are received, and neither accepted nor taken back."""
-    return list(tx.execute(sa.select(handovers).where(handovers.c.number.in_(sorted(numbers)), sa.text(OPEN))))
+    return list(tx.execute(sa.select(handovers).where(handovers.c.number.in_(sorted(numbers)), sa.text(HANDOVER_OPEN))))
 
 
 _CLOSE = (
@@ -122,9 +128,9 @@ def handover_close(tx: Tx, numbers: Sequence[int], *, accepted_us: int | None) -
 
 def handover_unreported(tx: Tx, *, accepted_before_us: int, limit: int) -> list[Row]:
     """Accepted long ago, and counted ever since."""
-    query = sa.select(handovers).where(sa.text(COUNTED), handovers.c.accepted_us < accepted_before_us)
+    query = sa.select(handovers).where(sa.text(HANDOVER_COUNTED), handovers.c.accepted_us < accepted_before_us)
     return list(tx.execute(query.order_by(handovers.c.accepted_us).limit(limit)))
 
 
-def handover_uncount(tx: Tx, numbers: Sequence[int]) -> None:
+def handover_stop_counting(tx: Tx, numbers: Sequence[int]) -> None:
     tx.execute(sa.update(handovers).where(handovers.c.number.in_(sorted(numbers))).values(is_counted=False))

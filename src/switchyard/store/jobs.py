@@ -12,13 +12,13 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Boolean, Integer, Text
 
 from switchyard.model.ids import LENGTH
-from switchyard.store import dialect, page_bytes
+from switchyard.store import dialect, page_limit
 from switchyard.store.database import Tx
 from switchyard.store.schema import (
-    DUE,
     EXPIRING,
-    LATE,
-    WAITING,
+    HAS_LATE_TIME,
+    HAS_WAKE_TIME,
+    ROUTABLE,
     attempts,
     clusters,
     dependencies,
@@ -31,11 +31,11 @@ from switchyard.store.schema import (
 
 Row = sa.Row[*tuple[Any, ...]]
 
-UNNEST_MIN = 32  # rows; below, PostgreSQL takes a statement per row as fast
-LOCKS_MAX = 10_000  # ids in one statement: SQLite takes 32,766 parameters, PostgreSQL 65,535
+UNNEST_ROWS_MIN = 32  # rows; below, PostgreSQL takes a statement per row as fast
+IDS_PER_STATEMENT_MAX = 10_000  # ids in one statement: SQLite takes 32,766 parameters, PostgreSQL 65,535
 
 _WITH_CLUSTER = jobs.outerjoin(clusters, clusters.c.id == jobs.c.cluster_id)
-_VIEW = (*jobs.c, clusters.c.name.label("cluster"))
+_COLUMNS_WITH_CLUSTER = (*jobs.c, clusters.c.name.label("cluster"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def policy_get(tx: Tx, hash_: str) -> str | None:
     return found
 
 
-def spec_many(tx: Tx, hashes: Iterable[str]) -> dict[str, str]:
+def spec_get_many(tx: Tx, hashes: Iterable[str]) -> dict[str, str]:
     """Specs by their hashes, in one query."""
     query = sa.select(specs.c.hash, specs.c.body).where(specs.c.hash.in_(sorted(set(hashes))))
     return {row.hash: row.body for row in tx.execute(query)}
@@ -88,7 +88,7 @@ def verdicts_put(tx: Tx, bodies: dict[str, str], *, at_us: int) -> None:
 def _put_shared(tx: Tx, table: sa.Table, bodies: dict[str, str], at_us: int) -> None:
     """Put what is not there, and note that it is used: what was put lately is not cleaned up (store/retention.py)."""
     if bodies:
-        insert = dialect.insert(tx, table)
+        insert = dialect.insert_statement(tx, table)
         put = insert.on_conflict_do_update(index_elements=["hash"], set_={"used_us": insert.excluded.used_us})
         tx.execute(put, [{"hash": key, "body": bodies[key], "used_us": at_us} for key in sorted(bodies)])
 
@@ -98,20 +98,20 @@ def verdicts_get(tx: Tx, hash_: str) -> str | None:
     return found
 
 
-def key_claim(tx: Tx, rows: list[dict[str, Any]]) -> dict[tuple[str, str], Row]:
+def idempotency_claim(tx: Tx, rows: list[dict[str, Any]]) -> dict[tuple[str, str], Row]:
     """Claim idempotency keys; for each the row that holds it now, ours or an earlier one."""
     ordered = sorted(rows, key=lambda row: (row["owner"], row["key"]))
-    dialect.put_new(tx, idempotency, ordered)
+    dialect.insert_missing(tx, idempotency, ordered)
     wanted = sa.tuple_(idempotency.c.owner, idempotency.c.key).in_([(row["owner"], row["key"]) for row in ordered])
     return {(row.owner, row.key): row for row in tx.execute(sa.select(idempotency).where(wanted))}
 
 
-def key_get(tx: Tx, owner: str, key: str) -> Row | None:
+def idempotency_get(tx: Tx, owner: str, key: str) -> Row | None:
     query = sa.select(idempotency).where(idempotency.c.owner == owner, idempotency.c.key == key)
     return tx.execute(query).one_or_none()
 
 
-def key_clean(tx: Tx, *, before_us: int, limit: int) -> int:
+def idempotency_clean(tx: Tx, *, before_us: int, limit: int) -> int:
     old = sa.select(idempotency.c.owner, idempotency.c.key).where(idempotency.c.created_us < before_us).limit(limit)
     gone = sa.delete(idempotency).where(sa.tuple_(idempotency.c.owner, idempotency.c.key).in_(old))
     return tx.execute(gone).rowcount
@@ -122,19 +122,23 @@ def job_insert_many(tx: Tx, rows: list[dict[str, Any]]) -> None:
 
     The driver's own form: Core's handling of 33 parameters a row costs more than SQLite's insert.
     """
-    for names in (_USUAL, _COLUMNS):
-        some = [tuple(map(row.get, names)) for row in rows if (len(row) == len(_USUAL)) == (names is _USUAL)]
+    for names in (_COMMON_COLUMNS, _ALL_COLUMNS):
+        some = [
+            tuple(map(row.get, names))
+            for row in rows
+            if (len(row) == len(_COMMON_COLUMNS)) == (names is _COMMON_COLUMNS)
+        ]
         if not some:
             continue
-        if dialect.is_postgresql(tx) and len(some) >= UNNEST_MIN:
-            tx.exec_driver_sql(_unnest(names), tuple(list(column) for column in zip(*some, strict=True)))
+        if dialect.is_postgresql(tx) and len(some) >= UNNEST_ROWS_MIN:
+            tx.exec_driver_sql(_insert_unnest_sql(names), tuple(list(column) for column in zip(*some, strict=True)))
         else:
-            tx.exec_driver_sql(_values(names, "%s" if dialect.is_postgresql(tx) else "?"), some)
+            tx.exec_driver_sql(_insert_values_sql(names, "%s" if dialect.is_postgresql(tx) else "?"), some)
 
 
-_COLUMNS = tuple(column.name for column in jobs.c)
+_ALL_COLUMNS = tuple(column.name for column in jobs.c)
 # What every new job has; most have nothing else, and binding twice as many values would cost twice as much.
-_USUAL = (
+_COMMON_COLUMNS = (
     "id",
     "seq",
     "name",
@@ -167,26 +171,26 @@ _USUAL = (
 
 
 @cache
-def _values(names: tuple[str, ...], mark: str) -> str:
-    return f"{_into(names)} VALUES ({', '.join(mark for _ in names)}) ON CONFLICT DO NOTHING"
+def _insert_values_sql(names: tuple[str, ...], mark: str) -> str:
+    return f"{_insert_into(names)} VALUES ({', '.join(mark for _ in names)}) ON CONFLICT DO NOTHING"
 
 
 @cache
-def _unnest(names: tuple[str, ...]) -> str:
+def _insert_unnest_sql(names: tuple[str, ...]) -> str:
     """One array per column, in the binary form: half the time of a statement per row from some dozens on."""
     kinds = {Text: "text", BigInteger: "int8", Integer: "int4", Boolean: "bool"}
     arrays = ", ".join(f"%b::{kinds[type(jobs.c[name].type)]}[]" for name in names)
-    return f"{_into(names)} SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING"
+    return f"{_insert_into(names)} SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING"
 
 
-def _into(names: tuple[str, ...]) -> str:
+def _insert_into(names: tuple[str, ...]) -> str:
     return 'INSERT INTO jobs ("' + '", "'.join(names) + '")'  # `array` is a word of PostgreSQL's own
 
 
 def job_get(tx: Tx, job_id: str) -> Row | None:
     """One job with its spec and its cluster's name."""
     query = (
-        sa.select(*_VIEW, specs.c.body.label("spec"))
+        sa.select(*_COLUMNS_WITH_CLUSTER, specs.c.body.label("spec"))
         .select_from(_WITH_CLUSTER.outerjoin(specs, specs.c.hash == jobs.c.spec_hash))
         .where(jobs.c.id == job_id)
     )
@@ -235,11 +239,11 @@ def job_list(
     if lowest is None:
         return [], None
     source = _WITH_CLUSTER.outerjoin(specs, specs.c.hash == jobs.c.spec_hash) if with_spec else _WITH_CLUSTER
-    columns = (*_VIEW, specs.c.body.label("spec")) if with_spec else _VIEW
+    columns = (*_COLUMNS_WITH_CLUSTER, specs.c.body.label("spec")) if with_spec else _COLUMNS_WITH_CLUSTER
     query = sa.select(*columns).select_from(source).where(jobs.c.id >= lowest, *_conditions(wanted))
     if before is not None:
         query = query.where(jobs.c.id < before)
-    limit = page_bytes.with_specs(tx, query, limit) if with_spec else limit
+    limit = page_limit.limit_by_spec_bytes(tx, query, limit) if with_spec else limit
     rows = list(tx.execute(query.order_by(jobs.c.id.desc()).limit(limit + 1)))
     if len(rows) > limit:
         return rows[:limit], rows[limit - 1].id
@@ -285,28 +289,28 @@ def job_lock(tx: Tx, job_ids: Iterable[str]) -> dict[str, Row]:
     """Lock jobs for change, in id order: two replicas that lock in arrival order deadlock."""
     ids = sorted(set(job_ids))
     found: dict[str, Row] = {}
-    for start in range(0, len(ids), LOCKS_MAX):
-        found |= {row.id: row for row in tx.execute(_LOCK, {"ids": ids[start : start + LOCKS_MAX]})}
+    for start in range(0, len(ids), IDS_PER_STATEMENT_MAX):
+        found |= {row.id: row for row in tx.execute(_LOCK, {"ids": ids[start : start + IDS_PER_STATEMENT_MAX]})}
     return found
 
 
-def job_change(tx: Tx, changes: dict[str, dict[str, Any]]) -> None:
+def job_update_many(tx: Tx, changes: dict[str, dict[str, Any]]) -> None:
     """Apply changes to locked jobs, in one statement per set of columns."""
     by_columns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for job_id in sorted(changes):
         change = changes[job_id]
         by_columns.setdefault(tuple(sorted(change)), []).append({"the_id": job_id} | change)
     for columns, rows in by_columns.items():
-        tx.execute(_change(columns), rows)
+        tx.execute(_update_statement(columns), rows)
 
 
 @lru_cache(maxsize=256)
-def _change(columns: tuple[str, ...]) -> sa.Update:
+def _update_statement(columns: tuple[str, ...]) -> sa.Update:
     statement = sa.update(jobs).where(jobs.c.id == sa.bindparam("the_id"))
     return statement.values({name: sa.bindparam(name) for name in columns})
 
 
-TOKEN_COLUMNS = (
+_TOKEN_COLUMNS = (
     jobs.c.tokens,
     jobs.c.project,
     jobs.c.domain,
@@ -318,41 +322,46 @@ TOKEN_COLUMNS = (
 )
 
 
-def job_waiting(tx: Tx, *, after: str, limit: int) -> list[Row]:
+def job_list_routable(tx: Tx, *, after: str, limit: int) -> list[Row]:
     """PENDING jobs in arrival order, with what the router asks about them."""
     asked = (jobs.c.id, jobs.c.owner, jobs.c.owner_id, jobs.c.bounds, jobs.c.avoid, jobs.c.reason, jobs.c.spec_hash)
     query = (
-        sa.select(*asked, jobs.c.waits_us, *TOKEN_COLUMNS)
-        .where(sa.text(WAITING), jobs.c.id > after)
+        sa.select(*asked, jobs.c.waits_us, *_TOKEN_COLUMNS)
+        .where(sa.text(ROUTABLE), jobs.c.id > after)
         .order_by(jobs.c.id)
         .limit(limit)
     )
     return list(tx.execute(query))
 
 
-def job_due(tx: Tx, *, now_us: int, limit: int) -> list[str]:
+def job_ids_backoff_over(tx: Tx, *, now_us: int, limit: int) -> list[str]:
     """Jobs whose back-off is over."""
-    query = sa.select(jobs.c.id).where(sa.text(DUE), jobs.c.wake_us <= now_us).order_by(jobs.c.wake_us).limit(limit)
+    query = (
+        sa.select(jobs.c.id)
+        .where(sa.text(HAS_WAKE_TIME), jobs.c.wake_us <= now_us)
+        .order_by(jobs.c.wake_us)
+        .limit(limit)
+    )
     return list(tx.execute(query).scalars())
 
 
-def job_expired(tx: Tx, *, now_us: int, limit: int) -> list[str]:
+def job_ids_expired(tx: Tx, *, now_us: int, limit: int) -> list[str]:
     """Jobs that have not begun and should have by now."""
     query = sa.select(jobs.c.id).where(sa.text(EXPIRING), jobs.c.expires_us <= now_us)
     return list(tx.execute(query.order_by(jobs.c.expires_us).limit(limit)).scalars())
 
 
-def job_late(tx: Tx, *, now_us: int, limit: int) -> list[str]:
+def job_ids_late(tx: Tx, *, now_us: int, limit: int) -> list[str]:
     """Jobs that have not begun and whose queueing budget is spent."""
-    query = sa.select(jobs.c.id).where(sa.text(LATE), jobs.c.late_from_us <= now_us)
+    query = sa.select(jobs.c.id).where(sa.text(HAS_LATE_TIME), jobs.c.late_from_us <= now_us)
     return list(tx.execute(query.order_by(jobs.c.late_from_us).limit(limit)).scalars())
 
 
 def dependency_insert(tx: Tx, rows: list[dict[str, Any]]) -> None:
-    dialect.put_new(tx, dependencies, sorted(rows, key=lambda row: (row["job_id"], row["on_id"])))
+    dialect.insert_missing(tx, dependencies, sorted(rows, key=lambda row: (row["job_id"], row["on_id"])))
 
 
-def dependency_settled(tx: Tx, *, limit: int) -> list[Row]:
+def dependency_list_settled(tx: Tx, *, limit: int) -> list[Row]:
     """What waits for a job that has ended, or (no state) that was removed before anybody looked."""
     is_over = jobs.c.state.in_(("SUCCEEDED", "FAILED", "CANCELLED", "REJECTED"))
     query = (
@@ -375,7 +384,7 @@ def dependency_clear(tx: Tx, job_ids: list[str]) -> None:
         tx.execute(sa.delete(dependencies).where(dependencies.c.job_id.in_(job_ids)))
 
 
-def dependency_left(tx: Tx, job_ids: list[str]) -> set[str]:
+def dependency_remaining(tx: Tx, job_ids: list[str]) -> set[str]:
     """Which of these still wait for something."""
     query = sa.select(dependencies.c.job_id).where(dependencies.c.job_id.in_(sorted(job_ids))).distinct()
     return set(tx.execute(query).scalars())
@@ -388,7 +397,7 @@ def dependency_list(tx: Tx, job_id: str) -> list[Row]:
 
 def attempt_archive(tx: Tx, rows: list[dict[str, Any]]) -> None:
     """Keep an attempt that is over while its job goes on."""
-    dialect.put_new(tx, attempts, rows)
+    dialect.insert_missing(tx, attempts, rows)
 
 
 def attempt_list(tx: Tx, job_id: str) -> list[Row]:

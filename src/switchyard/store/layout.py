@@ -24,11 +24,11 @@ def layout_get(tx: Tx, part: str, name: str) -> Row | None:
 def layout_put(tx: Tx, part: str, name: str, columns: dict[str, Any]) -> None:
     """Create or replace; no value: it was removed, also where the base has it."""
     at = {"part": part, "name": name}
-    new = dialect.insert(tx, layout).values(**at, **columns)
+    new = dialect.insert_statement(tx, layout).values(**at, **columns)
     tx.execute(new.on_conflict_do_update(index_elements=list(at), set_=columns))
 
 
-def layout_forget(tx: Tx, part: str, name: str) -> None:
+def layout_delete(tx: Tx, part: str, name: str) -> None:
     """The base holds again."""
     tx.execute(sa.delete(layout).where(layout.c.part == part, layout.c.name == name))
 

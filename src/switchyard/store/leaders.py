@@ -16,10 +16,10 @@ from switchyard.store.schema import leaders
 
 Row = sa.Row[*tuple[Any, ...]]
 
-AHEAD_US = 3_000_000  # two servers' measurements of the database's clock differ by less
+CLOCK_SKEW_US_MAX = 3_000_000  # two servers' measurements of the database's clock differ by less
 
 
-def leader_row(tx: Tx, name: str) -> Row:
+def leader_get(tx: Tx, name: str) -> Row:
     """The row as it is, made if there was none."""
     return _row(tx, name, sa.select(leaders).where(leaders.c.name == name))
 
@@ -32,7 +32,7 @@ def leader_lock(tx: Tx, name: str) -> Row:
 def _row(tx: Tx, name: str, query: sa.Select[*tuple[Any, ...]]) -> Row:
     found = tx.execute(query).one_or_none()
     if found is None:
-        dialect.put_new(tx, leaders, [{"name": name, "holder": "", "epoch": 0, "expires_us": 0}])
+        dialect.insert_missing(tx, leaders, [{"name": name, "holder": "", "epoch": 0, "expires_us": 0}])
         found = tx.execute(query).one()
     return found
 
@@ -46,25 +46,25 @@ def leader_put(tx: Tx, row: Row, holder: str, *, expires_us: int) -> int:
     return epoch
 
 
-def is_over(row: Row, *, now_us: int, for_us: int) -> bool:
+def is_term_over(row: Row, *, now_us: int, for_us: int) -> bool:
     """Whether a term of at most this length has ended."""
-    return row.holder == "" or not now_us < row.expires_us <= now_us + for_us + AHEAD_US
+    return row.holder == "" or not now_us < row.expires_us <= now_us + for_us + CLOCK_SKEW_US_MAX
 
 
 def leader_take(tx: Tx, name: str, holder: str, *, now_us: int, for_us: int) -> int | None:
     """Become or stay the leader: the epoch, or none if another leads."""
     row = leader_lock(tx, name)
-    if row.holder != holder and not is_over(row, now_us=now_us, for_us=for_us):
+    if row.holder != holder and not is_term_over(row, now_us=now_us, for_us=for_us):
         return None
     return leader_put(tx, row, holder, expires_us=now_us + for_us)
 
 
-def leader_name(tx: Tx, name: str) -> str:
+def leader_holder(tx: Tx, name: str) -> str:
     found: str = tx.execute(sa.select(leaders.c.holder).where(leaders.c.name == name)).scalar_one()
     return found
 
 
-def leader_holds(tx: Tx, name: str, epoch: int) -> bool:
+def leader_has_epoch(tx: Tx, name: str, epoch: int) -> bool:
     """Checked, and locked, in each transaction of a leader: one that was paused and replaced writes nothing."""
     query = sa.select(leaders.c.epoch).where(leaders.c.name == name).with_for_update(read=True)
     return tx.execute(query).scalar() == epoch

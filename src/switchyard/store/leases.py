@@ -7,10 +7,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from switchyard.model.cluster import POLLS
+from switchyard.model.cluster import POLLING_BACKEND
 from switchyard.store import dialect
 from switchyard.store.database import Tx
-from switchyard.store.schema import CANCELLING, HELD, LIVE, READY, agents, jobs, ranges, specs
+from switchyard.store.schema import CANCELLING, LEASED, LIVE_RANGE, READY, agents, jobs, ranges, specs
 
 Row = sa.Row[*tuple[Any, ...]]
 
@@ -18,7 +18,7 @@ LANES_MAX = 1000  # lanes of one cluster looked at in one lease; more wait for t
 
 # The lanes of each cluster that have something ready, by jumping from one to the next in the index: a DISTINCT would
 # read every ready job (58 µs against 62 ms at a million).
-_LANES = sa.text(f"""
+_READY_LANES = sa.text(f"""
     WITH RECURSIVE lane(cluster_id, lane, n) AS (
         SELECT c.id, (SELECT min(lane) FROM jobs WHERE cluster_id = c.id AND {READY}), 1
         FROM clusters c WHERE c.id IN :clusters AND c.deleted_us IS NULL AND NOT c.is_cordoned
@@ -38,14 +38,14 @@ j.cluster_id, j.cores, j.gpus, j.memory_bytes, j.state, j.on_lost, j.cancel_us, 
 j.tasks_live, j.tasks_ok, j.tasks_failed, j.tasks_cancelled, s.body AS spec"
 )
 
-_HEAD = f"""
+_LANE_CANDIDATES_SQLITE = f"""
     SELECT {_COLUMNS} FROM jobs j JOIN specs s ON s.hash = j.spec_hash
     WHERE j.cluster_id = ? AND j.lane = ? AND j.{READY}
     ORDER BY j.priority DESC, j.id LIMIT ?
 """
 
 # Differs by necessity: SQLite has no LATERAL, and a statement per lane costs PostgreSQL a round trip each.
-_HEADS_POSTGRESQL = sa.text(f"""
+_CANDIDATES_POSTGRESQL = sa.text(f"""
     SELECT {_COLUMNS}
     FROM unnest(CAST(:clusters AS text[]), CAST(:lanes AS text[]), CAST(:wants AS int[])) AS ask(cluster_id, lane, want)
     CROSS JOIN LATERAL (
@@ -56,9 +56,9 @@ _HEADS_POSTGRESQL = sa.text(f"""
 """)
 
 
-def lease_heads(tx: Tx, wants: dict[str, int]) -> dict[str, list[Row]]:
+def lease_candidates(tx: Tx, wants: dict[str, int]) -> dict[str, list[Row]]:
     """For each cluster the first ready jobs of each of its lanes, locked; at most `want` per lane."""
-    lanes = list(tx.execute(_LANES, {"clusters": sorted(wants)}))
+    lanes = list(tx.execute(_READY_LANES, {"clusters": sorted(wants)}))
     found: dict[str, list[Row]] = {cluster: [] for cluster in wants}
     if not lanes:
         return found
@@ -68,11 +68,11 @@ def lease_heads(tx: Tx, wants: dict[str, int]) -> dict[str, list[Row]]:
             "lanes": [row.lane for row in lanes],
             "wants": [wants[row.cluster_id] for row in lanes],
         }
-        for row in tx.execute(_HEADS_POSTGRESQL, asked):
+        for row in tx.execute(_CANDIDATES_POSTGRESQL, asked):
             found[row.cluster_id].append(row)
     else:
         for lane in lanes:
-            head = tx.exec_driver_sql(_HEAD, (lane.cluster_id, lane.lane, wants[lane.cluster_id]))
+            head = tx.exec_driver_sql(_LANE_CANDIDATES_SQLITE, (lane.cluster_id, lane.lane, wants[lane.cluster_id]))
             found[lane.cluster_id].extend(head)
     return found
 
@@ -97,28 +97,30 @@ def lease_give(tx: Tx, given: list[tuple[str, str]], *, at_us: int) -> None:
         tx.execute(_GIVE, rows)
 
 
-def lease_clusters_ready(tx: Tx) -> list[str]:
+def cluster_ids_with_ready(tx: Tx) -> list[str]:
     """Clusters with something to lease: the sweep that catches a wake-up that got lost."""
     everyone = sa.select(sa.text("id")).select_from(sa.text("clusters")).where(sa.text("deleted_us IS NULL"))
     ready = sa.text(f"EXISTS (SELECT 1 FROM jobs WHERE jobs.cluster_id = clusters.id AND {READY})")
     return list(tx.execute(everyone.where(ready)).scalars())
 
 
-def held_by(tx: Tx, agent_id: str) -> list[Row]:
+def leased_by(tx: Tx, agent_id: str) -> list[Row]:
     """Every live attempt an agent has leased, with its spec."""
     query = (
         sa.select(jobs, specs.c.body.label("spec"))
         .join(specs, specs.c.hash == jobs.c.spec_hash)
-        .where(jobs.c.agent_id == agent_id, sa.text(_prefixed(HELD)))
+        .where(jobs.c.agent_id == agent_id, sa.text(_prefixed(LEASED)))
         .order_by(jobs.c.id)
     )
     return list(tx.execute(query))
 
 
-def held_count(tx: Tx, agent_ids: list[str]) -> int:
+def leased_count(tx: Tx, agent_ids: list[str]) -> int:
     """How many live attempts these agents have, each task of an array's range counted as its range."""
-    of_jobs = sa.select(sa.func.count()).select_from(jobs).where(jobs.c.agent_id.in_(agent_ids), sa.text(HELD))
-    of_arrays = sa.select(sa.func.count()).select_from(ranges).where(ranges.c.agent_id.in_(agent_ids), sa.text(LIVE))
+    of_jobs = sa.select(sa.func.count()).select_from(jobs).where(jobs.c.agent_id.in_(agent_ids), sa.text(LEASED))
+    of_arrays = (
+        sa.select(sa.func.count()).select_from(ranges).where(ranges.c.agent_id.in_(agent_ids), sa.text(LIVE_RANGE))
+    )
     return int(tx.execute(of_jobs).scalar_one() + tx.execute(of_arrays).scalar_one())
 
 
@@ -127,7 +129,7 @@ _CANCELS = sa.select(jobs.c.id, jobs.c.fence, jobs.c.agent_id).where(
 )
 
 
-def held_cancels(tx: Tx, agent_ids: list[str]) -> dict[str, list[Row]]:
+def leased_cancels(tx: Tx, agent_ids: list[str]) -> dict[str, list[Row]]:
     """Attempts whose end was asked for, by the agent that has them."""
     found: dict[str, list[Row]] = {}
     for row in tx.execute(_CANCELS, {"agents": sorted(agent_ids)}):
@@ -135,24 +137,24 @@ def held_cancels(tx: Tx, agent_ids: list[str]) -> dict[str, list[Row]]:
     return found
 
 
-def held_by_silent(tx: Tx, *, now_us: int, amnesty_us: int, bears_s: int, silent_us: int, limit: int) -> list[Row]:
+def leased_by_silent(tx: Tx, *, now_us: int, amnesty_us: int, bears_s: int, silent_us: int, limit: int) -> list[Row]:
     """Live attempts whose agent is gone, or was silent for longer than the job bears and than anybody may be.
 
     Judged here, row by row: a limit on all that is held would fill with the living, and the silent would never come up.
     `since_us`: when the silence began. No silence reaches back before the amnesty.
     """
-    silence = silent_since(jobs.c.leased_us, amnesty_us=amnesty_us, bears_s=bears_s, silent_us=silent_us)
+    silence = agent_silence(jobs.c.leased_us, amnesty_us=amnesty_us, bears_s=bears_s, silent_us=silent_us)
     query = (
         sa.select(jobs.c.id, jobs.c.fence, jobs.c.agent_id, agents.c.deleted_us, silence.since_us.label("since_us"))
         .join(agents, agents.c.id == jobs.c.agent_id)
-        .where(sa.text(_prefixed(HELD)), silence.is_lost(now_us))
+        .where(sa.text(_prefixed(LEASED)), silence.is_lost(now_us))
         .limit(limit)
     )
     return list(tx.execute(query))
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class AgentSilence:
     """When the silence of an agent began, and until when the job bears it, as expressions over jobs and agents."""
 
     since_us: sa.ColumnElement[int]
@@ -161,25 +163,25 @@ class Silence:
     def is_lost(self, now_us: int) -> sa.ColumnElement[bool]:
         is_removed = agents.c.deleted_us.is_not(None)
         return sa.and_(
-            sa.or_(agents.c.backend != POLLS, is_removed),  # who only polls is never silent
-            sa.or_(is_removed, sa.and_(jobs.c.on_lost != "wait", self.until_us < _big(now_us))),
+            sa.or_(agents.c.backend != POLLING_BACKEND, is_removed),  # who only polls is never silent
+            sa.or_(is_removed, sa.and_(jobs.c.on_lost != "wait", self.until_us < _bigint(now_us))),
         )
 
 
-def silent_since(leased_us: sa.ColumnElement[int], *, amnesty_us: int, bears_s: int, silent_us: int) -> Silence:
+def agent_silence(leased_us: sa.ColumnElement[int], *, amnesty_us: int, bears_s: int, silent_us: int) -> AgentSilence:
     # An agent that leased and went before it was ever written down as seen: silent since the lease.
     seen_us = sa.func.coalesce(agents.c.seen_us, leased_us)
-    since_us = sa.case((seen_us < amnesty_us, _big(amnesty_us)), else_=seen_us)
+    since_us = sa.case((seen_us < amnesty_us, _bigint(amnesty_us)), else_=seen_us)
     bears_us = sa.cast(sa.func.coalesce(jobs.c.lost_after_s, bears_s), sa.BigInteger) * 1_000_000
-    return Silence(since_us, since_us + sa.case((bears_us < silent_us, _big(silent_us)), else_=bears_us))
+    return AgentSilence(since_us, since_us + sa.case((bears_us < silent_us, _bigint(silent_us)), else_=bears_us))
 
 
-def _big(number: int) -> sa.ColumnElement[int]:
+def _bigint(number: int) -> sa.ColumnElement[int]:
     # A bare number would be PostgreSQL's INTEGER, too small for a time.
     return sa.literal(number, sa.BigInteger)
 
 
-def ready_on(tx: Tx, cluster_ids: list[str], limit: int) -> list[str]:
+def ready_job_ids(tx: Tx, cluster_ids: list[str], limit: int) -> list[str]:
     """Jobs assigned to these clusters that nobody has leased."""
     query = sa.select(jobs.c.id).where(jobs.c.cluster_id.in_(cluster_ids), sa.text(READY)).limit(limit)
     return list(tx.execute(query).scalars())

@@ -17,16 +17,16 @@ from switchyard.errors import YardError
 from switchyard.store.database import Database
 from switchyard.store.dialect import CHANNEL
 
-WAIT_S = 0.5  # how soon a stop is noticed
-BEAT_S = 3.0  # between two heartbeats
-UNHEARD_S = 5.0  # a heartbeat that was sent and not heard for this long was lost
+STOP_CHECK_S = 0.5  # how soon a stop is noticed
+HEARTBEAT_INTERVAL_S = 3.0  # between two heartbeats
+HEARTBEAT_TIMEOUT_S = 5.0  # a heartbeat that was sent and not heard for this long was lost
 
 
-class Interrupted(Exception):
+class ListenInterrupted(Exception):
     """The connection that listens was lost."""
 
 
-class CannotListen(Interrupted):
+class CannotListen(ListenInterrupted):
     """A pooler gives a session to another client after each transaction, so notices do not arrive here."""
 
 
@@ -45,14 +45,14 @@ def listen(database: Database, stop: threading.Event) -> Iterator[str]:
             connection.execute(f"LISTEN {CHANNEL}; LISTEN {heartbeat.channel}")
             yield "*"
             while not stop.is_set():
-                for notice in connection.notifies(timeout=WAIT_S):
+                for notice in connection.notifies(timeout=STOP_CHECK_S):
                     if notice.channel == heartbeat.channel:
                         heartbeat.hear()
                     else:
                         yield notice.payload
                 heartbeat.go_on()
     except psycopg.Error as exc:
-        raise Interrupted(str(exc).strip().split("\n")[0]) from exc
+        raise ListenInterrupted(str(exc).strip().split("\n")[0]) from exc
 
 
 class _Heartbeat:
@@ -61,7 +61,7 @@ class _Heartbeat:
     def __init__(self, database: Database) -> None:
         self.channel = f"{CHANNEL}_{secrets.token_hex(8)}"
         self._database = database
-        self._due = monotonic() + BEAT_S
+        self._due = monotonic() + HEARTBEAT_INTERVAL_S
         self._sent: float | None = None  # when the one that was not heard yet was sent
 
     def hear(self) -> None:
@@ -71,10 +71,10 @@ class _Heartbeat:
         """Send the next one when it is due; raise if the last was lost."""
         now = monotonic()
         if self._sent is not None:
-            if now - self._sent > UNHEARD_S:
-                raise Interrupted(f"a heartbeat was not heard for {UNHEARD_S:g} s")
+            if now - self._sent > HEARTBEAT_TIMEOUT_S:
+                raise ListenInterrupted(f"a heartbeat was not heard for {HEARTBEAT_TIMEOUT_S:g} s")
         elif now >= self._due:
-            self._due = now + BEAT_S
+            self._due = now + HEARTBEAT_INTERVAL_S
             try:
                 with self._database.read() as tx:
                     tx.execute(sa.select(sa.func.pg_notify(self.channel, "")))

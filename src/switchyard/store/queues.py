@@ -11,22 +11,22 @@ from typing import Any
 import sqlalchemy as sa
 
 from switchyard.store.database import Tx
-from switchyard.store.schema import BUSY, LIVE, PLACED, QUEUED, READY, jobs, ranges
+from switchyard.store.schema import ARRAY_WITH_PLACES, ASSIGNED_NOT_READY, LIVE_RANGE, QUEUED, READY, jobs, ranges
 
 Row = sa.Row[*tuple[Any, ...]]
 LANES_MAX = 1000  # lanes of all limited queues looked at in one round; more wait for the next
 
 
-def cores_held(tx: Tx) -> dict[str, float]:
+def leased_cores_by_lane(tx: Tx) -> dict[str, float]:
     """By lane, the cores of all that is with an agent."""
     # As floats: a sum of absurd demands must not be more than an integer holds.
     cores = sa.cast(jobs.c.cores, sa.Float)
     plain = (
         sa.select(jobs.c.lane, sa.func.sum(cores))
-        .where(sa.text(BUSY), jobs.c.agent_id.is_not(None))
+        .where(sa.text(ASSIGNED_NOT_READY), jobs.c.agent_id.is_not(None))
         .group_by(jobs.c.lane)
     )
-    live = sa.select(ranges.c.job_id).where(sa.text(f"ranges.{LIVE}"))
+    live = sa.select(ranges.c.job_id).where(sa.text(f"ranges.{LIVE_RANGE}"))
     tasks = sa.select(jobs.c.lane, sa.func.sum(cores * jobs.c.tasks_live)).where(jobs.c.id.in_(live))
     found: dict[str, float] = {}
     for query in (plain, tasks.group_by(jobs.c.lane)):
@@ -38,7 +38,7 @@ def cores_held(tx: Tx) -> dict[str, float]:
 # The lanes of an index, by jumping from one to the next: a DISTINCT would read every job.
 _BUSY_LANES = f"""
     busy(lane) AS (
-        SELECT min(lane) FROM jobs WHERE {BUSY}
+        SELECT min(lane) FROM jobs WHERE {ASSIGNED_NOT_READY}
         UNION ALL
         SELECT (SELECT min(j.lane) FROM jobs j WHERE j.lane > b.lane AND NOT j.is_ready AND j.ended_us IS NULL
                 AND j.state <> 'PENDING') FROM busy b WHERE b.lane IS NOT NULL
@@ -61,7 +61,7 @@ def places_taken(tx: Tx, whose: Sequence[str]) -> dict[str, tuple[int, float]]:
     """
     if not whose:
         return {}
-    among, values = _among("lane", whose)
+    among, values = _lane_condition("lane", whose)
     statement = sa.text(f"""
         WITH RECURSIVE {_BUSY_LANES}, {_READY_LANES}
         SELECT lane, (SELECT count(*) FROM jobs j WHERE j.lane = b.lane AND NOT j.is_ready AND j.ended_us IS NULL
@@ -75,10 +75,10 @@ def places_taken(tx: Tx, whose: Sequence[str]) -> dict[str, tuple[int, float]]:
             FROM ready r WHERE {among}
         UNION ALL
         SELECT lane, CASE WHEN state = 'PENDING' OR tasks_live > places THEN tasks_live ELSE places END, 0.0
-            FROM jobs WHERE {PLACED} AND {among}
+            FROM jobs WHERE {ARRAY_WITH_PLACES} AND {among}
         UNION ALL
         SELECT lane, tasks_live, 0.0
-            FROM jobs WHERE id IN (SELECT job_id FROM ranges WHERE {LIVE}) AND places IS NULL AND {among}
+            FROM jobs WHERE id IN (SELECT job_id FROM ranges WHERE {LIVE_RANGE}) AND places IS NULL AND {among}
     """)
     found: dict[str, tuple[int, float]] = {}
     for row in tx.execute(statement, values):
@@ -87,7 +87,7 @@ def places_taken(tx: Tx, whose: Sequence[str]) -> dict[str, tuple[int, float]]:
     return found
 
 
-def _among(column: str, whose: Sequence[str]) -> tuple[str, dict[str, str]]:
+def _lane_condition(column: str, whose: Sequence[str]) -> tuple[str, dict[str, str]]:
     """The words that pick the lanes of these queues (`name`), and of these projects in one (`name/project`)."""
     words, values = [], {}
     for number, each in enumerate(whose):
@@ -101,37 +101,37 @@ def _among(column: str, whose: Sequence[str]) -> tuple[str, dict[str, str]]:
     return f"({' OR '.join(words)})", values
 
 
-def ready_in(tx: Tx, whose: Sequence[str]) -> list[tuple[str, str]]:
+def ready_lanes_of_queues(tx: Tx, whose: Sequence[str]) -> list[tuple[str, str]]:
     """The lanes of these queues, or projects in one, in which somebody waits for a lease: cluster and lane."""
-    among, values = _among("lane", whose)
+    among, values = _lane_condition("lane", whose)
     found = tx.execute(
         sa.text(f"WITH RECURSIVE {_READY_LANES} SELECT cluster_id, lane FROM ready WHERE {among}"), values
     )
     return [(row.cluster_id, row.lane) for row in found]
 
 
-def ready_last(tx: Tx, cluster_id: str, lane: str, limit: int) -> list[Row]:
+def ready_tail(tx: Tx, cluster_id: str, lane: str, limit: int) -> list[Row]:
     """The plain jobs of a cluster's lane that wait for a lease and come last, the last one first."""
     mine = (jobs.c.cluster_id == cluster_id, jobs.c.lane == lane, sa.text(READY), jobs.c.array.is_(None))
     query = sa.select(jobs.c.id, jobs.c.priority).where(*mine)
     return list(tx.execute(query.order_by(jobs.c.priority, jobs.c.id.desc()).limit(limit)))
 
 
-def arrays_unplaced(tx: Tx, whose: Sequence[str], limit: int) -> list[Row]:
+def arrays_without_places(tx: Tx, whose: Sequence[str], limit: int) -> list[Row]:
     """Arrays of these queues, or projects in one, that are assigned and not bounded: they came before the limit."""
-    among, values = _among("lane", whose)
-    in_line, _ = _among("r.lane", whose)
+    among, values = _lane_condition("lane", whose)
+    in_line, _ = _lane_condition("r.lane", whose)
     statement = sa.text(f"""
         WITH RECURSIVE {_READY_LANES}
         SELECT j.id FROM ready r JOIN jobs j ON j.cluster_id = r.cluster_id AND j.lane = r.lane AND j.{READY}
         WHERE j.array IS NOT NULL AND j.places IS NULL AND {in_line}
         UNION ALL
-        SELECT id FROM jobs WHERE id IN (SELECT job_id FROM ranges WHERE {LIVE}) AND places IS NULL
+        SELECT id FROM jobs WHERE id IN (SELECT job_id FROM ranges WHERE {LIVE_RANGE}) AND places IS NULL
             AND state <> 'PENDING' AND {among}
         LIMIT :most
     """)
     ids = set(tx.execute(statement, {**values, "most": limit}).scalars())
-    return list(tx.execute(sa.select(*_ASKED).where(jobs.c.id.in_(sorted(ids))))) if ids else []
+    return list(tx.execute(sa.select(*_QUEUED_COLUMNS).where(jobs.c.id.in_(sorted(ids))))) if ids else []
 
 
 def queued_lanes(tx: Tx) -> list[str]:
@@ -148,7 +148,7 @@ def queued_lanes(tx: Tx) -> list[str]:
     return list(tx.execute(statement).scalars())
 
 
-_ASKED = (
+_QUEUED_COLUMNS = (
     jobs.c.id,
     jobs.c.lane,
     jobs.c.project,
@@ -175,46 +175,46 @@ _ASKED = (
 
 def queued_heads(tx: Tx, lane: str, limit: int, *, without: Iterable[str] = ()) -> list[Row]:
     """The first of a lane that wait for a place, with what the router asks about them; none that need these tokens."""
-    query = sa.select(*_ASKED).where(jobs.c.lane == lane, sa.text(QUEUED))
-    if shut := [sa.not_(_needs(namespace)) for namespace in without]:
+    query = sa.select(*_QUEUED_COLUMNS).where(jobs.c.lane == lane, sa.text(QUEUED))
+    if shut := [sa.not_(_needs_tokens_of(namespace)) for namespace in without]:
         query = query.where(sa.or_(jobs.c.tokens.is_(None), sa.and_(*shut)))
     return list(tx.execute(query.order_by(jobs.c.priority.desc(), jobs.c.id).limit(limit)))
 
 
-def queued_needing(tx: Tx, lane: str, limit: int, *, namespaces: Iterable[str]) -> list[Row]:
+def queued_needing_tokens(tx: Tx, lane: str, limit: int, *, namespaces: Iterable[str]) -> list[Row]:
     """The first of a lane that wait for a place and need tokens of these pools."""
-    query = sa.select(*_ASKED).where(jobs.c.lane == lane, sa.text(QUEUED), jobs.c.tokens.is_not(None))
-    query = query.where(sa.or_(*map(_needs, namespaces)))
+    query = sa.select(*_QUEUED_COLUMNS).where(jobs.c.lane == lane, sa.text(QUEUED), jobs.c.tokens.is_not(None))
+    query = query.where(sa.or_(*map(_needs_tokens_of, namespaces)))
     return list(tx.execute(query.order_by(jobs.c.priority.desc(), jobs.c.id).limit(limit)))
 
 
-def queued_told(tx: Tx, lane: str, limit: int, *, reason: str) -> list[Row]:
+def queued_with_other_reason(tx: Tx, lane: str, limit: int, *, reason: str) -> list[Row]:
     """Some of a lane that wait for a place, need tokens, and were told something else than this."""
-    query = sa.select(*_ASKED).where(jobs.c.lane == lane, sa.text(QUEUED), jobs.c.tokens.is_not(None))
+    query = sa.select(*_QUEUED_COLUMNS).where(jobs.c.lane == lane, sa.text(QUEUED), jobs.c.tokens.is_not(None))
     return list(tx.execute(query.where(jobs.c.reason != reason).limit(limit)))
 
 
-def _needs(namespace: str) -> sa.ColumnElement[bool]:
+def _needs_tokens_of(namespace: str) -> sa.ColumnElement[bool]:
     """Not by LIKE, which takes large and small letters for the same on one of the engines."""
     return sa.func.replace(jobs.c.tokens, f'"{namespace}":', "") != jobs.c.tokens
 
 
-def arrays_placed(tx: Tx, limit: int) -> list[Row]:
+def arrays_with_places(tx: Tx, limit: int) -> list[Row]:
     """Arrays that hold places and have not ended."""
-    query = sa.select(*_ASKED).where(sa.text(PLACED))
+    query = sa.select(*_QUEUED_COLUMNS).where(sa.text(ARRAY_WITH_PLACES))
     return list(tx.execute(query.order_by(jobs.c.lane).limit(limit)))
 
 
-_ORDERED = (jobs.c.id, jobs.c.lane, jobs.c.project, jobs.c.priority, jobs.c.cores, jobs.c.tasks_live)
+_ORDER_COLUMNS = (jobs.c.id, jobs.c.lane, jobs.c.project, jobs.c.priority, jobs.c.cores, jobs.c.tasks_live)
 
 
 def queued_ahead(tx: Tx, lane: str, limit: int) -> list[Row]:
     """The first of a lane that wait for a place, with what puts them in order."""
-    query = sa.select(*_ORDERED).where(jobs.c.lane == lane, sa.text(QUEUED))
+    query = sa.select(*_ORDER_COLUMNS).where(jobs.c.lane == lane, sa.text(QUEUED))
     return list(tx.execute(query.order_by(jobs.c.priority.desc(), jobs.c.id).limit(limit)))
 
 
-def ready_lanes(tx: Tx, cluster_id: str) -> list[str]:
+def ready_lanes_of_cluster(tx: Tx, cluster_id: str) -> list[str]:
     """The lanes of a cluster in which somebody waits for a lease."""
     statement = sa.text(f"""
         WITH RECURSIVE lane(lane, n) AS (
@@ -230,5 +230,5 @@ def ready_lanes(tx: Tx, cluster_id: str) -> list[str]:
 
 def ready_ahead(tx: Tx, cluster_id: str, lane: str, limit: int) -> list[Row]:
     """The first of a cluster's lane that wait for a lease, with what puts them in order."""
-    query = sa.select(*_ORDERED).where(jobs.c.cluster_id == cluster_id, jobs.c.lane == lane, sa.text(READY))
+    query = sa.select(*_ORDER_COLUMNS).where(jobs.c.cluster_id == cluster_id, jobs.c.lane == lane, sa.text(READY))
     return list(tx.execute(query.order_by(jobs.c.priority.desc(), jobs.c.id).limit(limit)))

@@ -6,14 +6,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from switchyard.model.tasks import read_task
+from switchyard.model.task_states import read_task
 from switchyard.store.database import Tx
-from switchyard.store.leases import silent_since
-from switchyard.store.schema import LIVE, agents, clusters, jobs, ranges, specs
+from switchyard.store.leases import agent_silence
+from switchyard.store.schema import LIVE_RANGE, agents, clusters, jobs, ranges, specs
 
 Row = sa.Row[*tuple[Any, ...]]
 
-_LIVE = sa.text("ranges." + LIVE)
+_LIVE = sa.text("ranges." + LIVE_RANGE)
 
 
 def range_insert(tx: Tx, rows: list[dict[str, Any]]) -> None:
@@ -27,7 +27,7 @@ def range_live(tx: Tx, job_ids: list[str]) -> list[Row]:
     return list(tx.execute(query.order_by(ranges.c.job_id, ranges.c.fence)))
 
 
-def range_of_job(tx: Tx, job_id: str, *, between: tuple[int, int] | None = None) -> list[Row]:
+def range_list(tx: Tx, job_id: str, *, between: tuple[int, int] | None = None) -> list[Row]:
     """All ranges of a job, the oldest first: of an index in several, the last one holds.
 
     `between`: only those with tasks from the one index to the other.
@@ -52,13 +52,13 @@ def range_spans(tx: Tx, job_id: str, lo: int, hi: int, *, before_fence: int | No
     return [(row.lo, row.hi) for row in tx.execute(query)]
 
 
-def range_of_task(tx: Tx, job_id: str, index: int) -> list[Row]:
+def range_list_of_task(tx: Tx, job_id: str, index: int) -> list[Row]:
     """The ranges that one task was leased in, the oldest first."""
     query = sa.select(ranges).where(ranges.c.job_id == job_id, ranges.c.lo <= index, ranges.c.hi >= index)
     return list(tx.execute(query.order_by(ranges.c.fence)))
 
 
-def range_held_by(tx: Tx, agent_id: str) -> list[Row]:
+def range_leased_by(tx: Tx, agent_id: str) -> list[Row]:
     """The live ranges of an agent, with what is needed to lease their tasks again."""
     query = (
         sa.select(
@@ -96,14 +96,16 @@ _CANCELS = (
 )
 
 
-def range_cancels(tx: Tx, agent_ids: list[str]) -> list[Row]:
+def range_cancelling(tx: Tx, agent_ids: list[str]) -> list[Row]:
     """Live ranges with tasks whose end was asked for, of these agents."""
     return list(tx.execute(_CANCELS, {"agents": sorted(agent_ids)}))
 
 
-def range_of_silent(tx: Tx, *, now_us: int, amnesty_us: int, bears_s: int, silent_us: int, limit: int) -> list[Row]:
+def range_leased_by_silent(
+    tx: Tx, *, now_us: int, amnesty_us: int, bears_s: int, silent_us: int, limit: int
+) -> list[Row]:
     """Live ranges whose agent is gone, or was silent for longer than the job bears. See `leases.held_by_silent`."""
-    silence = silent_since(ranges.c.leased_us, amnesty_us=amnesty_us, bears_s=bears_s, silent_us=silent_us)
+    silence = agent_silence(ranges.c.leased_us, amnesty_us=amnesty_us, bears_s=bears_s, silent_us=silent_us)
     query = (
         sa.select(ranges, agents.c.deleted_us, silence.since_us.label("since_us"))
         .join(jobs, jobs.c.id == ranges.c.job_id)
@@ -131,7 +133,7 @@ def range_change(tx: Tx, rows: list[dict[str, Any]]) -> None:
     tx.execute(statement, sorted(rows, key=lambda row: (row["the_job"], row["the_fence"])))
 
 
-def range_tries(tx: Tx, job_id: str, fence: int) -> int:
+def task_attempts_count(tx: Tx, job_id: str, fence: int) -> int:
     """How often the task that runs under a fence was handed over, this time included; preemptions do not count."""
     mine = (
         sa.select(ranges.c.lo + (fence - ranges.c.fence))

@@ -13,7 +13,7 @@ def render_put(tx: Tx, *, project: str, domain: str, body: str, at_us: int) -> N
     """The last rendering; the one before is gone."""
     key = {"project": project, "domain": domain}
     said = {"body": body, "at_us": at_us}
-    new = dialect.insert(tx, renders).values(**key, **said)
+    new = dialect.insert_statement(tx, renders).values(**key, **said)
     tx.execute(new.on_conflict_do_update(index_elements=list(key), set_=said))
 
 

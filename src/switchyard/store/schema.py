@@ -6,8 +6,8 @@ from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, 
 
 from switchyard.store.metadata import metadata
 from switchyard.store.schema_clusters import (
-    COUNTED,
-    OPEN,
+    HANDOVER_COUNTED,
+    HANDOVER_OPEN,
     agents,
     clusters,
     graph_sources,
@@ -22,8 +22,8 @@ from switchyard.store.schema_rules import attributes, policies, projects, token_
 
 # Defined elsewhere, and part of the schema.
 __all__ = [
-    "COUNTED",
-    "OPEN",
+    "HANDOVER_COUNTED",
+    "HANDOVER_OPEN",
     "agents",
     "attributes",
     "clusters",
@@ -46,27 +46,27 @@ __all__ = [
 
 # SQLite uses a partial index only where the query says the same words, so these texts are shared with the queries.
 READY = "is_ready"
-HELD = "agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"
+LEASED = "agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"
 CANCELLING = "cancel_us IS NOT NULL AND agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"
-WAITING = "state = 'PENDING' AND blocked IS NULL"
-DUE = "wake_us IS NOT NULL"
+ROUTABLE = "state = 'PENDING' AND blocked IS NULL"
+HAS_WAKE_TIME = "wake_us IS NOT NULL"
 EXPIRING = "expires_us IS NOT NULL"
-LATE = "late_from_us IS NOT NULL"
-CROWDED = "crowd IS NOT NULL AND ended_us IS NULL"
+HAS_LATE_TIME = "late_from_us IS NOT NULL"
+IN_CONCURRENCY_GROUP = "crowd IS NOT NULL AND ended_us IS NULL"
 PARKED = "crowd IS NOT NULL AND NOT is_ready AND agent_id IS NULL AND state IN ('ASSIGNED', 'RUNNING')"
-LIVE = "is_live"
-OF_TASKS = "substr(kind, 1, 5) = 'task-'"  # events about one task of an array
+LIVE_RANGE = "is_live"
+TASK_EVENT = "substr(kind, 1, 5) = 'task-'"  # events about one task of an array
 # Assigned, and not in line for a lease: with an agent, parked, or an array that may lease no more for now. In other
 # words than PARKED, or PostgreSQL would take the one index for the other.
-BUSY = "NOT is_ready AND ended_us IS NULL AND state <> 'PENDING'"
+ASSIGNED_NOT_READY = "NOT is_ready AND ended_us IS NULL AND state <> 'PENDING'"
 # Waits for a place in a limited queue, and for nothing else; and arrays that were given places in one.
 QUEUED = "state = 'PENDING' AND blocked = 'queue'"
-PLACED = "places IS NOT NULL AND todo IS NOT NULL AND ended_us IS NULL"  # only arrays have a `todo`
+ARRAY_WITH_PLACES = "places IS NOT NULL AND todo IS NOT NULL AND ended_us IS NULL"  # only arrays have a `todo`
 # PENDING, and kept from the router by something else: held, after others, a back-off.
-STOPPED = "state = 'PENDING' AND blocked IS NOT NULL AND blocked <> 'queue'"
-TOKENED = "tokens IS NOT NULL AND ended_us IS NULL"
-UNENDED = "state IN ('PENDING', 'ASSIGNED', 'SUBMITTED', 'RUNNING')"
-ARRAYS = "tasks_live IS NOT NULL AND ended_us IS NULL"  # in other words than PLACED: SQLite would take it for that
+BLOCKED = "state = 'PENDING' AND blocked IS NOT NULL AND blocked <> 'queue'"
+NEEDS_TOKENS = "tokens IS NOT NULL AND ended_us IS NULL"
+NOT_FINAL = "state IN ('PENDING', 'ASSIGNED', 'SUBMITTED', 'RUNNING')"
+LIVE_ARRAY = "tasks_live IS NOT NULL AND ended_us IS NULL"  # in other words than PLACED: SQLite would take it for that
 
 # Shared by many jobs. No foreign key holds them: without an index on the jobs' side removing one would read every job,
 # and that index costs each insert a sixth. `used_us` says when one was last put, and what was put lately stays.
@@ -163,18 +163,18 @@ jobs = Table(
     Column("tasks_cancelled", Integer, nullable=True),
 )
 Index("ix_jobs_seq", jobs.c.seq)
-Index("ix_jobs_live", jobs.c.owner, sqlite_where=text(UNENDED), postgresql_where=text(UNENDED))
-Index("ix_jobs_arrays", jobs.c.owner, sqlite_where=text(ARRAYS), postgresql_where=text(ARRAYS))
-Index("ix_jobs_due", jobs.c.wake_us, sqlite_where=text(DUE), postgresql_where=text(DUE))
-Index("ix_jobs_tokens", jobs.c.id, sqlite_where=text(TOKENED), postgresql_where=text(TOKENED))
-Index("ix_jobs_late", jobs.c.late_from_us, sqlite_where=text(LATE), postgresql_where=text(LATE))
+Index("ix_jobs_live", jobs.c.owner, sqlite_where=text(NOT_FINAL), postgresql_where=text(NOT_FINAL))
+Index("ix_jobs_arrays", jobs.c.owner, sqlite_where=text(LIVE_ARRAY), postgresql_where=text(LIVE_ARRAY))
+Index("ix_jobs_due", jobs.c.wake_us, sqlite_where=text(HAS_WAKE_TIME), postgresql_where=text(HAS_WAKE_TIME))
+Index("ix_jobs_tokens", jobs.c.id, sqlite_where=text(NEEDS_TOKENS), postgresql_where=text(NEEDS_TOKENS))
+Index("ix_jobs_late", jobs.c.late_from_us, sqlite_where=text(HAS_LATE_TIME), postgresql_where=text(HAS_LATE_TIME))
 Index(
     "ix_jobs_crowd",
     jobs.c.crowd,
     jobs.c.agent_id,
     jobs.c.tasks_live,
-    sqlite_where=text(CROWDED),
-    postgresql_where=text(CROWDED),
+    sqlite_where=text(IN_CONCURRENCY_GROUP),
+    postgresql_where=text(IN_CONCURRENCY_GROUP),
 )
 Index(
     "ix_jobs_parked",
@@ -189,8 +189,8 @@ Index(
     jobs.c.lane,
     jobs.c.agent_id,
     jobs.c.cores,
-    sqlite_where=text(BUSY),
-    postgresql_where=text(BUSY),
+    sqlite_where=text(ASSIGNED_NOT_READY),
+    postgresql_where=text(ASSIGNED_NOT_READY),
 )
 Index(
     "ix_jobs_queued",
@@ -200,8 +200,8 @@ Index(
     sqlite_where=text(QUEUED),
     postgresql_where=text(QUEUED),
 )
-Index("ix_jobs_stopped", jobs.c.blocked, sqlite_where=text(STOPPED), postgresql_where=text(STOPPED))
-Index("ix_jobs_placed", jobs.c.lane, sqlite_where=text(PLACED), postgresql_where=text(PLACED))
+Index("ix_jobs_stopped", jobs.c.blocked, sqlite_where=text(BLOCKED), postgresql_where=text(BLOCKED))
+Index("ix_jobs_placed", jobs.c.lane, sqlite_where=text(ARRAY_WITH_PLACES), postgresql_where=text(ARRAY_WITH_PLACES))
 Index("ix_jobs_expiring", jobs.c.expires_us, sqlite_where=text(EXPIRING), postgresql_where=text(EXPIRING))
 Index(
     "ix_jobs_ready",
@@ -212,7 +212,7 @@ Index(
     sqlite_where=text(READY),
     postgresql_where=text(READY),
 )
-Index("ix_jobs_held", jobs.c.agent_id, sqlite_where=text(HELD), postgresql_where=text(HELD))
+Index("ix_jobs_held", jobs.c.agent_id, sqlite_where=text(LEASED), postgresql_where=text(LEASED))
 # The second column is for SQLite's planner alone: of two partial indexes on the same column it may take the longer one.
 Index(
     "ix_jobs_cancelling",
@@ -221,7 +221,7 @@ Index(
     sqlite_where=text(CANCELLING),
     postgresql_where=text(CANCELLING),
 )
-Index("ix_jobs_waiting", jobs.c.id, sqlite_where=text(WAITING), postgresql_where=text(WAITING))
+Index("ix_jobs_waiting", jobs.c.id, sqlite_where=text(ROUTABLE), postgresql_where=text(ROUTABLE))
 
 # A range of an array's tasks, handed over as one: task `lo + i` runs under the fence `fence + i`. Two bytes a task: its
 # state and its exit code.
@@ -240,7 +240,7 @@ ranges = Table(
     Column("leased_us", BigInteger, nullable=False),
     Column("ended_us", BigInteger, nullable=True),
 )
-Index("ix_ranges_live", ranges.c.agent_id, sqlite_where=text(LIVE), postgresql_where=text(LIVE))
+Index("ix_ranges_live", ranges.c.agent_id, sqlite_where=text(LIVE_RANGE), postgresql_where=text(LIVE_RANGE))
 
 # What a job waits for: another job's end, `ok`, `any` or `notok`. Gone once it is settled.
 dependencies = Table(
@@ -288,8 +288,8 @@ Index(
     "ix_events_task",
     events.c.job_id,
     events.c.fence,
-    sqlite_where=text(OF_TASKS),
-    postgresql_where=text(OF_TASKS),
+    sqlite_where=text(TASK_EVENT),
+    postgresql_where=text(TASK_EVENT),
 )
 
 output = Table(

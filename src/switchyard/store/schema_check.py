@@ -17,9 +17,10 @@ from sqlalchemy.schema import CreateIndex, CreateTable, DropIndex, ExecutableDDL
 from switchyard.errors import Conflict
 from switchyard.store.schema import metadata
 
-# Alembic's table, and the mark of a restored database (store/restored.py): not part of the schema, and never reported.
+# Alembic's table, and the mark of a restored database (store/restore_recovery.py): not part of the schema, and never
+# reported.
 INVALID = " (INVALID)"  # of an index that PostgreSQL did not finish
-OWN_TABLES = frozenset({"alembic_version", "restored"})
+IGNORED_TABLES = frozenset({"alembic_version", "restored"})
 REPAIR = "Back the database up, then run `yard db upgrade` with the same --data or --database: it repairs this."
 NO_REPAIR = (
     "`yard db upgrade` has no repair for all of this. Undo what was changed by hand, restore a backup from before it, "
@@ -81,7 +82,7 @@ class _Catalogue:
 
 def compare(tx: Connection) -> list[Difference]:
     """Every difference between the database and the schema of this version, harmful ones first."""
-    seen = _read(tx)
+    seen = _read_catalogue(tx)
     found: list[Difference] = []
     for table in metadata.sorted_tables:
         columns = seen.columns.get(table.name)
@@ -91,7 +92,7 @@ def compare(tx: Connection) -> list[Difference]:
             continue
         found += _compare_columns(tx, table, columns)
         found += _compare_indexes(tx, table, seen)
-    found += _strangers(seen)
+    found += _unknown_objects(seen)
     return sorted(found, key=lambda each: not each.is_harmful)
 
 
@@ -109,7 +110,7 @@ def refuse_harmful(differences: Iterable[Difference]) -> None:
 
 def refuse_taken_names(tx: Connection) -> None:
     """Refuse a database without a revision that has tables of our names: they are another program's."""
-    taken = sorted(metadata.tables.keys() & _read(tx).columns.keys())
+    taken = sorted(metadata.tables.keys() & _read_catalogue(tx).columns.keys())
     if taken:
         raise Conflict(
             f"The database has no revision, and yet tables with names that we need: {', '.join(taken)}.",
@@ -136,7 +137,7 @@ def _compare_columns(tx: Connection, table: sa.Table, seen: Mapping[str, _Column
         name, wanted = f"{table.name}.{column.name}", _type(tx, column)
         found = seen.get(column.name)
         if found is None:
-            yield Difference(f"the column {name} ({wanted}) is missing", repairs=_add(tx, table, column))
+            yield Difference(f"the column {name} ({wanted}) is missing", repairs=_add_column(tx, table, column))
             continue
         if found.type != wanted:
             widening = _statement(f'ALTER TABLE "{table.name}" ALTER COLUMN "{column.name}" TYPE {wanted}')
@@ -157,7 +158,7 @@ def _compare_columns(tx: Connection, table: sa.Table, seen: Mapping[str, _Column
         yield Difference(f"the column {table.name}.{name} is {why}", is_harmful=blocks)
 
 
-def _add(tx: Connection, table: sa.Table, column: sa.Column[object]) -> tuple[ExecutableDDLElement, ...]:
+def _add_column(tx: Connection, table: sa.Table, column: sa.Column[object]) -> tuple[ExecutableDDLElement, ...]:
     """Rows that are there have no value for a new column: only one that may be empty can be added."""
     if not column.nullable:
         return ()
@@ -167,7 +168,7 @@ def _add(tx: Connection, table: sa.Table, column: sa.Column[object]) -> tuple[Ex
 def _compare_indexes(tx: Connection, table: sa.Table, seen: _Catalogue) -> Iterator[Difference]:
     for index in _sorted(table.indexes):
         name = str(index.name)
-        wanted = _plain(str(CreateIndex(index).compile(dialect=tx.dialect)))
+        wanted = _normalised(str(CreateIndex(index).compile(dialect=tx.dialect)))
         owner, found = seen.indexes.get(name, ("", ""))
         if not owner:
             yield Difference(f"the index {name} on {table.name} is missing", repairs=(CreateIndex(index),))
@@ -192,9 +193,9 @@ def _without_condition(definition: str) -> str:
     return definition if definition.endswith(INVALID) else columns + where
 
 
-def _strangers(seen: _Catalogue) -> Iterator[Difference]:
+def _unknown_objects(seen: _Catalogue) -> Iterator[Difference]:
     """What somebody else put there. It does no harm; an operator should know of it."""
-    for name in sorted(seen.columns.keys() - metadata.tables.keys() - OWN_TABLES):
+    for name in sorted(seen.columns.keys() - metadata.tables.keys() - IGNORED_TABLES):
         yield Difference(f"the table {name} is not known", is_harmful=False)
     known = {str(index.name) for table in metadata.tables.values() for index in table.indexes}
     for table in metadata.tables.values():
@@ -205,7 +206,7 @@ def _strangers(seen: _Catalogue) -> Iterator[Difference]:
             yield Difference(f"the index {name} on {table_name} is not known{rule and f': {rule}'}", is_harmful=False)
 
 
-def _read(tx: Connection) -> _Catalogue:
+def _read_catalogue(tx: Connection) -> _Catalogue:
     is_sqlite = tx.dialect.name == "sqlite"
     seen = _Catalogue()
     for table, name, kind, nullable, has_default, key in tx.exec_driver_sql(
@@ -218,7 +219,7 @@ def _read(tx: Connection) -> _Catalogue:
     ):
         if origin == "pk":
             continue
-        definition = _plain(text) if text else ""
+        definition = _normalised(text) if text else ""
         if is_unique and "WHERE" not in definition:
             seen.uniques.add((table, columns or definition.removeprefix("UNIQUE ").replace(", ", ",")))
         if text:  # SQLite keeps no words for an index that it made for a rule of the table
@@ -226,7 +227,7 @@ def _read(tx: Connection) -> _Catalogue:
     return seen
 
 
-def _plain(definition: str) -> str:
+def _normalised(definition: str) -> str:
     """An index in words that both databases and SQLAlchemy share: `UNIQUE a, b DESC WHERE condition`."""
     head, _, body = definition.partition("(")
     body = body.replace('"', "").replace("::text", "")

@@ -149,18 +149,18 @@ handovers = Table(
     Column("is_counted", Boolean, nullable=False),  # accepted, and its job counts in its queue and its crowd
     sqlite_autoincrement=True,
 )
-OPEN = "is_open"
-COUNTED = "is_counted"
+HANDOVER_OPEN = "is_open"
+HANDOVER_COUNTED = "is_counted"
 Index("ix_handovers_job", handovers.c.job_id, handovers.c.number)
 Index(
     "ix_handovers_open",
     handovers.c.received_us,
-    sqlite_where=text(OPEN),
-    postgresql_where=text(OPEN),
+    sqlite_where=text(HANDOVER_OPEN),
+    postgresql_where=text(HANDOVER_OPEN),
 )
 Index(
     "ix_handovers_counted",
     handovers.c.accepted_us,
-    sqlite_where=text(COUNTED),
-    postgresql_where=text(COUNTED),
+    sqlite_where=text(HANDOVER_COUNTED),
+    postgresql_where=text(HANDOVER_COUNTED),
 )

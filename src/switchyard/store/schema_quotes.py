@@ -7,8 +7,8 @@ from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Table, Text, t
 from switchyard.store.metadata import metadata
 
 # As shared with the queries: SQLite uses a partial index only where they say the same words.
-OPEN = "is_open"
-MEASURED = "error_us IS NOT NULL"
+QUOTE_USE_OPEN = "is_open"
+QUOTE_USE_MEASURED = "error_us IS NOT NULL"
 
 # A shape is the hash of the spec that is asked about, which is in `specs`.
 quote_asks = Table(
@@ -64,11 +64,13 @@ quote_uses = Table(
     Column("error_us", BigInteger, nullable=True),  # by how much it began later; none: nobody knows yet, or ever
     Column("is_open", Boolean, nullable=False),
 )
-Index("ix_quote_uses_open", quote_uses.c.job_id, sqlite_where=text(OPEN), postgresql_where=text(OPEN))
+Index(
+    "ix_quote_uses_open", quote_uses.c.job_id, sqlite_where=text(QUOTE_USE_OPEN), postgresql_where=text(QUOTE_USE_OPEN)
+)
 Index(
     "ix_quote_uses_measured",
     quote_uses.c.cluster_id,
     quote_uses.c.at_us.desc(),
-    sqlite_where=text(MEASURED),
-    postgresql_where=text(MEASURED),
+    sqlite_where=text(QUOTE_USE_MEASURED),
+    postgresql_where=text(QUOTE_USE_MEASURED),
 )

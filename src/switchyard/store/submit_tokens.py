@@ -13,30 +13,30 @@ from switchyard.store.schema import submit_consents, submit_tokens
 Row = sa.Row[*tuple[Any, ...]]
 
 
-def token_all(tx: Tx) -> list[Row]:
+def submit_token_all(tx: Tx) -> list[Row]:
     return list(tx.execute(sa.select(submit_tokens)))
 
 
-def token_put(tx: Tx, row: dict[str, Any]) -> None:
+def submit_token_put(tx: Tx, row: dict[str, Any]) -> None:
     """A new one; the one before it, for the same clusters and the same account, ends."""
     same = (submit_tokens.c[name] == row[name] for name in ("on_kind", "object", "account"))
     tx.execute(sa.delete(submit_tokens).where(*same))
     tx.execute(sa.insert(submit_tokens).values(**row))
 
 
-def token_delete_of(tx: Tx, *, on_kind: str, object_: str) -> int:
+def submit_token_delete_of(tx: Tx, *, on_kind: str, object_: str) -> int:
     mine = (submit_tokens.c.on_kind == on_kind, submit_tokens.c.object == object_)
     return tx.execute(sa.delete(submit_tokens).where(*mine)).rowcount
 
 
-def account_delete(tx: Tx, user_id: str) -> None:
+def submit_token_delete_account(tx: Tx, user_id: str) -> None:
     """A user who goes takes the submit tokens of their account along."""
     tx.execute(sa.delete(submit_tokens).where(submit_tokens.c.account == user_id))
     tx.execute(sa.delete(submit_consents).where(submit_consents.c.user_id == user_id))
 
 
 def consent_put(tx: Tx, cluster_id: str, user_id: str, *, at_us: int) -> None:
-    dialect.put_new(tx, submit_consents, [{"cluster_id": cluster_id, "user_id": user_id, "created_us": at_us}])
+    dialect.insert_missing(tx, submit_consents, [{"cluster_id": cluster_id, "user_id": user_id, "created_us": at_us}])
 
 
 def consent_get(tx: Tx, cluster_id: str, user_id: str) -> Row | None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from switchyard.store import dialect
 from switchyard.store.database import Tx
-from switchyard.store.schema import ARRAYS, UNENDED, jobs, specs, usage
+from switchyard.store.schema import LIVE_ARRAY, NOT_FINAL, jobs, specs, usage
 
 Row = sa.Row[*tuple[Any, ...]]
 
@@ -18,7 +18,7 @@ Row = sa.Row[*tuple[Any, ...]]
 def bytes_add(tx: Tx, amounts: Mapping[str, int]) -> None:
     """Add to the sums, or take from them. By name, so that two servers lock in the same order."""
     for owner, amount in sorted(amounts.items()):
-        fresh = dialect.insert(tx, usage).values(owner=owner, bytes=max(0, amount))
+        fresh = dialect.insert_statement(tx, usage).values(owner=owner, bytes=max(0, amount))
         total = usage.c.bytes + amount
         summed = sa.case((total < 0, 0), else_=total)
         tx.execute(fresh.on_conflict_do_update(index_elements=["owner"], set_={"bytes": summed}))
@@ -32,14 +32,14 @@ def bytes_read(tx: Tx, owners: Collection[str]) -> dict[str, int]:
 def live_jobs(tx: Tx, owners: Collection[str]) -> dict[str, int]:
     """Jobs of these users that are not over: the index alone is read."""
     query = sa.select(jobs.c.owner, sa.func.count().label("live")).where(
-        sa.text(UNENDED), jobs.c.owner.in_(sorted(owners))
+        sa.text(NOT_FINAL), jobs.c.owner.in_(sorted(owners))
     )
     return {row.owner: row.live for row in tx.execute(query.group_by(jobs.c.owner))}
 
 
 def live_arrays(tx: Tx, owners: Collection[str]) -> list[Row]:
     """The arrays among them: their owner and indexes."""
-    query = sa.select(jobs.c.owner, jobs.c.array).where(sa.text(ARRAYS), jobs.c.owner.in_(sorted(owners)))
+    query = sa.select(jobs.c.owner, jobs.c.array).where(sa.text(LIVE_ARRAY), jobs.c.owner.in_(sorted(owners)))
     return list(tx.execute(query))
 
 

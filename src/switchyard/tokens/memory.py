@@ -11,35 +11,35 @@ from itertools import chain, islice
 
 from switchyard.errors import Malformed
 from switchyard.model.tokens import (
+    EXHAUSTED_BY,
     GRANTED,
     NO_CONSTRAINTS,
-    REFUSED,
     Allocation,
     AllocationStatus,
     LimitedBy,
     ResourceConstraintsSpec,
     TokenHolder,
+    check_pool_token,
     check_quota,
-    check_token,
-    lease_of,
+    checked_lease_s,
 )
 from switchyard.tokens.pools import (
     CLAIMS_MAX,
-    JOB_MARK,
+    JOB_ID_PREFIX,
     LEASE_S_MAX,
-    Claim,
     JobToken,
-    Standing,
-    missing,
-    other_owner,
-    other_quota,
-    other_units,
-    rebuilding,
+    PoolStatus,
+    TokenClaim,
+    no_such_pool,
+    owner_conflict,
+    pool_rebuilding,
+    quota_conflict,
+    units_conflict,
 )
 
 TICKS_PER_S = 10  # a lease may last this fraction of a second longer than it says
-Key = tuple[str, str, str]  # project, domain, token
-Held = tuple[int, int, float, str]  # units, the tick in which the lease is over, since when, owner
+TokenKey = tuple[str, str, str]  # project, domain, token
+HeldToken = tuple[int, int, float, str]  # units, the tick in which the lease is over, since when, owner
 
 
 @dataclass(slots=True)
@@ -47,15 +47,15 @@ class _Pool:
     quota: int
     per_s: int | None
     used: int = 0
-    callers: dict[Key, Held] = field(default_factory=dict)
-    jobs: dict[Key, Held] = field(default_factory=dict)
+    callers: dict[TokenKey, HeldToken] = field(default_factory=dict)
+    jobs: dict[TokenKey, HeldToken] = field(default_factory=dict)
     by_project: dict[str, int] = field(default_factory=dict)
     by_namespace: dict[tuple[str, str], int] = field(default_factory=dict)
-    ending: dict[int, set[Key]] = field(default_factory=dict)  # tick → callers' tokens whose lease is over then
+    ending: dict[int, set[TokenKey]] = field(default_factory=dict)  # tick → callers' tokens whose lease is over then
     sweep_at: float = 0.0  # there is nothing to sweep before this
     opens_at: float = -math.inf
 
-    def count(self, key: Key, units: int) -> None:
+    def count(self, key: TokenKey, units: int) -> None:
         """What is taken or given back counts for the pool, the project, and the project and domain."""
         self.used += units
         project, namespace = key[0], key[:2]
@@ -70,7 +70,7 @@ class _Pool:
         else:
             del self.by_namespace[namespace]
 
-    def lease(self, key: Key, held: Held) -> None:
+    def lease(self, key: TokenKey, held: HeldToken) -> None:
         """Note a caller's token with the end of its lease."""
         self.callers[key] = held
         ending = self.ending.get(held[1])
@@ -79,7 +79,7 @@ class _Pool:
         else:
             ending.add(key)
 
-    def unlease(self, key: Key, held: Held) -> None:
+    def unlease(self, key: TokenKey, held: HeldToken) -> None:
         self.ending[held[1]].discard(key)  # one that gets empty goes when its tick is over
 
     def sweep(self, now: float) -> None:
@@ -90,7 +90,7 @@ class _Pool:
                 self.count(key, -self.callers.pop(key)[0])
         self.sweep_at = (tick + 1) / TICKS_PER_S
 
-    def renewed(self, key: Key, held: Held, now: float, lease_s: int) -> None:
+    def renewed(self, key: TokenKey, held: HeldToken, now: float, lease_s: int) -> None:
         self.unlease(key, held)
         self.lease(key, (held[0], _tick(now + lease_s), held[2], held[3]))
 
@@ -120,7 +120,7 @@ class MemoryPools:
             if there is None:
                 self._pools[namespace] = self._new(quota, per_s, None)
             elif (there.quota, there.per_s) != (quota, per_s):
-                raise other_quota(namespace, there.quota, there.per_s)
+                raise quota_conflict(namespace, there.quota, there.per_s)
 
     def settle(self, namespace: str, quota: int, per_s: int | None, *, free_in_s: float | None = None) -> None:
         with self._lock:
@@ -155,24 +155,24 @@ class MemoryPools:
         lease_s: int | None = None,
         owner: str = "",
     ) -> Allocation:
-        check_token(token, project, domain)
-        lease_s = lease_of(lease_s, self._lease_s_max)
+        check_pool_token(token, project, domain)
+        lease_s = checked_lease_s(lease_s, self._lease_s_max)
         now = self._clock()
         with self._lock:
             pool = self._open(namespace, now)
-            return _take(namespace, pool, (project, domain, token), units, lease_s, constraints, owner, now)
+            return _allocate(namespace, pool, (project, domain, token), units, lease_s, constraints, owner, now)
 
-    def allocate_many(self, namespace: str, claims: Sequence[Claim], *, owner: str = "") -> list[Allocation]:
+    def allocate_many(self, namespace: str, claims: Sequence[TokenClaim], *, owner: str = "") -> list[Allocation]:
         if len(claims) > CLAIMS_MAX:
             raise Malformed(f"{len(claims)} claims in one call; the most is {CLAIMS_MAX}.")
         for claim in claims:
-            check_token(claim.token, claim.project, claim.domain)
-        leases_s = [lease_of(claim.lease_s, self._lease_s_max) for claim in claims]
+            check_pool_token(claim.token, claim.project, claim.domain)
+        leases_s = [checked_lease_s(claim.lease_s, self._lease_s_max) for claim in claims]
         now = self._clock()
         with self._lock:
             pool = self._open(namespace, now)
             return [
-                _take(namespace, pool, _key(each), each.units, lease_s, each.constraints, owner, now)
+                _allocate(namespace, pool, _key(each), each.units, lease_s, each.constraints, owner, now)
                 for each, lease_s in zip(claims, leases_s, strict=True)
             ]
 
@@ -187,14 +187,14 @@ class MemoryPools:
         lease_s: int | None = None,
         owner: str = "",
     ) -> bool:
-        check_token(token, project, domain)
-        lease_s = lease_of(lease_s, self._lease_s_max)
+        check_pool_token(token, project, domain)
+        lease_s = checked_lease_s(lease_s, self._lease_s_max)
         key, now = (project, domain, token), self._clock()
         with self._lock:
             pool = self._swept(namespace, now)
             held = pool.callers.get(key)
             if held is not None:
-                is_own = not _is_others(held, owner)
+                is_own = not _is_held_by_other(held, owner)
                 if is_own and pool.per_s is None:
                     pool.renewed(key, held, now, lease_s)
                 return is_own
@@ -210,21 +210,21 @@ class MemoryPools:
     ) -> bool:
         with self._lock:
             pool, key = self._swept(namespace, self._clock()), (project, domain, token)
-            if _is_others(pool.callers.get(key), owner):
-                raise other_owner(namespace, token)
-            return _give(pool, key)
+            if _is_held_by_other(pool.callers.get(key), owner):
+                raise owner_conflict(namespace, token)
+            return _release(pool, key)
 
-    def release_many(self, namespace: str, claims: Iterable[Claim]) -> list[bool]:
+    def release_many(self, namespace: str, claims: Iterable[TokenClaim]) -> list[bool]:
         with self._lock:
             pool = self._swept(namespace, self._clock())
-            return [_give(pool, _key(claim)) for claim in claims]
+            return [_release(pool, _key(claim)) for claim in claims]
 
-    def stand(self, namespace: str) -> Standing:
+    def stand(self, namespace: str) -> PoolStatus:
         now = self._clock()
         with self._lock:
             pool = self._swept(namespace, now)
             opens_in_s = self._opens_in_s(pool, now)
-            return Standing(pool.quota, pool.used, pool.per_s, len(pool.jobs), len(pool.callers), opens_in_s)
+            return PoolStatus(pool.quota, pool.used, pool.per_s, len(pool.jobs), len(pool.callers), opens_in_s)
 
     def holders(self, namespace: str, *, after: str = "", limit: int = 100) -> tuple[list[TokenHolder], str]:
         first, now = int(after) if after.isascii() and after.isdigit() else 0, self._clock()
@@ -246,14 +246,14 @@ class MemoryPools:
         with self._lock:
             pool = self._open(namespace, now)
             if pool.per_s is not None:
-                key = (claim.project, claim.domain, JOB_MARK + claim.job)
-                return _take(namespace, pool, key, claim.units, 1, NO_CONSTRAINTS, "", now)
+                key = (claim.project, claim.domain, JOB_ID_PREFIX + claim.job)
+                return _allocate(namespace, pool, key, claim.units, 1, NO_CONSTRAINTS, "", now)
             key = (claim.project, claim.domain, claim.job)
             if key in pool.jobs:
                 return GRANTED
             if pool.used + claim.units > pool.quota:
-                return REFUSED[LimitedBy.POOL]
-            _hold(pool, claim, now)
+                return EXHAUSTED_BY[LimitedBy.POOL]
+            _hold_for_job(pool, claim, now)
             return GRANTED
 
     def job_restore(self, namespace: str, claims: Iterable[JobToken]) -> None:
@@ -262,7 +262,7 @@ class MemoryPools:
             pool = self._swept(namespace, now)
             for claim in claims:
                 if (claim.project, claim.domain, claim.job) not in pool.jobs:
-                    _hold(pool, claim, now)
+                    _hold_for_job(pool, claim, now)
 
     def job_give(self, namespace: str, claims: Iterable[JobToken]) -> None:
         with self._lock:
@@ -281,7 +281,7 @@ class MemoryPools:
     def recount(self, namespace: str) -> bool:
         """Nobody else writes here."""
         if namespace not in self._pools:
-            raise missing(namespace)
+            raise no_such_pool(namespace)
         return False
 
     def is_whole(self) -> bool:
@@ -308,7 +308,7 @@ class MemoryPools:
         """The pool, without what is over."""
         pool = self._pools.get(namespace)
         if pool is None:
-            raise missing(namespace)
+            raise no_such_pool(namespace)
         if now >= pool.sweep_at:
             pool.sweep(now)
         return pool
@@ -317,17 +317,17 @@ class MemoryPools:
         """The pool, if it may grant."""
         pool = self._swept(namespace, now)
         if not self._is_whole or now < pool.opens_at:
-            raise rebuilding(namespace, self._opens_in_s(pool, now) or 0)
+            raise pool_rebuilding(namespace, self._opens_in_s(pool, now) or 0)
         return pool
 
     def _opens_in_s(self, pool: _Pool, now: float) -> float | None:
         return max(0.0, pool.opens_at - now) if self._is_whole else None
 
 
-def _take(  # noqa: PLR0917  named arguments would cost a tenth of the time
+def _allocate(  # noqa: PLR0917  named arguments would cost a tenth of the time
     namespace: str,
     pool: _Pool,
-    key: Key,
+    key: TokenKey,
     units: int,
     lease_s: int,
     constraints: ResourceConstraintsSpec,
@@ -336,38 +336,38 @@ def _take(  # noqa: PLR0917  named arguments would cost a tenth of the time
 ) -> Allocation:
     held = pool.callers.get(key)
     if held is not None:
-        if _is_others(held, owner):
-            raise other_owner(namespace, key[2])
+        if _is_held_by_other(held, owner):
+            raise owner_conflict(namespace, key[2])
         if held[0] != units:
-            raise other_units(namespace, key[2], units)
+            raise units_conflict(namespace, key[2], units)
         if pool.per_s is None:
             pool.renewed(key, held, now, lease_s)
         return GRANTED
     if pool.used + units > pool.quota:
-        return REFUSED[LimitedBy.POOL] if pool.per_s is None else _later(pool, now)
+        return EXHAUSTED_BY[LimitedBy.POOL] if pool.per_s is None else _exhausted_until(pool, now)
     if constraints is not NO_CONSTRAINTS:
         cap = constraints.project
         if cap is not None and pool.by_project.get(key[0], 0) + units > cap:
-            return REFUSED[LimitedBy.PROJECT]
+            return EXHAUSTED_BY[LimitedBy.PROJECT]
         cap = constraints.namespace
         if cap is not None and pool.by_namespace.get(key[:2], 0) + units > cap:
-            return REFUSED[LimitedBy.NAMESPACE]
+            return EXHAUSTED_BY[LimitedBy.NAMESPACE]
     pool.lease(key, (units, _tick(now + (pool.per_s or lease_s)), now, owner))
     pool.count(key, units)
     return GRANTED
 
 
-def _later(pool: _Pool, now: float) -> Allocation:
+def _exhausted_until(pool: _Pool, now: float) -> Allocation:
     """When a rate pool may grant again at the earliest."""
     over = (min(pool.ending, default=0) + 1) / TICKS_PER_S
     return Allocation(AllocationStatus.EXHAUSTED, LimitedBy.POOL, max(1 / TICKS_PER_S, over - now))
 
 
-def _is_others(held: Held | None, owner: str) -> bool:
+def _is_held_by_other(held: HeldToken | None, owner: str) -> bool:
     return held is not None and bool(owner and held[3]) and held[3] != owner
 
 
-def _give(pool: _Pool, key: Key) -> bool:
+def _release(pool: _Pool, key: TokenKey) -> bool:
     held = pool.callers.get(key)
     if held is None:
         return False
@@ -378,21 +378,21 @@ def _give(pool: _Pool, key: Key) -> bool:
     return True
 
 
-def _hold(pool: _Pool, claim: JobToken, now: float) -> None:
+def _hold_for_job(pool: _Pool, claim: JobToken, now: float) -> None:
     key = (claim.project, claim.domain, claim.job)
     pool.jobs[key] = (claim.units, 0, now, "")
     pool.count(key, claim.units)
 
 
-def _holder(key: Key, held: Held, job: str | None, now: float) -> TokenHolder:
+def _holder(key: TokenKey, held: HeldToken, job: str | None, now: float) -> TokenHolder:
     units, tick, since, owner = held
     left_s = None if job is not None else max(0.0, tick / TICKS_PER_S - now)
-    token = key[2].removeprefix(JOB_MARK)
+    token = key[2].removeprefix(JOB_ID_PREFIX)
     job = token if token != key[2] else job
     return TokenHolder(token, units, key[0], key[1], owner, job=job, held_s=now - since, expires_in_s=left_s)
 
 
-def _key(claim: Claim) -> Key:
+def _key(claim: TokenClaim) -> TokenKey:
     return (claim.project, claim.domain, claim.token)
 
 

@@ -11,7 +11,7 @@ from switchyard.model.tokens import (
     ResourceConstraintsSpec,
     TokenHolder,
 )
-from switchyard.tokens.pools import Claim, JobToken, Standing
+from switchyard.tokens.pools import JobToken, PoolStatus, TokenClaim
 
 
 class NoopPools:
@@ -57,10 +57,10 @@ class NoopPools:
     ) -> bool:
         return True
 
-    def allocate_many(self, namespace: str, claims: Sequence[Claim], *, owner: str = "") -> list[Allocation]:
+    def allocate_many(self, namespace: str, claims: Sequence[TokenClaim], *, owner: str = "") -> list[Allocation]:
         return [GRANTED] * len(claims)
 
-    def release_many(self, namespace: str, claims: Iterable[Claim]) -> list[bool]:
+    def release_many(self, namespace: str, claims: Iterable[TokenClaim]) -> list[bool]:
         return [True for _ in claims]
 
     def set_quota(self, namespace: str, quota: int) -> None:
@@ -72,8 +72,8 @@ class NoopPools:
     def remove(self, namespace: str) -> bool:
         return True
 
-    def stand(self, namespace: str) -> Standing:
-        return Standing(0, 0, None, 0, 0)
+    def stand(self, namespace: str) -> PoolStatus:
+        return PoolStatus(0, 0, None, 0, 0)
 
     def holders(self, namespace: str, *, after: str = "", limit: int = 100) -> tuple[list[TokenHolder], str]:
         return [], ""

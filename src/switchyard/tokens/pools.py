@@ -16,10 +16,10 @@ from switchyard.model.tokens import (
 
 CLAIMS_MAX = 1000  # in one call: a Lua script holds up everybody else while it runs
 LEASE_S_MAX = 300  # the longest lease; after a loss of all that was known, grants are withheld for so long
-JOB_MARK = "\x01"  # before a job's id where its token lies among those of callers, whose own are printable
+JOB_ID_PREFIX = "\x01"  # before a job's id where its token lies among those of callers, whose own are printable
 
 
-class Claim(NamedTuple):
+class TokenClaim(NamedTuple):
     """One of many tokens to be claimed in one call."""
 
     token: str
@@ -39,7 +39,7 @@ class JobToken(NamedTuple):
     domain: str
 
 
-class Standing(NamedTuple):
+class PoolStatus(NamedTuple):
     """A pool as it stands. `opens_in_s`: grants are withheld for so long; none: until somebody restores it."""
 
     quota: int
@@ -82,7 +82,7 @@ class TokenPools(ResourceManager, Protocol):
         owner: str = "",
     ) -> bool: ...
 
-    def allocate_many(self, namespace: str, claims: Sequence[Claim], *, owner: str = "") -> list[Allocation]:
+    def allocate_many(self, namespace: str, claims: Sequence[TokenClaim], *, owner: str = "") -> list[Allocation]:
         """Many at once, each granted or refused by itself, at most CLAIMS_MAX."""
         ...
 
@@ -92,7 +92,7 @@ class TokenPools(ResourceManager, Protocol):
         """Give back. `owner`: only what this owner holds; what another one holds is a Denied."""
         ...
 
-    def release_many(self, namespace: str, claims: Iterable[Claim]) -> list[bool]: ...
+    def release_many(self, namespace: str, claims: Iterable[TokenClaim]) -> list[bool]: ...
 
     def set_quota(self, namespace: str, quota: int) -> None:
         """Below what is used: who holds goes on, and nobody is granted meanwhile."""
@@ -106,7 +106,7 @@ class TokenPools(ResourceManager, Protocol):
         """False: something of it is held."""
         ...
 
-    def stand(self, namespace: str) -> Standing: ...
+    def stand(self, namespace: str) -> PoolStatus: ...
 
     def holders(self, namespace: str, *, after: str = "", limit: int = 100) -> tuple[list[TokenHolder], str]:
         """Some holders and where to go on; an empty text: that was all. A page may be a little longer than asked."""
@@ -149,11 +149,11 @@ class TokenPools(ResourceManager, Protocol):
     def close(self) -> None: ...
 
 
-def missing(namespace: str) -> NoSuchPool:
+def no_such_pool(namespace: str) -> NoSuchPool:
     return NoSuchPool(f"There is no token pool {namespace!r}.")
 
 
-def rebuilding(namespace: str, opens_in_s: float) -> Rebuilding:
+def pool_rebuilding(namespace: str, opens_in_s: float) -> Rebuilding:
     soon = f"It grants again in {opens_in_s:.0f} s."
     when = (
         soon
@@ -165,21 +165,21 @@ def rebuilding(namespace: str, opens_in_s: float) -> Rebuilding:
     )
 
 
-def other_units(namespace: str, token: str, units: int) -> Conflict:
+def units_conflict(namespace: str, token: str, units: int) -> Conflict:
     return Conflict(
         f"The token {token[:80]!r} of {namespace} is held with another number of units than {units}.",
         next_step="Give it back first, or use another token.",
     )
 
 
-def other_owner(namespace: str, token: str) -> Denied:
+def owner_conflict(namespace: str, token: str) -> Denied:
     return Denied(
         f"The token {token[:80]!r} of {namespace} is held by another user.",
         next_step="Claim under a token of your own; an operator of the project gives back what others hold.",
     )
 
 
-def other_quota(namespace: str, quota: int, per_s: int | None) -> Conflict:
+def quota_conflict(namespace: str, quota: int, per_s: int | None) -> Conflict:
     kind = f"{quota} per {per_s} s" if per_s else f"{quota}"
     return Conflict(
         f"The token pool {namespace} is registered with another quota: {kind}.",

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.accounts import Allow
-from switchyard.agent.backends import marker, native_name
+from switchyard.agent.accounts import AllowList
+from switchyard.agent.backends import marker_of, native_name
 from switchyard.agent.backends.slurm.backend import SlurmBackend
 from switchyard.agent.site import Rates
 from switchyard.errors import PolicyRefused
 from switchyard.model.cluster import Load
 from switchyard.model.job import JobSpec, Native, Resources
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from tests.agent.builders import a_lease, end_of, load_when, status_when
 from tests.agent.slurm.builders import a_slurm_setting
 from tests.processes import until
@@ -34,7 +34,7 @@ def alpha(slurm: SlurmBed) -> Iterator[SlurmCluster]:
 
 @pytest.fixture(scope="module")
 def backend(alpha: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> SlurmBackend:
-    more: dict[str, Any] = {"queues": {"quick": "short"}, "allow": Allow(options=["--nice"])}
+    more: dict[str, Any] = {"queues": {"quick": "short"}, "allow": AllowList(options=["--nice"])}
     more["rates"] = {"main": Rates(node=1, core=0.5, gpu=2)}
     return SlurmBackend(a_slurm_setting(tmp_path_factory.mktemp("agent"), alpha, **more))
 
@@ -93,7 +93,7 @@ def test_all_that_a_job_asks_for_arrives(backend: SlurmBackend, alpha: SlurmClus
     )
     lease = a_lease("sleep", "60", resources={**resources, "ephemeral_storage": "1GiB"}, native=native)
     native_id = backend.submit(replace(lease, native_queue="main", name="mine | yours, and more"))
-    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
     found = show(alpha, native_id)
     assert (found["NumNodes"], found["NumTasks"], found["NumCPUs"]) == ("2", "4", "4")
     assert (found["TimeLimit"], found["Partition"], found["Account"]) == ("00:30:00", "main", "test")
@@ -103,13 +103,13 @@ def test_all_that_a_job_asks_for_arrives(backend: SlurmBackend, alpha: SlurmClus
     assert (found["TresPerNode"].replace("/", ":"), found["Requeue"]) == ("gres:gpu:a100:2", "0")
     assert found["JobName"] == native_id.partition("/")[2]
     backend.cancel([native_id])
-    assert end_of(backend, native_id, timeout_s=END_S).seen is Seen.CANCELLED
+    assert end_of(backend, native_id, timeout_s=END_S).seen is ObservedState.CANCELLED
 
 
 def test_a_queue_is_a_partition_and_exclusive_is_whole_nodes(backend: SlurmBackend, alpha: SlurmCluster) -> None:
     lease = replace(a_lease("sleep", "60", native=Native(exclusive=True)), queue="quick")
     native_id = backend.submit(lease)
-    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
     found = show(alpha, native_id)
     assert (found["Partition"], found["NumCPUs"]) == ("short", "4")
     backend.cancel([native_id])
@@ -133,7 +133,7 @@ def test_a_plain_no_is_the_clusters_reason(
     lease = replace(a_lease("true", **spec), native_queue=queue)
     with pytest.raises(PolicyRefused, match=reason):
         backend.submit(lease)
-    assert backend.find(marker(lease)) is None
+    assert backend.find(marker_of(lease)) is None
 
 
 def test_a_thousand_tasks_are_one_native_job(backend: SlurmBackend, alpha: SlurmCluster) -> None:
@@ -144,17 +144,17 @@ def test_a_thousand_tasks_are_one_native_job(backend: SlurmBackend, alpha: Slurm
     backend.status(native_ids)
     backend.refresh()
     seen = {status.seen for status in backend.status(native_ids).values()}
-    assert seen <= {Seen.SUBMITTED, Seen.RUNNING, Seen.SUCCEEDED}
+    assert seen <= {ObservedState.SUBMITTED, ObservedState.RUNNING, ObservedState.SUCCEEDED}
     alpha.cancel_all()
     for native_id in native_ids:
         backend.forget(native_id)
-    assert [backend.find(marker(lease)) for lease in leases[:2]] == [None, None]
+    assert [backend.find(marker_of(lease)) for lease in leases[:2]] == [None, None]
 
 
 def test_what_it_used_comes_back(backend: SlurmBackend, alpha: SlurmCluster) -> None:
     native_id = backend.submit(a_lease("sleep", "3"))
     found = end_of(backend, native_id, timeout_s=END_S)
-    assert found.seen is Seen.SUCCEEDED
+    assert found.seen is ObservedState.SUCCEEDED
     assert found.usage is not None
     assert found.usage.elapsed_s >= 2
     assert (found.usage.memory_bytes_max or 0) > 100_000
@@ -163,10 +163,10 @@ def test_what_it_used_comes_back(backend: SlurmBackend, alpha: SlurmCluster) -> 
 
 def test_one_that_the_site_cancels_says_so(backend: SlurmBackend, alpha: SlurmCluster) -> None:
     native_id = backend.submit(a_lease("sleep", "60"))
-    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
     alpha.run("scancel", native_name(native_id))
     found = end_of(backend, native_id, timeout_s=END_S)
-    assert found.seen is Seen.CANCELLED
+    assert found.seen is ObservedState.CANCELLED
     assert found.reason.startswith("cancelled at the cluster")
 
 
@@ -188,18 +188,18 @@ def test_over_ssh_nothing_is_read_but_by_commands_there(alpha: SlurmCluster, tmp
     lease = a_lease("sh", "-c", "echo 'it is'; echo \"$1\" >&2; exit 4", "sh", "ünï | 'x'")
     native_id = backend.submit(lease)
     found = end_of(backend, native_id, timeout_s=END_S)
-    assert (found.seen, found.exit_code) == (Seen.FAILED, 4)
+    assert (found.seen, found.exit_code) == (ObservedState.FAILED, 4)
     assert backend.output(native_id, "stdout", offset=3, size=99).data == b"is\n"
     assert backend.output(native_id, "stderr", offset=0, size=99).data.decode() == "ünï | 'x'\n"
     assert backend.output(native_id, "stderr", offset=99, size=9).data == b""
-    assert backend.find(marker(lease)) == native_id
+    assert backend.find(marker_of(lease)) == native_id
     whole = replace(a_lease("sh", "-c", "echo $SWITCHYARD_ARRAY_INDEX"), lo=5, hi=5)
     first, second = backend.submit_range([whole, replace(whole, fence=2, lo=6, hi=6)])
-    assert end_of(backend, second, timeout_s=END_S).seen is Seen.SUCCEEDED
+    assert end_of(backend, second, timeout_s=END_S).seen is ObservedState.SUCCEEDED
     assert backend.output(second, "stdout", offset=0, size=9).data == b"6\n"
     end_of(backend, first, timeout_s=END_S)
     backend.forget(native_id)
-    assert sorted(path.name for path in (tmp_path / "there, it's").iterdir()) == [marker(whole)]
+    assert sorted(path.name for path in (tmp_path / "there, it's").iterdir()) == [marker_of(whole)]
     assert not (tmp_path / "here" / "output").exists()
 
 
@@ -216,7 +216,7 @@ def test_a_quote_has_a_start_and_a_price(backend: SlurmBackend) -> None:
 
 def test_a_quote_of_a_full_cluster_is_sane(backend: SlurmBackend, alpha: SlurmCluster, tmp_path: Path) -> None:
     native_id = backend.submit(a_lease("sleep", "60", resources={"nodes": 3, "tasks": 12}))
-    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
     load_when(backend, lambda load: load.free_cores == 0)
     found = backend.quote(JobSpec(command=["true"], resources=Resources(tasks=12, nodes=3)))
     assert found.can

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.accounts import Allow
+from switchyard.agent.accounts import AllowList
 from switchyard.agent.attempt import Stage
 from switchyard.agent.backends.slurm.backend import SlurmBackend
-from switchyard.agent.backends.slurm.caller import Caller, NoAnswer
-from switchyard.agent.backends.slurm.handed import Handed
+from switchyard.agent.backends.slurm.command_runner import CommandRunner, CommandTimeout
+from switchyard.agent.backends.slurm.submitted_scripts import SubmittedScript
 from switchyard.agent.journal import Journal
 from switchyard.agent.runner import Runner
 from switchyard.agent.site import SlurmSite
 from switchyard.errors import PolicyRefused, Unavailable, YardError
 from switchyard.model.job import JobSpec, Native
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease, Report
 from switchyard.model.retry import Cause
 from tests.agent.builders import a_lease, end_of, status_when
@@ -97,13 +97,17 @@ def test_a_wrapper_that_breaks_after_the_submit(tmp_path: Path, beta: SlurmClust
     clients.be("sbatch", "{real} \"$@\" >/dev/null; echo 'KeyError: budget' >&2; exit 1\n")
     lease = a_lease("sh", "-c", f"echo run >>{tmp_path}/ledger")
     end = handed_over(backend_of(tmp_path, beta, clients), tmp_path, lease)
-    assert (end.seen, clients.calls("sbatch"), (tmp_path / "ledger").read_text()) == (Seen.SUCCEEDED, 1, "run\n")
+    assert (end.seen, clients.calls("sbatch"), (tmp_path / "ledger").read_text()) == (
+        ObservedState.SUCCEEDED,
+        1,
+        "run\n",
+    )
 
 
 def test_a_wrapper_that_says_no_in_words_of_its_own(tmp_path: Path, beta: SlurmCluster, clients: Clients) -> None:
     clients.be("sbatch", "echo 'Your budget is spent.' >&2; exit 1\n")
     end = handed_over(backend_of(tmp_path, beta, clients), tmp_path, a_lease("true"))
-    assert (end.seen, end.reason) == (Seen.FAILED, "It was not submitted: Your budget is spent.")
+    assert (end.seen, end.reason) == (ObservedState.FAILED, "It was not submitted: Your budget is spent.")
     assert clients.calls("sbatch") == 1
     assert list((tmp_path / "output").iterdir()) == []
 
@@ -118,14 +122,14 @@ def test_an_array_is_cancelled_by_one_question_and_over_at_once(tmp_path: Path, 
     whole = a_lease("sh", "-c", f"echo run >>{tmp_path}/ledger; exec sleep 600")
     leases = [replace(whole, fence=1 + index, lo=index, hi=index) for index in range(count)]
     handles = backend.submit_range(leases)
-    status_when(backend, handles[0], lambda status: status.seen is Seen.RUNNING)
+    status_when(backend, handles[0], lambda status: status.seen is ObservedState.RUNNING)
     status_when(backend, handles[-1], lambda status: status.text == "PENDING")
     kept = handles.pop(-2)
     backend.cancel(handles)
     ends = [end_of(backend, handle, timeout_s=END_S) for handle in handles]
-    assert {(end.seen, end.reason) for end in ends} == {(Seen.CANCELLED, "cancelled")}
+    assert {(end.seen, end.reason) for end in ends} == {(ObservedState.CANCELLED, "cancelled")}
     assert clients.calls("scancel") == 1
-    assert status_when(backend, kept, lambda status: status.seen is Seen.RUNNING, END_S)
+    assert status_when(backend, kept, lambda status: status.seen is ObservedState.RUNNING, END_S)
     assert len((tmp_path / "ledger").read_text().split()) < count
     cluster.cancel_all()
 
@@ -136,17 +140,17 @@ def test_rows_in_the_name_of_anothers_job_are_not_believed(tmp_path: Path, beta:
     number, name = native_id.split("/")
     row = f"{number}|FAILED|256|{name}|1794732424|1794732425|n1|0|root|None|"
     words = ["--parsable", "-o", "/dev/null", "-J", f"yard-x\n{row}\n{row}", "--wrap", "sleep 600"]
-    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
     theirs = beta.run("sbatch", *words).strip()
     until(lambda: beta.field(theirs, "JobState") == "RUNNING", END_S, "it is listed after ours")
     backend.refresh()
-    assert backend.status([native_id])[native_id].seen is Seen.RUNNING
+    assert backend.status([native_id])[native_id].seen is ObservedState.RUNNING
 
 
 def test_silence_in_between_starts_the_settle_time_anew(tmp_path: Path, beta: SlurmCluster, clients: Clients) -> None:
     backend = backend_of(tmp_path, beta, clients, slurm={"settle_s": 1.5})
     native_id = backend.submit(a_lease("sleep", "600"))
-    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
     clients.be("squeue", "exit 0\n")
     backend.refresh()
     clients.be("squeue", "exit 1\n")
@@ -156,21 +160,21 @@ def test_silence_in_between_starts_the_settle_time_anew(tmp_path: Path, beta: Sl
             backend.refresh()
     clients.be("squeue", "exit 0\n")
     backend.refresh()
-    assert backend.status([native_id])[native_id].seen is not Seen.LOST
-    assert end_of(backend, native_id, timeout_s=END_S).seen is Seen.LOST
+    assert backend.status([native_id])[native_id].seen is not ObservedState.LOST
+    assert end_of(backend, native_id, timeout_s=END_S).seen is ObservedState.LOST
 
 
 def test_accounts_that_hang_are_not_asked_at_every_look(tmp_path: Path, slurm: SlurmBed) -> None:
     clients = Clients(tmp_path, slurm["alpha"])
     backend = backend_of(tmp_path, slurm["alpha"], clients, slurm={"timeout_s": 2.0})
     native_id = backend.submit(a_lease("sleep", "600"))
-    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
     clients.be("squeue", "exit 0\n")
     clients.be("sacct", "exec sleep 600\n")
     for _ in range(5):
         backend.refresh()
     assert clients.calls("sacct") == 1
-    assert backend.status([native_id])[native_id].seen is not Seen.LOST
+    assert backend.status([native_id])[native_id].seen is not ObservedState.LOST
     slurm["alpha"].cancel_all()
 
 
@@ -179,7 +183,7 @@ def test_who_was_killed_and_forgotten_was_not_to_blame(tmp_path: Path, beta: Slu
     native_id = backend.submit(a_lease("sh", "-c", "kill -9 $$"))
     clients.be("squeue", "exit 0\n")
     found = end_of(backend, native_id, timeout_s=END_S)
-    assert (found.seen, found.signal, found.cause) == (Seen.FAILED, 9, Cause.CLUSTER)
+    assert (found.seen, found.signal, found.cause) == (ObservedState.FAILED, 9, Cause.CLUSTER)
     assert found.reason == "the cluster does not know it any more; it was killed by SIGKILL (signal 9)"
 
 
@@ -188,14 +192,16 @@ def test_a_start_without_journal_and_accounts_holds_nobody_up(tmp_path: Path, sl
     clients.be("sacct", "exit 1\n")
     doubtful = a_lease("sh", "-c", f"echo run >>{tmp_path}/ledger")
     backend = backend_of(tmp_path, slurm["alpha"], clients)
-    backend._register.write(Handed(doubtful))  # and whether it was submitted nobody can say without the accounts
+    backend._register.write(
+        SubmittedScript(doubtful)
+    )  # and whether it was submitted nobody can say without the accounts
     journal = Journal(tmp_path / "journal.db")
     runner = Runner(journal, backend)
     assert (runner.adopt(), [each.stage for each in journal.attempts()]) == (1, [Stage.INTENT])
     end = ended_by(runner, backend, journal, a_lease("true"))
-    assert (end.seen, (tmp_path / "ledger").exists()) == (Seen.SUCCEEDED, False)
+    assert (end.seen, (tmp_path / "ledger").exists()) == (ObservedState.SUCCEEDED, False)
     clients.be("sacct", 'exec {real} "$@"\n')
-    assert ended_by(runner, backend, journal, doubtful).seen is Seen.SUCCEEDED
+    assert ended_by(runner, backend, journal, doubtful).seen is ObservedState.SUCCEEDED
     assert (tmp_path / "ledger").read_text() == "run\n"
     journal.close()
 
@@ -205,7 +211,7 @@ def test_one_task_beyond_what_slurm_counts(tmp_path: Path, beta: SlurmCluster) -
     index = backend._cluster.array_size_max + 7
     lease = replace(a_lease("sh", "-c", "echo $SWITCHYARD_ARRAY_INDEX"), lo=index, hi=index)
     native_id = backend.submit(lease)
-    assert end_of(backend, native_id, timeout_s=END_S).seen is Seen.SUCCEEDED
+    assert end_of(backend, native_id, timeout_s=END_S).seen is ObservedState.SUCCEEDED
     assert backend.output(native_id, "stdout", offset=0, size=100).data == f"{index}\n".encode()
 
 
@@ -228,11 +234,11 @@ def test_a_task_forgotten_twice_takes_nothing_from_the_others(tmp_path: Path, be
 
 
 def test_a_job_without_a_queue_goes_to_no_queue_that_is_not_allowed(tmp_path: Path, beta: SlurmCluster) -> None:
-    backend = backend_of(tmp_path, beta, allow=Allow(queues=["short"]))
+    backend = backend_of(tmp_path, beta, allow=AllowList(queues=["short"]))
     with pytest.raises(PolicyRefused, match="queue main"):
         backend.submit(a_lease("true"))
     lease = replace(a_lease("true"), queue="short")
-    assert end_of(backend, backend.submit(lease), timeout_s=END_S).seen is Seen.SUCCEEDED
+    assert end_of(backend, backend.submit(lease), timeout_s=END_S).seen is ObservedState.SUCCEEDED
 
 
 def test_a_quote_takes_no_option_that_the_site_does_not(tmp_path: Path, beta: SlurmCluster) -> None:
@@ -253,10 +259,10 @@ def test_a_command_that_is_not_ours_to_end_is_given_up_all_the_same() -> None:
             os.setgroups([])
             os.setresgid(65534, 65534, 65534)
             os.setresuid(65534, 65534, 65534)
-            caller = Caller(SlurmSite(timeout_s=0.2), {"PATH": os.defpath})
+            caller = CommandRunner(SlurmSite(timeout_s=0.2), {"PATH": os.defpath})
             try:
                 caller.call([str(raised), "--reuid=0", "--regid=0", "--clear-groups", "sleep", "3"])
-            except NoAnswer:
+            except CommandTimeout:
                 code = 0
         finally:
             os._exit(code)
@@ -275,4 +281,4 @@ def test_an_account_that_is_gone_keeps_nobody_elses_cancel_from_being_asked_for(
     backend._register.write(replace(handed, account="nobody-of-this-name"))
     with pytest.raises(YardError, match="nobody-of-this-name"):
         backend.cancel([gone, own])
-    assert end_of(backend, own, timeout_s=END_S).seen is Seen.CANCELLED
+    assert end_of(backend, own, timeout_s=END_S).seen is ObservedState.CANCELLED

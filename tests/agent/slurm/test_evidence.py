@@ -8,38 +8,54 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.slurm.caller import Caller
-from switchyard.agent.backends.slurm.evidence import Signs, Start, Verdict, judge, judge_another, needs_signs, noted
-from switchyard.agent.backends.slurm.notes import Withdrawal, read_signs, withdraw_surely
-from switchyard.agent.backends.slurm.output import NOTES_MAX, Files, RemoteFiles, SharedFiles
+from switchyard.agent.backends.slurm.command_runner import CommandRunner
+from switchyard.agent.backends.slurm.evidence import (
+    EndVerdict,
+    ScriptEvidence,
+    ScriptStart,
+    facts_from_notes,
+    judge_end,
+    judge_other_start,
+    needs_evidence,
+)
+from switchyard.agent.backends.slurm.job_files import NOTES_MAX, JobFiles, RemoteFiles, SharedFiles
 from switchyard.agent.backends.slurm.parse import handle_of
-from switchyard.agent.backends.slurm.states import FORGOTTEN, LAUNCH_SIGNAL, RERUN, RERUN_CODE, TABLE, Facts, status_of
+from switchyard.agent.backends.slurm.script_notes import Withdrawal, read_evidence, withdraw_jobs
+from switchyard.agent.backends.slurm.states import (
+    FORGOTTEN_REASON,
+    LAUNCH_FAILURE_SIGNAL,
+    RERUN_CODE,
+    RERUN_REASON,
+    SEEN_BY_STATE,
+    SlurmJobFacts,
+    status_of,
+)
 from switchyard.agent.site import SlurmSite
 from switchyard.errors import Unavailable
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 
 NATIVE = "24_0"
-S, N, A, R = Verdict.SLURM, Verdict.NOTED, Verdict.ANOTHER, Verdict.RERUN
-UNBEGUN, UNENDED = Verdict.UNBEGUN, Verdict.UNENDED
+S, N, A, R = EndVerdict.SLURM, EndVerdict.NOTED, EndVerdict.ANOTHER, EndVerdict.RERUN
+UNBEGUN, UNENDED = EndVerdict.UNBEGUN, EndVerdict.UNENDED
 
 
-def said(state: str, code: int = 0, signal: int = 0, **more: Any) -> Facts:
+def said(state: str, code: int = 0, signal: int = 0, **more: Any) -> SlurmJobFacts:
     given = {"started_s": 100, "ended_s": 200, "nodes": "n1", **more}
-    return Facts(state=state, exit_code=code, signal=signal, **given)
+    return SlurmJobFacts(state=state, exit_code=code, signal=signal, **given)
 
 
-def left(ended: str | None = None, *, native: str = NATIVE, at_s: int = 100, **more: Any) -> Signs:
+def left(ended: str | None = None, *, native: str = NATIVE, at_s: int = 100, **more: Any) -> ScriptEvidence:
     """By a script that notes its end; `is_noted=False`: by one that does not."""
-    start = Start(native, more.pop("restarts", 0), "n1", more.pop("is_noted", True), at_s)
-    return Signs(start=start, ended=ended, ended_s=150 if ended is not None else None, **more)
+    start = ScriptStart(native, more.pop("restarts", 0), "n1", more.pop("is_noted", True), at_s)
+    return ScriptEvidence(start=start, ended=ended, ended_s=150 if ended is not None else None, **more)
 
 
-NOTHING, OUTPUT = Signs(), Signs(has_output=True)
+NOTHING, OUTPUT = ScriptEvidence(), ScriptEvidence(has_output=True)
 ALONE = left(is_noted=False)
 DONE, FAILED_5, KILLED = said("COMPLETED"), said("FAILED", 5), said("FAILED", 0, 9)
 AT_ONCE = said("CANCELLED", started_s=100, ended_s=100)
 AGAIN = said("FAILED", RERUN_CODE)
-ROWS: list[tuple[Facts, Signs, Verdict]] = [
+ROWS: list[tuple[SlurmJobFacts, ScriptEvidence, EndVerdict]] = [
     # An end of the command, and nothing of it.
     (DONE, NOTHING, UNBEGUN),
     (said("COMPLETED", nodes=""), NOTHING, UNBEGUN),
@@ -57,8 +73,8 @@ ROWS: list[tuple[Facts, Signs, Verdict]] = [
     (said("NODE_FAIL"), OUTPUT, S),
     # What is true of a job that never began.
     (said("FAILED", 1, nodes=""), NOTHING, S),
-    (said("FAILED", 0, LAUNCH_SIGNAL), NOTHING, S),
-    (said("FAILED", 1, reason=RERUN), NOTHING, S),
+    (said("FAILED", 0, LAUNCH_FAILURE_SIGNAL), NOTHING, S),
+    (said("FAILED", 1, reason=RERUN_REASON), NOTHING, S),
     (said("DEADLINE", nodes=""), NOTHING, S),
     (said("CANCELLED", nodes=""), NOTHING, S),
     (said("CANCELLED"), NOTHING, S),
@@ -75,9 +91,9 @@ ROWS: list[tuple[Facts, Signs, Verdict]] = [
     # Its notes are gone, or could not be written: its output, or what is left of them, is a sign, too.
     (DONE, OUTPUT, S),
     (KILLED, OUTPUT, S),
-    (DONE, Signs(start=Start("")), S),
+    (DONE, ScriptEvidence(start=ScriptStart("")), S),
     (DONE, left(""), S),
-    (DONE, Signs(ended="0"), S),
+    (DONE, ScriptEvidence(ended="0"), S),
     # Without accounts: its own word.
     (DONE, left("0"), S),
     (FAILED_5, left("5"), S),
@@ -146,18 +162,18 @@ ROWS: list[tuple[Facts, Signs, Verdict]] = [
 
 
 @pytest.mark.parametrize(("facts", "signs", "verdict"), ROWS)
-def test_whose_end_it_is(facts: Facts, signs: Signs, verdict: Verdict) -> None:
-    assert judge(NATIVE, facts, signs, is_settled=True) is verdict
+def test_whose_end_it_is(facts: SlurmJobFacts, signs: ScriptEvidence, verdict: EndVerdict) -> None:
+    assert judge_end(NATIVE, facts, signs, is_settled=True) is verdict
     waits = verdict in (UNBEGUN, UNENDED)  # what a node has written may be seen late
-    assert judge(NATIVE, facts, signs, is_settled=False) is (Verdict.WAIT if waits else verdict)
-    assert verdict is S or needs_signs(facts)
+    assert judge_end(NATIVE, facts, signs, is_settled=False) is (EndVerdict.WAIT if waits else verdict)
+    assert verdict is S or needs_evidence(facts)
 
 
-@pytest.mark.parametrize("state", sorted(TABLE))
+@pytest.mark.parametrize("state", sorted(SEEN_BY_STATE))
 def test_no_success_without_a_sign(state: str) -> None:
     facts = said(state)
-    if judge(NATIVE, facts, NOTHING, is_settled=True) is S:
-        assert status_of(facts, now_s=300).seen is not Seen.SUCCEEDED
+    if judge_end(NATIVE, facts, NOTHING, is_settled=True) is S:
+        assert status_of(facts, now_s=300).seen is not ObservedState.SUCCEEDED
 
 
 @pytest.mark.parametrize(
@@ -172,26 +188,30 @@ def test_no_success_without_a_sign(state: str) -> None:
         (DONE, None, left(native="31_0"), UNENDED),
     ],
 )
-def test_what_became_of_the_other(facts: Facts, other: Facts | None, signs: Signs, verdict: Verdict) -> None:
-    assert judge_another(facts, other, signs, is_settled=True) is verdict
+def test_what_became_of_the_other(
+    facts: SlurmJobFacts, other: SlurmJobFacts | None, signs: ScriptEvidence, verdict: EndVerdict
+) -> None:
+    assert judge_other_start(facts, other, signs, is_settled=True) is verdict
 
 
 def test_the_accounts_may_be_late_to_know_the_other() -> None:
-    assert judge_another(AGAIN, None, left(native="31_0"), is_settled=False) is Verdict.WAIT
+    assert judge_other_start(AGAIN, None, left(native="31_0"), is_settled=False) is EndVerdict.WAIT
 
 
 def test_an_end_in_the_scripts_own_words() -> None:
-    own = noted(said("COMPLETED", memory_bytes_max=7), left("137", at_s=90))
-    assert own == Facts(state="FAILED", signal=9, started_s=90, ended_s=150, nodes="n1", memory_bytes_max=7), (
+    own = facts_from_notes(said("COMPLETED", memory_bytes_max=7), left("137", at_s=90))
+    assert own == SlurmJobFacts(state="FAILED", signal=9, started_s=90, ended_s=150, nodes="n1", memory_bytes_max=7), (
         "the rest is Slurm's"
     )
-    assert noted(said("FAILED", 5, reason=FORGOTTEN), left("0")) == said("COMPLETED", ended_s=150, reason=FORGOTTEN)
-    assert noted(DONE, left("")) is None
-    assert noted(DONE, NOTHING) is None
+    assert facts_from_notes(said("FAILED", 5, reason=FORGOTTEN_REASON), left("0")) == said(
+        "COMPLETED", ended_s=150, reason=FORGOTTEN_REASON
+    )
+    assert facts_from_notes(DONE, left("")) is None
+    assert facts_from_notes(DONE, NOTHING) is None
 
 
 @pytest.fixture(params=["shared", "ssh"])
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> JobFiles:
     """Of `tmp_path`, directly and through an ssh that gives its words to a shell, as the real one does."""
     if request.param == "shared":
         return SharedFiles(tmp_path)
@@ -199,10 +219,10 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     ssh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     ssh.chmod(0o755)
     site = SlurmSite(prefix=f"{ssh} login1", folder=str(tmp_path))
-    return RemoteFiles(str(tmp_path), Caller(site, {"PATH": os.environ["PATH"]}))
+    return RemoteFiles(str(tmp_path), CommandRunner(site, {"PATH": os.environ["PATH"]}))
 
 
-def test_signs_in_a_folder(files: Files, tmp_path: Path) -> None:
+def test_signs_in_a_folder(files: JobFiles, tmp_path: Path) -> None:
     files.make("yard-a", None)
     for file, text in {
         "started.0": "24_0 1 n1 noted\n",
@@ -215,24 +235,24 @@ def test_signs_in_a_folder(files: Files, tmp_path: Path) -> None:
         (tmp_path / "yard-a" / file).write_text(text)
         os.utime(tmp_path / "yard-a" / file, (90, 90))
     handles = [handle_of(f"24_{task}", "yard-a") for task in range(5)]
-    found = list(read_signs(files, handles, again=handles[:1]).values())
-    assert found[0] == Signs(start=Start("24_0", 1), ended="5", ended_s=90, refused="24_0")
+    found = list(read_evidence(files, handles, again=handles[:1]).values())
+    assert found[0] == ScriptEvidence(start=ScriptStart("24_0", 1), ended="5", ended_s=90, refused="24_0")
     assert found[0].start is not None
     assert (found[0].start.node, found[0].start.is_noted, found[0].start.at_s) == ("n1", True, 90)
-    assert found[1] == Signs(start=Start("24_1"))
-    assert found[2:4] == [OUTPUT, Signs(ended="", ended_s=90)]
+    assert found[1] == ScriptEvidence(start=ScriptStart("24_1"))
+    assert found[2:4] == [OUTPUT, ScriptEvidence(ended="", ended_s=90)]
     assert found[4] == NOTHING
 
 
-def test_what_is_told_as_lost_does_not_begin_after_all(files: Files, tmp_path: Path) -> None:
+def test_what_is_told_as_lost_does_not_begin_after_all(files: JobFiles, tmp_path: Path) -> None:
     first, second = (handle_of(f"24_{task}", "yard-a") for task in range(2))
     nowhere = handle_of("25", "yard-b")
     files.make("yard-a", None)
     (tmp_path / "yard-a" / "started.0").write_text("24_0 0 n1\n")
-    assert withdraw_surely(files, [first, second, nowhere]) == Withdrawal({second}, {nowhere})
-    found = read_signs(files, [first, second])
-    assert (found[first].is_withdrawn, found[second]) == (False, Signs(is_withdrawn=True))
-    assert judge("24_1", DONE, found[second], is_settled=True) is UNBEGUN
+    assert withdraw_jobs(files, [first, second, nowhere]) == Withdrawal({second}, {nowhere})
+    found = read_evidence(files, [first, second])
+    assert (found[first].is_withdrawn, found[second]) == (False, ScriptEvidence(is_withdrawn=True))
+    assert judge_end("24_1", DONE, found[second], is_settled=True) is UNBEGUN
 
 
 def test_what_a_job_put_into_the_place_of_a_note_is_a_sign_of_it(tmp_path: Path) -> None:
@@ -240,18 +260,18 @@ def test_what_a_job_put_into_the_place_of_a_note_is_a_sign_of_it(tmp_path: Path)
     files.make("yard-a", None)
     (tmp_path / "yard-a" / "started").symlink_to("/etc/passwd")
     handle = handle_of("24", "yard-a")
-    assert read_signs(files, [handle])[handle] == Signs(start=Start(""))
-    assert withdraw_surely(files, [handle]) == Withdrawal()
+    assert read_evidence(files, [handle])[handle] == ScriptEvidence(start=ScriptStart(""))
+    assert withdraw_jobs(files, [handle]) == Withdrawal()
 
 
-def test_more_files_than_one_line_of_ssh_can_name(files: Files, tmp_path: Path) -> None:
+def test_more_files_than_one_line_of_ssh_can_name(files: JobFiles, tmp_path: Path) -> None:
     files.make("yard-a", None)
     handles = [handle_of(f"24_{task}", "yard-a") for task in range(NOTES_MAX + 10)]
-    assert withdraw_surely(files, handles) == Withdrawal(set(handles))
-    assert all(signs.is_withdrawn for signs in read_signs(files, handles).values())
+    assert withdraw_jobs(files, handles) == Withdrawal(set(handles))
+    assert all(signs.is_withdrawn for signs in read_evidence(files, handles).values())
 
 
 def test_a_file_system_that_does_not_answer_proves_nothing(tmp_path: Path) -> None:
     name = "x" * 300  # no file system of ours can look for it
     with pytest.raises(Unavailable, match="cannot be read"):
-        read_signs(SharedFiles(tmp_path), [handle_of("24", name)])
+        read_evidence(SharedFiles(tmp_path), [handle_of("24", name)])

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends.slurm.backend import ATTEMPTS_MAX, SlurmBackend
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.retry import Cause
 from tests.agent.builders import a_lease, end_of, status_when
 from tests.agent.slurm.builders import a_job, a_slurm_setting, runs
@@ -39,7 +39,7 @@ def backend_of(folder: Path, cluster: SlurmCluster, clients: Clients, **slurm: f
     return SlurmBackend(a_slurm_setting(folder, cluster, clients=clients.bin, slurm=slurm))
 
 
-def refresh_for(backend: SlurmBackend, handle: str, seconds: float) -> set[Seen]:
+def refresh_for(backend: SlurmBackend, handle: str, seconds: float) -> set[ObservedState]:
     """Look for so long; all that was seen of the job."""
     deadline, found = time.monotonic() + seconds, set()
     while time.monotonic() < deadline:
@@ -59,10 +59,10 @@ def test_an_end_that_waits_for_its_usage_is_not_forgotten(
     status_when(backend, handle, lambda status: status.text == "RUNNING")
     until(lambda: alpha.field(number, "JobState") == "FAILED", END_S, "it has ended")
     seen = status_when(backend, handle, lambda status: status.text != "RUNNING", END_S)
-    assert (seen.seen, seen.text) == (Seen.RUNNING, "COMPLETING"), "it waits for its usage"
+    assert (seen.seen, seen.text) == (ObservedState.RUNNING, "COMPLETING"), "it waits for its usage"
     clients.be("squeue", FORGET)
     found = end_of(backend, handle, timeout_s=END_S)
-    assert (found.seen, found.signal) == (Seen.FAILED, 9), found
+    assert (found.seen, found.signal) == (ObservedState.FAILED, 9), found
 
 
 def test_a_script_with_accounts_notes_its_end_too(tmp_path: Path, alpha: SlurmCluster, clients: Clients) -> None:
@@ -73,7 +73,7 @@ def test_a_script_with_accounts_notes_its_end_too(tmp_path: Path, alpha: SlurmCl
     clients.be("squeue", FORGET)
     clients.be("sacct", FORGET)
     found = end_of(backend_of(tmp_path, alpha, clients), handle, timeout_s=END_S)
-    assert (found.seen, found.exit_code, found.reason) == (Seen.FAILED, 5, "exit code 5")
+    assert (found.seen, found.exit_code, found.reason) == (ObservedState.FAILED, 5, "exit code 5")
 
 
 def test_accounts_without_an_end_are_no_answer_while_slurmctld_has_a_backlog(
@@ -87,11 +87,11 @@ def test_accounts_without_an_end_are_no_answer_while_slurmctld_has_a_backlog(
     status_when(backend, handle, lambda status: status.text == "RUNNING")
     until(lambda: alpha.field(handle.partition("/")[0], "JobState") == "FAILED", END_S, "it has ended")
     clients.be("squeue", FORGET)
-    assert Seen.LOST not in refresh_for(backend, handle, 12)
+    assert ObservedState.LOST not in refresh_for(backend, handle, 12)
     assert clients.calls("sacct") > 1
     clients.be("sacct", 'exec {real} "$@"\n')
     found = end_of(backend, handle, timeout_s=END_S)
-    assert (found.seen, found.signal) == (Seen.FAILED, 9), found
+    assert (found.seen, found.signal) == (ObservedState.FAILED, 9), found
 
 
 def test_accounts_that_do_not_show_a_later_end_are_behind(
@@ -105,20 +105,20 @@ def test_accounts_that_do_not_show_a_later_end_are_behind(
     later = backend.submit(a_lease("sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.1; done"))
     name = first.partition("/")[2]
 
-    def seen_of(handle: str) -> Seen:
+    def seen_of(handle: str) -> ObservedState:
         backend.refresh()
         return backend.status([first, later])[handle].seen
 
-    until(lambda: seen_of(first) is seen_of(later) is Seen.RUNNING, END_S, "both run")
+    until(lambda: seen_of(first) is seen_of(later) is ObservedState.RUNNING, END_S, "both run")
     until(lambda: alpha.field(first.partition("/")[0], "JobState") == "FAILED", END_S, "the first has ended")
     clients.be("squeue", f"{{real}} \"$@\" | grep -v '{name}'\ntrue\n")
-    assert (seen_of(first), seen_of(later)) == (Seen.SUBMITTED, Seen.RUNNING), "the first is missing"
+    assert (seen_of(first), seen_of(later)) == (ObservedState.SUBMITTED, ObservedState.RUNNING), "the first is missing"
     gate.touch()
-    until(lambda: seen_of(later) is Seen.SUCCEEDED, END_S, "the later has ended")
-    assert Seen.LOST not in refresh_for(backend, first, 12)
+    until(lambda: seen_of(later) is ObservedState.SUCCEEDED, END_S, "the later has ended")
+    assert ObservedState.LOST not in refresh_for(backend, first, 12)
     clients.be("sacct", 'exec {real} "$@"\n')
     found = end_of(backend, first, timeout_s=END_S)
-    assert (found.seen, found.signal) == (Seen.FAILED, 9), found
+    assert (found.seen, found.signal) == (ObservedState.FAILED, 9), found
 
 
 @pytest.mark.parametrize("sdiag", ["exec {real}\n", "exit 1\n"], ids=["the backlog is empty", "the bound has passed"])
@@ -131,7 +131,7 @@ def test_a_job_that_began_is_lost_when_nobody_can_tell_its_end(
     until(lambda: runs(tmp_path), END_S, "it runs")
     clients.be("squeue", FORGET)
     found = end_of(backend, handle, timeout_s=END_S)
-    assert (found.seen, runs(tmp_path)) == (Seen.LOST, 1)
+    assert (found.seen, runs(tmp_path)) == (ObservedState.LOST, 1)
     assert "it began, and left no word of its end" in found.reason
     alpha.cancel_all()
 
@@ -146,7 +146,7 @@ def test_a_job_that_is_forgotten_before_it_began_is_given_back_and_never_begins(
     handle = backend.submit(replace(a_job(tmp_path), attempt=attempt))
     clients.be("squeue", FORGET)
     found = end_of(backend, handle, timeout_s=END_S)
-    wanted = (Seen.RETURNED, Cause.CLUSTER) if attempt == 1 else (Seen.FAILED, Cause.CLUSTER)
+    wanted = (ObservedState.RETURNED, Cause.CLUSTER) if attempt == 1 else (ObservedState.FAILED, Cause.CLUSTER)
     assert (found.seen, found.cause) == wanted
     assert "left no sign that it began" in found.reason
     alpha.run("scontrol", "update", f"NodeName={names}", "State=RESUME")

@@ -15,15 +15,15 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import slurm
-from switchyard.agent.backends.slurm import command
-from switchyard.agent.backends.slurm.evidence import Start
-from switchyard.agent.backends.slurm.options import refusal
-from switchyard.agent.backends.slurm.words import GRAMMARS, plain, word
+from switchyard.agent.backends.slurm import command_lines
+from switchyard.agent.backends.slurm.evidence import ScriptStart
+from switchyard.agent.backends.slurm.option_grammars import GRAMMARS, build_option, check_word
+from switchyard.agent.backends.slurm.options import native_options_refusal
 from switchyard.agent.site import SlurmSite
 from switchyard.errors import Malformed, PolicyRefused
 from switchyard.model.decode import decode_json
 from switchyard.model.job import JobRequest, JobSpec, Native, Resources
-from switchyard.model.native import NATIVE, OPTION
+from switchyard.model.native_grammars import NATIVE_GRAMMARS, OPTION
 from tests.agent.builders import a_lease
 
 FOLDER = Path(str(slurm.__file__)).parent
@@ -74,7 +74,7 @@ def native_with(field: str, value: str) -> dict[str, Any]:
 
 def hostile_natives() -> list[Any]:
     found = []
-    for field in NATIVE:
+    for field in NATIVE_GRAMMARS:
         values = {**HOSTILE, **{text: text for text in SMUGGLED[field]}}
         if field == "options":  # the value of an option is free text: it is the site's word which options there are
             values = {key: text for key, text in values.items() if "newline" in key or "dash" in key or text[:1] != "-"}
@@ -84,7 +84,7 @@ def hostile_natives() -> list[Any]:
 
 def test_every_word_of_native_has_a_grammar_and_examples() -> None:
     words = {name for name, kind in get_type_hints(Native).items() if kind is not bool}
-    assert words == set(NATIVE) == set(SMUGGLED) == set(GOOD)
+    assert words == set(NATIVE_GRAMMARS) == set(SMUGGLED) == set(GOOD)
 
 
 @pytest.mark.parametrize(("field", "value"), hostile_natives())
@@ -92,25 +92,25 @@ def test_hostile_words_are_refused_at_the_door_and_before_sbatch(field: str, val
     body = msgspec.json.encode({"spec": {"command": ["true"], "native": native_with(field, value)}})
     with pytest.raises(Malformed, match=rf"native\.{field}\b") as refused:
         decode_json(body, JobRequest)
-    assert NATIVE[field].hint in refused.value.detail or "length" in refused.value.detail
+    assert NATIVE_GRAMMARS[field].hint in refused.value.detail or "length" in refused.value.detail
     assert "\n" not in refused.value.detail
     spec = JobSpec(["true"], resources=Resources(gpus=1), native=Native(**native_with(field, value)))
-    assert refusal(spec).startswith(f"Slurm is not told this: native.{field}: ")
+    assert native_options_refusal(spec).startswith(f"Slurm is not told this: native.{field}: ")
     with pytest.raises(PolicyRefused, match="Slurm is not told"):
-        command.resource_words(spec, partition="", account="")
+        command_lines.resource_options(spec, partition="", account="")
 
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in GOOD.items() for value in values])
 def test_what_sites_really_write_is_taken(field: str, value: str) -> None:
     body = msgspec.json.encode({"spec": {"command": ["true"], "native": native_with(field, value)}})
     spec = JobSpec(["true"], resources=Resources(gpus=1), native=decode_json(body, JobRequest).spec.native)
-    assert refusal(spec) == ""
-    assert any(value in each for each in command.resource_words(spec, partition="", account=""))
+    assert native_options_refusal(spec) == ""
+    assert any(value in each for each in command_lines.resource_options(spec, partition="", account=""))
 
 
 def built_or_none(option: str, text: str) -> str | None:
     try:
-        return word(option, text)
+        return build_option(option, text)
     except PolicyRefused:
         return None
 
@@ -135,18 +135,18 @@ def test_no_hostile_value_reaches_a_command_line(option: str, key: str) -> None:
 def test_hostile_words_from_elsewhere_are_refused_too(value: str) -> None:
     """Of the server (queue), the site (account), Slurm (nodes, numbers), and of accounts and names of jobs."""
     calls: list[Callable[[], object]] = [
-        lambda: command.resource_words(JobSpec(["true"]), partition=value, account=""),
-        lambda: command.resource_words(JobSpec(["true"]), partition="", account=value),
-        lambda: command.resource_words(JobSpec(["true"]), partition="", account="", excluded=value),
-        lambda: command.squeue([value], mark="m"),
-        lambda: command.squeue([], mark="m", names=[value]),
-        lambda: command.squeue([], mark="m", job=value),
-        lambda: command.sacct([value]),
-        lambda: command.sacct_by_name([value], user="", days=1),
-        lambda: command.sacct_by_name(["n"], user=value, days=1),
-        lambda: command.scancel([value]),
-        lambda: command.sbatch(a_lease("true"), value, "/f", partition="", account="", base=0),
-        lambda: plain(OPTION, value.replace("--uid=0", "-u")),
+        lambda: command_lines.resource_options(JobSpec(["true"]), partition=value, account=""),
+        lambda: command_lines.resource_options(JobSpec(["true"]), partition="", account=value),
+        lambda: command_lines.resource_options(JobSpec(["true"]), partition="", account="", excluded=value),
+        lambda: command_lines.squeue([value], mark="m"),
+        lambda: command_lines.squeue([], mark="m", names=[value]),
+        lambda: command_lines.squeue([], mark="m", job=value),
+        lambda: command_lines.sacct([value]),
+        lambda: command_lines.sacct_by_name([value], user="", days=1),
+        lambda: command_lines.sacct_by_name(["n"], user=value, days=1),
+        lambda: command_lines.scancel([value]),
+        lambda: command_lines.sbatch(a_lease("true"), value, "/f", partition="", account="", base=0),
+        lambda: check_word(OPTION, value.replace("--uid=0", "-u")),
     ]
     for number, call in enumerate(calls):
         if (number, value) in ((3, HOSTILE["backslash"]), (8, HOSTILE["backslash"])):
@@ -160,7 +160,7 @@ def test_hostile_words_from_elsewhere_are_refused_too(value: str) -> None:
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
 def test_a_comment_is_one_line_of_text(value: str) -> None:
     lease = replace(a_lease("true"), name=value, owner=value, project=value)
-    words = command.sbatch(lease, "n", "/f", partition="", account="", base=0)
+    words = command_lines.sbatch(lease, "n", "/f", partition="", account="", base=0)
     (comment,) = [each for each in words if each.startswith("--comment=")]
     assert comment.isprintable()
     assert len(comment) < 250
@@ -168,8 +168,8 @@ def test_a_comment_is_one_line_of_text(value: str) -> None:
 
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
 def test_a_note_that_a_job_forged_gives_no_number(value: str) -> None:
-    assert Start.read(f"{value} 0 n1 noted").native == ""
-    assert Start.read("24_0 0 n1 noted").native == "24_0"
+    assert ScriptStart.read(f"{value} 0 n1 noted").native == ""
+    assert ScriptStart.read("24_0 0 n1 noted").native == "24_0"
 
 
 # --- a new word without a grammar fails ---
@@ -200,7 +200,9 @@ def test_words_with_values_are_built_in_one_place() -> None:
     used = {option for text in texts.values() for option in options_built(text)}
     assert used <= set(GRAMMARS)
     unused = {
-        option for option in GRAMMARS if not any(f'"{option}"' in texts[name] for name in texts if name != "words.py")
+        option
+        for option in GRAMMARS
+        if not any(f'"{option}"' in texts[name] for name in texts if name != "option_grammars.py")
     }
     assert unused == set()
 
@@ -210,4 +212,4 @@ def test_the_rule_finds_what_it_is_for() -> None:
     assert built_elsewhere('x = "--nice=" + n\ny = "--nice=%s" % n') == [1, 2]
     assert built_elsewhere('x = word("--nice", n)\ny = "--exclusive"\nz = f"{a}-{b}"') == []
     with pytest.raises(KeyError):
-        word("--nice", 5)
+        build_option("--nice", 5)

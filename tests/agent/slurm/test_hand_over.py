@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.accounts import Allow
+from switchyard.agent.accounts import AllowList
 from switchyard.agent.attempt import Stage
-from switchyard.agent.backends import marker
+from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.slurm.backend import SlurmBackend
-from switchyard.agent.backends.slurm.handed import Handed
+from switchyard.agent.backends.slurm.submitted_scripts import SubmittedScript
 from switchyard.agent.journal import Journal
 from switchyard.agent.need import spec_of
 from switchyard.agent.runner import Runner
 from switchyard.errors import Denied, Unavailable
 from switchyard.model.job import Native
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease, Report
 from tests.agent.builders import a_lease, end_of, status_when
 from tests.agent.slurm.builders import a_job, a_slurm_setting, runs
@@ -39,7 +39,7 @@ class Agent:
     def __init__(self, folder: Path, cluster: SlurmCluster, **slurm: Any) -> None:
         self.folder, self.cluster = folder, cluster
         self.clients = FaultyClients(folder / "bin", cluster)
-        self.site = {"allow": slurm.pop("allow", Allow())}
+        self.site = {"allow": slurm.pop("allow", AllowList())}
         self.slurm = {"timeout_s": 1.0, "settle_s": 4.0, **slurm}
         self.start()
 
@@ -69,7 +69,7 @@ class Agent:
         return [queued.said.report for queued in self.journal.queued() if queued.is_final]
 
     def native_jobs(self, lease: Lease) -> list[str]:
-        return self.cluster.run("squeue", "-h", "-t", "all", "-o", "%F", f"--name={marker(lease)}").split()
+        return self.cluster.run("squeue", "-h", "-t", "all", "-o", "%F", f"--name={marker_of(lease)}").split()
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_submit_in_doubt_becomes_one_job(agent: Agent, tmp_path: Path, fault: 
     agent.clients.set(Fault.NONE)
     agent.until(agent.ends, f"the job has its end after {fault}")
     (end,) = agent.ends()
-    assert (end.seen, runs(tmp_path)) == (Seen.SUCCEEDED, 1)
+    assert (end.seen, runs(tmp_path)) == (ObservedState.SUCCEEDED, 1)
     assert len(agent.native_jobs(lease)) == 1
 
 
@@ -102,17 +102,17 @@ def test_the_agent_dies_after_the_submit_and_before_it_knows(agent: Agent, tmp_p
     agent.clients.set(Fault.NONE)
     agent.start()
     agent.until(agent.ends, "the job has its end")
-    assert (agent.ends()[0].seen, runs(tmp_path), len(agent.native_jobs(lease))) == (Seen.SUCCEEDED, 1, 1)
+    assert (agent.ends()[0].seen, runs(tmp_path), len(agent.native_jobs(lease))) == (ObservedState.SUCCEEDED, 1, 1)
 
 
 def test_the_agent_dies_before_the_submit(agent: Agent, tmp_path: Path) -> None:
     lease = a_job(tmp_path)
     agent.journal.take([lease])
-    agent.backend._register.write(Handed(lease))  # as far as it came
+    agent.backend._register.write(SubmittedScript(lease))  # as far as it came
     agent.kill()
     agent.start()
     agent.until(agent.ends, "the job has its end")
-    assert (agent.ends()[0].seen, runs(tmp_path), len(agent.native_jobs(lease))) == (Seen.SUCCEEDED, 1, 1)
+    assert (agent.ends()[0].seen, runs(tmp_path), len(agent.native_jobs(lease))) == (ObservedState.SUCCEEDED, 1, 1)
 
 
 def test_the_journal_is_lost_and_what_runs_is_taken_up(agent: Agent, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_the_journal_is_lost_and_what_runs_is_taken_up(agent: Agent, tmp_path: P
     agent.start()
     assert [each.stage for each in agent.journal.attempts()] == [Stage.SUBMITTED]
     agent.until(agent.ends, "the job has its end")
-    assert (agent.ends()[0].seen, runs(tmp_path)) == (Seen.SUCCEEDED, 1)
+    assert (agent.ends()[0].seen, runs(tmp_path)) == (ObservedState.SUCCEEDED, 1)
 
 
 @pytest.mark.parametrize("is_late_one_first", [False, True])
@@ -132,7 +132,7 @@ def test_one_that_comes_after_all_patience_does_not_run_twice(
     tmp_path: Path, slurm: SlurmBed, is_late_one_first: bool
 ) -> None:
     """Two jobs of one name are in Slurm: whichever begins first runs, and it is the one that is followed."""
-    agent = Agent(tmp_path, slurm["alpha"], settle_s=0.1, allow=Allow(options=["--begin"]))
+    agent = Agent(tmp_path, slurm["alpha"], settle_s=0.1, allow=AllowList(options=["--begin"]))
     lease = a_job(tmp_path, "sleep 3; exit 5")
     agent.clients.set(Fault.LATE)
     with pytest.raises(Unavailable, match="no answer"):
@@ -142,7 +142,7 @@ def test_one_that_comes_after_all_patience_does_not_run_twice(
     handle = agent.backend.submit(replace(lease, spec=spec))
     until(lambda: len(agent.native_jobs(lease)) == 2, END_S, "both submits have come")
     found = end_of(agent.backend, handle, timeout_s=END_S)
-    assert (found.seen, found.exit_code, runs(tmp_path)) == (Seen.FAILED, 5, 1)
+    assert (found.seen, found.exit_code, runs(tmp_path)) == (ObservedState.FAILED, 5, 1)
     agent.kill()
 
 
@@ -166,20 +166,20 @@ def test_a_cancel_in_doubt_waits_until_it_is_found(agent: Agent, tmp_path: Path)
     agent.turn()
     agent.journal.mark([(lease.job, lease.fence)], cancel=True)
     agent.until(agent.ends, "the cancelled job has its end")
-    assert agent.ends()[0].seen is Seen.CANCELLED
+    assert agent.ends()[0].seen is ObservedState.CANCELLED
     assert len(agent.native_jobs(lease)) == 1
 
 
 def test_a_number_that_was_given_to_another_is_lost_and_left_alone(agent: Agent) -> None:
     other = agent.cluster.run("sbatch", "--parsable", "-J", "somebody", "-o", "/dev/null", "--wrap", "sleep 60").strip()
     lease = a_lease("true")
-    agent.backend._register.write(Handed(lease, native=other))
-    handle = agent.backend.find(marker(lease))
-    assert handle == f"{other}/{marker(lease)}"
+    agent.backend._register.write(SubmittedScript(lease, native=other))
+    handle = agent.backend.find(marker_of(lease))
+    assert handle == f"{other}/{marker_of(lease)}"
     agent.backend.cancel([handle])
     found = end_of(agent.backend, handle, timeout_s=END_S)
     assert (found.seen, found.reason) == (
-        Seen.LOST,
+        ObservedState.LOST,
         f"the cluster does not know job {other} any more, and it left no sign that it began",
     )
     assert agent.cluster.field(other, "JobState") in ("RUNNING", "PENDING")
@@ -189,13 +189,13 @@ def test_a_job_that_was_refused_a_second_start_is_told_as_such(tmp_path: Path, s
     """Whatever the first start left, and though a command may end by the same code."""
     backend = SlurmBackend(a_slurm_setting(tmp_path, slurm["alpha"]))
     own = end_of(backend, backend.submit(a_lease("sh", "-c", "exit 96")), timeout_s=END_S)
-    assert (own.seen, own.exit_code, own.reason) == (Seen.FAILED, 96, "exit code 96")
+    assert (own.seen, own.exit_code, own.reason) == (ObservedState.FAILED, 96, "exit code 96")
     lease = a_lease("true")
-    folder = tmp_path / "output" / marker(lease)
+    folder = tmp_path / "output" / marker_of(lease)
     folder.mkdir()
     (folder / "started").write_text("1 0 elsewhere\n")  # by a start that nobody knows any more
     refused = end_of(backend, backend.submit(lease), timeout_s=END_S)
-    assert (refused.seen, refused.exit_code) == (Seen.FAILED, None)
+    assert (refused.seen, refused.exit_code) == (ObservedState.FAILED, None)
     assert "started it a second time" in refused.reason
 
 
@@ -205,7 +205,7 @@ def test_slurm_tells_codes_from_signals(
 ) -> None:
     backend = SlurmBackend(a_slurm_setting(tmp_path, slurm["alpha"]))
     found = end_of(backend, backend.submit(a_lease("sh", "-c", text)), timeout_s=END_S)
-    assert (found.seen, found.exit_code, found.signal) == (Seen.FAILED, code, signal)
+    assert (found.seen, found.exit_code, found.signal) == (ObservedState.FAILED, code, signal)
 
 
 @pytest.mark.parametrize("name", ["alpha", "beta"])
@@ -218,7 +218,7 @@ def test_a_controller_that_forgets_what_has_ended(tmp_path: Path, slurm: SlurmBe
     backend = SlurmBackend(a_slurm_setting(tmp_path, slurm[name], clients=clients))
     native_id = backend.submit(a_lease("sh", "-c", "exit 3"))
     found = end_of(backend, native_id, timeout_s=END_S)
-    assert (found.seen, found.exit_code, found.reason) == (Seen.FAILED, 3, "exit code 3")
+    assert (found.seen, found.exit_code, found.reason) == (ObservedState.FAILED, 3, "exit code 3")
     assert found.usage is not None
 
 
@@ -230,27 +230,27 @@ def test_accounts_alone_know_the_end(tmp_path: Path, slurm: SlurmBed) -> None:
     backend = SlurmBackend(a_slurm_setting(tmp_path, slurm["alpha"], clients=clients))
     native_id = backend.submit(a_lease("sh", "-c", f"rm -rf {tmp_path}/output/*/started; kill -9 $$"))
     found = end_of(backend, native_id, timeout_s=END_S)
-    assert (found.seen, found.signal) == (Seen.FAILED, 9)
+    assert (found.seen, found.signal) == (ObservedState.FAILED, 9)
 
 
 def test_silence_of_the_controller_proves_nothing(tmp_path: Path, slurm: SlurmBed) -> None:
     cluster = slurm["beta"]
     backend = SlurmBackend(a_slurm_setting(tmp_path, cluster, slurm={"timeout_s": 1.0, "settle_s": 0.1}))
     native_id = backend.submit(a_lease("sleep", "2"))
-    status_when(backend, native_id, lambda status: status.seen is Seen.RUNNING)
+    status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
     cluster.pause("slurmctld")
     try:
         for _ in range(2):
             with pytest.raises(Unavailable, match="no answer"):
                 backend.refresh()
-            assert backend.status([native_id])[native_id].seen is Seen.RUNNING
+            assert backend.status([native_id])[native_id].seen is ObservedState.RUNNING
         with pytest.raises(Unavailable, match="no answer"):
             backend.quote(a_lease("true").spec)  # type: ignore[arg-type]
         with pytest.raises(Unavailable, match="no answer"):
             backend.submit(a_lease("true"))
     finally:
         cluster.resume("slurmctld")
-    assert end_of(backend, native_id, timeout_s=END_S).seen is Seen.SUCCEEDED
+    assert end_of(backend, native_id, timeout_s=END_S).seen is ObservedState.SUCCEEDED
     cluster.heal()
 
 
@@ -272,7 +272,7 @@ def test_a_note_that_a_job_forged_harms_no_other(tmp_path: Path, slurm: SlurmBed
     backend = SlurmBackend(a_slurm_setting(tmp_path, slurm["alpha"]))
     forged = backend.submit(a_lease("sh", "-c", f"echo '{note} 0 n1 noted' > ../started; exit 0"))
     end = end_of(backend, forged, END_S)
-    assert end.seen in (Seen.SUCCEEDED, Seen.FAILED, Seen.LOST)
+    assert end.seen in (ObservedState.SUCCEEDED, ObservedState.FAILED, ObservedState.LOST)
     assert end_of(backend, backend.submit(a_lease("sh", "-c", "exit 3")), END_S).exit_code == 3
     backend.close()
 
@@ -283,6 +283,6 @@ def test_root_without_a_map_hands_over_jobs_of_administrators_alone(tmp_path: Pa
     lease = a_lease("true")
     with pytest.raises(Denied, match="alice is none"):
         backend.submit(lease)
-    assert backend.find(marker(lease)) is None
-    assert end_of(backend, backend.submit(replace(lease, is_owner_admin=True)), END_S).seen is Seen.SUCCEEDED
+    assert backend.find(marker_of(lease)) is None
+    assert end_of(backend, backend.submit(replace(lease, is_owner_admin=True)), END_S).seen is ObservedState.SUCCEEDED
     backend.close()

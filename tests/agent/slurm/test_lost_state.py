@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.accounts import Allow
+from switchyard.agent.accounts import AllowList
 from switchyard.agent.backends.slurm.backend import SlurmBackend
 from switchyard.model.job import Native
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from tests.agent.builders import end_of, status_when
 from tests.agent.slurm.builders import a_job, a_slurm_setting, runs
 from tests.processes import until
@@ -66,9 +66,9 @@ def test_a_number_that_was_given_twice_is_never_anothers_end(tmp_path: Path, hea
     backend = SlurmBackend(a_slurm_setting(tmp_path, healed))
     forget_the_last(healed)
     found = end_of(backend, backend.submit(a_job(tmp_path)), timeout_s=END_S)
-    if found.seen is Seen.RETURNED:
+    if found.seen is ObservedState.RETURNED:
         assert "was its number given twice?" in found.reason
-    assert (found.seen, runs(tmp_path)) in ((Seen.RETURNED, 0), (Seen.SUCCEEDED, 1)), found
+    assert (found.seen, runs(tmp_path)) in ((ObservedState.RETURNED, 0), (ObservedState.SUCCEEDED, 1)), found
 
 
 def give_anothers_end(folder: Path, cluster: SlurmCluster) -> tuple[SlurmBackend, str] | None:
@@ -123,11 +123,11 @@ def test_the_end_of_the_first_job_of_a_number_is_not_the_end_of_the_second(
         assert slurm_version(healed.spec.root) > BY_NUMBER_ALONE
         healed.resume(f"slurmd/{healed.spec.node_names[0]}")
         found = end_of(backend, handle, timeout_s=END_S)
-        assert (found.seen, runs(folder)) == (Seen.SUCCEEDED, 1), found
+        assert (found.seen, runs(folder)) == (ObservedState.SUCCEEDED, 1), found
         return
     found = end_of(backend, handle, timeout_s=END_S)
     healed.heal()  # and its node reads the launch that was sent to it
-    assert (found.seen, runs(folder)) == (Seen.RETURNED, 0), found
+    assert (found.seen, runs(folder)) == (ObservedState.RETURNED, 0), found
     assert "completed, and it left no sign that it began: was its number given twice?" in found.reason
 
 
@@ -138,7 +138,7 @@ def test_a_start_that_the_controller_forgot_and_made_again(tmp_path: Path, slurm
     logs = list((cluster.folder / "log").glob("slurmd.*.log"))
     for number in range(TRIES):
         folder = tmp_path / str(number)
-        backend = SlurmBackend(a_slurm_setting(folder, cluster, allow=Allow(options=["--hold"])))
+        backend = SlurmBackend(a_slurm_setting(folder, cluster, allow=AllowList(options=["--hold"])))
         handle = backend.submit(a_job(folder, "sleep 1", native=Native(options=["--hold"])))
         at_ns = save_state(cluster, END_S)
         cluster.run("scontrol", "release", handle.partition("/")[0])
@@ -158,7 +158,7 @@ def test_a_start_that_the_controller_forgot_and_made_again(tmp_path: Path, slurm
     until(is_released, END_S, "it may start")
     found = end_of(backend, handle, timeout_s=END_S)
     cluster.heal()
-    assert (found.seen, runs(folder)) == (Seen.SUCCEEDED, 1), found
+    assert (found.seen, runs(folder)) == (ObservedState.SUCCEEDED, 1), found
 
 
 def test_a_launch_that_died_with_its_controller_is_given_back(tmp_path: Path, healed: SlurmCluster) -> None:
@@ -179,20 +179,20 @@ def test_a_launch_that_died_with_its_controller_is_given_back(tmp_path: Path, he
     healed.kill(f"slurmd/{node}")
     healed.restart(f"slurmd/{node}")  # a node says what it runs when it comes
     found = end_of(backend, handle, timeout_s=END_S)
-    assert (found.seen, runs(tmp_path)) == (Seen.RETURNED, 0), found
+    assert (found.seen, runs(tmp_path)) == (ObservedState.RETURNED, 0), found
     assert found.reason == f"the cluster says that the node of job {number} failed, and it left no sign that it began"
 
 
 def test_a_task_that_the_site_cancels_as_it_waits_leaves_no_trace_in_slurm(tmp_path: Path, slurm: SlurmBed) -> None:
     cluster = slurm["alpha"]
-    backend = SlurmBackend(a_slurm_setting(tmp_path, cluster, allow=Allow(options=["--hold"])))
+    backend = SlurmBackend(a_slurm_setting(tmp_path, cluster, allow=AllowList(options=["--hold"])))
     lease = replace(a_job(tmp_path, native=Native(options=["--hold"])), lo=0, hi=1)
     first, second = backend.submit_range([replace(lease, hi=0), replace(lease, lo=1, fence=lease.fence + 1)])
     native = second.partition("/")[0]
     cluster.run("scancel", native)
-    status_when(backend, first, lambda status: status.seen is Seen.SUBMITTED and status.text == "PENDING")
+    status_when(backend, first, lambda status: status.seen is ObservedState.SUBMITTED and status.text == "PENDING")
     found = end_of(backend, second, timeout_s=END_S)
-    assert (found.seen, runs(tmp_path)) == (Seen.LOST, 0)
+    assert (found.seen, runs(tmp_path)) == (ObservedState.LOST, 0)
     assert found.reason == (
         f"the cluster does not know job {native} any more, and it left no sign that it began; "
         "it knows others of its array: was it cancelled there?"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from switchyard.agent.backends.slurm.nodes import (
-    Node,
+    SlurmNode,
     count_jobs,
     graph_of,
-    load_of,
+    load_from_nodes,
     read_nodes,
     read_partitions,
 )
@@ -54,7 +54,7 @@ def test_a_node_with_everything() -> None:
         Partitions="main,short",
     )
     assert read_nodes(text) == [
-        Node(
+        SlurmNode(
             name="n1",
             cores=8,
             sockets=2,
@@ -144,7 +144,7 @@ def test_the_load_counts_only_nodes_that_take_jobs() -> None:
     )
     nodes = read_nodes(text)
     graph = graph_of(nodes, where="scontrol")
-    load = load_of(nodes, graph, running=2, queued=5)
+    load = load_from_nodes(nodes, graph, running=2, queued=5)
     assert (load.free_cores, load.free_memory_bytes, load.running, load.queued) == (13, 28 * GIB, 2, 5)
     assert load.values == {"nodes_free": 1, "nodes_down": 1, "nodes_closed": 1}
     (kind,) = graph.kinds
@@ -158,7 +158,7 @@ def test_the_load_counts_only_nodes_that_take_jobs() -> None:
 
 def test_nodes_that_changed_since_the_graph_was_made_have_no_shape() -> None:
     graph = graph_of(read_nodes(row("n1")), where="scontrol")
-    load = load_of(read_nodes(row("n1", CPUEfctv=4)), graph, running=0, queued=0)
+    load = load_from_nodes(read_nodes(row("n1", CPUEfctv=4)), graph, running=0, queued=0)
     assert (load.free, load.free_cores) == (None, 4)
 
 

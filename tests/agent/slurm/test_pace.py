@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.backends.slurm.pace import BUSY_SHARE, SPARED_S_MAX, Cost, Pace
+from switchyard.agent.backends.slurm.poll_pace import CPU_CREDIT_S_MAX, CPU_SHARE, PollCost, SqueuePace
 
 
 class Looks:
@@ -12,7 +12,7 @@ class Looks:
 
     def __init__(self, poll_s: float = 1.0) -> None:
         self.now_s = 100.0
-        self.pace = Pace(poll_s, at_s=self.now_s)
+        self.pace = SqueuePace(poll_s, at_s=self.now_s)
 
     def look(
         self, cpu_s: float = 0.01, *, is_new: bool = False, is_waiting: bool = False, took_s: float = 0.0
@@ -20,7 +20,7 @@ class Looks:
         took_s = took_s or cpu_s
         self.now_s += took_s
         pause_s = self.pace.after(
-            Cost(took_s, cpu_s), cpu_s=cpu_s, now_s=self.now_s, is_new=is_new, is_waiting=is_waiting
+            PollCost(took_s, cpu_s), cpu_s=cpu_s, now_s=self.now_s, is_new=is_new, is_waiting=is_waiting
         )
         self.now_s += pause_s
         return pause_s
@@ -44,7 +44,7 @@ def test_in_the_long_run_it_keeps_to_its_share_of_a_core() -> None:
     looks, begun_s, count = Looks(), 100.0, 500
     for _ in range(count):
         looks.look(0.1, is_new=True)
-    allowed_s = (looks.now_s - begun_s) / BUSY_SHARE + SPARED_S_MAX
+    allowed_s = (looks.now_s - begun_s) / CPU_SHARE + CPU_CREDIT_S_MAX
     assert count * 0.1 <= allowed_s + 0.1
     assert count * 0.1 >= allowed_s * 0.9, "and uses it"
 
@@ -52,7 +52,7 @@ def test_in_the_long_run_it_keeps_to_its_share_of_a_core() -> None:
 def test_what_was_spared_in_quiet_hours_is_bounded() -> None:
     looks = Looks()
     looks.now_s += 3600.0
-    assert looks.look(SPARED_S_MAX, is_new=True) == 1.0
+    assert looks.look(CPU_CREDIT_S_MAX, is_new=True) == 1.0
     assert looks.look(1.0, is_new=True) > 10.0
 
 

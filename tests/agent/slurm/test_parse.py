@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from switchyard.agent.backends.slurm.parse import (
-    Found,
+    SlurmJobRow,
+    array_job_of,
     handle_of,
-    job_of,
-    read_accounts,
     read_backlog,
     read_config,
     read_ids,
     read_pairs,
-    read_queue,
+    read_sacct,
+    read_sbatch,
     read_size,
-    read_submitted,
+    read_squeue,
     read_time,
     read_wait_status,
     split_handle,
 )
-from switchyard.agent.backends.slurm.states import Facts
+from switchyard.agent.backends.slurm.states import SlurmJobFacts
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from switchyard.agent.backends.slurm.states import Facts
     ],
 )
 def test_the_number_is_found_among_a_sites_own_words(text: str, number: str | None) -> None:
-    assert read_submitted(text) == number
+    assert read_sbatch(text) == number
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,12 @@ a banner of the site
 def test_the_queue_in_one_answer() -> None:
     """And no row of it is one that eve wrote into her job's name, or that nobody asks for any more."""
     names = {"yard-arr", "yard-one", "yard-two", "yard-big", "yard-of-eve"}
-    found = {each.handle: each.facts for each in read_queue(QUEUE, names, mark="m4rk")}
+    found = {each.handle: each.facts for each in read_squeue(QUEUE, names, mark="m4rk")}
     assert found == {
-        "3_2/yard-arr": Facts(state="COMPLETED", started_s=1794732424, ended_s=1794732425, nodes="n1", reason="None"),
-        "1/yard-one": Facts(
+        "3_2/yard-arr": SlurmJobFacts(
+            state="COMPLETED", started_s=1794732424, ended_s=1794732425, nodes="n1", reason="None"
+        ),
+        "1/yard-one": SlurmJobFacts(
             state="FAILED",
             exit_code=7,
             started_s=1794732423,
@@ -114,10 +116,10 @@ def test_the_queue_in_one_answer() -> None:
             nodes="n[1-2]",
             reason="NonZeroExitCode",
         ),
-        "2/yard-two": Facts(state="RUNNING", started_s=1794732423, nodes="n1", reason="None", restarts=3),
-        "9/yard-big": Facts(state="PENDING", reason="(ReqNodeNotAvail, UnavailableNodes:n[1-2])"),
-        "7_4/yard-arr": Facts(state="PENDING", reason="Job|Array|TaskLimit"),
-        "7_5/yard-arr": Facts(state="PENDING", reason="Job|Array|TaskLimit"),
+        "2/yard-two": SlurmJobFacts(state="RUNNING", started_s=1794732423, nodes="n1", reason="None", restarts=3),
+        "9/yard-big": SlurmJobFacts(state="PENDING", reason="(ReqNodeNotAvail, UnavailableNodes:n[1-2])"),
+        "7_4/yard-arr": SlurmJobFacts(state="PENDING", reason="Job|Array|TaskLimit"),
+        "7_5/yard-arr": SlurmJobFacts(state="PENDING", reason="Job|Array|TaskLimit"),
     }
 
 
@@ -133,13 +135,13 @@ ACCOUNTS = """\
 
 
 def test_accounts_with_what_the_steps_used() -> None:
-    found = read_accounts(ACCOUNTS, prefix="yard-")
+    found = read_sacct(ACCOUNTS, prefix="yard-")
     assert [each.handle for each in found] == ["1/yard-one", "1/yard-other", "3_4/yard-arr", "3_5/yard-arr"]
     assert found[0].facts.memory_bytes_max == 3224 * 1024
     assert (found[0].facts.state, found[0].facts.exit_code, found[0].facts.elapsed_s) == ("FAILED", 7, 1)
     # The same number, given again: another name, so another job.
     assert (found[1].facts.state, found[1].facts.reason, found[1].facts.memory_bytes_max) == ("CANCELLED", "by 0", None)
-    assert found[2] == Found("3_4", "yard-arr", Facts(state="PENDING"))
+    assert found[2] == SlurmJobRow("3_4", "yard-arr", SlurmJobFacts(state="PENDING"))
 
 
 def test_a_line_of_scontrol() -> None:
@@ -162,7 +164,7 @@ def test_the_configuration() -> None:
 def test_a_handle_is_number_and_name() -> None:
     assert handle_of("7_3", "yard-x-1-2") == "7_3/yard-x-1-2"
     assert split_handle("7_3/yard-x-1-2") == ("7_3", "yard-x-1-2")
-    assert job_of("7_3") == "7"
+    assert array_job_of("7_3") == "7"
 
 
 def test_the_backlog_for_the_accounts() -> None:

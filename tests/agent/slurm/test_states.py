@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.backends.slurm.states import RERUN_CODE, TABLE, Facts, status_of
+from switchyard.agent.backends.slurm.states import RERUN_CODE, SEEN_BY_STATE, SlurmJobFacts, status_of
 from switchyard.model.job import Usage
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.retry import Cause
 
 NOW_S = 1000.0
@@ -18,19 +18,19 @@ SIGNALING SPECIAL_EXIT STAGE_OUT STOPPED SUSPENDED TIMEOUT
 """
 
 
-def ended(state: str, **more: object) -> Facts:
+def ended(state: str, **more: object) -> SlurmJobFacts:
     given = {"state": state, "started_s": 900, "ended_s": 990, "nodes": "n1", "reason": "None", **more}
-    return Facts(**given)  # type: ignore[arg-type]
+    return SlurmJobFacts(**given)  # type: ignore[arg-type]
 
 
 def test_the_table_has_every_word() -> None:
-    assert set(TABLE) == set(WORDS.split())
+    assert set(SEEN_BY_STATE) == set(WORDS.split())
 
 
 @pytest.mark.parametrize("word", ["GONE_FISHING", "", "CANCELLED?"])
 def test_a_strange_state_is_unknown_with_its_text(word: str) -> None:
-    found = status_of(Facts(state=word), now_s=NOW_S)
-    assert (found.seen, found.text) == (Seen.UNKNOWN, word)
+    found = status_of(SlurmJobFacts(state=word), now_s=NOW_S)
+    assert (found.seen, found.text) == (ObservedState.UNKNOWN, word)
 
 
 @pytest.mark.parametrize(
@@ -94,15 +94,15 @@ def test_a_strange_state_is_unknown_with_its_text(word: str) -> None:
         ),
     ],
 )
-def test_failures(facts: Facts, code: int | None, signal: int | None, reason: str, cause: Cause) -> None:
+def test_failures(facts: SlurmJobFacts, code: int | None, signal: int | None, reason: str, cause: Cause) -> None:
     found = status_of(facts, now_s=NOW_S)
-    assert (found.seen, found.exit_code, found.signal) == (Seen.FAILED, code, signal)
+    assert (found.seen, found.exit_code, found.signal) == (ObservedState.FAILED, code, signal)
     assert (found.reason, found.cause) == (reason, cause)
 
 
 def test_success_with_what_it_used() -> None:
     found = status_of(ended("COMPLETED", memory_bytes_max=4096), now_s=NOW_S)
-    assert (found.seen, found.exit_code, found.reason) == (Seen.SUCCEEDED, 0, "")
+    assert (found.seen, found.exit_code, found.reason) == (ObservedState.SUCCEEDED, 0, "")
     assert (found.ago_us, found.began_ago_us) == (10_000_000, 100_000_000)
     assert found.usage == Usage(elapsed_s=90, memory_bytes_max=4096, nodes="n1")
 
@@ -114,16 +114,16 @@ def test_who_cancelled_it() -> None:
 
 
 def test_one_that_was_cancelled_while_it_waited_never_began() -> None:
-    found = status_of(Facts(state="CANCELLED", ended_s=999), now_s=NOW_S)
-    assert (found.seen, found.began_ago_us, found.usage) == (Seen.CANCELLED, None, None)
+    found = status_of(SlurmJobFacts(state="CANCELLED", ended_s=999), now_s=NOW_S)
+    assert (found.seen, found.began_ago_us, found.usage) == (ObservedState.CANCELLED, None, None)
 
 
 def test_what_waits_says_why() -> None:
-    found = status_of(Facts(state="PENDING", reason="JobHeldUser"), now_s=NOW_S)
-    assert (found.seen, found.reason) == (Seen.SUBMITTED, "waits at the cluster: JobHeldUser")
-    assert status_of(Facts(state="PENDING", reason="None"), now_s=NOW_S).reason == ""
+    found = status_of(SlurmJobFacts(state="PENDING", reason="JobHeldUser"), now_s=NOW_S)
+    assert (found.seen, found.reason) == (ObservedState.SUBMITTED, "waits at the cluster: JobHeldUser")
+    assert status_of(SlurmJobFacts(state="PENDING", reason="None"), now_s=NOW_S).reason == ""
 
 
 def test_a_clock_that_is_ahead_makes_no_negative_ages() -> None:
     assert status_of(ended("COMPLETED", started_s=2000, ended_s=2001), now_s=NOW_S).ago_us == 0
-    assert status_of(Facts(state="RUNNING", started_s=2000), now_s=NOW_S).ago_us == 0
+    assert status_of(SlurmJobFacts(state="RUNNING", started_s=2000), now_s=NOW_S).ago_us == 0

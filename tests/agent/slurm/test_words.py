@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.backends import Setting, marker
-from switchyard.agent.backends.slurm import command
-from switchyard.agent.backends.slurm.caller import Caller, NoAnswer
-from switchyard.agent.backends.slurm.excluded import excluded
-from switchyard.agent.backends.slurm.nodes import Node, graph_of
-from switchyard.agent.backends.slurm.options import refusal
-from switchyard.agent.backends.slurm.output import SharedFiles
-from switchyard.agent.backends.slurm.quoting import cost_of, read_problem, read_start
-from switchyard.agent.backends.slurm.script import places_of, script_of
+from switchyard.agent.backends import Setting, marker_of
+from switchyard.agent.backends.slurm import command_lines
+from switchyard.agent.backends.slurm.command_runner import CommandRunner, CommandTimeout
+from switchyard.agent.backends.slurm.excluded_nodes import find_excluded_nodes
+from switchyard.agent.backends.slurm.job_files import SharedFiles
+from switchyard.agent.backends.slurm.nodes import SlurmNode, graph_of
+from switchyard.agent.backends.slurm.options import native_options_refusal
+from switchyard.agent.backends.slurm.quotes import cost_of, read_problem, read_start_delay_s
+from switchyard.agent.backends.slurm.script import script_of, work_folders_of
 from switchyard.agent.site import Rates, Site, SlurmSite, read_site
 from switchyard.errors import Malformed, Unavailable
 from switchyard.model.job import JobSpec, Native, Resources
@@ -29,7 +29,7 @@ from tests.agent.builders import a_lease
 
 def words_of(batch: dict[str, Any] | None = None, **resources: Any) -> list[str]:
     spec = JobSpec(command=["true"], resources=Resources(**resources), native=Native(**batch) if batch else None)
-    return command.resource_words(spec, partition="", account="")[2:]
+    return command_lines.resource_options(spec, partition="", account="")[2:]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_resources_are_said_per_task(resources: dict[str, Any], words: list[str]
 
 def test_tasks_and_whole_cores() -> None:
     spec = JobSpec(command=["true"], resources=Resources(tasks=3, cores="1500m"))
-    assert command.resource_words(spec, partition="", account="") == ["--ntasks=3", "--cpus-per-task=2"]
+    assert command_lines.resource_options(spec, partition="", account="") == ["--ntasks=3", "--cpus-per-task=2"]
 
 
 @pytest.mark.parametrize(
@@ -80,25 +80,30 @@ def test_a_type_of_gpu() -> None:
 
 def test_the_sites_partition_and_account_are_for_jobs_that_name_none() -> None:
     spec = JobSpec(command=["true"], native=Native(account="mine"))
-    assert command.resource_words(spec, partition="gpu", account="site")[2:] == ["--partition=gpu", "--account=mine"]
+    assert command_lines.resource_options(spec, partition="gpu", account="site")[2:] == [
+        "--partition=gpu",
+        "--account=mine",
+    ]
     plain = JobSpec(command=["true"])
-    assert command.resource_words(plain, partition="", account="site")[2:] == ["--account=site"]
+    assert command_lines.resource_options(plain, partition="", account="site")[2:] == ["--account=site"]
 
 
 @pytest.mark.parametrize("option", ["--array=1-3", "--job-name=x", "--uid=0", "--output=x", "--requeue", "--wrap=x"])
 def test_the_agents_own_options_are_nobody_elses(option: str) -> None:
-    assert "set by the agent itself" in refusal(JobSpec(command=["true"], native=Native(options=[option])))
+    assert "set by the agent itself" in native_options_refusal(
+        JobSpec(command=["true"], native=Native(options=[option]))
+    )
 
 
 def test_other_options_are_the_sites_to_allow() -> None:
-    assert refusal(JobSpec(command=["true"], native=Native(options=["--nice=5"]))) == ""
-    assert refusal(JobSpec(command=["true"])) == ""
+    assert native_options_refusal(JobSpec(command=["true"], native=Native(options=["--nice=5"]))) == ""
+    assert native_options_refusal(JobSpec(command=["true"])) == ""
 
 
 def test_a_range_keeps_its_indexes_or_is_moved_down() -> None:
     lease = replace(a_lease("true"), lo=2000, hi=2999, fence=5)
-    assert "--array=2000-2999" in command.sbatch(lease, "n", "/f", partition="", account="", base=0)
-    assert "--array=0-999" in command.sbatch(lease, "n", "/f", partition="", account="", base=2000)
+    assert "--array=2000-2999" in command_lines.sbatch(lease, "n", "/f", partition="", account="", base=0)
+    assert "--array=0-999" in command_lines.sbatch(lease, "n", "/f", partition="", account="", base=2000)
 
 
 ODD = {"PLAIN": "x", "ODD": 'it\'s "quoted"\nand ünï $HOME `id` \\', "A-B": "not a shell's name", "EMPTY": ""}
@@ -107,7 +112,7 @@ ODD = {"PLAIN": "x", "ODD": 'it\'s "quoted"\nand ünï $HOME `id` \\', "A-B": "n
 def run_script(tmp_path: Path, lease: Any, *, base: int = 0, **env: str) -> subprocess.CompletedProcess[bytes]:
     folder = tmp_path / "it's here"
     folder.mkdir(exist_ok=True)
-    script = script_of(lease, marker(lease), str(folder), cluster="alpha", base=base)
+    script = script_of(lease, marker_of(lease), str(folder), cluster="alpha", base=base)
     given = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "77", **env}
     return subprocess.run(["/bin/sh"], input=script, env=given, capture_output=True, check=False, cwd=tmp_path)
 
@@ -171,7 +176,7 @@ def test_the_shell_does_all_but_the_command_itself(tmp_path: Path) -> None:
     for name in ("env", "true"):
         (programs / name).symlink_to(str(shutil.which(name)))
     lease = replace(a_lease("true"), lo=10, hi=19)
-    for place in places_of(lease, base=10):
+    for place in work_folders_of(lease, base=10):
         (tmp_path / "it's here" / place).mkdir(parents=True)
     task = {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_JOB_ID": "70"}
     done = run_script(tmp_path, lease, base=10, PATH=str(programs), **task)
@@ -212,7 +217,7 @@ def test_a_task_knows_its_index_and_its_fence(tmp_path: Path) -> None:
     ],
 )
 def test_a_quote_that_makes_sense(text: str, eta_s: int | None) -> None:
-    assert read_start(text, now_s=1000.0) == eta_s
+    assert read_start_delay_s(text, now_s=1000.0) == eta_s
 
 
 def test_why_not() -> None:
@@ -231,14 +236,14 @@ def test_cost_by_partition_and_hours() -> None:
 
 def test_before_every_command_its_prefix() -> None:
     site = SlurmSite(prefix="ssh -p 22 login1", folder="/scratch/yard", conf="/etc/slurm/b.conf", timeout_s=5.5)
-    said = Caller(site, {}).words(["squeue", "--name=a b", "-O", "x:|"])
+    said = CommandRunner(site, {}).words(["squeue", "--name=a b", "-O", "x:|"])
     forms = "SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 SLURM_CONF=/etc/slurm/b.conf"
     assert said == ["ssh", "-p", "22", "login1", f"env {forms} timeout -k 2 6 squeue '--name=a b' -O 'x:|'"]
     behind = SlurmSite(prefix="timeout 9 /usr/bin/ssh login1", folder="/scratch/yard")
-    assert Caller(behind, {}).words(["sbatch", "--comment=a; id"])[-1].endswith(" sbatch '--comment=a; id'")
-    submit = Caller(SlurmSite(prefix="chroot /tree", conf="/c"), {}).words(["sbatch", "--parsable"])
+    assert CommandRunner(behind, {}).words(["sbatch", "--comment=a; id"])[-1].endswith(" sbatch '--comment=a; id'")
+    submit = CommandRunner(SlurmSite(prefix="chroot /tree", conf="/c"), {}).words(["sbatch", "--parsable"])
     assert submit == ["chroot", "/tree", "env", "SLURM_CONF=/c", "sbatch", "--parsable"], "its environment is the job's"
-    near = Caller(SlurmSite(prefix="chroot /tree", bin="/opt/slurm/bin"), {}).words(["squeue", "-h"])
+    near = CommandRunner(SlurmSite(prefix="chroot /tree", bin="/opt/slurm/bin"), {}).words(["squeue", "-h"])
     assert near[:3] == ["chroot", "/tree", "env"]
     assert near[-2:] == ["/opt/slurm/bin/squeue", "-h"]
 
@@ -247,18 +252,18 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     script = tmp_path / "squeue"
     script.write_text("#!/bin/sh\nsleep 100 &\nwait\n")
     script.chmod(0o755)
-    caller = Caller(SlurmSite(bin=str(tmp_path), timeout_s=0.3), {"PATH": os.environ["PATH"]})
-    with pytest.raises(NoAnswer, match=r"within 0\.3 s"):
+    caller = CommandRunner(SlurmSite(bin=str(tmp_path), timeout_s=0.3), {"PATH": os.environ["PATH"]})
+    with pytest.raises(CommandTimeout, match=r"within 0\.3 s"):
         caller.call(["squeue"])
 
 
 def test_what_cannot_work_is_said_at_once_and_in_words(tmp_path: Path) -> None:
-    nowhere = Caller(SlurmSite(conf=str(tmp_path / "slurm.conf")), {"PATH": os.environ["PATH"]})
+    nowhere = CommandRunner(SlurmSite(conf=str(tmp_path / "slurm.conf")), {"PATH": os.environ["PATH"]})
     with pytest.raises(Unavailable, match=r"slurm\.conf is not there") as missing:
         nowhere.ask(["scontrol", "show", "config"])
     assert missing.value.next_step == "Name this cluster's slurm.conf as `conf`."
     with pytest.raises(Unavailable, match=r"scontrol failed \(1\) without a word") as silent:
-        Caller(SlurmSite(prefix="false"), {"PATH": os.environ["PATH"]}).ask(["scontrol", "ping"])
+        CommandRunner(SlurmSite(prefix="false"), {"PATH": os.environ["PATH"]}).ask(["scontrol", "ping"])
     assert silent.value.next_step.startswith("Try `false env ")
     (tmp_path / "file").touch()
     with pytest.raises(Unavailable) as folder:
@@ -313,16 +318,16 @@ def test_a_site_without_a_file_and_with_one(tmp_path: Path) -> None:
 )
 def test_nodes_that_a_constraint_rules_out_are_named(constraints: dict[str, Any] | None, ruled_out: str) -> None:
     kinds = {1: ("fast",), 2: (), 3: ("slow",), 4: ()}  # in the graph n2 and n4 come together: they are alike
-    nodes = [Node(name=f"n{i}", cores=4, features=kinds[i]) for i in kinds]
+    nodes = [SlurmNode(name=f"n{i}", cores=4, features=kinds[i]) for i in kinds]
     graph, names = graph_of(nodes, where="here"), {node.name for node in nodes}
     demand = {"version": 1, "resources": [], "attributes": {"system": {"constraints": constraints}}}
     spec = JobSpec(["true"], demand=demand)
-    assert excluded(spec, graph, names) == ruled_out
-    words = command.resource_words(spec, partition="", account="", excluded=ruled_out)
+    assert find_excluded_nodes(spec, graph, names) == ruled_out
+    words = command_lines.resource_options(spec, partition="", account="", excluded=ruled_out)
     assert words[2:] == ([f"--exclude={ruled_out}"] if ruled_out else [])
-    assert excluded(JobSpec(["true"]), graph, names) == ""
-    assert excluded(spec, graph, {"other"}) == ""
+    assert find_excluded_nodes(JobSpec(["true"]), graph, names) == ""
+    assert find_excluded_nodes(spec, graph, {"other"}) == ""
 
 
 def test_tasks_of_one_array_are_one_word_of_a_cancel() -> None:
-    assert command.scancel(["7_3", "9", "7_4", "7_9", "12"]) == ["scancel", "7_[3-4,9]", "9", "12"]
+    assert command_lines.scancel(["7_3", "9", "7_4", "7_9", "12"]) == ["scancel", "7_[3-4,9]", "9", "12"]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from switchyard.model.cluster import Health
-from switchyard.model.verdict import Say
-from switchyard.route.choose import choose
-from switchyard.route.operators import Value
-from switchyard.route.route import Ruling, plan, rule
-from switchyard.route.select.selector import GROUP, Failed, selector, selector_names
+from switchyard.model.verdict import Answer
+from switchyard.route.apply_selection import apply_selection
+from switchyard.route.operators import ExpressionValue
+from switchyard.route.router import Eligibility, evaluate, make_plan
+from switchyard.route.select.selector import ENTRY_POINT_GROUP, SelectionFailure, selector, selector_names
 from switchyard.route.world import World
 from tests.builders import a_member, a_world, an_ask
 
@@ -25,27 +25,27 @@ def a_town(*names: str, down: Sequence[str] = ()) -> World:
 
 def chosen(
     world: World, steps: list[dict[str, str]], states: Mapping[str, Any], order: Sequence[str] = ()
-) -> Ruling | Failed:
-    ruling = rule(an_ask(world), world)
+) -> Eligibility | SelectionFailure:
+    ruling = evaluate(an_ask(world), world)
     algorithm = selector("constraint", json.dumps({"priorities": [{"priority": 1, "steps": steps}]}))
-    return choose(ruling, "constraint", algorithm, world=world, states=states, parameters={}, order=order)
+    return apply_selection(ruling, "constraint", algorithm, world=world, states=states, parameters={}, order=order)
 
 
-STATES: dict[str, dict[str, Value]] = {"a": {"x": 1.0}, "b": {"x": 2.0}, "c": {"x": 0.0}}
+STATES: dict[str, dict[str, ExpressionValue]] = {"a": {"x": 1.0}, "b": {"x": 2.0}, "c": {"x": 0.0}}
 
 
 def test_verdicts_say_who_won_and_which_step_put_the_others_out() -> None:
     world = a_town("a", "b", "c", "d", down=["d"])
     found = chosen(world, [{"filter": "x > 0"}, {"sort_descending": "x"}, {"select": "first"}], STATES)
-    assert isinstance(found, Ruling)
-    decided = plan(found, seed="job")
+    assert isinstance(found, Eligibility)
+    decided = make_plan(found, seed="job")
     assert (decided.chosen, decided.algorithm, decided.remaining) == ("b", "constraint", ["b", "a"])
     said = {each.cluster: (each.say, each.step) for each in decided.verdicts}
     assert said == {
-        "a": (Say.YES, "match"),
-        "b": (Say.YES, "select"),
-        "c": (Say.WAIT, "select"),
-        "d": (Say.WAIT, "health"),
+        "a": (Answer.YES, "match"),
+        "b": (Answer.YES, "select"),
+        "c": (Answer.WAIT, "select"),
+        "d": (Answer.WAIT, "health"),
     }
     why = {each.cluster: each.reason for each in decided.verdicts}
     assert why["b"].startswith("fits; ")
@@ -55,36 +55,36 @@ def test_verdicts_say_who_won_and_which_step_put_the_others_out() -> None:
 
 def test_nobody_left_is_a_hold_with_reasons() -> None:
     found = chosen(a_town("a", "b"), [{"filter": "x > 5"}], STATES)
-    assert isinstance(found, Ruling)
+    assert isinstance(found, Eligibility)
     assert found.outcome == "hold"
     assert found.reason == (
         "waits: no clusters passed selection (constraint): "
         "a: priority 1, step 1 (filter x > 5): is false (x = 1); b: priority 1, step 1 (filter x > 5): is false (x = 2)"
     )
-    assert plan(found, seed="job").chosen is None
+    assert make_plan(found, seed="job").chosen is None
 
 
 def test_what_does_not_sort_goes_by_the_order_of_the_request() -> None:
     world = a_town("a", "b", "c")
     for order, first in (((), "a"), (("c", "a", "b"), "c"), (("b",), "b"), (("gone", "c"), "c")):
         found = chosen(world, [{"select": "first"}], STATES, order)
-        assert isinstance(found, Ruling)
-        assert plan(found, seed="job").chosen == first
+        assert isinstance(found, Eligibility)
+        assert make_plan(found, seed="job").chosen == first
 
 
 def test_who_is_not_able_is_not_asked() -> None:
     found = chosen(a_town("a", "b", down=["a", "b"]), [{"filter": "x"}], STATES)
-    assert isinstance(found, Ruling)
+    assert isinstance(found, Eligibility)
     assert (found.outcome, found.algorithm) == ("hold", "constraint")
     assert all(each.step == "health" for each in found.verdicts)
 
 
 def test_an_algorithm_that_fails_says_so() -> None:
-    assert isinstance(chosen(a_town("a"), [{"filter": "x"}], STATES), Failed)
+    assert isinstance(chosen(a_town("a"), [{"filter": "x"}], STATES), SelectionFailure)
 
 
 PACKAGE = """\
-from switchyard.route.select.selector import Selected
+from switchyard.route.select.selector import SelectionResult
 
 
 class Alphabetical:
@@ -95,7 +95,7 @@ class Alphabetical:
 
     def select(self, contenders, parameters):
         names = sorted((each.name for each in contenders), reverse=self.is_reverse)
-        return Selected(tuple(names), tuple(names[:1]), notes={names[0]: "alphabetical"})
+        return SelectionResult(tuple(names), tuple(names[:1]), notes={names[0]: "alphabetical"})
 """
 
 
@@ -104,11 +104,13 @@ def test_another_package_brings_an_algorithm(tmp_path: Path, monkeypatch: pytest
     about = tmp_path / "alphabetical-1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: alphabetical\nVersion: 1\n")
-    (about / "entry_points.txt").write_text(f"[{GROUP}]\nalphabetical = alphabetical:Alphabetical\n")
+    (about / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\nalphabetical = alphabetical:Alphabetical\n")
     monkeypatch.syspath_prepend(tmp_path)
     world = a_town("a", "b")
     algorithm = selector("alphabetical", '{"reverse": true}')
-    found = choose(rule(an_ask(world), world), "alphabetical", algorithm, world=world, states={}, parameters={})
-    assert isinstance(found, Ruling)
-    assert plan(found, seed="job").chosen == "b"
+    found = apply_selection(
+        evaluate(an_ask(world), world), "alphabetical", algorithm, world=world, states={}, parameters={}
+    )
+    assert isinstance(found, Eligibility)
+    assert make_plan(found, seed="job").chosen == "b"
     assert "alphabetical" in selector_names()

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.errors import Malformed
-from switchyard.route.expression import CHARS_MAX, NODES_MAX, Trouble, parse
-from switchyard.route.operators import Budget, Spent
+from switchyard.route.expression import CHARS_MAX, NODES_MAX, NoValue, parse_expression
+from switchyard.route.operators import BudgetExceeded, EvaluationBudget
 
 VALUES: dict[str, Any] = {
     "x": 6.0,
@@ -24,7 +24,7 @@ VALUES: dict[str, Any] = {
 
 
 def value(text: str, budget: int = 100_000) -> Any:
-    return parse(text).value(VALUES, Budget(budget))
+    return parse_expression(text).value(VALUES, EvaluationBudget(budget))
 
 
 RIGHT: list[tuple[str, Any]] = [
@@ -116,7 +116,7 @@ WITHOUT_VALUE = [
 @pytest.mark.parametrize(("text", "why"), WITHOUT_VALUE)
 def test_what_has_no_value_says_why(text: str, why: str) -> None:
     found = value(text)
-    assert isinstance(found, Trouble)
+    assert isinstance(found, NoValue)
     assert why in found.why
 
 
@@ -158,7 +158,7 @@ MALFORMED = [
 @pytest.mark.parametrize(("text", "why"), MALFORMED, ids=[text[:20] for text, _ in MALFORMED])
 def test_what_cannot_be_read_is_refused(text: str, why: str) -> None:
     with pytest.raises(Malformed) as caught:
-        parse(text)
+        parse_expression(text)
     assert why in caught.value.detail
 
 
@@ -167,15 +167,15 @@ def test_the_longest_chain_that_is_taken_can_be_evaluated() -> None:
 
 
 def test_a_pattern_that_would_run_for_hours_ends_with_the_budget() -> None:
-    text = parse("[long] =~ '(a|a|a|a)*(b|b|b)*$'")
-    with pytest.raises(Spent):
-        text.value({"long": "a" * 1000 + "!"}, Budget(5_000))
+    text = parse_expression("[long] =~ '(a|a|a|a)*(b|b|b)*$'")
+    with pytest.raises(BudgetExceeded):
+        text.value({"long": "a" * 1000 + "!"}, EvaluationBudget(5_000))
 
 
 @given(st.text(alphabet="x1. +-*/%&|^~<>=!?:(),'\"[]\\inmax", max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        found = parse(text)
+        found = parse_expression(text)
     except Malformed:
         return
-    found.value(VALUES, Budget(100_000))
+    found.value(VALUES, EvaluationBudget(100_000))

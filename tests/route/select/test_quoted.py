@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from switchyard.errors import Malformed
-from switchyard.route.select.selector import Contender, Quoted, Selected, reads_quotes, selector
+from switchyard.route.select.selector import Candidate, CandidateQuote, SelectionResult, reads_quotes, selector
 
 
-def select(name: str, **quotes: Quoted | None) -> Selected:
-    found = selector(name).select([Contender(each, quote=quote) for each, quote in quotes.items()], {})
-    assert isinstance(found, Selected)
+def select(name: str, **quotes: CandidateQuote | None) -> SelectionResult:
+    found = selector(name).select([Candidate(each, quote=quote) for each, quote in quotes.items()], {})
+    assert isinstance(found, SelectionResult)
     return found
 
 
-def yes(starts_s: float | None = None, cost: float | None = None) -> Quoted:
-    return Quoted(can=True, starts_s=starts_s, cost=cost)
+def yes(starts_s: float | None = None, cost: float | None = None) -> CandidateQuote:
+    return CandidateQuote(can=True, starts_s=starts_s, cost=cost)
 
 
-NO = Quoted(can=False, reason="closed")
+NO = CandidateQuote(can=False, reason="closed")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ NO = Quoted(can=False, reason="closed")
     ],
 )
 def test_the_best_quote_wins(
-    name: str, quotes: dict[str, Quoted | None], among: tuple[str, ...], remaining: tuple[str, ...]
+    name: str, quotes: dict[str, CandidateQuote | None], among: tuple[str, ...], remaining: tuple[str, ...]
 ) -> None:
     found = select(name, **quotes)
     assert (found.among, found.remaining, found.is_even) == (among, remaining, False)

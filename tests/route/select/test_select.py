@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Malformed, UnknownName
-from switchyard.route.select.priorities import PRIORITIES_MAX, STEPS_MAX, TEXT_CHARS_MAX
-from switchyard.route.select.selector import Contender, Failed, Selected, selector, selector_names
-from switchyard.route.select.weighted import Field
+from switchyard.route.select.constraint_steps import PRIORITIES_MAX, STEPS_MAX, TEXT_CHARS_MAX
+from switchyard.route.select.selector import Candidate, SelectionFailure, SelectionResult, selector, selector_names
+from switchyard.route.select.weighted_draw import WeightedCandidates
 
 CASES = json.loads((Path(__file__).parents[2] / "data/rainbow_select.json").read_text(encoding="utf-8"))
 
@@ -21,8 +21,8 @@ def values(given: dict[str, Any]) -> dict[str, Any]:
     return {name: float(each) if type(each) is int else each for name, each in given.items()}
 
 
-def field_of(names: list[str], states: dict[str, dict[str, Any]]) -> list[Contender]:
-    return [Contender(name, state=values(states.get(name, {}))) for name in names]
+def field_of(names: list[str], states: dict[str, dict[str, Any]]) -> list[Candidate]:
+    return [Candidate(name, state=values(states.get(name, {}))) for name in names]
 
 
 def answer_of(case: dict[str, Any]) -> tuple[str, Any]:
@@ -34,7 +34,7 @@ def answer_of(case: dict[str, Any]) -> tuple[str, Any]:
         return "error", exc.detail
     contenders = field_of(case["clusters"], case["states"])
     found = algorithm.select(contenders, values(case.get("parameters", {})))
-    if isinstance(found, Failed):
+    if isinstance(found, SelectionFailure):
         return "error", found.reason
     if case.get("satisfy_only"):
         return "chosen", list(found.remaining)
@@ -106,7 +106,7 @@ def test_priorities_fall_through_and_the_reasons_name_step_and_value() -> None:
 
 
 def test_a_filter_that_is_no_yes_or_no_names_step_and_cluster() -> None:
-    assert run(constraint({"filter": "cost"}), {"a": {}, "b": {"cost": 3}}) == Failed(
+    assert run(constraint({"filter": "cost"}), {"a": {}, "b": {"cost": 3}}) == SelectionFailure(
         "priority 1, step 1 (filter cost), cluster b: filter must be boolean, and is 3"
     )
 
@@ -130,7 +130,7 @@ def test_too_much_work_fails_instead_of_running_on() -> None:
     heavy = {"filter": "text =~ '(a|a|a|a|a|a|a|a)*b' || cost > 0"}
     states = {f"c{number:04}": {"text": "a" * 1000, "cost": 1} for number in range(200)}
     found = run(constraint(*[heavy] * STEPS_MAX), states)
-    assert isinstance(found, Failed)
+    assert isinstance(found, SelectionFailure)
     assert "too much work for 200 clusters" in found.reason
 
 
@@ -184,12 +184,12 @@ def test_an_unknown_algorithm_is_refused_with_the_known_ones() -> None:
     assert selector_names()[:4] == ["weighted", "random", "least-loaded", "constraint"]
 
 
-def loaded(name: str, free: int | None, queued: int = 0, *, cores: int = 8) -> Contender:
+def loaded(name: str, free: int | None, queued: int = 0, *, cores: int = 8) -> Candidate:
     state = {} if free is None else {"free_cores": float(free), "queued": float(queued)}
-    return Contender(name, cores=cores, state=state)
+    return Candidate(name, cores=cores, state=state)
 
 
-LOADS: list[tuple[str, list[Contender], list[str], list[str]]] = [
+LOADS: list[tuple[str, list[Candidate], list[str], list[str]]] = [
     ("the freest", [loaded("a", 1), loaded("b", 5), loaded("c", 3)], ["b"], ["b", "c", "a"]),
     ("by share, not by number", [loaded("a", 10, cores=100), loaded("b", 4)], ["b"], ["b", "a"]),
     ("full ones by what waits", [loaded("a", 0, 9), loaded("b", 0, 2)], ["b"], ["b", "a"]),
@@ -201,16 +201,16 @@ LOADS: list[tuple[str, list[Contender], list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize(("_title", "contenders", "among", "order"), LOADS, ids=[row[0] for row in LOADS])
-def test_least_loaded(_title: str, contenders: list[Contender], among: list[str], order: list[str]) -> None:
+def test_least_loaded(_title: str, contenders: list[Candidate], among: list[str], order: list[str]) -> None:
     found = selector("least-loaded").select(contenders, {})
-    assert isinstance(found, Selected)
+    assert isinstance(found, SelectionResult)
     assert (list(found.among), list(found.remaining)) == (among, order)
 
 
 def test_random_draws_alike_whatever_the_weights() -> None:
-    found = selector("random").select([Contender("a", 99), Contender("b", 1)], {})
-    assert isinstance(found, Selected)
+    found = selector("random").select([Candidate("a", 99), Candidate("b", 1)], {})
+    assert isinstance(found, SelectionResult)
     assert found.is_even
-    field = Field.of(found.among, [1.0, 1.0])
+    field = WeightedCandidates.of(found.among, [1.0, 1.0])
     drawn = Counter(field.names[field.draw(f"job{number}")] for number in range(4000))
     assert 0.45 < drawn["a"] / 4000 < 0.55

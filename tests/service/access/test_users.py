@@ -8,12 +8,12 @@ import pytest
 
 from switchyard.errors import BadRequest, Conflict, Denied, NameTaken, NotFound, UnknownName
 from switchyard.model.access import (
-    RANK,
+    ROLE_RANK,
     Grant,
+    GranteeKind,
     GrantRequest,
-    On,
+    GrantTarget,
     Role,
-    To,
     TokenRequest,
     UserChange,
     UserRequest,
@@ -34,9 +34,9 @@ ROLES = list(Role)
 @pytest.mark.parametrize("needed", ROLES)
 @pytest.mark.parametrize("held", [None, *ROLES])
 def test_a_role_holds_all_the_ones_before_it(held: Role | None, needed: Role) -> None:
-    grants = (Grant("g", held, To.USER, "ann", On.PROJECT, "web"),) if held else ()
+    grants = (Grant("g", held, GranteeKind.USER, "ann", GrantTarget.PROJECT, "web"),) if held else ()
     actor = Actor("ann", rights_of("ann", (), grants))
-    may = held is not None and RANK[held] >= RANK[needed]
+    may = held is not None and ROLE_RANK[held] >= ROLE_RANK[needed]
     assert actor.may_project(needed, "web") == may
     assert not actor.may_project(needed, "other")
     if not may:
@@ -48,18 +48,18 @@ def test_a_role_holds_all_the_ones_before_it(held: Role | None, needed: Role) ->
 
 GRANT_ROWS = [
     # to, subject, on, object → whether ann (of the group red) may submit to cluster c (of the group gpu), project web
-    (To.USER, "ann", On.CLUSTER, "id-c", True, False),
-    (To.USER, "bob", On.CLUSTER, "id-c", False, False),
-    (To.GROUP, "red", On.CLUSTER, "id-c", True, False),
-    (To.GROUP, "ann", On.CLUSTER, "id-c", False, False),
-    (To.USER, "red", On.CLUSTER, "id-c", False, False),
-    (To.EVERYONE, "everyone", On.CLUSTER, "id-c", True, False),
-    (To.USER, "ann", On.CLUSTER, "c", False, False),  # by registration, not by name
-    (To.USER, "ann", On.CLUSTER_GROUP, "gpu", True, False),
-    (To.USER, "ann", On.CLUSTER_GROUP, "id-c", False, False),
-    (To.USER, "ann", On.PROJECT, "web", False, True),
-    (To.USER, "ann", On.PROJECT, "gpu", False, False),
-    (To.USER, "ann", On.PLATFORM, "all", True, True),
+    (GranteeKind.USER, "ann", GrantTarget.CLUSTER, "id-c", True, False),
+    (GranteeKind.USER, "bob", GrantTarget.CLUSTER, "id-c", False, False),
+    (GranteeKind.GROUP, "red", GrantTarget.CLUSTER, "id-c", True, False),
+    (GranteeKind.GROUP, "ann", GrantTarget.CLUSTER, "id-c", False, False),
+    (GranteeKind.USER, "red", GrantTarget.CLUSTER, "id-c", False, False),
+    (GranteeKind.EVERYONE, "everyone", GrantTarget.CLUSTER, "id-c", True, False),
+    (GranteeKind.USER, "ann", GrantTarget.CLUSTER, "c", False, False),  # by registration, not by name
+    (GranteeKind.USER, "ann", GrantTarget.CLUSTER_GROUP, "gpu", True, False),
+    (GranteeKind.USER, "ann", GrantTarget.CLUSTER_GROUP, "id-c", False, False),
+    (GranteeKind.USER, "ann", GrantTarget.PROJECT, "web", False, True),
+    (GranteeKind.USER, "ann", GrantTarget.PROJECT, "gpu", False, False),
+    (GranteeKind.USER, "ann", GrantTarget.PLATFORM, "all", True, True),
 ]
 
 
@@ -92,7 +92,7 @@ ADMIN_ONLY = {
     "make a cluster": lambda rig, actor: clusters.cluster_create(rig.context, actor, ClusterRequest("new")),
     "audit": lambda rig, actor: users.audit_list(rig.context, actor, before=None, limit=9),
     "grant on the platform": lambda rig, actor: users.grant_create(
-        rig.context, actor, GrantRequest(Role.ADMIN, To.USER, On.PLATFORM, actor.name)
+        rig.context, actor, GrantRequest(Role.ADMIN, GranteeKind.USER, GrantTarget.PLATFORM, actor.name)
     ),
 }
 
@@ -101,12 +101,12 @@ ADMIN_ONLY = {
 def test_what_only_a_platform_administrator_may(lite: Rig, deed: str) -> None:
     lite.cluster("alpha")
     lite.user("zoe")
-    ann = lite.user("ann", (Role.ADMIN, On.PROJECT, "default"), (Role.ADMIN, On.CLUSTER, "alpha"))
-    operator = lite.user("op", (Role.OPERATE, On.PLATFORM, "all"))
+    ann = lite.user("ann", (Role.ADMIN, GrantTarget.PROJECT, "default"), (Role.ADMIN, GrantTarget.CLUSTER, "alpha"))
+    operator = lite.user("op", (Role.OPERATE, GrantTarget.PLATFORM, "all"))
     for actor in (ann, operator):
         with pytest.raises(Denied):
             ADMIN_ONLY[deed](lite, actor)
-    ADMIN_ONLY[deed](lite, lite.user("root", (Role.ADMIN, On.PLATFORM, "all")))
+    ADMIN_ONLY[deed](lite, lite.user("root", (Role.ADMIN, GrantTarget.PLATFORM, "all")))
 
 
 # --- users and tokens
@@ -126,7 +126,7 @@ def test_a_name_is_taken_once(rig: Rig) -> None:
 
 
 def test_a_user_who_goes_takes_tokens_and_grants_along(rig: Rig) -> None:
-    ann = rig.user("ann", (Role.ADMIN, On.PLATFORM, "all"))
+    ann = rig.user("ann", (Role.ADMIN, GrantTarget.PLATFORM, "all"))
     user_tokens.token_create(rig.context, ann, TokenRequest(note="mine"))
     users.user_delete(rig.context, ADMIN, "ann")
     assert user_tokens.token_list(rig.context, ADMIN, after="", limit=9) == []
@@ -137,7 +137,7 @@ def test_a_user_who_goes_takes_tokens_and_grants_along(rig: Rig) -> None:
 
 
 def test_a_disabled_user_has_no_rights_left(lite: Rig) -> None:
-    ann = lite.user("ann", (Role.ADMIN, On.PLATFORM, "all"))
+    ann = lite.user("ann", (Role.ADMIN, GrantTarget.PLATFORM, "all"))
     assert ann.user_id is not None
     users.user_change(lite.context, ADMIN, "ann", UserChange(is_enabled=False))
     assert lite.context.snapshots.access.actor(ann.user_id) is None
@@ -147,12 +147,12 @@ def test_a_disabled_user_has_no_rights_left(lite: Rig) -> None:
 
 
 def test_nobody_locks_themselves_out(lite: Rig) -> None:
-    root = lite.user("root", (Role.ADMIN, On.PLATFORM, "all"))
+    root = lite.user("root", (Role.ADMIN, GrantTarget.PLATFORM, "all"))
     with pytest.raises(BadRequest):
         users.user_delete(lite.context, root, "root")
     with pytest.raises(BadRequest):
         users.user_change(lite.context, root, "root", UserChange(is_enabled=False))
-    (grant,) = [g for g in users.grant_list(lite.context, root) if g.on is On.PLATFORM]
+    (grant,) = [g for g in users.grant_list(lite.context, root) if g.on is GrantTarget.PLATFORM]
     with pytest.raises(Conflict, match="last administrator"):
         users.grant_delete(lite.context, root, grant.id)
 
@@ -181,18 +181,27 @@ def test_who_administers_a_thing_grants_on_it_and_nowhere_else(lite: Rig) -> Non
     lite.cluster("alpha")
     lite.cluster("beta")
     lite.user("bob")
-    ann = lite.user("ann", (Role.ADMIN, On.CLUSTER, "alpha"), (Role.ADMIN, On.CLUSTER_GROUP, "gpu"))
-    made = users.grant_create(lite.context, ann, GrantRequest(Role.VIEW, To.USER, On.CLUSTER, "bob", "alpha"))
+    ann = lite.user("ann", (Role.ADMIN, GrantTarget.CLUSTER, "alpha"), (Role.ADMIN, GrantTarget.CLUSTER_GROUP, "gpu"))
+    made = users.grant_create(
+        lite.context, ann, GrantRequest(Role.VIEW, GranteeKind.USER, GrantTarget.CLUSTER, "bob", "alpha")
+    )
     assert (made.object, made.subject) == ("alpha", "bob")
-    users.grant_create(lite.context, ann, GrantRequest(Role.VIEW, To.USER, On.CLUSTER_GROUP, "bob", "gpu"))
-    for on, what in ((On.CLUSTER, "beta"), (On.PROJECT, "default"), (On.PLATFORM, "all"), (On.CLUSTER_GROUP, "cpu")):
+    users.grant_create(
+        lite.context, ann, GrantRequest(Role.VIEW, GranteeKind.USER, GrantTarget.CLUSTER_GROUP, "bob", "gpu")
+    )
+    for on, what in (
+        (GrantTarget.CLUSTER, "beta"),
+        (GrantTarget.PROJECT, "default"),
+        (GrantTarget.PLATFORM, "all"),
+        (GrantTarget.CLUSTER_GROUP, "cpu"),
+    ):
         with pytest.raises(Denied):
-            users.grant_create(lite.context, ann, GrantRequest(Role.VIEW, To.USER, on, "bob", what))
+            users.grant_create(lite.context, ann, GrantRequest(Role.VIEW, GranteeKind.USER, on, "bob", what))
     assert {(g.on, g.object) for g in users.grant_list(lite.context, ann)} == {
-        (On.CLUSTER, "alpha"),
-        (On.CLUSTER_GROUP, "gpu"),
+        (GrantTarget.CLUSTER, "alpha"),
+        (GrantTarget.CLUSTER_GROUP, "gpu"),
     }
-    outside = lite.grant("bob", Role.VIEW, On.CLUSTER, "beta")
+    outside = lite.grant("bob", Role.VIEW, GrantTarget.CLUSTER, "beta")
     with pytest.raises(NotFound):
         users.grant_delete(lite.context, ann, outside)
     users.grant_delete(lite.context, ann, made.id)
@@ -204,7 +213,9 @@ def test_granting_tells_nobody_which_private_clusters_there_are(lite: Rig) -> No
     said = set()
     for name in ("secret", "nothing"):
         with pytest.raises(UnknownName) as caught:
-            users.grant_create(lite.context, ann, GrantRequest(Role.VIEW, To.USER, On.CLUSTER, "ann", name))
+            users.grant_create(
+                lite.context, ann, GrantRequest(Role.VIEW, GranteeKind.USER, GrantTarget.CLUSTER, "ann", name)
+            )
         said.add(caught.value.detail.replace(name, "X"))
     assert len(said) == 1
 
@@ -212,9 +223,9 @@ def test_granting_tells_nobody_which_private_clusters_there_are(lite: Rig) -> No
 def test_a_grant_to_somebody_or_on_something_unknown_is_refused(lite: Rig) -> None:
     lite.user("ann")
     for to, subject, on, what in (
-        (To.USER, "nobody", On.PLATFORM, "all"),
-        (To.USER, "ann", On.PROJECT, "nothing"),
-        (To.USER, "ann", On.CLUSTER, "nothing"),
+        (GranteeKind.USER, "nobody", GrantTarget.PLATFORM, "all"),
+        (GranteeKind.USER, "ann", GrantTarget.PROJECT, "nothing"),
+        (GranteeKind.USER, "ann", GrantTarget.CLUSTER, "nothing"),
     ):
         with pytest.raises(UnknownName):
             users.grant_create(lite.context, ADMIN, GrantRequest(Role.VIEW, to, on, subject, what))
@@ -222,7 +233,7 @@ def test_a_grant_to_somebody_or_on_something_unknown_is_refused(lite: Rig) -> No
 
 def test_a_new_registration_of_a_name_inherits_no_grants(lite: Rig) -> None:
     lite.cluster("alpha", is_private=True)
-    ann = lite.user("ann", (Role.ADMIN, On.CLUSTER, "alpha"))
+    ann = lite.user("ann", (Role.ADMIN, GrantTarget.CLUSTER, "alpha"))
     clusters.cluster_delete(lite.context, ADMIN, "alpha")
     lite.cluster("alpha", is_private=True)
     assert ann.user_id is not None
@@ -237,7 +248,9 @@ def test_private_and_open_can_be_changed_back_and_forth(lite: Rig) -> None:
         clusters.cluster_change(lite.context, ADMIN, "alpha", ClusterChange(is_private=is_private))
         state = lite.submit(a_request(), actor=lite.actor(ann.user_id)).state
         assert state == ("REJECTED" if is_private else "ASSIGNED")
-    everyones = [g for g in users.grant_list(lite.context, ADMIN) if g.to is To.EVERYONE and g.on is On.CLUSTER]
+    everyones = [
+        g for g in users.grant_list(lite.context, ADMIN) if g.to is GranteeKind.EVERYONE and g.on is GrantTarget.CLUSTER
+    ]
     assert everyones == []
 
 
@@ -246,20 +259,22 @@ def test_private_and_open_can_be_changed_back_and_forth(lite: Rig) -> None:
 
 def test_the_first_start_makes_one_administrator_and_later_ones_change_nothing(store_url: str, tmp_path: Path) -> None:
     with running(store_url, tmp_path) as rig:
-        token = users.first_start(rig.context, is_open=False)
+        token = users.prepare_first_start(rig.context, is_open=False)
         assert token is not None
-        (project_grant,) = [g for g in users.grant_list(rig.context, ADMIN) if g.on is On.PROJECT]
+        (project_grant,) = [g for g in users.grant_list(rig.context, ADMIN) if g.on is GrantTarget.PROJECT]
         users.grant_delete(rig.context, ADMIN, project_grant.id)
-        assert users.first_start(rig.context, is_open=False) is None
+        assert users.prepare_first_start(rig.context, is_open=False) is None
         grants = users.grant_list(rig.context, ADMIN)
-        assert [grant.on for grant in grants] == [On.PLATFORM], "a grant that was taken away does not come back"
+        assert [grant.on for grant in grants] == [GrantTarget.PLATFORM], (
+            "a grant that was taken away does not come back"
+        )
 
 
 def test_every_change_is_in_the_audit_without_its_secrets(lite: Rig) -> None:
     lite.user("ann")
     lite.cluster("alpha")
     token = user_tokens.token_create(lite.context, ADMIN, TokenRequest(user="ann")).token
-    submit = submit_tokens.cluster_token(lite.context, ADMIN, "alpha").token
+    submit = submit_tokens.create_cluster_token(lite.context, ADMIN, "alpha").token
     entries = users.audit_list(lite.context, ADMIN, before=None, limit=100).items
     actions = [entry.action for entry in entries]
     assert {"user.create", "cluster.create", "agent.join", "token.create", "cluster.submit-token"} <= set(actions)

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from switchyard.errors import Malformed, Unavailable, YardError
-from switchyard.service.cluster import compiler
-from switchyard.service.cluster.compiler import Compiler
+from switchyard.service.cluster import graph_compiler
+from switchyard.service.cluster.graph_compiler import GraphCompiler
 
 SHORT = b"nodes: 2\neach: {core: 4}\nhosts: n[0-1]\n"
 IO = b'{"attach": {"n0": [{"type": "shm"}]}}'
@@ -19,7 +19,7 @@ IO = b'{"attach": {"n0": [{"type": "shm"}]}}'
 def compiled(main: bytes, **subsystems: bytes) -> dict[str, int]:
     sizes = {"": len(main), **{name: len(body) for name, body in subsystems.items()}}
     packed = {name: gzip.compress(body) for name, body in subsystems.items()}
-    return Compiler().compile(gzip.compress(main), packed, sizes=sizes, where="cluster alpha").totals
+    return GraphCompiler().compile(gzip.compress(main), packed, sizes=sizes, where="cluster alpha").totals
 
 
 def jgf(nodes: int) -> bytes:
@@ -31,14 +31,14 @@ def jgf(nodes: int) -> bytes:
 
 def test_small_and_large_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     small = compiled(SHORT, io=IO)
-    monkeypatch.setattr(compiler, "INLINE_BYTES", 0)
-    monkeypatch.setattr(compiler, "INLINE_TEXT_BYTES", 0)
+    monkeypatch.setattr(graph_compiler, "INLINE_BYTES", 0)
+    monkeypatch.setattr(graph_compiler, "INLINE_TEXT_BYTES", 0)
     assert compiled(SHORT, io=IO) == small == {"cluster": 1, "core": 8, "node": 2}
 
 
 def test_a_large_graph_is_compiled() -> None:
     body = jgf(20_000)
-    assert len(body) > compiler.INLINE_BYTES
+    assert len(body) > graph_compiler.INLINE_BYTES
     assert compiled(body)["node"] == 20_000
 
 
@@ -64,7 +64,7 @@ def test_what_is_nested_without_end_ends_only_that_process(body: bytes) -> None:
 
 
 def test_closing_ends_what_is_under_way() -> None:
-    made = Compiler()
+    made = GraphCompiler()
     raised: list[BaseException] = []
     body = jgf(20_000)
 

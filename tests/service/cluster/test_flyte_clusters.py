@@ -15,10 +15,10 @@ import yaml
 from switchyard.errors import Malformed, UnknownName
 from switchyard.model.job import JobRequest
 from switchyard.model.scope import Scope
-from switchyard.route.select.weighted import draw
+from switchyard.route.select.weighted_draw import draw
 from switchyard.server.config import Config, read_config
-from switchyard.server.platform import layout_of
-from switchyard.service.cluster.layout import settle_file
+from switchyard.server.platform_config import layout_of
+from switchyard.service.cluster.layout import store_file_layout
 from switchyard.service.rules import attributes
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
@@ -56,7 +56,7 @@ def test_case(case: dict[str, Any], tmp_path: Path) -> None:
 
 def _submitted(case: dict[str, Any], rig: Rig) -> None:
     try:
-        settle_file(rig.context, layout_of(config_of(case)))
+        store_file_layout(rig.context, layout_of(config_of(case)))
         for name in case["clusters"]:
             rig.cluster(name)
         if case.get("stored"):

@@ -11,8 +11,8 @@ import pytest
 from switchyard.errors import BadRequest
 from switchyard.model.scope import Scope
 from switchyard.server.config import read_config
-from switchyard.server.platform import layout_of
-from switchyard.service.cluster.layout import settle_file
+from switchyard.server.platform_config import layout_of
+from switchyard.service.cluster.layout import store_file_layout
 from switchyard.service.rules import attributes
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, running
@@ -33,7 +33,7 @@ domains: [development, staging, {id: production, tags: [attr1]}]
 def test_case(case: dict[str, Any], sqlite_url: str, tmp_path: Path) -> None:
     config = read_config(CONFIG, where="config")
     with running(sqlite_url, tmp_path, config=config) as rig:
-        settle_file(rig.context, layout_of(config))
+        store_file_layout(rig.context, layout_of(config))
         agent = rig.cluster("alpha", graph=a_graph())
         scope = Scope(domain=case["domain"], project="default")
         if case["answer"] == "refused when written":

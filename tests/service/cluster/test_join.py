@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 
 from switchyard.errors import AgentLives, Denied, Gone, NoSuchCluster, NotFound, Unauthenticated
-from switchyard.model.access import On, Role
+from switchyard.model.access import GrantTarget, Role
 from switchyard.model.cluster import ClusterChange, ClusterRequest, Health, InviteRequest, Load
 from switchyard.model.job import ClusterToken
-from switchyard.model.lifecycle import Answer, Seen
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Join
 from switchyard.service.access import submit_tokens
-from switchyard.service.cluster import agents, clusters, joining
-from switchyard.service.upkeep.chores import judge_silent
+from switchyard.service.cluster import agent_join, agents, clusters
+from switchyard.service.upkeep.chores import lose_silent_attempts
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig
 
 
 def invited(rig: Rig, cluster: str = "alpha", **fields) -> str:
-    return clusters.invite(rig.context, ADMIN, cluster, InviteRequest(**fields)).token
+    return clusters.invite_create(rig.context, ADMIN, cluster, InviteRequest(**fields)).token
 
 
 def test_a_one_time_token_works_once(rig: Rig) -> None:
@@ -45,7 +45,7 @@ def test_a_join_whose_answer_was_lost_is_answered_again(rig: Rig) -> None:
 
 
 def test_a_reusable_token_works_until_it_is_revoked(rig: Rig) -> None:
-    made = clusters.invite(rig.context, ADMIN, "alpha", InviteRequest(is_reusable=True))
+    made = clusters.invite_create(rig.context, ADMIN, "alpha", InviteRequest(is_reusable=True))
     for number in range(3):
         rig.join("alpha", f"agent-{number}", journal=f"j{number}", token=made.token)
     (info,) = clusters.invite_list(rig.context, ADMIN, "alpha", after="", limit=9)
@@ -63,7 +63,9 @@ def test_an_expired_unknown_or_misshapen_token_does_not_hold(lite: Rig) -> None:
     good = invited(lite)
     for bad in (good + "x", good[:-1], good.replace("join_", "yard_"), "join_", "x", f"join_{'0' * 26}_secret"):
         with pytest.raises(Unauthenticated):
-            joining.join(lite.context, bad, Join(cluster="alpha", name="a", journal="j", backend="fake"), is_open=False)
+            agent_join.join_agent(
+                lite.context, bad, Join(cluster="alpha", name="a", journal="j", backend="fake"), is_open=False
+            )
     lite.join("alpha", token=good)
 
 
@@ -87,7 +89,7 @@ def test_a_token_of_a_deleted_cluster_is_gone_and_a_new_one_of_the_name_does_not
 
 def test_no_token_is_refused_where_one_is_needed(lite: Rig) -> None:
     with pytest.raises(Unauthenticated, match="join token"):
-        joining.join(lite.context, "", Join(cluster="a", name="a", journal="j", backend="fake"), is_open=False)
+        agent_join.join_agent(lite.context, "", Join(cluster="a", name="a", journal="j", backend="fake"), is_open=False)
 
 
 def test_the_same_journal_takes_over_at_once_and_keeps_its_leases(rig: Rig) -> None:
@@ -97,7 +99,7 @@ def test_the_same_journal_takes_over_at_once_and_keeps_its_leases(rig: Rig) -> N
     again = rig.join("alpha")
     assert again.id == first.id
     assert again.sync((held.job, held.fence)).stops == []
-    assert again.report(held, Seen.RUNNING) is Answer.TAKEN
+    assert again.report(held, ObservedState.RUNNING) is ReportAnswer.TAKEN
     assert made.id == held.job
 
 
@@ -120,8 +122,8 @@ def test_another_journal_takes_the_name_once_the_first_is_silent(rig: Rig) -> No
     assert second.id != first.id
     assert second.sync().leases == [], "it inherits nothing"
     assert isinstance(rig.failure(stale), Gone)
-    assert judge_silent(rig.context, rig.leader) == 1
-    assert second.report(held, Seen.SUCCEEDED) is Answer.STOP
+    assert lose_silent_attempts(rig.context, rig.leader) == 1
+    assert second.report(held, ObservedState.SUCCEEDED) is ReportAnswer.STOP
 
 
 def test_an_agent_that_joins_a_registered_name_takes_the_entry_over(lite: Rig) -> None:
@@ -149,7 +151,7 @@ def test_a_cluster_deleted_at_this_moment_is_gone_not_a_defect(lite: Rig) -> Non
 
 def test_a_version_that_no_table_can_show_is_kept_readable(rig: Rig) -> None:
     join = Join(cluster="alpha", name="a", journal="j", backend="fake", version="1.0\x00\n")
-    joining.join(rig.context, "", join, is_open=True)
+    agent_join.join_agent(rig.context, "", join, is_open=True)
     (agent,) = agents.agent_list(rig.context, ADMIN, None)
     assert agent.version.isprintable()
 
@@ -157,17 +159,17 @@ def test_a_version_that_no_table_can_show_is_kept_readable(rig: Rig) -> None:
 def test_invites_and_agents_are_the_cluster_administrators(lite: Rig) -> None:
     agent = lite.cluster("alpha")
     lite.cluster("beta")
-    ann = lite.user("ann", (Role.ADMIN, On.CLUSTER, "alpha"))
-    token = clusters.invite(lite.context, ann, "alpha", InviteRequest())
+    ann = lite.user("ann", (Role.ADMIN, GrantTarget.CLUSTER, "alpha"))
+    token = clusters.invite_create(lite.context, ann, "alpha", InviteRequest())
     for name in ("beta", "new"):
         with pytest.raises(Denied):
-            clusters.invite(lite.context, ann, name, InviteRequest())
-    bob = lite.user("bob", (Role.OPERATE, On.CLUSTER, "alpha"))
+            clusters.invite_create(lite.context, ann, name, InviteRequest())
+    bob = lite.user("bob", (Role.OPERATE, GrantTarget.CLUSTER, "alpha"))
     for act in (
-        lambda: clusters.invite(lite.context, bob, "alpha", InviteRequest()),
+        lambda: clusters.invite_create(lite.context, bob, "alpha", InviteRequest()),
         lambda: clusters.invite_list(lite.context, bob, "alpha", after="", limit=9),
         lambda: clusters.invite_revoke(lite.context, bob, token.info.id),
-        lambda: submit_tokens.cluster_token(lite.context, bob, "alpha"),
+        lambda: submit_tokens.create_cluster_token(lite.context, bob, "alpha"),
         lambda: agents.agent_remove(lite.context, bob, agent.id),
         lambda: clusters.cluster_delete(lite.context, bob, "alpha"),
         lambda: clusters.cluster_change(lite.context, bob, "alpha", ClusterChange(labels={})),

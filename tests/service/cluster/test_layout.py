@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 
 from switchyard.errors import Conflict, Denied
-from switchyard.model.access import On, Role
+from switchyard.model.access import GrantTarget, Role
 from switchyard.model.cluster import ClusterChange
-from switchyard.model.layout import Layout, Part, SetMember, SetRequest
-from switchyard.model.lifecycle import Seen
+from switchyard.model.layout import Layout, LayoutPart, SetMember, SetRequest
+from switchyard.model.lifecycle import ObservedState
 from switchyard.service.cluster import clusters, layout
-from switchyard.service.rules.attributes import ANYWAY
-from switchyard.service.upkeep import chores, moving
+from switchyard.service.rules.attributes import UNCONDITIONAL
+from switchyard.service.upkeep import chores, move_jobs
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
 
 
 def put(rig: Rig, name: str, **weights: float) -> None:
     request = SetRequest([SetMember(cluster, weight) for cluster, weight in weights.items()])
-    layout.set_put(rig.context, ADMIN, Part.POOL, name, request, condition=ANYWAY)
+    layout.set_put(rig.context, ADMIN, LayoutPart.POOL, name, request, condition=UNCONDITIONAL)
 
 
 def upkeep_now(rig: Rig) -> None:
-    moving.move_unleased(rig.context, rig.leader)
-    chores.route_waiting(rig.context, rig.leader)
+    move_jobs.take_back_unleased(rig.context, rig.leader)
+    chores.route_pending(rig.context, rig.leader)
 
 
 def test_an_array_with_live_tasks_is_not_rejected_under_them(rig: Rig) -> None:
@@ -32,14 +32,14 @@ def test_an_array_with_live_tasks_is_not_rejected_under_them(rig: Rig) -> None:
     put(rig, "p", a=1)
     job = rig.submit(a_request(array="0-3", pool="p")).id
     held = agent.lease_one()
-    agent.report(held, Seen.RUNNING)
+    agent.report(held, ObservedState.RUNNING)
     clusters.cluster_change(rig.context, ADMIN, "a", ClusterChange(is_cordoned=True))
     upkeep_now(rig)
     assert rig.row(job).state == "PENDING"
     put(rig, "p")
     upkeep_now(rig)
     assert (rig.row(job).state, rig.row(job).tasks_live) == ("PENDING", 1)
-    agent.report(held, Seen.SUCCEEDED, exit_code=0)
+    agent.report(held, ObservedState.SUCCEEDED, exit_code=0)
     assert rig.row(job).tasks_ok == 1
     upkeep_now(rig)
     ended = rig.job(job)
@@ -53,19 +53,19 @@ def test_of_a_pool_one_sees_the_members_one_may_see(rig: Rig) -> None:
     rig.cluster("open")
     rig.cluster("secret", is_private=True)
     put(rig, "p", open=1, secret=2)
-    ann = rig.user("ann", (Role.VIEW, On.PROJECT, "default"))
-    found = layout.set_get(rig.context, ann, Part.POOL, "p")
+    ann = rig.user("ann", (Role.VIEW, GrantTarget.PROJECT, "default"))
+    found = layout.set_get(rig.context, ann, LayoutPart.POOL, "p")
     assert found.members == [SetMember("open", 1)]
     assert [each.id for each in layout.layout_view(rig.context, ADMIN).pools[0].members] == ["open", "secret"]
     with pytest.raises(Denied):
-        layout.set_put(rig.context, ann, Part.POOL, "p", SetRequest([]), condition=ANYWAY)
+        layout.set_put(rig.context, ann, LayoutPart.POOL, "p", SetRequest([]), condition=UNCONDITIONAL)
 
 
 FILE = Layout({"a": True, "b": False}, {"p": {"a": 1.0, "ghost": 2.0}}, {"l": {"b": 1.0}}, "l", {"staging": "p"})
 
 
 def test_a_file_is_settled_once_and_what_operators_did_since_stays(rig: Rig) -> None:
-    assert layout.settle_file(rig.context, FILE) == ["ghost"]
+    assert layout.store_file_layout(rig.context, FILE) == ["ghost"]
     world = rig.context.snapshots.world
     first = {member.name: (member.id, member.health.value) for member in world.members}
     assert {name: health for name, (_, health) in first.items()} == {"a": "down", "b": "cordoned"}
@@ -73,7 +73,7 @@ def test_a_file_is_settled_once_and_what_operators_did_since_stays(rig: Rig) -> 
     clusters.cluster_change(rig.context, ADMIN, "b", ClusterChange(is_cordoned=False))
     clusters.cluster_change(rig.context, ADMIN, "a", ClusterChange(is_cordoned=True, reason="new disks"))
     version = rig.context.snapshots.laid.version
-    layout.settle_file(rig.context, FILE)
+    layout.store_file_layout(rig.context, FILE)
     world = rig.context.snapshots.world
     assert rig.context.snapshots.laid.version == version, "nothing changed, so nobody loads anything anew"
     assert {name: member.id for name, member in world.by_name.items()} == {
@@ -84,9 +84,9 @@ def test_a_file_is_settled_once_and_what_operators_did_since_stays(rig: Rig) -> 
 
 
 def test_a_file_that_changed_has_its_word_on_what_it_changed(rig: Rig) -> None:
-    layout.settle_file(rig.context, FILE)
+    layout.store_file_layout(rig.context, FILE)
     clusters.cluster_change(rig.context, ADMIN, "a", ClusterChange(is_cordoned=True, reason="new disks"))
-    layout.settle_file(rig.context, Layout({"a": True, "b": True, "c": False}, {"q": {"b": 1.0}}))
+    layout.store_file_layout(rig.context, Layout({"a": True, "b": True, "c": False}, {"q": {"b": 1.0}}))
     by_name = rig.context.snapshots.world.by_name
     assert {name: member.health.value for name, member in by_name.items()} == {
         "a": "cordoned",
@@ -99,13 +99,13 @@ def test_a_file_that_changed_has_its_word_on_what_it_changed(rig: Rig) -> None:
 
 
 def test_what_was_set_over_the_file_is_removed_or_reset(rig: Rig) -> None:
-    layout.settle_file(rig.context, FILE)
+    layout.store_file_layout(rig.context, FILE)
     put(rig, "p", b=3)
     with pytest.raises(Conflict, match="the domain staging"):
-        layout.remove(rig.context, ADMIN, Part.POOL, "p", condition=ANYWAY)
-    layout.remove(rig.context, ADMIN, Part.DOMAIN_POOL, "staging", condition=ANYWAY)
-    layout.remove(rig.context, ADMIN, Part.POOL, "p", condition=ANYWAY)
+        layout.remove_part(rig.context, ADMIN, LayoutPart.POOL, "p", condition=UNCONDITIONAL)
+    layout.remove_part(rig.context, ADMIN, LayoutPart.DOMAIN_POOL, "staging", condition=UNCONDITIONAL)
+    layout.remove_part(rig.context, ADMIN, LayoutPart.POOL, "p", condition=UNCONDITIONAL)
     assert rig.context.snapshots.world.pools == {}
-    for part, name in ((Part.POOL, "p"), (Part.DOMAIN_POOL, "staging")):
-        layout.remove(rig.context, ADMIN, part, name, condition=ANYWAY, is_reset=True)
+    for part, name in ((LayoutPart.POOL, "p"), (LayoutPart.DOMAIN_POOL, "staging")):
+        layout.remove_part(rig.context, ADMIN, part, name, condition=UNCONDITIONAL, is_reset=True)
     assert rig.context.snapshots.laid.layout == FILE

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from switchyard.errors import UnknownName, YardError
-from switchyard.model.layout import Part
+from switchyard.model.layout import LayoutPart
 from switchyard.model.queue import Queue, QueueLimits
 from switchyard.server.config import read_config
 from switchyard.service.cluster import layout, queue_settings
-from switchyard.service.rules.attributes import Condition
-from switchyard.service.upkeep.queues import standing
+from switchyard.service.rules.attributes import WriteCondition
+from switchyard.service.upkeep.queue_usage import queue_position
 from tests.builders import a_request
 from tests.service.queued import ANY, FIRST, WIDE, a_job, promote, queued_rig
 from tests.service.rig import ADMIN, Rig
@@ -31,7 +31,7 @@ def rig(store_url: str, tmp_path: Path) -> Iterator[Rig]:
 
 def stand(rig: Rig, job_id: str) -> Any:
     with rig.context.database.read() as tx:
-        return standing(rig.context, tx, rig.row(job_id))
+        return queue_position(rig.context, tx, rig.row(job_id))
 
 
 def test_a_waiting_job_knows_its_position_and_the_shares(rig: Rig) -> None:
@@ -101,23 +101,25 @@ def test_settings_at_run_time_are_checked_audited_and_taken_back(rig: Rig) -> No
     seen = queue_settings.queue_get(rig.context, ADMIN, "two")
     assert (seen.source, seen.queue.limits.running) == ("file", 2)
     with pytest.raises(YardError) as stale:
-        queue_settings.queue_put(rig.context, ADMIN, "two", Queue(), condition=Condition(if_match="file-other"))
+        queue_settings.queue_put(rig.context, ADMIN, "two", Queue(), condition=WriteCondition(if_match="file-other"))
     assert stale.value.status == 412
     with pytest.raises(YardError, match="given twice"):
         queue_settings.queue_put(rig.context, ADMIN, "new", Queue(attributes=["x", "x"]), condition=FIRST)
     put = queue_settings.queue_put(rig.context, ADMIN, "new", Queue(attributes=["x"]), condition=FIRST)
     assert (put.source, put.changed_by) == ("set", ADMIN.name)
     assert [each.name for each in queue_settings.queue_list(rig.context, ADMIN)][:3] == ["default", "each", "fair"]
-    layout.remove(rig.context, ADMIN, Part.QUEUE, "new", condition=Condition(if_match=put.etag))
+    layout.remove_part(rig.context, ADMIN, LayoutPart.QUEUE, "new", condition=WriteCondition(if_match=put.etag))
     with pytest.raises(UnknownName):
         rig.submit(a_job("x"))
-    tags = queue_settings.tags_put(rig.context, ADMIN, "development", ["fast"], condition=FIRST)
+    tags = queue_settings.domain_tags_put(rig.context, ADMIN, "development", ["fast"], condition=FIRST)
     assert rig.job(rig.submit(a_job()).id).queue == "urgent"
     with pytest.raises(UnknownName, match="No queue has the tags nowhere"):
-        queue_settings.tags_put(rig.context, ADMIN, "development", ["nowhere"], condition=ANY)
+        queue_settings.domain_tags_put(rig.context, ADMIN, "development", ["nowhere"], condition=ANY)
     with pytest.raises(UnknownName, match="no domain 'mars'"):
-        queue_settings.tags_put(rig.context, ADMIN, "mars", ["fast"], condition=FIRST)
-    layout.remove(rig.context, ADMIN, Part.DOMAIN_TAGS, "development", condition=Condition(if_match=tags.etag))
+        queue_settings.domain_tags_put(rig.context, ADMIN, "mars", ["fast"], condition=FIRST)
+    layout.remove_part(
+        rig.context, ADMIN, LayoutPart.DOMAIN_TAGS, "development", condition=WriteCondition(if_match=tags.etag)
+    )
     assert rig.job(rig.submit(a_job()).id).queue == "default"
 
 

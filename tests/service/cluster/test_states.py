@@ -11,9 +11,9 @@ from switchyard.model.cluster import Cluster, ClusterChange, Load
 from switchyard.model.graph.graph import FreeNodes
 from switchyard.model.selection import Select
 from switchyard.service.cluster import clusters
-from switchyard.service.cluster.states import SET_MAX, values_of
-from switchyard.service.submit.selections import Selections
-from switchyard.service.upkeep.chores import route_waiting
+from switchyard.service.cluster.cluster_state import MANUAL_VALUES_MAX, selection_values
+from switchyard.service.submit.selection_settings import SelectionSettings
+from switchyard.service.upkeep.chores import route_pending
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 
@@ -65,9 +65,9 @@ def test_nodes_are_free_when_all_of_their_cores_are(rig: Rig) -> None:
 def test_what_was_not_said_again_is_stale_and_used_or_not(rig: Rig, is_used: bool, left: set[str]) -> None:
     say(rig.cluster("alpha"), free_cores=3)
     set_state(rig, "alpha", cost=1)
-    selections = Selections(is_stale_used=is_used, stale_after_us=60_000_000)
+    selections = SelectionSettings(is_stale_used=is_used, stale_after_us=60_000_000)
     rig.clock.wait(61)
-    values = values_of(rig.context.snapshots, ["alpha", "gone"], selections, now_us=rig.clock())
+    values = selection_values(rig.context.snapshots, ["alpha", "gone"], selections, now_us=rig.clock())
     assert set(values["alpha"]) == left
     assert values["alpha"]["cost"] == 1.0
     assert "gone" not in values
@@ -81,11 +81,11 @@ def test_what_was_not_said_again_is_stale_and_used_or_not(rig: Rig, is_used: boo
 
 def test_values_set_by_hand_are_bounded(rig: Rig) -> None:
     rig.cluster("alpha")
-    for first in range(0, SET_MAX, 64):
+    for first in range(0, MANUAL_VALUES_MAX, 64):
         set_state(rig, "alpha", **{f"v{number}": number for number in range(first, first + 64)})
-    with pytest.raises(BadRequest, match=f"at most {SET_MAX} values"):
+    with pytest.raises(BadRequest, match=f"at most {MANUAL_VALUES_MAX} values"):
         set_state(rig, "alpha", one_more=1)
-    assert len(shown(rig, "alpha")) == SET_MAX
+    assert len(shown(rig, "alpha")) == MANUAL_VALUES_MAX
 
 
 def constraint(*steps: dict[str, str]) -> Select:
@@ -107,8 +107,8 @@ def test_a_waiting_job_goes_when_the_state_lets_it_and_a_broken_step_keeps_it_wa
     made = rig.submit(a_request(select=constraint({"filter": "ready"}, {"select": "first"})))
     assert (made.state, "no clusters passed selection" in made.reason) == ("PENDING", True)
     set_state(rig, "alpha", ready=1)
-    assert route_waiting(rig.context, rig.leader) == 0
+    assert route_pending(rig.context, rig.leader) == 0
     assert "cluster alpha: filter must be boolean, and is 1" in rig.job(made.id).reason
     set_state(rig, "alpha", ready=True)
-    assert route_waiting(rig.context, rig.leader) == 1
+    assert route_pending(rig.context, rig.leader) == 1
     assert rig.job(made.id).cluster == alpha.cluster

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.model.access import On, Role
+from switchyard.model.access import GrantTarget, Role
 from switchyard.model.cluster import ClusterChange, ClusterRequest
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.selection import Select
 from switchyard.service.cluster import clusters
-from switchyard.service.job.explaining import job_explain
+from switchyard.service.job.explanation import job_explain
 from tests.builders import a_graph, a_request
 from tests.service.lines import quote
 from tests.service.rig import ADMIN, Rig
@@ -23,10 +23,10 @@ def test_a_job_that_runs_or_is_over_is_told_nothing_that_would_let_it_run(lite: 
     agent = lite.cluster("alpha")
     job = lite.submit().id
     held = agent.lease_one()
-    agent.report(held, Seen.RUNNING)
+    agent.report(held, ObservedState.RUNNING)
     cordon(lite, "alpha")
     assert job_explain(lite.context, ADMIN, job).hints == []
-    agent.report(held, Seen.SUCCEEDED)
+    agent.report(held, ObservedState.SUCCEEDED)
     assert job_explain(lite.context, ADMIN, job).hints == []
 
 
@@ -44,9 +44,9 @@ def test_shares_are_told_of_projects_that_the_reader_may_view(lite: Rig, is_hers
     for name in ("web", "secret"):
         lite.project(name)
         lite.submit(a_request(project=name))
-    ann = lite.user("ann", (Role.SUBMIT, On.PROJECT, "web"))
+    ann = lite.user("ann", (Role.SUBMIT, GrantTarget.PROJECT, "web"))
     if is_hers:
-        lite.grant("ann", Role.VIEW, On.PROJECT, "secret")
+        lite.grant("ann", Role.VIEW, GrantTarget.PROJECT, "secret")
         ann = lite.actor(ann.user_id or "")
     job = lite.submit(a_request(project="web"), actor=ann).id
     standing = job_explain(lite.context, ann, job).standing
@@ -62,7 +62,7 @@ def test_quotes_of_clusters_that_the_reader_may_not_see_are_not_told(lite: Rig) 
     quote(open_, request, eta_us=0)
     quote(hidden, request, eta_us=900_000_000)
     job = lite.submit(request).id
-    ann = lite.user("ann", (Role.VIEW, On.PROJECT, "web"))
+    ann = lite.user("ann", (Role.VIEW, GrantTarget.PROJECT, "web"))
     assert {each.cluster for each in job_explain(lite.context, ADMIN, job).quotes} == {"open", "hidden"}
     told = job_explain(lite.context, ann, job)
     assert {each.cluster for each in told.quotes} == {"open"}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from switchyard.errors import BadRequest, Denied, NoSuchJob
-from switchyard.model.access import On, Role
+from switchyard.model.access import GrantTarget, Role
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.job import State
-from switchyard.model.lifecycle import Answer, Seen
-from switchyard.model.verdict import Say
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.verdict import Answer
 from switchyard.service.cluster import clusters
-from switchyard.service.job import explaining, jobs
+from switchyard.service.job import explanation, jobs
 from switchyard.store.jobs import JobFilter
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig
@@ -32,8 +32,8 @@ def test_a_job_is_found_by_its_id_and_by_an_unambiguous_prefix(rig: Rig) -> None
 
 def test_others_see_a_job_only_with_a_grant_on_its_project(rig: Rig) -> None:
     rig.project("web")
-    ann = rig.user("ann", (Role.SUBMIT, On.PROJECT, "web"))
-    bob, eve = rig.user("bob", (Role.VIEW, On.PROJECT, "web")), rig.user("eve")
+    ann = rig.user("ann", (Role.SUBMIT, GrantTarget.PROJECT, "web"))
+    bob, eve = rig.user("bob", (Role.VIEW, GrantTarget.PROJECT, "web")), rig.user("eve")
     rig.cluster("alpha")
     made = rig.submit(a_request(project="web"), actor=ann).id
 
@@ -43,7 +43,7 @@ def test_others_see_a_job_only_with_a_grant_on_its_project(rig: Rig) -> None:
 
     assert seen(ann) == seen(bob) == seen(ADMIN) == [made]
     assert seen(eve) == []
-    for read in (jobs.job_get, explaining.job_explain):
+    for read in (jobs.job_get, explanation.job_explain):
         assert read(rig.context, bob, made)
         with pytest.raises(NoSuchJob):
             read(rig.context, eve, made)
@@ -60,7 +60,7 @@ def test_others_see_a_job_only_with_a_grant_on_its_project(rig: Rig) -> None:
 def test_ones_own_job_stays_visible_when_the_grant_is_gone(rig: Rig) -> None:
     rig.project("web")
     ann = rig.user("ann")
-    grant = rig.grant("ann", Role.SUBMIT, On.PROJECT, "web")
+    grant = rig.grant("ann", Role.SUBMIT, GrantTarget.PROJECT, "web")
     assert ann.user_id is not None
     made = rig.submit(a_request(project="web"), actor=rig.actor(ann.user_id)).id
     from switchyard.service.access import users
@@ -96,9 +96,9 @@ def test_a_leased_job_is_cancelled_only_by_its_agents_word(lite: Rig) -> None:
     job = jobs.job_cancel(lite.context, ADMIN, made.id, "")
     assert (job.state, job.cancel_requested, job.ended_us) == (State.ASSIGNED, True, None)
     assert jobs.job_cancel(lite.context, ADMIN, made.id, "again").reason == "cancelled by local-admin"
-    assert agent.report(held, Seen.RUNNING) is Answer.TAKEN
+    assert agent.report(held, ObservedState.RUNNING) is ReportAnswer.TAKEN
     assert lite.job(made.id).cancel_requested
-    assert agent.report(held, Seen.CANCELLED, signal=15) is Answer.TAKEN
+    assert agent.report(held, ObservedState.CANCELLED, signal=15) is ReportAnswer.TAKEN
     assert (lite.job(made.id).state, lite.job(made.id).signal) == (State.CANCELLED, 15)
     assert lite.kinds(made.id) == ["accepted", "leased", "cancel-requested", "running", "cancelled"]
 
@@ -108,7 +108,7 @@ def test_a_job_that_ended_by_itself_stays_as_it_ended(lite: Rig) -> None:
     made = lite.submit()
     held = agent.lease_one()
     jobs.job_cancel(lite.context, ADMIN, made.id, "")
-    agent.report(held, Seen.SUCCEEDED, exit_code=0)
+    agent.report(held, ObservedState.SUCCEEDED, exit_code=0)
     before = lite.row(made.id)
     assert jobs.job_cancel(lite.context, ADMIN, made.id, "too late").state is State.SUCCEEDED
     assert lite.row(made.id) == before
@@ -145,13 +145,13 @@ def test_an_explanation_has_the_verdicts_of_then_and_of_now(lite: Rig) -> None:
     made = lite.submit()
     lite.cluster("beta", graph=a_graph(cores=1, memory_gib=1))
     clusters.cluster_change(lite.context, ADMIN, "alpha", ClusterChange(is_cordoned=True, reason="new disks"))
-    found = explaining.job_explain(lite.context, ADMIN, made.id)
+    found = explanation.job_explain(lite.context, ADMIN, made.id)
     assert found.plan is not None
     assert (found.plan.chosen, found.plan.outcome, found.plan.seed) == ("alpha", "assign", made.id)
-    assert [(v.cluster, v.say) for v in found.plan.verdicts] == [("alpha", Say.YES)]
+    assert [(v.cluster, v.say) for v in found.plan.verdicts] == [("alpha", Answer.YES)]
     assert [(v.cluster, v.say, v.step) for v in found.now] == [
-        ("alpha", Say.WAIT, "health"),
-        ("beta", Say.YES, "match"),
+        ("alpha", Answer.WAIT, "health"),
+        ("beta", Answer.YES, "match"),
     ]
     assert any("waits in line" in note for note in found.notes)
 
@@ -159,11 +159,11 @@ def test_an_explanation_has_the_verdicts_of_then_and_of_now(lite: Rig) -> None:
 def test_an_explanation_judges_with_the_owners_grants_not_the_readers(lite: Rig) -> None:
     """An administrator may submit everywhere; that is no reason why the user's job should run."""
     lite.cluster("secret", is_private=True)
-    ann = lite.user("ann", (Role.VIEW, On.CLUSTER, "secret"))
+    ann = lite.user("ann", (Role.VIEW, GrantTarget.CLUSTER, "secret"))
     made = lite.submit(actor=ann)
     assert made.state == "REJECTED"
-    found = explaining.job_explain(lite.context, ADMIN, made.id)
-    assert [(v.cluster, v.say, v.step) for v in found.now] == [("secret", Say.NO, "grant")]
+    found = explanation.job_explain(lite.context, ADMIN, made.id)
+    assert [(v.cluster, v.say, v.step) for v in found.now] == [("secret", Answer.NO, "grant")]
     assert found.hints == ["a grant to submit to secret"]
 
 
@@ -171,10 +171,10 @@ def test_an_explanation_names_no_cluster_that_its_reader_may_not_see(lite: Rig) 
     lite.project("web")
     lite.cluster("open")
     lite.cluster("secret", is_private=True)
-    ann = lite.user("ann", (Role.SUBMIT, On.PROJECT, "web"), (Role.SUBMIT, On.CLUSTER, "secret"))
-    bob = lite.user("bob", (Role.VIEW, On.PROJECT, "web"))
+    ann = lite.user("ann", (Role.SUBMIT, GrantTarget.PROJECT, "web"), (Role.SUBMIT, GrantTarget.CLUSTER, "secret"))
+    bob = lite.user("bob", (Role.VIEW, GrantTarget.PROJECT, "web"))
     made = lite.submit(a_request(project="web"), actor=ann)
-    mine, theirs = (explaining.job_explain(lite.context, actor, made.id) for actor in (ann, bob))
+    mine, theirs = (explanation.job_explain(lite.context, actor, made.id) for actor in (ann, bob))
     assert mine.plan is not None
     assert theirs.plan is not None
     assert {v.cluster for v in mine.plan.verdicts} == {v.cluster for v in mine.now} == {"open", "secret"}

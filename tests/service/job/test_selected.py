@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from switchyard.errors import BadRequest, Denied, Malformed
-from switchyard.model.access import On, Role
+from switchyard.model.access import GrantTarget, Role
 from switchyard.model.api import CancelMany, JobSelector
 from switchyard.model.job import State
-from switchyard.service.clock import Ids
-from switchyard.service.job import jobs, selected, steer, tasks
+from switchyard.service.clock import IdGenerator
+from switchyard.service.job import bulk_cancel, job_control, jobs, tasks
 from switchyard.service.rights import Actor
 from switchyard.store.jobs import JobFilter
 from tests.builders import a_request
@@ -24,7 +24,7 @@ from tests.service.rig import ADMIN, Clock, Rig, RigAgent, running
 def rig(store_url: str, tmp_path: Path) -> Iterator[Rig]:
     """Ids made by the rig's own clock, so that ages can be told."""
     clock = Clock()
-    with running(store_url, tmp_path, clock=clock, ids=Ids(clock)) as opened:
+    with running(store_url, tmp_path, clock=clock, ids=IdGenerator(clock)) as opened:
         yield opened
 
 
@@ -44,7 +44,7 @@ def cancel(rig: Rig, selector: JobSelector | None = None, *, actor: Actor = ADMI
     cursor = None
     while True:
         wanted = CancelMany(selector or JobSelector(), cursor=cursor, **rest)
-        found.append(selected.cancel_many(rig.context, actor, wanted))
+        found.append(bulk_cancel.cancel_many(rig.context, actor, wanted))
         cursor = found[-1].next
         if cursor is None:
             return found
@@ -106,8 +106,8 @@ def test_selectors(rig: Rig) -> None:
 
 def test_others_jobs_are_counted_and_left_alone(rig: Rig) -> None:
     rig.project("p")
-    ann = rig.user("ann", (Role.SUBMIT, On.PROJECT, "p"))
-    ben = rig.user("ben", (Role.SUBMIT, On.PROJECT, "p"))
+    ann = rig.user("ann", (Role.SUBMIT, GrantTarget.PROJECT, "p"))
+    ben = rig.user("ben", (Role.SUBMIT, GrantTarget.PROJECT, "p"))
     of_ann, of_ben = (submit(rig, actor=who, project="p", hold=True) for who in (ann, ben))
     secret = submit(rig, project=rig.project("q"), hold=True)
     (found,) = cancel(rig, actor=ann, everything=True)
@@ -123,7 +123,7 @@ def test_others_jobs_are_counted_and_left_alone(rig: Rig) -> None:
 )
 def test_mistakes(rig: Rig, wanted: CancelMany, error: type[Exception]) -> None:
     with pytest.raises(error):
-        selected.cancel_many(rig.context, ADMIN, wanted)
+        bulk_cancel.cancel_many(rig.context, ADMIN, wanted)
 
 
 def test_jobs_and_events_by_age(rig: Rig) -> None:
@@ -133,7 +133,7 @@ def test_jobs_and_events_by_age(rig: Rig) -> None:
     rig.clock.wait(5)
 
     def listed(since_s: int | None) -> list[str]:
-        wanted = JobFilter(oldest=selected.oldest(rig.context, since_s))
+        wanted = JobFilter(oldest=bulk_cancel.lowest_id_since(rig.context, since_s))
         page = jobs.job_list(rig.context, ADMIN, wanted, before=None, limit=10, with_spec=False)
         return [job.id for job in page.items]
 
@@ -155,7 +155,7 @@ def test_jobs_by_ids(rig: Rig) -> None:
 
 def test_tasks_by_state_in_pages(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     job = submit(rig, array="0-99", hold=True)
-    steer.tasks_cancel(rig.context, ADMIN, job, steer.IdSet.parse("3,50-52,98"))
+    job_control.tasks_cancel(rig.context, ADMIN, job, job_control.IdSet.parse("3,50-52,98"))
     monkeypatch.setattr(tasks, "SCAN_MAX", 40)  # a page ends when it has looked at so many
 
     def walk(*states: State, limit: int) -> list[int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from switchyard.model.access import On, Role
-from switchyard.service.job import explaining, jobs, stats
-from switchyard.service.job.sight import HIDDEN, Sight
+from switchyard.model.access import GrantTarget, Role
+from switchyard.service.job import explanation, jobs, stats
+from switchyard.service.job.visibility import HIDDEN, Visibility
 from tests.builders import a_request
 from tests.service.rig import Rig
 
@@ -14,7 +14,7 @@ from tests.service.rig import Rig
 def test_a_viewer_learns_no_hidden_cluster_and_the_owner_does(rig: Rig) -> None:
     rig.cluster("vault", is_private=True)
     rig.cluster("plain")
-    ann = rig.user("ann", (Role.SUBMIT, On.CLUSTER, "vault"))
+    ann = rig.user("ann", (Role.SUBMIT, GrantTarget.CLUSTER, "vault"))
     bob = rig.user("bob")
     theirs = rig.submit(a_request(cluster="vault"), actor=ann).id
     open_ = rig.submit(a_request(cluster="plain"), actor=bob).id
@@ -32,14 +32,14 @@ def test_a_viewer_learns_no_hidden_cluster_and_the_owner_does(rig: Rig) -> None:
     assert "plain" in told
     assert jobs.job_get(context, bob, theirs).cluster is None
     assert jobs.job_get(context, ann, theirs).cluster == "vault"
-    assert "vault" not in msgspec.json.encode(explaining.job_explain(context, bob, theirs)).decode()
+    assert "vault" not in msgspec.json.encode(explanation.job_explain(context, bob, theirs)).decode()
     assert jobs.job_get(context, bob, open_).cluster == "plain"
 
 
 def test_names_are_hidden_in_texts_as_whole_words(rig: Rig) -> None:
     rig.cluster("vault", is_private=True)
     bob = rig.user("bob")
-    sight = Sight(rig.context, bob)
+    sight = Visibility(rig.context, bob)
     said = "vault: full. vault-2, vaults and (vault). until now vault"
     assert sight.text(said) == f"{HIDDEN}: full. vault-2, vaults and ({HIDDEN}). until now {HIDDEN}"
     assert sight.text(said, is_own=True) == said

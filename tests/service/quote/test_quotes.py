@@ -9,17 +9,17 @@ import pytest
 from switchyard.model.api import JobChange
 from switchyard.model.cluster import ClusterChange, Load
 from switchyard.model.job import Resources, State
-from switchyard.model.lifecycle import Seen
-from switchyard.model.quote import QuoteGiven, Said
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.quote import QuoteGiven, QuoteOutcome
 from switchyard.model.selection import Select
 from switchyard.service.cluster import clusters
-from switchyard.service.job import jobs, steer
+from switchyard.service.job import job_control, jobs
 from switchyard.service.quote import inquiries
-from switchyard.service.quote.asking import answers, begin
-from switchyard.service.quote.inquiries import Handing, take
-from switchyard.service.quote.quoted import Quoting, settle
+from switchyard.service.quote.inquiries import InquiryDelivery, store_answers
+from switchyard.service.quote.quote_decisions import QuoteChore, decide_due_jobs
 from switchyard.service.quote.quotes import quotes_of, shape_of
-from switchyard.service.upkeep.chores import route_waiting
+from switchyard.service.quote.quotes_on_request import begin_inquiry, inquiry_answers
+from switchyard.service.upkeep.chores import route_pending
 from switchyard.store import quotes as store
 from tests.builders import a_graph, a_request, a_spec
 from tests.service.rig import ADMIN, Rig, RigAgent
@@ -31,17 +31,17 @@ def wants(name: str = "soonest", **fields: Any) -> Any:
     return a_request(select=Select(name), **fields)
 
 
-def asked(agent: RigAgent, handing: Handing | None = None) -> list[str]:
+def asked(agent: RigAgent, handing: InquiryDelivery | None = None) -> list[str]:
     """What an agent is asked, by a server that has handed out nothing yet."""
     context = agent.rig.context
     entry = context.snapshots.fleet.agents[agent.id]
-    return [each.shape for each in (handing or Handing(context)).next(entry)]
+    return [each.shape for each in (handing or InquiryDelivery(context)).next(entry)]
 
 
 def say(agent: RigAgent, shape: str | None = None, **quote: Any) -> None:
     context = agent.rig.context
     shape = shape or asked(agent)[0]
-    take(context, context.snapshots.fleet.agents[agent.id], [QuoteGiven(shape=shape, **{"can": True} | quote)])
+    store_answers(context, context.snapshots.fleet.agents[agent.id], [QuoteGiven(shape=shape, **{"can": True} | quote)])
 
 
 @pytest.fixture
@@ -53,11 +53,11 @@ def test_the_last_answer_decides(rig: Rig, pair: tuple[RigAgent, RigAgent]) -> N
     alpha, beta = pair
     made = rig.submit(wants())
     assert (made.state, made.reason) == ("PENDING", "waiting for quotes of alpha, beta")
-    assert route_waiting(rig.context, rig.leader) == 0, "not the business of others that wait"
+    assert route_pending(rig.context, rig.leader) == 0, "not the business of others that wait"
     say(alpha, eta_s=60)
-    assert settle(rig.context) == 0
+    assert decide_due_jobs(rig.context) == 0
     say(beta, eta_s=30)
-    assert settle(rig.context) == 1
+    assert decide_due_jobs(rig.context) == 1
     job = rig.job(made.id)
     assert (job.state, job.cluster, job.reason) == (State.ASSIGNED, "beta", "")
     assert [lease.job for lease in beta.lease()] == [made.id]
@@ -75,7 +75,7 @@ def test_the_deadline_decides_and_what_comes_later_is_for_the_next(rig: Rig, pai
     rig.clock.wait(WAIT_S)
     rig.clock.wait(0.1)
     say(beta, shape, eta_s=0, valid_s=100)  # before anybody has looked
-    assert settle(rig.context) == 1
+    assert decide_due_jobs(rig.context) == 1
     assert rig.job(made.id).cluster == "alpha"
     assert rig.submit(wants()).cluster == "beta"
 
@@ -85,7 +85,7 @@ def test_a_quote_is_asked_for_again_when_it_expired(rig: Rig, pair: tuple[RigAge
     rig.submit(wants())
     say(alpha, eta_s=60, valid_s=10)
     say(beta, eta_s=30, valid_s=100)
-    settle(rig.context)
+    decide_due_jobs(rig.context)
     rig.clock.wait(9)
     assert rig.submit(wants()).cluster == "beta"
     rig.clock.wait(2)
@@ -98,7 +98,7 @@ def test_one_that_holds_for_no_time_is_held_to_for_a_moment(rig: Rig, pair: tupl
     made = rig.submit(wants())
     for agent, eta_s in zip(pair, (60, 30), strict=True):
         say(agent, eta_s=eta_s, valid_s=0)
-    settle(rig.context)
+    decide_due_jobs(rig.context)
     assert rig.job(made.id).cluster == "beta"
     rig.clock.wait(inquiries.VALID_S_MIN - 1)
     assert rig.submit(wants()).cluster == "beta"
@@ -116,7 +116,7 @@ def test_nothing_is_asked_where_there_is_no_choice(lite: Rig) -> None:
 def test_a_job_that_asks_nobody_leaves_no_trace(lite: Rig, pair_lite: tuple[RigAgent, RigAgent]) -> None:
     made = lite.submit()
     with lite.context.database.read() as tx:
-        assert (store.wait_next(tx), quotes_of(tx, made.id)) == (None, None)
+        assert (store.wait_next_due_us(tx), quotes_of(tx, made.id)) == (None, None)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def pair_lite(lite: Rig) -> tuple[RigAgent, RigAgent]:
 
 def test_each_agent_is_handed_a_question_once(lite: Rig, pair_lite: tuple[RigAgent, RigAgent]) -> None:
     alpha, _ = pair_lite
-    handing = Handing(lite.context)
+    handing = InquiryDelivery(lite.context)
     lite.submit(wants())
     assert len(asked(alpha, handing)) == 1
     assert asked(alpha, handing) == []
@@ -134,7 +134,7 @@ def test_each_agent_is_handed_a_question_once(lite: Rig, pair_lite: tuple[RigAge
     lite.submit(wants())
     assert asked(alpha, handing) == [], "it is thinking of it"
     lite.clock.wait(WAIT_S + 1)
-    assert asked(alpha, Handing(lite.context)) == [], "too late to ask"
+    assert asked(alpha, InquiryDelivery(lite.context)) == [], "too late to ask"
     lite.submit(wants())
     assert len(asked(alpha, handing)) == 1, "asked anew"
 
@@ -142,11 +142,11 @@ def test_each_agent_is_handed_a_question_once(lite: Rig, pair_lite: tuple[RigAge
 def test_a_cluster_is_not_asked_more_than_so_much(
     lite: Rig, pair_lite: tuple[RigAgent, RigAgent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inquiries, "OPEN_MAX", 3)
+    monkeypatch.setattr(inquiries, "OPEN_INQUIRIES_MAX", 3)
     ids = [lite.submit(wants(cores=1, memory=2**20 * number)).id for number in range(1, 6)]
     assert len(asked(pair_lite[0])) == 3
     lite.clock.wait(WAIT_S)
-    assert settle(lite.context) == 5
+    assert decide_due_jobs(lite.context) == 5
     assert {lite.job(job).state for job in ids} == {State.ASSIGNED}
 
 
@@ -156,36 +156,36 @@ def test_what_happens_to_a_job_while_it_waits(lite: Rig, pair_lite: tuple[RigAge
     if what == "cancelled":
         jobs.job_cancel(lite.context, ADMIN, made.id, "")
     elif what == "held":
-        steer.job_change(lite.context, ADMIN, made.id, JobChange(hold=True))
+        job_control.job_change(lite.context, ADMIN, made.id, JobChange(hold=True))
     else:
         clusters.cluster_delete(lite.context, ADMIN, "alpha", abandon=False)
     lite.clock.wait(WAIT_S)
-    settle(lite.context)
+    decide_due_jobs(lite.context)
     expected = {"cancelled": (State.CANCELLED, None), "held": (State.PENDING, None), "gone": (State.ASSIGNED, "beta")}
     assert (lite.job(made.id).state, lite.job(made.id).cluster) == expected[what]
-    assert settle(lite.context) == 0
+    assert decide_due_jobs(lite.context) == 0
     if what == "held":
-        lite.clock.wait(inquiries.SILENT_US / 1e6)
+        lite.clock.wait(inquiries.SILENT_CLUSTER_US / 1e6)
         for agent in pair_lite:
             agent.seen()
         assert lite.leader.take(lite.context)
-        steer.job_change(lite.context, ADMIN, made.id, JobChange(hold=False))
-        assert route_waiting(lite.context, lite.leader) == 0
+        job_control.job_change(lite.context, ADMIN, made.id, JobChange(hold=False))
+        assert route_pending(lite.context, lite.leader) == 0
         assert lite.job(made.id).reason == "waiting for quotes of alpha, beta"
         lite.clock.wait(WAIT_S)
-        settle(lite.context)
+        decide_due_jobs(lite.context)
         assert lite.job(made.id).state is State.ASSIGNED
 
 
 def test_a_cluster_that_says_now_and_is_always_late_loses_its_jobs(rig: Rig, pair: tuple[RigAgent, RigAgent]) -> None:
     """Beta says five minutes, and is right. Alpha says now, and begins after twenty: for a while."""
     alpha, beta = pair
-    quoting, places = Quoting(rig.context), []
+    quoting, places = QuoteChore(rig.context), []
     for _ in range(7):
         made = rig.submit(wants())
         say(alpha, eta_s=0, valid_s=1)
         say(beta, eta_s=300, valid_s=1)
-        settle(rig.context)
+        decide_due_jobs(rig.context)
         place = rig.job(made.id).cluster
         places.append(place)
         agent = alpha if place == "alpha" else beta
@@ -194,8 +194,8 @@ def test_a_cluster_that_says_now_and_is_always_late_loses_its_jobs(rig: Rig, pai
         assert rig.leader.take(rig.context)
         for each in pair:
             each.seen()
-        agent.report(held, Seen.RUNNING)
-        agent.report(held, Seen.SUCCEEDED)
+        agent.report(held, ObservedState.RUNNING)
+        agent.report(held, ObservedState.SUCCEEDED)
         quoting.go()
     assert places == ["alpha"] * 5 + ["beta"] * 2
     record = clusters.cluster_view(rig.context, rig.context.snapshots.world.by_name["alpha"]).quotes
@@ -212,7 +212,7 @@ def test_what_waits_at_the_server_counts(lite: Rig, pair_lite: tuple[RigAgent, R
     lite.submit(shape)
     say(alpha, eta_s=0, valid_s=600)
     say(beta, eta_s=90, valid_s=600)
-    settle(lite.context)
+    decide_due_jobs(lite.context)
     places = []
     for _ in range(11):
         lite.clock.wait(0.1)
@@ -226,25 +226,25 @@ def test_cost_comes_from_what_is_known_of_the_cluster(rig: Rig, pair: tuple[RigA
     clusters.cluster_change(rig.context, ADMIN, "alpha", ClusterChange(state={"cost_per_node_hour": 4}))
     clusters.cluster_change(rig.context, ADMIN, "beta", ClusterChange(state={"cost_per_node_hour": 6}))
     request = a_request(resources=Resources(nodes=2, tasks=2, time_limit="30m"))
-    found = begin(rig.context, rig.submits, ADMIN, request)
+    found = begin_inquiry(rig.context, rig.submits, ADMIN, request)
     say(alpha)
     say(beta, cost=1.0)  # the agent knows better
-    told, is_all = answers(rig.context, found)
+    told, is_all = inquiry_answers(rig.context, found)
     assert is_all
     assert {each.cluster: each.cost for each in told.items} == {"alpha": 4.0, "beta": 1.0}
     assert (told.cheapest, told.soonest) == ("beta", None)
 
 
 def test_on_request_who_is_silent_has_no_answer(rig: Rig, pair: tuple[RigAgent, RigAgent]) -> None:
-    found = begin(rig.context, rig.submits, ADMIN, a_request())
-    assert answers(rig.context, found)[1] is False
+    found = begin_inquiry(rig.context, rig.submits, ADMIN, a_request())
+    assert inquiry_answers(rig.context, found)[1] is False
     rig.clock.wait(WAIT_S)
-    told, _ = answers(rig.context, found)
+    told, _ = inquiry_answers(rig.context, found)
     assert {(each.cluster, each.said, each.reason) for each in told.items} == {
-        ("alpha", Said.NONE, "no answer within 2 s"),
-        ("beta", Said.NONE, "no answer within 2 s"),
+        ("alpha", QuoteOutcome.NONE, "no answer within 2 s"),
+        ("beta", QuoteOutcome.NONE, "no answer within 2 s"),
     }
-    nowhere, is_all = answers(rig.context, begin(rig.context, rig.submits, ADMIN, a_request(cores=99)))
+    nowhere, is_all = inquiry_answers(rig.context, begin_inquiry(rig.context, rig.submits, ADMIN, a_request(cores=99)))
     assert (nowhere.items, is_all) == ([], True)
     assert "needs 99 core" in nowhere.reason
 
@@ -253,10 +253,10 @@ def test_what_is_old_is_removed(rig: Rig, pair: tuple[RigAgent, RigAgent]) -> No
     rig.submit(wants())
     say(pair[0], eta_s=0)
     rig.clock.wait(WAIT_S)
-    settle(rig.context)
+    decide_due_jobs(rig.context)
     rig.clock.wait(2 * 3600)
-    Quoting(rig.context).go()
+    QuoteChore(rig.context).go()
     shape, _ = shape_of(a_spec())
     with rig.context.database.read() as tx:
         assert store.ask_lock(tx, [shape]) == []
-        assert store.quote_since(tx, shape, asked_us=0, deadline_us=rig.clock(), limit=9) == []
+        assert store.quote_list_in_time(tx, shape, asked_us=0, deadline_us=rig.clock(), limit=9) == []

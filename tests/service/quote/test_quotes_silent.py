@@ -8,10 +8,10 @@ import pytest
 
 from switchyard.model.job import State
 from switchyard.model.quote import CANDIDATES_MAX
-from switchyard.service.quote.asking import answers, begin
-from switchyard.service.quote.inquiries import Handing
-from switchyard.service.quote.quoted import settle
-from switchyard.service.upkeep.chores import route_waiting
+from switchyard.service.quote.inquiries import InquiryDelivery
+from switchyard.service.quote.quote_decisions import decide_due_jobs
+from switchyard.service.quote.quotes_on_request import begin_inquiry, inquiry_answers
+from switchyard.service.upkeep.chores import route_pending
 from tests.builders import a_request
 from tests.service.lines import wait
 from tests.service.queued import WIDE, promote, queued_rig
@@ -32,7 +32,7 @@ def test_silence_is_remembered_for_a_while_and_counted(rig: Rig, pair: tuple[Rig
     say(alpha, eta_s=60, valid_s=600)
     late = asked(beta)[0]
     rig.clock.wait(LATE_S)
-    assert settle(rig.context) == 1
+    assert decide_due_jobs(rig.context) == 1
     rig.clock.wait(0.1)
     again = rig.submit(wants())
     assert (again.state, again.cluster) == ("ASSIGNED", "alpha"), "not everybody waits for who does not answer"
@@ -44,12 +44,12 @@ def test_silence_is_remembered_for_a_while_and_counted(rig: Rig, pair: tuple[Rig
 
 def test_one_that_is_silent_is_asked_again_later(rig: Rig, pair: tuple[RigAgent, RigAgent]) -> None:
     alpha, beta = pair
-    handing = Handing(rig.context)
+    handing = InquiryDelivery(rig.context)
     rig.submit(wants())
     say(alpha, eta_s=60, valid_s=600)
     assert len(asked(beta, handing)) == 1
     rig.clock.wait(LATE_S)
-    settle(rig.context)
+    decide_due_jobs(rig.context)
     rig.clock.wait(60)
     assert rig.submit(wants()).reason == "waiting for quotes of beta"
     assert len(asked(beta, handing)) == 1
@@ -60,7 +60,7 @@ def test_a_question_that_got_lost_is_put_again_however_many_jobs_come(
 ) -> None:
     """One whose agent was killed with the question in hand would be silent as long as the stream of jobs lasts."""
     _, beta = pair_lite
-    handing = Handing(lite.context)
+    handing = InquiryDelivery(lite.context)
     times = 0
     for _ in range(12):
         lite.submit(wants())
@@ -84,9 +84,9 @@ def test_silence_keeps_no_job_from_its_place(store_url: str, tmp_path: Path, ans
             say(alpha, eta_s=0, valid_s=600)
         for _ in range(3):
             rig.clock.wait(LATE_S)
-            settle(rig.context)
+            decide_due_jobs(rig.context)
             promote(rig)
-            route_waiting(rig.context, rig.leader)
+            route_pending(rig.context, rig.leader)
         assert rig.row(made.id).state == "ASSIGNED"
 
 
@@ -116,9 +116,9 @@ def test_a_no_of_one_agent_is_not_the_clusters_while_another_may_say_yes(
     shape = asked(beta)[0]
     say(alpha, eta_s=60)
     say(beta, shape, can=False, reason="not on this machine")
-    assert settle(rig.context) == 0, "the other one has not said anything"
+    assert decide_due_jobs(rig.context) == 0, "the other one has not said anything"
     say(other, shape, eta_s=0)
-    assert settle(rig.context) == 1
+    assert decide_due_jobs(rig.context) == 1
     assert rig.job(made.id).cluster == "beta"
     say(beta, shape, can=False, reason="still not")
     rig.clock.wait(0.1)
@@ -133,20 +133,20 @@ def test_all_agents_say_no(rig: Rig, pair: tuple[RigAgent, RigAgent]) -> None:
     shape = asked(beta)[0]
     say(alpha, eta_s=600)
     for agent in (beta, beta, other):
-        assert settle(rig.context) == 0
+        assert decide_due_jobs(rig.context) == 0
         say(agent, shape, can=False, reason="full")
-    assert settle(rig.context) == 1
+    assert decide_due_jobs(rig.context) == 1
     assert rig.job(made.id).cluster == "alpha"
 
 
 def test_a_no_stands_when_the_other_agent_is_silent(rig: Rig, pair: tuple[RigAgent, RigAgent]) -> None:
     _, beta = pair
     rig.join("beta", "other", journal="j2").sync()
-    found = begin(rig.context, rig.submits, ADMIN, a_request(cluster="beta"))
+    found = begin_inquiry(rig.context, rig.submits, ADMIN, a_request(cluster="beta"))
     say(beta, can=False, reason="full")
-    assert answers(rig.context, found)[1] is False
+    assert inquiry_answers(rig.context, found)[1] is False
     rig.clock.wait(LATE_S)
-    (said,) = answers(rig.context, found)[0].items
+    (said,) = inquiry_answers(rig.context, found)[0].items
     assert (said.said.value, said.reason) == ("no", "full")
 
 
@@ -162,7 +162,7 @@ def test_of_many_clusters_others_are_asked_as_time_passes(lite: Rig) -> None:
         assert len(now) == CANDIDATES_MAX
         for name in now:
             say(agents[name], eta_s=100, valid_s=5)
-        assert settle(lite.context) == 1
+        assert decide_due_jobs(lite.context) == 1
         assert lite.job(made.id).cluster in now
         asked_of |= now
         wait(lite, 60, *agents.values())
@@ -176,14 +176,14 @@ def test_a_good_quote_is_reckoned_with_as_long_as_it_holds(lite: Rig) -> None:
     first = sorted(name for name, agent in agents.items() if asked(agent))
     for name in first:
         say(agents[name], eta_s=0 if name == first[0] else 500, valid_s=3600)
-    settle(lite.context)
+    decide_due_jobs(lite.context)
     for _ in range(6):
         wait(lite, 60, *agents.values())
         made = lite.submit(wants())
         for agent in agents.values():
             if asked(agent):
                 say(agent, eta_s=400, valid_s=5)
-        settle(lite.context)
+        decide_due_jobs(lite.context)
         held = lite.job(made.id)
         assert (held.state, held.cluster) == (State.ASSIGNED, first[0])
         agents[first[0]].lease()

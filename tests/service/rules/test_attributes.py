@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from switchyard.errors import BadRequest, Denied, Malformed, NoSuchAttribute, Outdated, UnknownName, YardError
-from switchyard.model.access import On, Role
+from switchyard.model.access import GrantTarget, Role
 from switchyard.model.api import ProjectChange
 from switchyard.model.scope import Level, Scope
 from switchyard.server.config import Config, read_config
 from switchyard.service.access import projects
 from switchyard.service.rules import attributes
-from switchyard.service.rules.attributes import Condition
+from switchyard.service.rules.attributes import WriteCondition
 from tests.service.rig import ADMIN, Rig, running
 
 TASK, LABEL, QUEUE = "task-resource-attribute", "execution-cluster-label", "execution-queue-attribute"
 POOL, PLUGIN, CONFIG = "cluster-assignment", "plugin-override", "workflow-execution-config"
 HERE = Scope("development", "web")
-FIRST = Condition(if_none_match=True)
+FIRST = WriteCondition(if_none_match=True)
 NAMES = """
 clusters:
   poolNameClusterMap: {gpu: [{id: a}]}
@@ -44,18 +44,18 @@ def rig(database_url: str, tmp_path: Path) -> Iterator[Rig]:
         yield made
 
 
-def put(rig: Rig, kind: str, scope: Scope, value: Any, condition: Condition = attributes.ANYWAY) -> str:
+def put(rig: Rig, kind: str, scope: Scope, value: Any, condition: WriteCondition = attributes.UNCONDITIONAL) -> str:
     return attributes.put(rig.context, ADMIN, kind, scope, value, condition=condition).etag
 
 
 def test_a_row_is_read_exactly_where_it_was_written(rig: Rig) -> None:
     put(rig, TASK, HERE, {"limits": {"cpu": 2, "memory": "450Mi"}})
-    row = attributes.get_here(rig.context, ADMIN, TASK, HERE)
+    row = attributes.get_exact(rig.context, ADMIN, TASK, HERE)
     assert row.value == {"limits": {"cpu": "2", "memory": "450Mi"}}
     assert (row.level, row.scope, row.number, row.changed_by) == (Level.PROJECT_DOMAIN, HERE, 0, ADMIN.name)
     for scope in (Scope(project="web"), Scope("development"), Scope("development", "web", "w")):
         with pytest.raises(NoSuchAttribute):
-            attributes.get_here(rig.context, ADMIN, TASK, scope)
+            attributes.get_exact(rig.context, ADMIN, TASK, scope)
 
 
 def test_the_effective_value_says_which_row_gave_it(rig: Rig) -> None:
@@ -88,17 +88,17 @@ def test_a_list_has_the_most_specific_first_and_is_filtered(rig: Rig) -> None:
     ]
     for scope in scopes:
         put(rig, LABEL, scope, {"value": "near"})
-    whole = attributes.list_kind(rig.context, ADMIN, LABEL)
+    whole = attributes.list_rows(rig.context, ADMIN, LABEL)
     assert [row.scope for row in whole.items] == scopes[::-1]
     walked, cursor = [], ""
     while True:
-        page = attributes.list_kind(rig.context, ADMIN, LABEL, after=cursor, limit=2)
+        page = attributes.list_rows(rig.context, ADMIN, LABEL, after=cursor, limit=2)
         walked += page.items
         if page.next is None:
             break
         cursor = page.next
     assert walked == whole.items
-    only = attributes.list_kind(rig.context, ADMIN, LABEL, project="web", level=Level.WORKFLOW)
+    only = attributes.list_rows(rig.context, ADMIN, LABEL, project="web", level=Level.WORKFLOW)
     assert [row.scope for row in only.items] == [scopes[3]]
 
 
@@ -106,15 +106,15 @@ def test_deleting_touches_exactly_that_row(rig: Rig) -> None:
     for scope in (Scope(project="web"), HERE, Scope("staging", "web"), Scope("development", "web", "w")):
         put(rig, TASK, scope, {"limits": {"cpu": "4"}})
     put(rig, LABEL, Scope(project="web"), {"value": "near"})
-    assert attributes.delete_here(rig.context, ADMIN, TASK, Scope(project="web"))
-    assert not attributes.delete_here(rig.context, ADMIN, TASK, Scope(project="web"))
-    assert len(attributes.list_kind(rig.context, ADMIN, TASK).items) == 3
-    assert attributes.get_here(rig.context, ADMIN, LABEL, Scope(project="web")).value == {"value": "near"}
+    assert attributes.delete_exact(rig.context, ADMIN, TASK, Scope(project="web"))
+    assert not attributes.delete_exact(rig.context, ADMIN, TASK, Scope(project="web"))
+    assert len(attributes.list_rows(rig.context, ADMIN, TASK).items) == 3
+    assert attributes.get_exact(rig.context, ADMIN, LABEL, Scope(project="web")).value == {"value": "near"}
 
 
 def test_a_row_that_was_deleted_and_made_anew_has_another_etag_and_its_history(rig: Rig) -> None:
     first = put(rig, LABEL, HERE, {"value": "near"}, FIRST)
-    attributes.delete_here(rig.context, ADMIN, LABEL, HERE)
+    attributes.delete_exact(rig.context, ADMIN, LABEL, HERE)
     assert put(rig, LABEL, HERE, {"value": "near"}, FIRST) != first
     found = attributes.history(rig.context, ADMIN, LABEL, HERE).items
     assert [(entry.action, entry.before, entry.after) for entry in found] == [
@@ -127,15 +127,15 @@ def test_a_row_that_was_deleted_and_made_anew_has_another_etag_and_its_history(r
 
 def test_a_condition_that_does_not_hold_changes_nothing(rig: Rig) -> None:
     etag = put(rig, LABEL, HERE, {"value": "near"}, FIRST)
-    for condition in (FIRST, Condition(if_match="01OTHER")):
+    for condition in (FIRST, WriteCondition(if_match="01OTHER")):
         with pytest.raises(Outdated):
             put(rig, LABEL, HERE, {"value": "far"}, condition)
     with pytest.raises(Outdated):
-        put(rig, LABEL, Scope(project="web"), {"value": "far"}, Condition(if_match="*"))
+        put(rig, LABEL, Scope(project="web"), {"value": "far"}, WriteCondition(if_match="*"))
     with pytest.raises(Outdated):
-        attributes.delete_here(rig.context, ADMIN, LABEL, HERE, condition=Condition(if_match="01OTHER"))
-    assert attributes.get_here(rig.context, ADMIN, LABEL, HERE).value == {"value": "near"}
-    again = put(rig, LABEL, HERE, {"value": "far"}, Condition(if_match=etag))
+        attributes.delete_exact(rig.context, ADMIN, LABEL, HERE, condition=WriteCondition(if_match="01OTHER"))
+    assert attributes.get_exact(rig.context, ADMIN, LABEL, HERE).value == {"value": "near"}
+    again = put(rig, LABEL, HERE, {"value": "far"}, WriteCondition(if_match=etag))
     assert again != etag
 
 
@@ -145,7 +145,7 @@ def test_of_writers_at_once_who_saw_the_same_row_one_wins(rig: Rig) -> None:
 
     def write(number: int) -> None:
         try:
-            put(rig, CONFIG, HERE, {"max_parallelism": number}, Condition(if_match=etag))
+            put(rig, CONFIG, HERE, {"max_parallelism": number}, WriteCondition(if_match=etag))
             outcomes.append("written")
         except Outdated:
             outcomes.append("outdated")
@@ -226,7 +226,7 @@ def test_what_is_refused_when_written(
     with pytest.raises(error) as caught:
         put(lite_rules, kind, scope, value)
     assert said in caught.value.detail
-    assert attributes.list_kind(lite_rules.context, ADMIN, TASK).items == []
+    assert attributes.list_rows(lite_rules.context, ADMIN, TASK).items == []
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_an_archived_project_takes_no_rules_and_shows_those_it_has(lite_rules: R
     projects.project_change(rig.context, ADMIN, "web", ProjectChange(is_archived=True))
     with pytest.raises(BadRequest, match="archived"):
         put(rig, LABEL, HERE, {"value": "far"})
-    assert attributes.get_here(rig.context, ADMIN, LABEL, HERE).value == {"value": "near"}
+    assert attributes.get_exact(rig.context, ADMIN, LABEL, HERE).value == {"value": "near"}
     projects.project_change(rig.context, ADMIN, "web", ProjectChange(is_archived=False))
     put(rig, LABEL, HERE, {"value": "far"})
 
@@ -252,16 +252,16 @@ def test_who_may_read_and_write_which_rows(lite_rules: Rig) -> None:
     rig.project("other")
     put(rig, LABEL, Scope("development", "other"), {"value": "far"})
     put(rig, LABEL, Scope("development"), {"value": "near"})
-    ann = rig.user("ann", (Role.ADMIN, On.PROJECT, "web"))
+    ann = rig.user("ann", (Role.ADMIN, GrantTarget.PROJECT, "web"))
     attributes.put(rig.context, ann, LABEL, HERE, {"value": "near"})
     for scope in (Scope("development"), Scope("development", "other")):
         with pytest.raises(Denied):
             attributes.put(rig.context, ann, LABEL, scope, {"value": "near"})
         with pytest.raises(Denied):
-            attributes.delete_here(rig.context, ann, LABEL, scope)
+            attributes.delete_exact(rig.context, ann, LABEL, scope)
     with pytest.raises(Denied):
-        attributes.get_here(rig.context, ann, LABEL, Scope("development", "other"))
-    seen = [row.scope for row in attributes.list_kind(rig.context, ann, LABEL).items]
+        attributes.get_exact(rig.context, ann, LABEL, Scope("development", "other"))
+    seen = [row.scope for row in attributes.list_rows(rig.context, ann, LABEL).items]
     assert seen == [HERE, Scope("development")]
 
 
@@ -272,14 +272,14 @@ def test_the_next_submit_sees_a_changed_row_and_another_server_within_a_refresh(
     before = rig.context.snapshots.policy
     assert before.effective(HERE.key).fields(attributes.kind_of(rig.context, CONFIG))["envs"].value == {"A": "1"}
     put(rig, CONFIG, HERE, {"envs": {"A": "2"}})
-    attributes.delete_here(rig.context, ADMIN, LABEL, HERE)
+    attributes.delete_exact(rig.context, ADMIN, LABEL, HERE)
     now = rig.context.snapshots.policy
     assert now is not before
     assert now.effective(HERE.key).fields(attributes.kind_of(rig.context, CONFIG))["envs"].value == {"A": "2"}
     if not rig.context.database.is_sqlite:
         with running(database_url, tmp_path, config=a_config()) as other:
             put(rig, CONFIG, HERE, {"envs": {"A": "3"}})
-            attributes.delete_here(rig.context, ADMIN, CONFIG, Scope(project="web"))
+            attributes.delete_exact(rig.context, ADMIN, CONFIG, Scope(project="web"))
             other.context.snapshots.refresh()
             found = attributes.get_effective(other.context, ADMIN, CONFIG, HERE)
             assert found.value["envs"] == {"A": "3"}

@@ -12,16 +12,16 @@ from switchyard.model.api import RetryRequest
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.execution import ExecutionConfig, QualityOfService
 from switchyard.model.job import JobSpec, State
-from switchyard.model.lifecycle import Seen
-from switchyard.model.poll import Held, Lease
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import AttemptRef, Lease
 from switchyard.model.retry import Cause, Retry
 from switchyard.model.scope import Scope
 from switchyard.service.cluster import clusters
-from switchyard.service.job import explaining, jobs, steer
+from switchyard.service.job import explanation, job_control, jobs
 from switchyard.service.rules import attributes
-from switchyard.service.upkeep import chores, waiting
-from switchyard.service.upkeep.retention import Retention, Terms
-from switchyard.store import crowds
+from switchyard.service.upkeep import chores, pending_chores
+from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
+from switchyard.store import concurrency_groups
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
 
@@ -34,11 +34,11 @@ def rule(rig: Rig, kind: str, scope: Scope, value: Any) -> None:
     attributes.put(rig.context, ADMIN, kind, scope, value)
 
 
-def held(lease: Lease) -> Held:
-    return Held(lease.job, lease.fence)
+def held(lease: Lease) -> AttemptRef:
+    return AttemptRef(lease.job, lease.fence)
 
 
-def end(agent: RigAgent, lease: Lease, seen: Seen = Seen.SUCCEEDED, **fields: Any) -> None:
+def end(agent: RigAgent, lease: Lease, seen: ObservedState = ObservedState.SUCCEEDED, **fields: Any) -> None:
     agent.report(held(lease), seen, **fields)
 
 
@@ -54,7 +54,7 @@ def test_a_workflow_runs_no_more_jobs_at_once_than_its_rule_says(rig: Rig) -> No
     end(agent, next(lease for lease in first if lease.job == mine[0]))
     (second,) = agent.lease()
     assert (second.job, rig.job(mine[2]).reason) == (mine[2], "")
-    end(agent, second, Seen.FAILED, exit_code=1)
+    end(agent, second, ObservedState.FAILED, exit_code=1)
     end(agent, next(lease for lease in first if lease.job == mine[1]))
     assert [lease.job for lease in agent.lease()] == mine[3:]
 
@@ -68,12 +68,12 @@ def test_the_bound_holds_across_clusters_and_counts_the_tasks_of_arrays(rig: Rig
     (lease,) = alpha.lease()
     assert (lease.lo, lease.hi) == (0, 2)
     assert beta.lease() == []
-    alpha.report(Held(array, lease.fence), Seen.SUCCEEDED)
+    alpha.report(AttemptRef(array, lease.fence), ObservedState.SUCCEEDED)
     # The first that was let go was the older one, the array; the chore finds what others leave.
     assert len(alpha.lease()) + len(beta.lease()) == 1
     for fence in range(1, 12):
-        alpha.report(Held(array, fence), Seen.SUCCEEDED)
-        waiting.let_crowds_go(rig.context, rig.leader)
+        alpha.report(AttemptRef(array, fence), ObservedState.SUCCEEDED)
+        pending_chores.release_concurrency_groups(rig.context, rig.leader)
         alpha.lease()
         beta.lease()
     assert rig.row(single).agent_id == beta.id
@@ -105,8 +105,8 @@ def test_a_launch_plan_with_a_larger_bound_does_not_wait_behind_those_with_a_sma
     narrow = [rig.submit(a_request(workflow="flow")).id for _ in range(4)]
     (lease,) = agent.lease()
     wide = rig.submit(a_request(workflow="flow", launch_plan="wide")).id
-    rig.context.committer.call(lambda batch: crowds.crowd_park(batch.tx, [wide], "full"))
-    waiting.let_crowds_go(rig.context, rig.leader)
+    rig.context.committer.call(lambda batch: concurrency_groups.concurrency_group_park(batch.tx, [wide], "full"))
+    pending_chores.release_concurrency_groups(rig.context, rig.leader)
     assert (lease.job, [each.job for each in agent.lease()]) == (narrow[0], [wide])
 
 
@@ -131,11 +131,11 @@ def test_a_preempted_job_that_is_interruptible_runs_again_and_no_retry_is_counte
     agent = rig.cluster("alpha")
     rule(rig, CONFIG, HERE, {"interruptible": True})
     job = rig.submit(a_request(retry=Retry(limit=1))).id
-    end(agent, agent.lease()[0], Seen.FAILED, cause=Cause.PREEMPTED, reason="a more urgent job came")
+    end(agent, agent.lease()[0], ObservedState.FAILED, cause=Cause.PREEMPTED, reason="a more urgent job came")
     assert (rig.job(job).state, rig.job(job).tries) == (State.PENDING, 0)
     assert rig.kinds(job)[-1] == "preempted"
-    chores.route_waiting(rig.context, rig.leader)
-    end(agent, agent.lease()[0], Seen.FAILED, exit_code=1)
+    chores.route_pending(rig.context, rig.leader)
+    end(agent, agent.lease()[0], ObservedState.FAILED, exit_code=1)
     assert rig.job(job).tries == 1
 
 
@@ -143,7 +143,7 @@ def test_a_preempted_job_that_is_not_interruptible_is_left_to_its_retries(rig: R
     agent = rig.cluster("alpha")
     job, patient = rig.submit(a_request()).id, rig.submit(a_request(retry=Retry(limit=1))).id
     for lease in agent.lease():
-        end(agent, lease, Seen.FAILED, cause=Cause.PREEMPTED)
+        end(agent, lease, ObservedState.FAILED, cause=Cause.PREEMPTED)
     assert rig.job(job).state is State.FAILED
     assert (rig.job(patient).state, rig.job(patient).tries) == (State.PENDING, 1)
 
@@ -154,12 +154,12 @@ def test_a_preempted_task_of_an_array_runs_again_and_no_try_is_counted(rig: Rig)
     job = rig.submit(spec).id
     for cause in (Cause.PREEMPTED, Cause.PREEMPTED, Cause.JOB):
         (lease, *_) = agent.lease()
-        end(agent, lease, Seen.FAILED, cause=cause)
+        end(agent, lease, ObservedState.FAILED, cause=cause)
         assert rig.job(job).state is not State.FAILED
         rig.clock.wait(5)
-        waiting.release_due(rig.context, rig.leader)
+        pending_chores.end_backoffs(rig.context, rig.leader)
     leases = agent.lease()
-    end(agent, next(lease for lease in leases if lease.lo == 0), Seen.FAILED, exit_code=1)
+    end(agent, next(lease for lease in leases if lease.lo == 0), ObservedState.FAILED, exit_code=1)
     assert rig.job(job).tasks is not None
     assert rig.job(job).tasks.failed == 1  # type: ignore[union-attr]
 
@@ -174,17 +174,17 @@ def test_a_job_that_waits_for_longer_than_its_budget_is_reported_late_once(rig: 
         rig.submit(a_request(quality_of_service=QualityOfService(queueing_budget=9999))).id,
     )
     rig.clock.wait(200)
-    assert waiting.report_late(rig.context, rig.leader) == 0
+    assert pending_chores.report_late_jobs(rig.context, rig.leader) == 0
     rig.clock.wait(101)
-    assert waiting.report_late(rig.context, rig.leader) == 1
-    assert waiting.report_late(rig.context, rig.leader) == 0
+    assert pending_chores.report_late_jobs(rig.context, rig.leader) == 1
+    assert pending_chores.report_late_jobs(rig.context, rig.leader) == 0
     assert (rig.job(late).late_us, rig.job(early).late_us) == (rig.clock(), None)
     assert rig.kinds(late) == ["accepted", "late"]
-    assert any("late" in note for note in explaining.job_explain(rig.context, ADMIN, late).notes)
+    assert any("late" in note for note in explanation.job_explain(rig.context, ADMIN, late).notes)
     agent.seen()
     agent.lease()
     rig.clock.wait(100_000)
-    assert waiting.report_late(rig.context, rig.leader) == 0
+    assert pending_chores.report_late_jobs(rig.context, rig.leader) == 0
 
 
 def test_a_plugin_override_chooses_the_backend_where_a_cluster_has_several(rig: Rig) -> None:
@@ -223,7 +223,7 @@ def test_what_a_job_was_admitted_under_is_kept_with_it(rig: Rig) -> None:
         ("limits.cpu", "2", "project+domain"),
     ]
     assert policy.version < rig.context.snapshots.policy.version  # type: ignore[union-attr]
-    assert explaining.job_explain(rig.context, ADMIN, job).policy == policy
+    assert explanation.job_explain(rig.context, ADMIN, job).policy == policy
     (lease,) = agent.lease()
     assert b'"cores":"1500m"' in bytes(lease.spec)  # type: ignore[arg-type]
 
@@ -233,10 +233,10 @@ def test_a_retry_is_admitted_by_the_rules_of_then(rig: Rig) -> None:
     rule(rig, TASK, HERE, {"defaults": {"cpu": "2"}})
     rule(rig, CONFIG, HERE, {"envs": {"A": "1"}})
     job = rig.submit(a_request(memory="1Gi", workflow="flow")).id
-    end(agent, agent.lease()[0], Seen.FAILED, exit_code=1)
+    end(agent, agent.lease()[0], ObservedState.FAILED, exit_code=1)
     rule(rig, TASK, HERE, {"defaults": {"cpu": "1"}, "limits": {"cpu": "1"}})
-    attributes.delete_here(rig.context, ADMIN, CONFIG, HERE)
-    again = rig.job(steer.retry(rig.context, rig.submits, ADMIN, job, RetryRequest()).id)
+    attributes.delete_exact(rig.context, ADMIN, CONFIG, HERE)
+    again = rig.job(job_control.retry_job(rig.context, rig.submits, ADMIN, job, RetryRequest()).id)
     assert again.workflow == "flow"
     spec = decoded(again.spec)
     assert (spec.resources.cores, spec.resources.memory, spec.execution) == ("1", "1Gi", None)
@@ -269,11 +269,11 @@ def test_a_cluster_whose_nodes_may_be_taken_away_is_only_for_jobs_that_bear_it(r
 def test_what_was_deleted_long_ago_is_forgotten(rig: Rig) -> None:
     rule(rig, CONFIG, HERE, {"interruptible": True})
     rule(rig, CONFIG, FLOW, {"interruptible": True})
-    attributes.delete_here(rig.context, ADMIN, CONFIG, FLOW)
-    retention = Retention(Terms())
+    attributes.delete_exact(rig.context, ADMIN, CONFIG, FLOW)
+    retention = RetentionChore(RetentionTerms())
     retention.go(rig.context, rig.leader)
     assert "attributes" not in retention.removed
     rig.clock.wait(2 * 86_400)
     retention.go(rig.context, rig.leader)
     assert retention.removed["attributes"] == 1
-    assert attributes.get_here(rig.context, ADMIN, CONFIG, HERE).value == {"interruptible": True}
+    assert attributes.get_exact(rig.context, ADMIN, CONFIG, HERE).value == {"interruptible": True}

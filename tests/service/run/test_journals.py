@@ -10,8 +10,8 @@ import pytest
 from switchyard.errors import JournalRefused, PlaceAsked, Resync
 from switchyard.model.poll import Origin
 from switchyard.service.cluster.agents import agent_list
-from switchyard.service.run.journals import ANSWER_US, SyncAsk, Voice
-from switchyard.service.run.lease import Given
+from switchyard.service.run.agent_sessions import RIVAL_ANSWER_US, LastHeardProcess, SyncRequest
+from switchyard.service.run.lease import LeaseAnswer
 from tests.service.rig import ADMIN, Rig, RigAgent
 
 
@@ -25,15 +25,15 @@ class Process:
         self.origin = Origin(journal=journal, start=start, found=found, place=f"host-{name}:/data")
         self.session = 0
 
-    def sync(self, *, is_live: bool = False, **fields: Any) -> Given:
-        ask = SyncAsk(self.agent.id, self.agent.cluster, self.name, frozenset(), self.origin, is_live)
-        given: Given = self.rig.committer.do(replace(ask, **fields))
+    def sync(self, *, is_live: bool = False, **fields: Any) -> LeaseAnswer:
+        ask = SyncRequest(self.agent.id, self.agent.cluster, self.name, frozenset(), self.origin, is_live)
+        given: LeaseAnswer = self.rig.committer.do(replace(ask, **fields))
         self.session = given.session
         return given
 
-    def poll(self, *, is_fresh: bool = True) -> Given:
+    def poll(self, *, is_fresh: bool = True) -> LeaseAnswer:
         ask = replace(self.agent.ask(), session=self.session, incarnation=self.name, is_fresh=is_fresh)
-        given: Given = self.rig.committer.do(ask)
+        given: LeaseAnswer = self.rig.committer.do(ask)
         return given
 
 
@@ -68,15 +68,15 @@ def test_a_journal_that_lacks_what_the_server_was_told_of_is_refused(rig: Rig, a
     Process(rig, agent, "a", 1).sync()
     old = Process(rig, agent, "b", 2, found=6)
     with pytest.raises(JournalRefused, match="6 writes when it was opened, and 7 were known"):
-        old.sync(voice=Voice("a", writes=7))
-    old.sync(voice=Voice("another", writes=7))
+        old.sync(voice=LastHeardProcess("a", writes=7))
+    old.sync(voice=LastHeardProcess("another", writes=7))
 
 
 def test_a_journal_that_was_damaged_is_no_outdated_copy(rig: Rig, agent: RigAgent) -> None:
     Process(rig, agent, "a", 1).sync()
     process = Process(rig, agent, "b", 2)
     process.origin = Origin(journal="j1", start=2, is_rebuilt=True)
-    process.sync(voice=Voice("a", writes=7))
+    process.sync(voice=LastHeardProcess("a", writes=7))
 
 
 def test_the_process_that_has_the_place_is_asked_and_keeps_it(rig: Rig, agent: RigAgent) -> None:
@@ -99,7 +99,7 @@ def test_the_place_of_a_process_that_does_not_answer_is_given_away(rig: Rig, age
     first.sync()
     with pytest.raises(PlaceAsked):
         second.sync(is_live=True)
-    rig.clock.wait(ANSWER_US / 1_000_000)
+    rig.clock.wait(RIVAL_ANSWER_US / 1_000_000)
     second.sync(is_live=True)
     with pytest.raises(Resync):
         first.poll()
@@ -110,7 +110,7 @@ def test_the_place_of_a_process_that_does_not_answer_is_given_away(rig: Rig, age
 
 def test_a_process_that_is_known_to_be_gone_is_not_asked(rig: Rig, agent: RigAgent) -> None:
     Process(rig, agent, "a", 1).sync()
-    Process(rig, agent, "b", 2).sync(is_live=True, voice=Voice("a", is_gone=True))
+    Process(rig, agent, "b", 2).sync(is_live=True, voice=LastHeardProcess("a", is_gone=True))
 
 
 def test_a_sync_whose_answer_was_lost_is_sent_again(rig: Rig, agent: RigAgent) -> None:
@@ -136,4 +136,4 @@ def test_a_join_with_a_token_lets_a_folder_from_a_backup_in(rig: Rig, agent: Rig
         restored.sync()
     rig.clock.wait(60)
     rig.join("alpha")
-    restored.sync(voice=Voice("a", writes=22))  # what this server still remembers of the process before
+    restored.sync(voice=LastHeardProcess("a", writes=22))  # what this server still remembers of the process before

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from switchyard.errors import Gone, Resync
-from switchyard.model.access import On, Role, To, UserChange
+from switchyard.model.access import GranteeKind, GrantTarget, Role, UserChange
 from switchyard.model.cluster import ClusterChange
-from switchyard.model.lifecycle import Answer, Seen
-from switchyard.model.poll import Held, Room
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.poll import AttemptRef, Room
 from switchyard.service.access import users
 from switchyard.service.cluster import agents, clusters
 from switchyard.service.job import jobs
@@ -50,11 +50,11 @@ def test_a_lease_carries_what_the_agent_needs(lite: Rig) -> None:
 def test_a_lease_says_whether_its_owner_administers_the_platform(lite: Rig) -> None:
     """By the grants of now: an agent of root's runs jobs of administrators as root."""
     agent = lite.cluster("alpha")
-    ada = lite.user("ada", (Role.ADMIN, On.PROJECT, "default"), (Role.ADMIN, On.CLUSTER, "alpha"))
-    root = lite.user("root", (Role.ADMIN, On.PLATFORM, "all"))
+    ada = lite.user("ada", (Role.ADMIN, GrantTarget.PROJECT, "default"), (Role.ADMIN, GrantTarget.CLUSTER, "alpha"))
+    root = lite.user("root", (Role.ADMIN, GrantTarget.PLATFORM, "all"))
     grace = lite.user("grace", groups=["staff"])
-    lite.grant("staff", Role.ADMIN, On.PLATFORM, to=To.GROUP)
-    operator = lite.user("operator", (Role.OPERATE, On.PLATFORM, "all"))
+    lite.grant("staff", Role.ADMIN, GrantTarget.PLATFORM, to=GranteeKind.GROUP)
+    operator = lite.user("operator", (Role.OPERATE, GrantTarget.PLATFORM, "all"))
     for actor in (ADMIN, ada, root, grace, operator):
         lite.submit(actor=actor)
     found = {lease.owner: lease.is_owner_admin for lease in agent.lease(8)}
@@ -116,7 +116,7 @@ def test_a_cordoned_cluster_gets_no_new_job_and_keeps_those_it_has(rig: Rig) -> 
     assert held.job == running
     clusters.cluster_change(rig.context, ADMIN, "alpha", ClusterChange(is_cordoned=True, reason="new disks"))
     assert agent.lease() == []
-    assert agent.report(held, Seen.SUCCEEDED) is Answer.TAKEN
+    assert agent.report(held, ObservedState.SUCCEEDED) is ReportAnswer.TAKEN
     clusters.cluster_change(rig.context, ADMIN, "alpha", ClusterChange(is_cordoned=False))
     assert [lease.job for lease in agent.lease()] == [waiting]
 
@@ -175,7 +175,7 @@ def test_a_sync_redelivers_what_never_arrived_and_stops_what_is_not_leased(rig: 
     agent = rig.cluster("alpha")
     ids = [rig.submit().id for _ in range(4)]
     leases = agent.lease(3)
-    agent.report(Held(ids[2], 1), Seen.SUCCEEDED)
+    agent.report(AttemptRef(ids[2], 1), ObservedState.SUCCEEDED)
     given = agent.sync((ids[0], 1), (ids[2], 1), (ids[3], 1), ("A" * 26, 7))
     assert [(lease.job, lease.fence) for lease in given.leases] == [(ids[1], 1)]
     assert [(stop.job, stop.fence) for stop in given.stops] == sorted([(ids[2], 1), (ids[3], 1), ("A" * 26, 7)])
@@ -188,7 +188,7 @@ def test_a_sync_with_an_older_fence_gets_the_new_lease_and_stops_the_old(rig: Ri
     agent = rig.cluster("alpha")
     made = rig.submit(a_request(on_lost="requeue"))
     held = agent.lease_one()
-    agent.report(held, Seen.LOST)
+    agent.report(held, ObservedState.LOST)
     _route(rig)
     again = agent.lease_one()
     assert (again.job, again.fence > held.fence) == (made.id, True)
@@ -198,9 +198,9 @@ def test_a_sync_with_an_older_fence_gets_the_new_lease_and_stops_the_old(rig: Ri
 
 
 def _route(rig: Rig) -> None:
-    from switchyard.service.upkeep.chores import route_waiting
+    from switchyard.service.upkeep.chores import route_pending
 
-    assert route_waiting(rig.context, rig.leader) == 1
+    assert route_pending(rig.context, rig.leader) == 1
 
 
 # --- cancels
@@ -215,5 +215,5 @@ def test_a_cancel_is_told_until_the_agent_says_it_knows(lite: Rig) -> None:
     assert agent.poll().cancels == [held]
     assert lite.committer.do(agent.ask(cancelling=[(held.job, held.fence)])).cancels == []
     assert agent.sync((held.job, held.fence)).cancels == [held]
-    agent.report(held, Seen.CANCELLED)
+    agent.report(held, ObservedState.CANCELLED)
     assert agent.poll().cancels == []

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, Busy, NotFound
 from switchyard.model.api import Output
-from switchyard.model.lifecycle import Seen
-from switchyard.model.poll import CHUNK_BYTES_MAX, Held, OutputChunk
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import CHUNK_BYTES_MAX, AttemptRef, OutputChunk
 from switchyard.model.retry import Retry
 from switchyard.service import committer as committers
-from switchyard.service.committer import Call
+from switchyard.service.committer import BatchCall
 from switchyard.service.run import logs
 from switchyard.service.run.log_store import OutputWrite
 from tests.builders import a_request
@@ -28,7 +28,7 @@ def agent(rig: Rig) -> RigAgent:
     return rig.cluster("alpha")
 
 
-def chunk(held: Held, offset: int, data: bytes, stream: str = "stdout") -> OutputChunk:
+def chunk(held: AttemptRef, offset: int, data: bytes, stream: str = "stdout") -> OutputChunk:
     return OutputChunk(held.job, held.fence, stream, offset, data)
 
 
@@ -52,14 +52,14 @@ def test_output_can_be_read_while_the_job_runs(rig: Rig, agent: RigAgent) -> Non
     made = rig.submit()
     assert look(rig, made.id) == Output(made.id, "stdout", [], is_over=False)
     held = agent.lease_one()
-    agent.report(held, Seen.RUNNING)
+    agent.report(held, ObservedState.RUNNING)
     send(agent, chunk(held, 0, b"one\n"))
     first = look(rig, made.id)
     assert (first.chunks[0].data, first.size, first.next, first.is_over) == (b"one\n", 4, 4, False)
     send(agent, chunk(held, 4, b"two\n"))
     second = look(rig, made.id, offset=first.next)
     assert ([(part.offset, part.data) for part in second.chunks], second.next) == ([(4, b"two\n")], 8)
-    agent.report(held, Seen.SUCCEEDED)
+    agent.report(held, ObservedState.SUCCEEDED)
     end = look(rig, made.id, offset=second.next)
     assert (end.chunks, end.next, end.is_over, end.is_last) == ([], 8, True, True)
 
@@ -70,7 +70,7 @@ def test_it_is_over_only_when_all_was_read(rig: Rig, agent: RigAgent) -> None:
     size = CHUNK_BYTES_MAX
     for number in range(6):
         send(agent, chunk(held, number * size, b"x" * size))
-    agent.report(held, Seen.SUCCEEDED)
+    agent.report(held, ObservedState.SUCCEEDED)
     first = look(rig, held.job)
     assert sum(len(part.data) for part in first.chunks) == logs.ANSWER_BYTES_MAX
     assert (first.next, first.size, first.is_over) == (2**20, 6 * size, False)
@@ -81,12 +81,12 @@ def test_it_is_over_only_when_all_was_read(rig: Rig, agent: RigAgent) -> None:
 def test_output_of_others_and_of_old_attempts_is_dropped(rig: Rig, agent: RigAgent) -> None:
     other = rig.cluster("beta")
     made = rig.submit(a_request(cluster="alpha"))
-    send(agent, chunk(Held(made.id, 1), 0, b"before the lease"))
+    send(agent, chunk(AttemptRef(made.id, 1), 0, b"before the lease"))
     held = agent.lease_one()
     send(other, chunk(held, 0, b"another agent"))
-    send(agent, chunk(Held(held.job, 7), 0, b"another fence"), chunk(Held("Z" * 26, 1), 0, b"no such job"))
+    send(agent, chunk(AttemptRef(held.job, 7), 0, b"another fence"), chunk(AttemptRef("Z" * 26, 1), 0, b"no such job"))
     assert read(rig, made.id) == b""
-    send(agent, chunk(held, 0, b"mine"), chunk(Held(held.job, 7), 4, b"?"))
+    send(agent, chunk(held, 0, b"mine"), chunk(AttemptRef(held.job, 7), 4, b"?"))
     assert read(rig, made.id) == b"mine"
 
 
@@ -94,7 +94,7 @@ def test_each_attempt_has_its_own_log_and_the_next_one_may_be_waited_for(rig: Ri
     made = rig.submit(a_request(retry=Retry(limit=1)))
     first = agent.lease_one()
     send(agent, chunk(first, 0, b"first"))
-    agent.report(first, Seen.FAILED, exit_code=1)
+    agent.report(first, ObservedState.FAILED, exit_code=1)
     waiting = look(rig, made.id)
     assert (waiting.attempt, waiting.chunks[0].data, waiting.is_over, waiting.is_last) == (1, b"first", True, False)
     coming = look(rig, made.id, attempt=2)
@@ -111,7 +111,7 @@ def test_each_attempt_has_its_own_log_and_the_next_one_may_be_waited_for(rig: Ri
         b"first",
         b"second",
     )
-    agent.report(second, Seen.SUCCEEDED)
+    agent.report(second, ObservedState.SUCCEEDED)
     assert [look(rig, made.id, attempt=number).is_last for number in (1, 2)] == [False, True]
     with pytest.raises(NotFound, match="no attempt 3"):
         look(rig, made.id, attempt=3)
@@ -130,12 +130,12 @@ def test_each_task_of_an_array_has_its_own_log(rig: Rig, agent: RigAgent) -> Non
     made = rig.submit(replace(a_request(), array="3-5"))
     (lease,) = agent.lease(2)
     assert (lease.lo, lease.hi) == (3, 4)
-    tasks = {3: Held(made.id, lease.fence), 4: Held(made.id, lease.fence + 1)}
+    tasks = {3: AttemptRef(made.id, lease.fence), 4: AttemptRef(made.id, lease.fence + 1)}
     for index, held in tasks.items():
         send(agent, chunk(held, 0, f"task {index}".encode()))
-    send(agent, chunk(Held(made.id, lease.fence + 2), 0, b"not leased"))
+    send(agent, chunk(AttemptRef(made.id, lease.fence + 2), 0, b"not leased"))
     assert [read(rig, made.id, index=index) for index in (3, 4, 5)] == [b"task 3", b"task 4", b""]
-    agent.report(tasks[3], Seen.SUCCEEDED)
+    agent.report(tasks[3], ObservedState.SUCCEEDED)
     assert [(look(rig, made.id, index=n).is_over, look(rig, made.id, index=n).is_last) for n in (3, 4, 5)] == [
         (True, True),
         (False, False),
@@ -166,7 +166,7 @@ def test_a_late_chunk_after_the_end_is_still_in_its_place(rig: Rig, agent: RigAg
     rig.submit()
     held = agent.lease_one()
     send(agent, chunk(held, 3, b"def"))
-    agent.report(held, Seen.SUCCEEDED)
+    agent.report(held, ObservedState.SUCCEEDED)
     send(agent, chunk(held, 0, b"abc"))
     assert read(rig, held.job) == b"abcdef"
 
@@ -176,7 +176,9 @@ def test_output_that_comes_with_the_report_of_the_end_is_there_when_the_end_is(r
 
     rig.submit()
     held = agent.lease_one()
-    rig.committer.do(agent.write(Report(held.job, held.fence, Seen.SUCCEEDED), output=[chunk(held, 0, b"last words")]))
+    rig.committer.do(
+        agent.write(Report(held.job, held.fence, ObservedState.SUCCEEDED), output=[chunk(held, 0, b"last words")])
+    )
     seen = look(rig, held.job)
     assert (seen.chunks[0].data, seen.is_over) == (b"last words", True)
 
@@ -184,7 +186,7 @@ def test_output_that_comes_with_the_report_of_the_end_is_there_when_the_end_is(r
 def test_a_flood_of_output_goes_in_beside_others_a_little_at_a_time(
     rig: Rig, agent: RigAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committers, "LATER_BATCH_BYTES", 10)
+    monkeypatch.setattr(committers, "DEFERRED_BATCH_BYTES", 10)
     rig.submit()
     held = agent.lease_one()
     order: list[str] = []
@@ -198,13 +200,13 @@ def test_a_flood_of_output_goes_in_beside_others_a_little_at_a_time(
         holding.set()
         assert let_go.wait(WAIT_S)
 
-    rig.committer.put(Call(hold), lambda _: None)
+    rig.committer.put(BatchCall(hold), lambda _: None)
     assert holding.wait(WAIT_S)
     for number in range(5):
         write = OutputWrite(agent.id, (chunk(held, number * 10, b"x" * 10),))
         rig.committer.put_later(write, lambda _, word=f"output {number}": note(word), size=write.size)
     for number in range(3):
-        rig.committer.put(Call(lambda _batch: None), lambda _, word=f"call {number}": note(word))
+        rig.committer.put(BatchCall(lambda _batch: None), lambda _, word=f"call {number}": note(word))
     let_go.set()
     for _ in range(8):
         assert done.acquire(timeout=WAIT_S)
@@ -215,7 +217,7 @@ def test_a_flood_of_output_goes_in_beside_others_a_little_at_a_time(
 def test_more_output_than_fits_into_memory_is_refused_for_now(
     rig: Rig, agent: RigAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committers, "LATER_BYTES_MAX", 15)
+    monkeypatch.setattr(committers, "DEFERRED_BYTES_MAX", 15)
     rig.submit()
     held = agent.lease_one()
     holding, let_go = threading.Event(), threading.Event()
@@ -224,7 +226,7 @@ def test_more_output_than_fits_into_memory_is_refused_for_now(
         holding.set()
         assert let_go.wait(WAIT_S)
 
-    rig.committer.put(Call(hold), lambda _: None)
+    rig.committer.put(BatchCall(hold), lambda _: None)
     assert holding.wait(WAIT_S)
     first = OutputWrite(agent.id, (chunk(held, 0, b"x" * 10),))
     kept = threading.Event()
@@ -240,23 +242,23 @@ def test_more_output_than_fits_into_memory_is_refused_for_now(
 def test_logs_in_a_folder_that_broke_hold_nothing_up(rig: Rig, agent: RigAgent, tmp_path: Path) -> None:
     import dataclasses
 
-    from switchyard.store.logfiles import DirectoryLogs
+    from switchyard.store.directory_logs import DirectoryLogs
 
     (tmp_path / "file").touch()
     broken = dataclasses.replace(rig.context, logs=DirectoryLogs(tmp_path / "file" / "logs"))
     rig.submit()
     held = agent.lease_one()
-    logs.keep_outside(broken, agent.id, [chunk(held, 0, b"gone")])
+    logs.keep_output_outside(broken, agent.id, [chunk(held, 0, b"gone")])
 
 
 def wake(rig: Rig) -> None:
     """Time has passed: what waits for its retry is routed."""
-    from switchyard.service.upkeep import chores, waiting
+    from switchyard.service.upkeep import chores, pending_chores
 
     rig.leader.take(rig.context)
-    waiting.release_due(rig.context, rig.leader)
+    pending_chores.end_backoffs(rig.context, rig.leader)
     rig.context.snapshots.refresh(force=True)
     for agent_id in rig.context.snapshots.fleet.agents:
         rig.context.snapshots.mark_seen(agent_id, rig.clock())
     rig.context.snapshots.reckon()
-    chores.route_waiting(rig.context, rig.leader)
+    chores.route_pending(rig.context, rig.leader)

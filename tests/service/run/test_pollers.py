@@ -13,16 +13,16 @@ import pytest
 
 from switchyard.errors import PolicyRefused
 from switchyard.model.job import State
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Report
 from switchyard.model.retry import Retry
 from switchyard.service.cluster import graphs
-from switchyard.service.cluster.poller_access import poller, poller_register
-from switchyard.service.committer import Call
+from switchyard.service.cluster.poller_access import authenticate_poller, poller_register
+from switchyard.service.committer import BatchCall
 from switchyard.service.fleet import AgentEntry
 from switchyard.service.job import jobs
 from switchyard.service.run import pollers
-from switchyard.store import handovers, restored
+from switchyard.store import handovers, restore_recovery
 from tests.builders import a_request
 from tests.match.test_cases import forms_of
 from tests.processes import until
@@ -35,15 +35,15 @@ GRAPH = json.dumps(forms_of({"graph": "keebler-3x12"})[0]).encode()
 
 
 def joined(rig: Rig, name: str = "polls") -> AgentEntry:
-    made = poller_register(rig.context, name, graphs.source_of(GRAPH), invite=None)
+    made = poller_register(rig.context, name, graphs.pack_graph(GRAPH), invite=None)
     assert made is not None
-    return poller(rig.context, name, made.secret)
+    return authenticate_poller(rig.context, name, made.secret)
 
 
 def received(
-    rig: Rig, entry: AgentEntry, *, most: int = 0, write: Callable[[pollers.Handed], str] | None = None
+    rig: Rig, entry: AgentEntry, *, most: int = 0, write: Callable[[pollers.Handover], str] | None = None
 ) -> list[int]:
-    found = pollers.receive(
+    found = pollers.receive_jobs(
         rig.context, rig.yard.leasing, entry, most=most, lease_us=LEASE_US, write=write or (lambda _: "{}")
     )
     return list(found)
@@ -66,7 +66,7 @@ def one_batch(rig: Rig) -> Iterator[Callable[[Callable[[], Any]], list[Any]]]:
         until(lambda: rig.committer.waiting > waiting, 30, "it waits for the committer")
         return said
 
-    rig.committer.put(Call(hold), lambda _: None)
+    rig.committer.put(BatchCall(hold), lambda _: None)
     assert held.wait(30)
     try:
         yield start
@@ -82,11 +82,11 @@ def test_what_is_accepted_in_the_last_moment_is_not_taken_back(rig: Rig) -> None
     (number,) = received(rig, entry)
     rig.clock.wait(61)
     with one_batch(rig) as start:
-        accepted = start(lambda: pollers.accept(rig.context, entry, [number]))
-        taken_back = start(lambda: pollers.take_back(rig.context, lease_us=LEASE_US))
+        accepted = start(lambda: pollers.accept_jobs(rig.context, entry, [number]))
+        taken_back = start(lambda: pollers.requeue_unaccepted(rig.context, lease_us=LEASE_US))
     assert (accepted, taken_back) == ([1], [0])
     assert (rig.job(job).state, rig.job(job).attempt) == (State.SUBMITTED, 1)
-    ended = Report("", 0, Seen.SUCCEEDED, exit_code=0)
+    ended = Report("", 0, ObservedState.SUCCEEDED, exit_code=0)
     assert pollers.report_ends(rig.context, entry, [(number, ended)])[0] == [number]
     assert rig.job(job).state is State.SUCCEEDED
 
@@ -97,8 +97,8 @@ def test_what_is_taken_back_is_not_accepted_in_the_same_moment(rig: Rig) -> None
     (number,) = received(rig, entry)
     rig.clock.wait(61)
     with one_batch(rig) as start:
-        taken_back = start(lambda: pollers.take_back(rig.context, lease_us=LEASE_US))
-        accepted = start(lambda: pollers.accept(rig.context, entry, [number]))
+        taken_back = start(lambda: pollers.requeue_unaccepted(rig.context, lease_us=LEASE_US))
+        accepted = start(lambda: pollers.accept_jobs(rig.context, entry, [number]))
     assert (accepted, taken_back) == ([0], [1])
     assert (rig.job(job).state, rig.job(job).attempt) == (State.ASSIGNED, 2)
     assert received(rig, entry) != [number]
@@ -108,8 +108,10 @@ def test_of_two_ends_told_at_once_the_first_holds(rig: Rig) -> None:
     entry = joined(rig)
     job = rig.submit(a_request(cluster="polls")).id
     numbers = received(rig, entry)
-    pollers.accept(rig.context, entry, numbers)
-    good, bad = (Report("", 0, seen, exit_code=code) for seen, code in ((Seen.SUCCEEDED, 0), (Seen.FAILED, 1)))
+    pollers.accept_jobs(rig.context, entry, numbers)
+    good, bad = (
+        Report("", 0, seen, exit_code=code) for seen, code in ((ObservedState.SUCCEEDED, 0), (ObservedState.FAILED, 1))
+    )
     with one_batch(rig) as start:
         first = start(lambda: pollers.report_ends(rig.context, entry, [(numbers[0], good)]))
         second = start(lambda: pollers.report_ends(rig.context, entry, [(numbers[0], bad)]))
@@ -124,7 +126,7 @@ def test_a_cancel_in_the_moment_of_taking_back_ends_the_job(rig: Rig) -> None:
     rig.clock.wait(61)
     with one_batch(rig) as start:
         start(lambda: jobs.job_cancel(rig.context, ADMIN, job, ""))
-        start(lambda: pollers.take_back(rig.context, lease_us=LEASE_US))
+        start(lambda: pollers.requeue_unaccepted(rig.context, lease_us=LEASE_US))
     assert rig.job(job).state is State.CANCELLED
 
 
@@ -132,22 +134,22 @@ def accepted(rig: Rig, entry: AgentEntry) -> tuple[str, int]:
     """A job that the cluster has, and its number."""
     job = rig.submit(a_request(cluster="polls")).id
     (number,) = received(rig, entry)
-    assert pollers.accept(rig.context, entry, [number]) == 1
+    assert pollers.accept_jobs(rig.context, entry, [number]) == 1
     return job, number
 
 
 def test_what_was_reported_may_be_reported_again(rig: Rig) -> None:
     entry = joined(rig)
     job, number = accepted(rig, entry)
-    for seen in (Seen.RUNNING, Seen.RUNNING, Seen.SUCCEEDED, Seen.SUCCEEDED):
+    for seen in (ObservedState.RUNNING, ObservedState.RUNNING, ObservedState.SUCCEEDED, ObservedState.SUCCEEDED):
         said = pollers.report_ends(rig.context, entry, [(number, Report("", 0, seen))])
         assert said == ([number], [], [])
-    for seen in (Seen.RUNNING, Seen.FAILED):
+    for seen in (ObservedState.RUNNING, ObservedState.FAILED):
         assert pollers.report_ends(rig.context, entry, [(number, Report("", 0, seen))]) == ([], [number], [])
     assert rig.job(job).state is State.SUCCEEDED
     assert rig.kinds(job).count("running") == 1
     _, other = accepted(rig, entry)
-    twice = [(other, Report("", 0, Seen.RUNNING))] * 2
+    twice = [(other, Report("", 0, ObservedState.RUNNING))] * 2
     assert pollers.report_ends(rig.context, entry, twice) == ([other, other], [], [])
 
 
@@ -158,10 +160,10 @@ def test_a_job_that_nobody_reports_on_is_not_said_to_be_cancelled(rig: Rig) -> N
     jobs.job_cancel(rig.context, ADMIN, job, "too late")
     asked = "handed over, end not reported; cancel asked for by local-admin: too late"
     assert (rig.job(job).state, rig.job(job).reason) == (State.SUBMITTED, asked)
-    said = pollers.report_ends(rig.context, entry, [(number, Report("", 0, Seen.RUNNING))])
+    said = pollers.report_ends(rig.context, entry, [(number, Report("", 0, ObservedState.RUNNING))])
     assert said == ([number], [], [number])
     assert (rig.job(job).state, rig.job(job).reason) == (State.RUNNING, asked)
-    pollers.report_ends(rig.context, entry, [(number, Report("", 0, Seen.CANCELLED))])
+    pollers.report_ends(rig.context, entry, [(number, Report("", 0, ObservedState.CANCELLED))])
     assert (rig.job(job).state, rig.job(job).reason) == (State.CANCELLED, "cancelled by local-admin: too late")
 
 
@@ -170,7 +172,7 @@ def test_a_cancel_between_receiving_and_accepting_is_no_end_either(rig: Rig) -> 
     job = rig.submit(a_request(cluster="polls")).id
     (number,) = received(rig, entry)
     jobs.job_cancel(rig.context, ADMIN, job, "")
-    assert pollers.accept(rig.context, entry, [number]) == 1
+    assert pollers.accept_jobs(rig.context, entry, [number]) == 1
     assert rig.job(job).reason == "handed over, end not reported; cancel asked for by local-admin"
 
 
@@ -180,16 +182,16 @@ def test_a_job_that_takes_up_no_place_any_more_keeps_its_queue(store_url: str, t
         ids = [rig.submit(a_job("two", cluster="polls", retry=Retry(limit=1))).id for _ in range(4)]
         promote(rig)
         numbers = received(rig, entry)
-        assert pollers.accept(rig.context, entry, numbers) == 2
+        assert pollers.accept_jobs(rig.context, entry, numbers) == 2
         assert (promote(rig), received(rig, entry)) == (0, [])
         rig.clock.wait(100)
-        assert pollers.let_go(rig.context, ttl_us=90_000_000) == 2
+        assert pollers.release_unreported(rig.context, ttl_us=90_000_000) == 2
         assert promote(rig) == 2
         assert {rig.job(job).queue for job in ids} == {"two"}
-        pollers.report_ends(rig.context, entry, [(numbers[0], Report("", 0, Seen.SUCCEEDED, exit_code=0))])
+        pollers.report_ends(rig.context, entry, [(numbers[0], Report("", 0, ObservedState.SUCCEEDED, exit_code=0))])
         assert (rig.job(ids[0]).state, rig.job(ids[0]).queue) == (State.SUCCEEDED, "two")
         # One that is to run once more takes up a place like any other.
-        pollers.report_ends(rig.context, entry, [(numbers[1], Report("", 0, Seen.FAILED, exit_code=1))])
+        pollers.report_ends(rig.context, entry, [(numbers[1], Report("", 0, ObservedState.FAILED, exit_code=1))])
         assert (rig.job(ids[1]).state, rig.row(ids[1]).lane) == (State.PENDING, "two/default")
 
 
@@ -200,7 +202,7 @@ def test_an_answer_holds_no_more_than_a_client_takes_and_nothing_is_left_out(lit
     ids = {lite.submit(a_request(cluster="polls")).id for _ in range(9)}
     while numbers := received(lite, entry, write=lambda _: "x" * size):
         assert len(numbers) == 1 or len(numbers) * size < 4 * 2**20
-        assert pollers.accept(lite.context, entry, numbers) == len(numbers)
+        assert pollers.accept_jobs(lite.context, entry, numbers) == len(numbers)
     assert {lite.job(job).state for job in ids} == {State.SUBMITTED}
     assert all(lite.kinds(job).count("leased") == 1 for job in ids)
 
@@ -221,18 +223,18 @@ def test_numbers_go_on_above_all_there_were_before_a_restore(store_url: str, tmp
         entry = joined(rig)
         rig.submit(a_request(cluster="polls"))
         (before,) = received(rig, entry)
-        pollers.accept(rig.context, entry, [before])
+        pollers.accept_jobs(rig.context, entry, [before])
         with turned_back(rig, store_url, tmp_path) as again:
             again.submit(a_request(cluster="polls"))
             (after,) = received(again, again.context.snapshots.fleet.agents[entry.id])
-            assert after > before + restored.NUMBERS
+            assert after > before + restore_recovery.HANDOVER_NUMBERS_SKIPPED
 
 
 def test_without_a_number_left_nothing_is_given_and_others_are_not_harmed(rig: Rig) -> None:
     entry = joined(rig)
     job = rig.submit(a_request(cluster="polls")).id
     with rig.context.database.write() as tx:
-        handovers.handover_skip(tx, 2**31)
+        handovers.handover_skip_numbers(tx, 2**31)
     with one_batch(rig) as start:
         said = start(lambda: _refusal(lambda: received(rig, entry)))
         other = start(lambda: rig.submit().state)
@@ -257,7 +259,7 @@ def test_two_servers_give_each_job_once(postgres_url: str, tmp_path: Path) -> No
 
             def drain(name: str, rig: Rig) -> None:
                 while numbers := received(rig, entry, most=3):
-                    assert pollers.accept(rig.context, entry, numbers) == len(numbers)
+                    assert pollers.accept_jobs(rig.context, entry, numbers) == len(numbers)
                     got[name] += numbers
 
             threads = [threading.Thread(target=drain, args=each) for each in (("one", one), ("other", other))]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from switchyard.model.job import State
-from switchyard.model.lifecycle import Answer, Seen
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.log import OUTPUT_BYTES_MAX
-from switchyard.model.poll import CHUNK_BYTES_MAX, Held, OutputChunk, Report
-from switchyard.service.job import explaining, jobs
+from switchyard.model.poll import CHUNK_BYTES_MAX, AttemptRef, OutputChunk, Report
+from switchyard.service.job import explanation, jobs
 from switchyard.service.run import logs
-from switchyard.service.upkeep.chores import route_waiting
+from switchyard.service.upkeep.chores import route_pending
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 
-TAKEN, STALE, STOP = Answer.TAKEN, Answer.STALE, Answer.STOP
+TAKEN, STALE, STOP = ReportAnswer.TAKEN, ReportAnswer.STALE, ReportAnswer.STOP
 
 
 @pytest.fixture
@@ -26,11 +26,11 @@ def test_a_job_is_followed_to_its_end(rig: Rig, agent: RigAgent) -> None:
     made = rig.submit()
     held = agent.lease_one()
     rig.clock.wait(10)
-    assert agent.report(held, Seen.SUBMITTED, native_id="native-7") is TAKEN
+    assert agent.report(held, ObservedState.SUBMITTED, native_id="native-7") is TAKEN
     rig.clock.wait(10)
-    assert agent.report(held, Seen.RUNNING, ago_us=2_000_000) is TAKEN
+    assert agent.report(held, ObservedState.RUNNING, ago_us=2_000_000) is TAKEN
     rig.clock.wait(10)
-    assert agent.report(held, Seen.FAILED, exit_code=3, signal=0, reason="exit 3", ago_us=1_000_000) is TAKEN
+    assert agent.report(held, ObservedState.FAILED, exit_code=3, signal=0, reason="exit 3", ago_us=1_000_000) is TAKEN
     job = rig.job(made.id)
     assert (job.state, job.exit_code, job.signal, job.reason, job.native_id) == (
         State.FAILED,
@@ -47,14 +47,14 @@ def test_a_job_is_followed_to_its_end(rig: Rig, agent: RigAgent) -> None:
 def test_what_waits_at_its_cluster_says_why_as_that_changes(rig: Rig, agent: RigAgent) -> None:
     made = rig.submit()
     held = agent.lease_one()
-    agent.report(held, Seen.SUBMITTED, reason="waits: Resources")
-    assert agent.report(held, Seen.SUBMITTED, reason="waits: JobHeldUser") is STALE
+    agent.report(held, ObservedState.SUBMITTED, reason="waits: Resources")
+    assert agent.report(held, ObservedState.SUBMITTED, reason="waits: JobHeldUser") is STALE
     assert (rig.job(made.id).state, rig.job(made.id).reason) == (State.SUBMITTED, "waits: JobHeldUser")
     assert rig.kinds(made.id) == ["accepted", "leased", "submitted"]
-    agent.report(Held(held.job, held.fence - 1), Seen.SUBMITTED, reason="of an old attempt")
+    agent.report(AttemptRef(held.job, held.fence - 1), ObservedState.SUBMITTED, reason="of an old attempt")
     assert rig.job(made.id).reason == "waits: JobHeldUser"
-    agent.report(held, Seen.RUNNING)
-    agent.report(held, Seen.SUBMITTED, reason="late")
+    agent.report(held, ObservedState.RUNNING)
+    agent.report(held, ObservedState.SUBMITTED, reason="late")
     assert rig.job(made.id).reason == ""
 
 
@@ -63,8 +63,8 @@ def test_an_age_before_the_lease_is_a_clocks_mistake(rig: Rig, agent: RigAgent) 
     rig.clock.wait(5)
     held = agent.lease_one()
     rig.clock.wait(5)
-    agent.report(held, Seen.RUNNING)
-    agent.report(held, Seen.SUCCEEDED, ago_us=10**12)
+    agent.report(held, ObservedState.RUNNING)
+    agent.report(held, ObservedState.SUCCEEDED, ago_us=10**12)
     job = rig.job(made.id)
     assert job.created_us < (job.leased_us or 0) <= (job.started_us or 0) <= (job.ended_us or 0)
 
@@ -72,16 +72,16 @@ def test_an_age_before_the_lease_is_a_clocks_mistake(rig: Rig, agent: RigAgent) 
 def test_repeated_late_and_disordered_reports_change_nothing(rig: Rig, agent: RigAgent) -> None:
     made = rig.submit()
     held = agent.lease_one()
-    assert agent.report(held, Seen.RUNNING) is TAKEN
-    assert agent.report(held, Seen.RUNNING) is STALE
-    assert agent.report(held, Seen.SUBMITTED) is STALE
-    assert agent.report(held, Seen.UNKNOWN) is STALE
-    assert agent.report(held, Seen.SUCCEEDED, exit_code=0) is TAKEN
+    assert agent.report(held, ObservedState.RUNNING) is TAKEN
+    assert agent.report(held, ObservedState.RUNNING) is STALE
+    assert agent.report(held, ObservedState.SUBMITTED) is STALE
+    assert agent.report(held, ObservedState.UNKNOWN) is STALE
+    assert agent.report(held, ObservedState.SUCCEEDED, exit_code=0) is TAKEN
     before = rig.row(made.id)
-    assert agent.report(held, Seen.SUCCEEDED, exit_code=1) is STALE
-    assert agent.report(held, Seen.FAILED, exit_code=1) is STALE
-    assert agent.report(held, Seen.LOST) is STALE
-    assert agent.report(held, Seen.RUNNING) is STOP
+    assert agent.report(held, ObservedState.SUCCEEDED, exit_code=1) is STALE
+    assert agent.report(held, ObservedState.FAILED, exit_code=1) is STALE
+    assert agent.report(held, ObservedState.LOST) is STALE
+    assert agent.report(held, ObservedState.RUNNING) is STOP
     assert rig.row(made.id) == before
     assert rig.kinds(made.id) == ["accepted", "leased", "running", "succeeded"]
 
@@ -90,8 +90,12 @@ def test_reports_of_one_poll_and_of_one_batch_are_applied_in_order(rig: Rig, age
     made = rig.submit()
     held = agent.lease_one()
     first, second = rig.together(
-        agent.write(Report(held.job, 1, Seen.RUNNING, native_id="n"), Report(held.job, 1, Seen.SUBMITTED)),
-        agent.write(Report(held.job, 1, Seen.SUCCEEDED, exit_code=0), Report(held.job, 1, Seen.SUCCEEDED)),
+        agent.write(
+            Report(held.job, 1, ObservedState.RUNNING, native_id="n"), Report(held.job, 1, ObservedState.SUBMITTED)
+        ),
+        agent.write(
+            Report(held.job, 1, ObservedState.SUCCEEDED, exit_code=0), Report(held.job, 1, ObservedState.SUCCEEDED)
+        ),
     )
     assert first.answers == [TAKEN, STALE]
     assert second.answers == [TAKEN, STALE]
@@ -102,20 +106,20 @@ def test_reports_of_one_poll_and_of_one_batch_are_applied_in_order(rig: Rig, age
 def test_what_was_never_leased_to_this_agent_is_stopped(rig: Rig, agent: RigAgent) -> None:
     other = rig.cluster("beta")
     made = rig.submit(a_request(cluster="alpha"))
-    assert agent.report(Held(made.id, 1), Seen.RUNNING) is STOP, "not leased yet"
+    assert agent.report(AttemptRef(made.id, 1), ObservedState.RUNNING) is STOP, "not leased yet"
     held = agent.lease_one()
-    assert other.report(held, Seen.SUCCEEDED) is STOP, "another agent's"
-    assert agent.report(Held("Z" * 26, 1), Seen.RUNNING) is STOP, "no such job"
-    assert agent.report(Held(held.job, 0), Seen.SUCCEEDED) is STOP, "a lower fence"
-    assert agent.report(Held(held.job, 9), Seen.SUCCEEDED) is STALE, "a fence that was never given"
+    assert other.report(held, ObservedState.SUCCEEDED) is STOP, "another agent's"
+    assert agent.report(AttemptRef("Z" * 26, 1), ObservedState.RUNNING) is STOP, "no such job"
+    assert agent.report(AttemptRef(held.job, 0), ObservedState.SUCCEEDED) is STOP, "a lower fence"
+    assert agent.report(AttemptRef(held.job, 9), ObservedState.SUCCEEDED) is STALE, "a fence that was never given"
     assert rig.job(made.id).state is State.ASSIGNED
 
 
 def test_a_lost_attempt_is_requeued_under_a_higher_fence_and_the_old_one_stopped(rig: Rig, agent: RigAgent) -> None:
     made = rig.submit(a_request(on_lost="requeue"))
     held = agent.lease_one()
-    agent.report(held, Seen.RUNNING, native_id="n1")
-    assert agent.report(held, Seen.LOST, reason="squeue does not know it") is TAKEN
+    agent.report(held, ObservedState.RUNNING, native_id="n1")
+    assert agent.report(held, ObservedState.LOST, reason="squeue does not know it") is TAKEN
     job = rig.job(made.id)
     assert (job.state, job.cluster, job.native_id, job.leased_us, job.started_us) == (
         State.PENDING,
@@ -124,13 +128,13 @@ def test_a_lost_attempt_is_requeued_under_a_higher_fence_and_the_old_one_stopped
         None,
         None,
     )
-    assert agent.report(held, Seen.RUNNING) is STOP
-    assert route_waiting(rig.context, rig.leader) == 1
+    assert agent.report(held, ObservedState.RUNNING) is STOP
+    assert route_pending(rig.context, rig.leader) == 1
     again = agent.lease_one()
     assert again.fence > held.fence
-    assert agent.report(held, Seen.SUCCEEDED) is STOP, "the old attempt's word counts no more"
-    assert agent.report(again, Seen.SUCCEEDED) is TAKEN
-    notes = explaining.job_explain(rig.context, ADMIN, made.id).notes
+    assert agent.report(held, ObservedState.SUCCEEDED) is STOP, "the old attempt's word counts no more"
+    assert agent.report(again, ObservedState.SUCCEEDED) is TAKEN
+    notes = explanation.job_explain(rig.context, ADMIN, made.id).notes
     assert "attempt 1 on alpha ended: requeued squeue does not know it" in notes
     kinds = ["accepted", "leased", "running", "requeued", "assigned", "leased", "succeeded"]
     assert rig.kinds(made.id) == kinds
@@ -139,7 +143,9 @@ def test_a_lost_attempt_is_requeued_under_a_higher_fence_and_the_old_one_stopped
 def test_reports_after_a_requeue_in_the_same_batch_are_stopped(rig: Rig, agent: RigAgent) -> None:
     made = rig.submit(a_request(on_lost="requeue"))
     held = agent.lease_one()
-    (settled,) = rig.together(agent.write(Report(held.job, 1, Seen.LOST), Report(held.job, 1, Seen.SUCCEEDED)))
+    (settled,) = rig.together(
+        agent.write(Report(held.job, 1, ObservedState.LOST), Report(held.job, 1, ObservedState.SUCCEEDED))
+    )
     assert settled.answers == [TAKEN, STOP]
     assert rig.job(made.id).state is State.PENDING
 
@@ -149,7 +155,7 @@ def test_words_of_an_agent_that_no_table_can_show_are_kept_readable(rig: Rig, ag
     """A report is never refused for them: the agent would send it again for ever."""
     made = rig.submit()
     held = agent.lease_one()
-    assert agent.report(held, Seen.FAILED, reason=text, native_id=text) is TAKEN
+    assert agent.report(held, ObservedState.FAILED, reason=text, native_id=text) is TAKEN
     job = rig.job(made.id)
     assert job.state is State.FAILED
     assert job.reason.isprintable()
@@ -162,7 +168,7 @@ def test_words_of_an_agent_that_no_table_can_show_are_kept_readable(rig: Rig, ag
 # --- output
 
 
-def chunk(held: Held, offset: int, data: bytes, stream: str = "stdout") -> OutputChunk:
+def chunk(held: AttemptRef, offset: int, data: bytes, stream: str = "stdout") -> OutputChunk:
     return OutputChunk(held.job, held.fence, stream, offset, data)
 
 
@@ -181,7 +187,7 @@ def test_output_is_kept_once_and_in_order(rig: Rig, agent: RigAgent) -> None:
     ]
     for _ in range(2):
         rig.committer.do(agent.write(output=parts))
-    agent.report(held, Seen.SUCCEEDED)
+    agent.report(held, ObservedState.SUCCEEDED)
     rig.committer.do(agent.write(output=[chunk(held, 6, b"ghi")]))
     assert read(rig, held.job) == b"abcdefghi"
     assert read(rig, held.job, "stderr") == b"err\xff\x00"
@@ -191,11 +197,13 @@ def test_output_is_kept_once_and_in_order(rig: Rig, agent: RigAgent) -> None:
 def test_output_of_others_and_of_old_attempts_is_not_kept(rig: Rig, agent: RigAgent) -> None:
     other = rig.cluster("beta")
     made = rig.submit(a_request(cluster="alpha", on_lost="requeue"))
-    rig.committer.do(agent.write(output=[chunk(Held(made.id, 1), 0, b"before the lease")]))
+    rig.committer.do(agent.write(output=[chunk(AttemptRef(made.id, 1), 0, b"before the lease")]))
     held = agent.lease_one()
     rig.committer.do(other.write(output=[chunk(held, 0, b"another agent")]))
     rig.committer.do(
-        agent.write(output=[chunk(Held(held.job, 7), 0, b"another fence"), chunk(Held("Z" * 26, 1), 0, b"?")])
+        agent.write(
+            output=[chunk(AttemptRef(held.job, 7), 0, b"another fence"), chunk(AttemptRef("Z" * 26, 1), 0, b"?")]
+        )
     )
     assert read(rig, made.id) == b""
 

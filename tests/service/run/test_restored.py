@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import Answer, Seen
-from switchyard.model.poll import Held, Report
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.poll import AttemptRef, Report
 from switchyard.service.access import users
-from switchyard.service.upkeep import chores, waiting
-from switchyard.store import restored
+from switchyard.service.upkeep import chores, pending_chores
+from switchyard.store import restore_recovery
 from switchyard.store.database import Database
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent, running
@@ -28,7 +28,7 @@ def turned_back(rig: Rig, url: str, folder: Path, clock: Clock | None = None) ->
     rig.close()
     database = Database(url)
     with database.write() as tx:
-        restored.mark(tx, base=base, wait_us=WAIT_S * 1_000_000)
+        restore_recovery.put_restore_mark(tx, base=base, wait_us=WAIT_S * 1_000_000)
     database.close()
     with running(url, folder, clock=clock or rig.clock) as again:
         yield again
@@ -49,8 +49,8 @@ def test_fences_and_event_numbers_go_on_above_all_there_were(store_url: str, tmp
             again.clock.wait(WAIT_S + 1)
             again.leader.take(again.context)
             agent.seen()
-            waiting.release_due(again.context, again.leader)
-            chores.route_waiting(again.context, again.leader)
+            pending_chores.end_backoffs(again.context, again.leader)
+            chores.route_pending(again.context, again.leader)
             leases = {lease.job: lease for lease in agent.lease(10)}
             assert set(leases) == {waits, runs, array}
             assert all(lease.fence > last for lease in leases.values())
@@ -76,7 +76,7 @@ def test_it_is_done_once(store_url: str, tmp_path: Path) -> None:
             again.close()
             with running(store_url, tmp_path, clock=again.clock) as third:
                 assert third.row(job).fence_floor == floor
-                assert not restored.is_marked(third.context.database)
+                assert not restore_recovery.has_restore_mark(third.context.database)
 
 
 def test_what_waited_at_the_backup_waits_for_the_agents_first(store_url: str, tmp_path: Path) -> None:
@@ -86,16 +86,16 @@ def test_what_waited_at_the_backup_waits_for_the_agents_first(store_url: str, tm
         with turned_back(rig, store_url, tmp_path) as again:
             agent = agent_of(again, before)
             agent.sync()
-            chores.route_waiting(again.context, again.leader)
-            waiting.release_due(again.context, again.leader)
+            chores.route_pending(again.context, again.leader)
+            pending_chores.end_backoffs(again.context, again.leader)
             assert agent.lease(10) == []
             assert again.job(assigned).state is State.PENDING
             assert "restored from a backup" in again.job(assigned).reason
             again.clock.wait(WAIT_S + 1)
             again.leader.take(again.context)
             agent.seen()
-            waiting.release_due(again.context, again.leader)
-            chores.route_waiting(again.context, again.leader)
+            pending_chores.end_backoffs(again.context, again.leader)
+            chores.route_pending(again.context, again.leader)
             assert [lease.job for lease in agent.lease(10)] == [assigned]
             assert again.job(held).is_held, "what was held is held"
 
@@ -111,8 +111,8 @@ def test_what_an_agent_got_after_the_backup_goes_on_there(store_url: str, tmp_pa
             assert (given.stops, given.leases) == ([], [])
             assert (again.job(job).state, again.job(job).cluster) == (State.ASSIGNED, "alpha")
             assert again.kinds(job)[-1] == "adopted"
-            assert agent.report(Held(job, fence), Seen.RUNNING) is Answer.TAKEN
-            assert agent.report(Held(job, fence), Seen.SUCCEEDED, exit_code=0) is Answer.TAKEN
+            assert agent.report(AttemptRef(job, fence), ObservedState.RUNNING) is ReportAnswer.TAKEN
+            assert agent.report(AttemptRef(job, fence), ObservedState.SUCCEEDED, exit_code=0) is ReportAnswer.TAKEN
             assert again.job(job).state is State.SUCCEEDED
 
 
@@ -124,8 +124,10 @@ def test_a_report_may_come_before_the_sync(store_url: str, tmp_path: Path) -> No
         fence = rig.row(job).fence
         with turned_back(rig, store_url, tmp_path) as again:
             agent = agent_of(again, before)
-            both = agent.write(Report(job, fence, Seen.RUNNING), Report(job, fence, Seen.FAILED, exit_code=3))
-            assert again.committer.do(both).answers == [Answer.TAKEN, Answer.TAKEN]
+            both = agent.write(
+                Report(job, fence, ObservedState.RUNNING), Report(job, fence, ObservedState.FAILED, exit_code=3)
+            )
+            assert again.committer.do(both).answers == [ReportAnswer.TAKEN, ReportAnswer.TAKEN]
             assert (again.job(job).state, again.job(job).exit_code) == (State.FAILED, 3)
 
 
@@ -139,8 +141,8 @@ def test_what_moved_on_after_the_backup_is_with_the_later_agent(store_url: str, 
             assert other.sync((job, held.fence + 2)).stops != [], "it names another cluster: not this agent's to have"
             third = again.join("alpha", "second", journal="j2")
             assert third.sync((job, held.fence + 2)).stops == []
-            assert one.report(held, Seen.SUCCEEDED) is Answer.STOP
-            assert third.report(Held(job, held.fence + 2), Seen.SUCCEEDED) is Answer.TAKEN
+            assert one.report(held, ObservedState.SUCCEEDED) is ReportAnswer.STOP
+            assert third.report(AttemptRef(job, held.fence + 2), ObservedState.SUCCEEDED) is ReportAnswer.TAKEN
 
 
 def test_what_was_leased_at_the_backup_goes_on_under_its_fence(store_url: str, tmp_path: Path) -> None:
@@ -154,8 +156,8 @@ def test_what_was_leased_at_the_backup_goes_on_under_its_fence(store_url: str, t
             assert given.stops == []
             # What it does not name is leased again under the very same fence: its journal knows how that ended.
             assert [(lease.job, lease.fence) for lease in given.leases] == [(ended, held[ended])]
-            assert agent.report(Held(ended, held[ended]), Seen.SUCCEEDED) is Answer.TAKEN
-            assert agent.report(Held(runs, held[runs]), Seen.LOST) is Answer.TAKEN
+            assert agent.report(AttemptRef(ended, held[ended]), ObservedState.SUCCEEDED) is ReportAnswer.TAKEN
+            assert agent.report(AttemptRef(runs, held[runs]), ObservedState.LOST) is ReportAnswer.TAKEN
             assert again.row(runs).fence > again.row(runs).fence_floor
 
 
@@ -166,7 +168,7 @@ def test_what_was_submitted_after_the_backup_is_stopped(store_url: str, tmp_path
         with turned_back(rig, store_url, tmp_path) as again:
             agent = agent_of(again, before)
             assert [(stop.job, stop.fence) for stop in agent.sync((unknown, 1)).stops] == [(unknown, 1)]
-            assert agent.report(Held(unknown, 1), Seen.RUNNING) is Answer.STOP
+            assert agent.report(AttemptRef(unknown, 1), ObservedState.RUNNING) is ReportAnswer.STOP
 
 
 def test_tasks_of_an_array_go_on_or_again_and_none_under_a_fence_that_was_used(store_url: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from switchyard.errors import PolicyRefused
 from switchyard.model.scope import Scope
 from switchyard.service.rules import attributes
-from switchyard.service.submit.demands import demand_of_form, largest_task
+from switchyard.service.submit.demands import demand_of_any_jobspec, largest_task
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
 
@@ -38,7 +38,7 @@ FORMS: list[tuple[str, Any, dict[str, int]]] = [
 
 @pytest.mark.parametrize(("name", "resources", "expected"), FORMS, ids=[name for name, _, _ in FORMS])
 def test_the_largest_task(name: str, resources: Any, expected: dict[str, int]) -> None:
-    assert largest_task(demand_of_form({"version": 1, "resources": resources})) == expected
+    assert largest_task(demand_of_any_jobspec({"version": 1, "resources": resources})) == expected
 
 
 def test_a_jobspec_is_held_to_the_limits_whatever_the_fields_beside_it_say(rig: Rig) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.service.committer import Woken
+from switchyard.service.committer import CommitNotice
 from switchyard.service.submit.bulk import BulkInsert
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
@@ -19,7 +19,7 @@ def listened(rig: Rig) -> list[str]:
     said: list[str] = []
     before = rig.committer.after_commit
 
-    def note(woken: Woken) -> None:
+    def note(woken: CommitNotice) -> None:
         said.extend(woken.versions)
         before(woken)
 

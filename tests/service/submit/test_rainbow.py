@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.access import On, Role
+from switchyard.model.access import GrantTarget, Role
 from switchyard.model.api import RetryRequest
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.job import ClusterToken, JobRequest, State
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Report
 from switchyard.model.selection import Select
-from switchyard.model.verdict import Say
-from switchyard.service.access.submit_tokens import cluster_token
+from switchyard.model.verdict import Answer
+from switchyard.service.access.submit_tokens import create_cluster_token
 from switchyard.service.cluster import clusters, graphs
-from switchyard.service.cluster.poller_access import poller, poller_register
+from switchyard.service.cluster.poller_access import authenticate_poller, poller_register
 from switchyard.service.fleet import AgentEntry
-from switchyard.service.job import explaining, steer
+from switchyard.service.job import explanation, job_control
 from switchyard.service.rights import Actor
 from switchyard.service.run import pollers
 from switchyard.service.submit import rainbow
@@ -41,10 +41,10 @@ class Town:
         self.rig, self.tokens = rig, {}
         self.entries: dict[str, AgentEntry] = {}
         for name, graph in graph_of.items():
-            made = poller_register(rig.context, name, graphs.source_of(graph), invite=None)
+            made = poller_register(rig.context, name, graphs.pack_graph(graph), invite=None)
             assert made is not None
             self.tokens[name] = made.token
-            self.entries[name] = poller(rig.context, name, made.secret)
+            self.entries[name] = authenticate_poller(rig.context, name, made.secret)
 
     def request(self, *names: str, **fields: Any) -> JobRequest:
         return a_request(clusters=[ClusterToken(each, self.tokens[each]) for each in names], **fields)
@@ -52,21 +52,23 @@ class Town:
     def submit(self, *names: str, **fields: Any) -> tuple[str, str]:
         """The job, and the cluster that the answer names."""
         request = self.request(*names, **fields)
-        actor = rainbow.actor_of(self.rig.context, request.clusters)
+        actor = rainbow.actor_of_cluster_tokens(self.rig.context, request.clusters)
         write = rainbow.decide(self.rig.context, self.rig.submits, actor, request, "the jobspec")
         assert self.rig.committer.do(write).cluster == write.cluster
         return write.insert.row["id"], write.cluster
 
-    def said(self, job: str) -> dict[str, tuple[Say, str, str]]:
-        plan = explaining.job_explain(self.rig.context, ADMIN, job).plan
+    def said(self, job: str) -> dict[str, tuple[Answer, str, str]]:
+        plan = explanation.job_explain(self.rig.context, ADMIN, job).plan
         assert plan is not None
         return {each.cluster: (each.say, each.step, each.reason) for each in plan.verdicts}
 
     def fail(self, job: str, cluster: str) -> None:
         entry, context = self.entries[cluster], self.rig.context
-        given = pollers.receive(context, self.rig.yard.leasing, entry, most=0, lease_us=10**9, write=lambda _: "")
-        assert pollers.accept(context, entry, list(given))
-        pollers.report_ends(context, entry, [(number, Report("", 0, Seen.FAILED, exit_code=1)) for number in given])
+        given = pollers.receive_jobs(context, self.rig.yard.leasing, entry, most=0, lease_us=10**9, write=lambda _: "")
+        assert pollers.accept_jobs(context, entry, list(given))
+        pollers.report_ends(
+            context, entry, [(number, Report("", 0, ObservedState.FAILED, exit_code=1)) for number in given]
+        )
         assert self.rig.job(job).state is State.FAILED
 
 
@@ -79,14 +81,14 @@ def test_explain_has_the_verdicts_and_the_algorithm_by_which_it_was_chosen(lite:
     town = Town(lite, a=GRAPH, b=GRAPH, small=SMALL, other=GRAPH)
     cost(lite, a=5, b=9, small=9)
     job, chosen = town.submit("a", "b", "small", select=PRICEY, cores=6)
-    found = explaining.job_explain(lite.context, ADMIN, job)
+    found = explanation.job_explain(lite.context, ADMIN, job)
     assert found.plan is not None
     assert (chosen, found.plan.chosen, found.plan.algorithm) == ("b", "b", "constraint")
     said = town.said(job)
-    assert said["a"][:2] == (Say.WAIT, "select")
-    assert said["b"][0] is Say.YES
+    assert said["a"][:2] == (Answer.WAIT, "select")
+    assert said["b"][0] is Answer.YES
     assert said["small"][1] not in ("pin", "select")  # it does not fit, whatever it costs
-    assert said["other"] == (Say.NO, "pin", "the request names other clusters")
+    assert said["other"] == (Answer.NO, "pin", "the request names other clusters")
     now = {each.cluster: each.reason for each in found.now}
     assert now["a"] == "its submitter was told another cluster"
 
@@ -109,7 +111,10 @@ def test_a_retry_goes_to_no_other_cluster_than_the_tokens_named(lite: Rig, elsew
     town = Town(lite, a=GRAPH, b=GRAPH, c=GRAPH, d=GRAPH)
     job, _ = town.submit("a")
     town.fail(job, "a")
-    again = [steer.retry(lite.context, lite.submits, ADMIN, job, RetryRequest(elsewhere=elsewhere)) for _ in range(6)]
+    again = [
+        job_control.retry_job(lite.context, lite.submits, ADMIN, job, RetryRequest(elsewhere=elsewhere))
+        for _ in range(6)
+    ]
     assert {each.cluster for each in again} == {"a"}
 
 
@@ -117,30 +122,30 @@ def test_a_retry_stays_where_its_submitter_was_told_unless_it_is_to_go_elsewhere
     town = Town(lite, a=GRAPH, b=GRAPH, c=GRAPH)
     job, chosen = town.submit("a", "b")
     town.fail(job, chosen)
-    again = [steer.retry(lite.context, lite.submits, ADMIN, job, RetryRequest()).cluster for _ in range(6)]
+    again = [job_control.retry_job(lite.context, lite.submits, ADMIN, job, RetryRequest()).cluster for _ in range(6)]
     assert set(again) == {chosen}
     (other,) = {"a", "b"} - {chosen}
-    assert steer.retry(lite.context, lite.submits, ADMIN, job, RetryRequest(elsewhere=True)).cluster == other
+    assert job_control.retry_job(lite.context, lite.submits, ADMIN, job, RetryRequest(elsewhere=True)).cluster == other
 
 
 def test_a_retry_keeps_a_pin(lite: Rig) -> None:
     agents = {name: lite.cluster(name) for name in ("a", "b", "c", "d")}
     job = lite.submit(a_request(cluster="c")).id
     lease = agents["c"].lease_one()
-    agents["c"].report(lease, Seen.FAILED, exit_code=1)
-    again = [steer.retry(lite.context, lite.submits, ADMIN, job, RetryRequest()).cluster for _ in range(6)]
+    agents["c"].report(lease, ObservedState.FAILED, exit_code=1)
+    again = [job_control.retry_job(lite.context, lite.submits, ADMIN, job, RetryRequest()).cluster for _ in range(6)]
     assert set(again) == {"c"}
-    assert steer.retry(lite.context, lite.submits, ADMIN, job, RetryRequest(elsewhere=True)).cluster != "c"
+    assert job_control.retry_job(lite.context, lite.submits, ADMIN, job, RetryRequest(elsewhere=True)).cluster != "c"
 
 
 def test_a_token_that_was_taken_away_opens_no_retry(lite: Rig) -> None:
     agent = lite.cluster("closed", is_private=True)
-    alice: Actor = lite.user("alice", (Role.SUBMIT, On.PROJECT, "default"))
-    token = cluster_token(lite.context, ADMIN, "closed").token
+    alice: Actor = lite.user("alice", (Role.SUBMIT, GrantTarget.PROJECT, "default"))
+    token = create_cluster_token(lite.context, ADMIN, "closed").token
     job = lite.submit(a_request(clusters=[ClusterToken("closed", token)]), actor=alice).id
     lease = agent.lease_one()
-    agent.report(lease, Seen.FAILED, exit_code=1)
-    assert steer.retry(lite.context, lite.submits, alice, job, RetryRequest()).cluster == "closed"
-    cluster_token(lite.context, ADMIN, "closed")
-    refused = steer.retry(lite.context, lite.submits, alice, job, RetryRequest())
+    agent.report(lease, ObservedState.FAILED, exit_code=1)
+    assert job_control.retry_job(lite.context, lite.submits, alice, job, RetryRequest()).cluster == "closed"
+    create_cluster_token(lite.context, ADMIN, "closed")
+    refused = job_control.retry_job(lite.context, lite.submits, alice, job, RetryRequest())
     assert (refused.state, refused.cluster) == ("REJECTED", None)

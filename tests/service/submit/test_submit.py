@@ -9,13 +9,13 @@ import pytest
 import sqlalchemy as sa
 
 from switchyard.errors import Denied, KeyReused, UnknownName, YardError
-from switchyard.model.access import On, Role
+from switchyard.model.access import GrantTarget, Role
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.job import ClusterToken, State
 from switchyard.service.access import submit_tokens
 from switchyard.service.cluster import clusters
-from switchyard.service.job import explaining, jobs
-from switchyard.service.submit.submit import Accepted
+from switchyard.service.job import explanation, jobs
+from switchyard.service.submit.submit import AcceptedJob
 from switchyard.store.schema import idempotency
 from switchyard.store.schema import jobs as jobs_table
 from tests.builders import a_graph, a_request
@@ -99,9 +99,9 @@ def test_a_submit_token_opens_a_private_cluster_and_bounds_the_job_to_it(lite: R
     lite.cluster("alpha")
     lite.cluster("secret", is_private=True)
     ann = lite.user("ann")
-    token = submit_tokens.cluster_token(lite.context, ADMIN, "secret").token
+    token = submit_tokens.create_cluster_token(lite.context, ADMIN, "secret").token
     assert lite.submit(a_request(clusters=[ClusterToken("secret", token)]), actor=ann).cluster == "secret"
-    newer = submit_tokens.cluster_token(lite.context, ADMIN, "secret").token
+    newer = submit_tokens.create_cluster_token(lite.context, ADMIN, "secret").token
     with pytest.raises(Denied):
         lite.submit(a_request(clusters=[ClusterToken("secret", token)]), actor=ann)
     both = [ClusterToken("secret", newer), ClusterToken("alpha", "wrong")]
@@ -112,7 +112,7 @@ def test_a_submit_token_opens_a_private_cluster_and_bounds_the_job_to_it(lite: R
 def test_a_pin_outside_the_tokens_leaves_no_cluster(lite: Rig) -> None:
     lite.cluster("alpha")
     lite.cluster("beta")
-    token = submit_tokens.cluster_token(lite.context, ADMIN, "beta").token
+    token = submit_tokens.create_cluster_token(lite.context, ADMIN, "beta").token
     made = lite.submit(a_request(cluster="alpha", clusters=[ClusterToken("beta", token)]))
     assert made.state == "REJECTED"
 
@@ -131,7 +131,7 @@ def test_the_same_key_and_body_give_the_same_job(rig: Rig) -> None:
     first = rig.accept(key="k")
     again = rig.accept(key="k")
     assert first.is_new
-    assert again == Accepted(first.created, is_new=False)
+    assert again == AcceptedJob(first.created, is_new=False)
     assert count(rig) == 1
 
 
@@ -143,7 +143,7 @@ def test_the_same_key_in_one_batch_gives_one_job_and_one_answer(rig: Rig) -> Non
             *(rig.decided(key=key) for key in (f"k{attempt}", f"k{attempt}", f"l{attempt}"))
         )
         assert first.is_new
-        assert second == Accepted(first.created, is_new=False)
+        assert second == AcceptedJob(first.created, is_new=False)
         assert other.is_new
         assert rig.job(first.created.id).cluster == first.created.cluster
     assert count(rig) == 12
@@ -178,7 +178,7 @@ def test_a_key_holds_across_a_restart(store_url: str, tmp_path: Path) -> None:
     with running(store_url, tmp_path) as rig:
         made = rig.submit(key="k")
     with running(store_url, tmp_path) as rig:
-        assert rig.accept(key="k") == Accepted(made, is_new=False)
+        assert rig.accept(key="k") == AcceptedJob(made, is_new=False)
         assert count(rig) == 1
 
 
@@ -213,10 +213,10 @@ def test_specs_and_verdicts_are_stored_though_an_earlier_batch_was_undone(lite: 
     assert isinstance(lite.failure(bad), YardError)
     lite.leader.take(lite.context)  # a commit that has nothing to do with it
     made = lite.submit(a_request("a"))
-    plan = explaining.job_explain(lite.context, ADMIN, made.id).plan
+    plan = explanation.job_explain(lite.context, ADMIN, made.id).plan
     assert plan is not None
     assert {verdict.cluster for verdict in plan.verdicts} == {"alpha", "beta"}
-    assert explaining.job_explain(lite.context, ADMIN, spec_stored.id).plan is not None
+    assert explanation.job_explain(lite.context, ADMIN, spec_stored.id).plan is not None
 
 
 def test_equal_specs_are_one_row(rig: Rig) -> None:
@@ -233,7 +233,7 @@ def test_a_ruling_is_not_kept_beyond_a_change_of_grants_or_clusters(lite: Rig) -
     lite.cluster("secret", is_private=True)
     ann = lite.user("ann")
     assert lite.submit(actor=ann).state == "REJECTED"
-    lite.grant("ann", Role.SUBMIT, On.CLUSTER, "secret")
+    lite.grant("ann", Role.SUBMIT, GrantTarget.CLUSTER, "secret")
     assert ann.user_id is not None
     assert lite.submit(actor=lite.actor(ann.user_id)).cluster == "secret"
     lite.cluster("wide", graph=a_graph(cores=64))

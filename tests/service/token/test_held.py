@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from switchyard.service.token.line import Waiter, fair_order
+from switchyard.service.token.token_queue import TokenWaiter, fair_order
 
 
-def waiter(id_: str, lane: str = "default/a", *, priority: int = 0) -> Waiter:
-    return Waiter(id_, "a", "d", lane, priority, 0, "", {"pool": 1})
+def waiter(id_: str, lane: str = "default/a", *, priority: int = 0) -> TokenWaiter:
+    return TokenWaiter(id_, "a", "d", lane, priority, 0, "", {"pool": 1})
 
 
-def order(*waiters: Waiter, **served: int) -> list[str]:
+def order(*waiters: TokenWaiter, **served: int) -> list[str]:
     return [each.id for each in fair_order(waiters, {f"default/{lane}": at for lane, at in served.items()})]
 
 

@@ -10,7 +10,7 @@ import pytest
 from switchyard.errors import BadRequest, UnknownName
 from switchyard.model.scope import Scope
 from switchyard.model.verdict import Explanation
-from switchyard.service.job import explaining
+from switchyard.service.job import explanation
 from switchyard.service.rules import attributes
 from tests.builders import a_request
 from tests.service.queued import FIRST, WIDE
@@ -30,7 +30,7 @@ def alpha(yard: Yard) -> RigAgent:
 
 
 def explained(yard: Yard, job: str) -> Explanation:
-    return explaining.job_explain(yard.context, ADMIN, job)
+    return explanation.job_explain(yard.context, ADMIN, job)
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,17 @@ import pytest
 
 from switchyard.errors import Rebuilding
 from switchyard.model.job import State
-from switchyard.model.lifecycle import Seen
-from switchyard.model.poll import Held
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import AttemptRef
 from switchyard.model.quote import QuoteGiven
 from switchyard.model.selection import Select
-from switchyard.model.tokens import AllocateRequest, PoolChange
+from switchyard.model.tokens import AllocateRequest, TokenPoolChange
 from switchyard.server.metrics import Metrics
-from switchyard.service.job import explaining
-from switchyard.service.quote.inquiries import Handing, take
-from switchyard.service.quote.quoted import settle
-from switchyard.service.token import pools
-from switchyard.service.token.line import Look, Waiter, grant
+from switchyard.service.job import explanation
+from switchyard.service.quote.inquiries import InquiryDelivery, store_answers
+from switchyard.service.quote.quote_decisions import decide_due_jobs
+from switchyard.service.token import pool_calls
+from switchyard.service.token.token_queue import TokenRound, TokenWaiter, grant_tokens
 from switchyard.tokens.pools import JobToken
 from tests.service.queued import WIDE
 from tests.service.rig import ADMIN, RigAgent
@@ -43,7 +43,7 @@ def test_one_that_registers_again_after_a_restart_opens_nothing_early(
 ) -> None:
     """A plugin does so when it starts, which may be before the leader has looked."""
     yard.pool("matlab", 1)
-    taken = pools.allocate(yard.context, ADMIN, "matlab", AllocateRequest("before", lease_s=100))
+    taken = pool_calls.allocate(yard.context, ADMIN, "matlab", AllocateRequest("before", lease_s=100))
     assert taken.is_granted
     yard.close()
     again = Yard(store_url, tmp_path, clock=yard.clock)
@@ -52,7 +52,7 @@ def test_one_that_registers_again_after_a_restart_opens_nothing_early(
             again.pool("matlab", 1)
         again.round()
         with pytest.raises(Rebuilding):
-            pools.allocate(again.context, ADMIN, "matlab", AllocateRequest("after"))
+            pool_calls.allocate(again.context, ADMIN, "matlab", AllocateRequest("after"))
     finally:
         again.close()
 
@@ -85,7 +85,7 @@ def test_without_a_token_a_place_is_left_to_others(yard: Yard, alpha: RigAgent) 
     assert set(yard.states(waiting)) == {"PENDING"}
     assert yard.row(waiting[0]).reason == f"matlab 1/1, held by job {holder}"
     assert yard.row(waiting[29]).reason == "matlab 1/1, others before it"
-    assert pools.pool_get(yard.context, "matlab").waiting == 30
+    assert pool_calls.pool_get(yard.context, "matlab").waiting == 30
 
 
 def test_what_waits_hears_of_a_change_and_of_nothing_else(yard: Yard, alpha: RigAgent) -> None:
@@ -199,7 +199,9 @@ def test_an_array_takes_its_tokens_with_its_first_place(yard: Yard, alpha: RigAg
     for _ in range(4):
         for lease in leases:
             for task in range(lease.lo or 0, (lease.hi or 0) + 1):
-                alpha.report(Held(array, lease.fence + task - (lease.lo or 0)), Seen.SUCCEEDED, exit_code=0)
+                alpha.report(
+                    AttemptRef(array, lease.fence + task - (lease.lo or 0)), ObservedState.SUCCEEDED, exit_code=0
+                )
         yard.round()
         leases = [lease for lease in alpha.lease(want=100) if lease.job == array]
     yard.round()
@@ -218,7 +220,7 @@ def test_one_that_asks_for_more_than_there_is_keeps_nobody_waiting(yard: Yard, a
     assert yard.states([*never, *ids]) == ["PENDING", "PENDING", "ASSIGNED", "ASSIGNED"]
     for job_id in never:
         assert yard.row(job_id).reason == "asks for 50 of matlab, which has 4 in all"
-    pools.set_quota(yard.context, ADMIN, "matlab", PoolChange(100))
+    pool_calls.set_quota(yard.context, ADMIN, "matlab", TokenPoolChange(100))
     yard.context.snapshots.refresh(force=True)
     yard.round()
     assert yard.states(never) == ["ASSIGNED", "PENDING"], "there are 100"
@@ -245,10 +247,10 @@ def test_an_array_that_holds_its_tokens_keeps_them_whatever_the_quota_becomes(ya
     yard.pool("matlab", 4)
     array = yard.ask(array="0-3", tokens={"matlab": 1})
     yard.round()
-    waiter = Waiter(array, "default", "development", "default/default", 0, 0, "", {"matlab": 4})
-    other = Waiter("0", "default", "development", "default/default", 0, 0, "", {"matlab": 1})
-    pools.set_quota(yard.context, ADMIN, "matlab", PoolChange(2))
-    assert grant(yard.context, yard.care, [other, waiter], Look())[0] == {array}
+    waiter = TokenWaiter(array, "default", "development", "default/default", 0, 0, "", {"matlab": 4})
+    other = TokenWaiter("0", "default", "development", "default/default", 0, 0, "", {"matlab": 1})
+    pool_calls.set_quota(yard.context, ADMIN, "matlab", TokenPoolChange(2))
+    assert grant_tokens(yard.context, yard.care, [other, waiter], TokenRound())[0] == {array}
 
 
 def test_what_is_kept_for_one_is_no_more_than_it_needs(yard: Yard, alpha: RigAgent) -> None:
@@ -271,9 +273,9 @@ def answer(agents: Iterable[RigAgent]) -> int:
     count = 0
     for place, agent in enumerate(agents):
         entry = agent.rig.context.snapshots.fleet.agents[agent.id]
-        for asked in Handing(agent.rig.context).next(entry):
+        for asked in InquiryDelivery(agent.rig.context).next(entry):
             given = QuoteGiven(shape=asked.shape, can=True, eta_s=100 - place, valid_s=5)
-            take(agent.rig.context, entry, [given])
+            store_answers(agent.rig.context, entry, [given])
             count += 1
     return count
 
@@ -289,7 +291,7 @@ def test_a_job_that_goes_by_quotes_asks_again_only_when_it_can_go(
     job = yard.ask(*tags, select=Select("soonest"), tokens={"matlab": 1})
     assert answer(both) == 2
     for _ in range(2):
-        settle(yard.context)
+        decide_due_jobs(yard.context)
         yard.round()
     assert yard.row(job).reason == f"matlab 1/1, held by job {holder}"
     heard = yard.kinds(job)
@@ -298,14 +300,14 @@ def test_a_job_that_goes_by_quotes_asks_again_only_when_it_can_go(
         for agent in both:
             agent.seen()
         yard.round()
-        assert (answer(both), settle(yard.context)) == (0, 0)
+        assert (answer(both), decide_due_jobs(yard.context)) == (0, 0)
     assert yard.kinds(job) == heard
     later = yard.ask(tokens={"matlab": 1})
     yard.end(alpha, holder)
     for _ in range(3):
         yard.round()
         answer(both)
-        settle(yard.context)
+        decide_due_jobs(yard.context)
         assert yard.row(later).state == "PENDING", "it does not overtake while the other asks"
     yard.round()
     assert (yard.row(job).state, yard.job(job).cluster) == ("ASSIGNED", "beta")
@@ -343,7 +345,7 @@ def test_metrics_say_what_is_used_waits_was_refused_and_repaired(yard: Yard, alp
     yard.round()
     text = Metrics(yard.yard).text().decode()
     assert 'switchyard_token_wait_seconds_sum{token_pool="matlab"} 31.0' in text
-    assert pools.pool_get(yard.context, "matlab").waited_s == 31
+    assert pool_calls.pool_get(yard.context, "matlab").waited_s == 31
 
 
 def test_explain_says_how_many_more_would_do(yard: Yard, alpha: RigAgent) -> None:
@@ -352,6 +354,6 @@ def test_explain_says_how_many_more_would_do(yard: Yard, alpha: RigAgent) -> Non
     yard.round()
     two, many = (yard.ask(*tags, tokens={"matlab": units}) for tags, units in (((), 2), (("slow",), 9)))
     yard.round()
-    assert explaining.job_explain(yard.context, ADMIN, two).hints == ["1 more matlab token"]
-    assert explaining.job_explain(yard.context, ADMIN, many).hints == ["10 more matlab tokens, a quota of 9 or more"]
+    assert explanation.job_explain(yard.context, ADMIN, two).hints == ["1 more matlab token"]
+    assert explanation.job_explain(yard.context, ADMIN, many).hints == ["10 more matlab tokens, a quota of 9 or more"]
     assert yard.job(two).state is State.PENDING

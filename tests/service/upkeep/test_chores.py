@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Conflict, Resync
-from switchyard.model.access import On, Role, UserChange
+from switchyard.model.access import GrantTarget, Role, UserChange
 from switchyard.model.api import JobChange
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.job import State
-from switchyard.model.lifecycle import Answer, Seen
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.service.access import users
 from switchyard.service.cluster import agents, clusters, graphs
-from switchyard.service.job import explaining, jobs, steer
+from switchyard.service.job import explanation, job_control, jobs
 from switchyard.service.upkeep import chores
-from switchyard.service.upkeep.chores import judge_silent, route_waiting
+from switchyard.service.upkeep.chores import lose_silent_attempts, route_pending
 from switchyard.service.upkeep.leadership import TERM_US, Leadership
-from switchyard.service.upkeep.moving import move_unleased
+from switchyard.service.upkeep.move_jobs import take_back_unleased
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 
@@ -42,15 +42,15 @@ def test_a_waiting_job_is_taken_up_when_a_cluster_comes_up(rig: Rig) -> None:
     agent = rig.join("alpha")
     made = rig.submit(a_request("a"))
     assert made.state == "PENDING"
-    assert route_waiting(rig.context, rig.leader) == 0
-    graphs.agent_graph(rig.context, agent.id, a_graph())
+    assert route_pending(rig.context, rig.leader) == 0
+    graphs.store_agent_graph(rig.context, agent.id, a_graph())
     agent.sync()
-    assert route_waiting(rig.context, rig.leader) == 1
+    assert route_pending(rig.context, rig.leader) == 1
     job = rig.job(made.id)
     assert (job.state, job.cluster, job.attempt, job.fence, job.reason) == (State.ASSIGNED, "alpha", 1, 1, "")
     assert [lease.job for lease in agent.lease()] == [made.id]
     assert rig.kinds(made.id) == ["accepted", "assigned", "leased"]
-    plan = explaining.job_explain(rig.context, ADMIN, made.id).plan
+    plan = explanation.job_explain(rig.context, ADMIN, made.id).plan
     assert plan is not None
     assert (plan.chosen, plan.outcome) == ("alpha", "assign")
 
@@ -58,9 +58,9 @@ def test_a_waiting_job_is_taken_up_when_a_cluster_comes_up(rig: Rig) -> None:
 def test_a_waiting_job_that_turns_out_to_fit_nowhere_is_rejected(rig: Rig) -> None:
     agent = rig.join("alpha")
     made = rig.submit(a_request(cores=99))
-    graphs.agent_graph(rig.context, agent.id, a_graph())
+    graphs.store_agent_graph(rig.context, agent.id, a_graph())
     agent.sync()
-    assert route_waiting(rig.context, rig.leader) == 1
+    assert route_pending(rig.context, rig.leader) == 1
     job = rig.job(made.id)
     assert (job.state, job.ended_us) == (State.REJECTED, rig.clock())
     assert "needs 99 core" in job.reason
@@ -74,7 +74,7 @@ def test_a_waiting_job_keeps_the_reason_of_now_and_gets_an_event_only_when_it_ch
     lite.cluster("beta", graph=a_graph(cores=1))
     clusters.cluster_change(lite.context, ADMIN, "beta", ClusterChange(is_cordoned=True))
     for _ in range(3):
-        assert route_waiting(lite.context, lite.leader) == 0
+        assert route_pending(lite.context, lite.leader) == 0
     assert "beta: cordoned" in lite.job(made.id).reason
     assert lite.kinds(made.id) == ["accepted", "waits"]
 
@@ -84,7 +84,7 @@ def test_all_that_waits_is_taken_up_however_much_it_is(lite: Rig, monkeypatch) -
     lite.join("alpha")
     ids = [lite.submit().id for _ in range(23)]
     agent = lite.cluster("beta")
-    assert route_waiting(lite.context, lite.leader) == 23
+    assert route_pending(lite.context, lite.leader) == 23
     assert [lease.job for lease in agent.lease(100)] == ids, "in the order of their arrival"
 
 
@@ -92,8 +92,8 @@ def test_a_job_cancelled_while_it_was_being_routed_stays_cancelled(lite: Rig, mo
     lite.join("alpha")
     made = lite.submit()
     lite.cluster("beta")
-    _meanwhile(monkeypatch, chores.jobs, "job_waiting", lambda: jobs.job_cancel(lite.context, ADMIN, made.id, ""))
-    assert route_waiting(lite.context, lite.leader) == 0
+    _meanwhile(monkeypatch, chores.jobs, "job_list_routable", lambda: jobs.job_cancel(lite.context, ADMIN, made.id, ""))
+    assert route_pending(lite.context, lite.leader) == 0
     assert lite.job(made.id).state is State.CANCELLED
 
 
@@ -101,11 +101,11 @@ def test_a_waiting_job_is_judged_with_the_grants_its_owner_has_now(lite: Rig) ->
     lite.cluster("alpha")
     clusters.cluster_change(lite.context, ADMIN, "alpha", ClusterChange(is_cordoned=True))
     ann, bob = lite.user("ann"), lite.user("bob")
-    lite.grant("ann", Role.VIEW, On.CLUSTER, "alpha")
+    lite.grant("ann", Role.VIEW, GrantTarget.CLUSTER, "alpha")
     made, other = lite.submit(actor=ann), lite.submit(actor=bob)
     clusters.cluster_change(lite.context, ADMIN, "alpha", ClusterChange(is_private=True, is_cordoned=False))
     users.user_change(lite.context, ADMIN, "bob", UserChange(is_enabled=False))
-    assert route_waiting(lite.context, lite.leader) == 2
+    assert route_pending(lite.context, lite.leader) == 2
     assert "no grant to submit" in lite.job(made.id).reason
     assert lite.job(other.id).state is State.REJECTED
 
@@ -120,9 +120,9 @@ def test_a_job_that_nobody_leased_moves_when_its_cluster_goes_away(rig: Rig) -> 
     assert held.job == held_job.id
     silence(rig, 60)
     beta = rig.cluster("beta")
-    assert move_unleased(rig.context, rig.leader) == 1
+    assert take_back_unleased(rig.context, rig.leader) == 1
     assert rig.job(made.id).state is State.PENDING
-    assert route_waiting(rig.context, rig.leader) == 1
+    assert route_pending(rig.context, rig.leader) == 1
     job = rig.job(made.id)
     assert (job.cluster, job.attempt, job.fence) == ("beta", 2, 3)
     assert rig.job(held.job).cluster == "alpha", "what is leased stays"
@@ -136,7 +136,7 @@ def test_jobs_keep_their_place_while_there_is_nowhere_to_go(lite: Rig) -> None:
     lite.cluster("alpha")
     made = lite.submit()
     silence(lite, 60)
-    assert move_unleased(lite.context, lite.leader) == 0
+    assert take_back_unleased(lite.context, lite.leader) == 0
     assert lite.job(made.id).attempt == 1
 
 
@@ -147,8 +147,8 @@ def test_a_job_does_not_wander_between_clusters_that_are_away(lite: Rig) -> None
     silence(lite, 60)
     lite.cluster("tiny", graph=a_graph(cores=1))
     for _ in range(4):
-        move_unleased(lite.context, lite.leader)
-        route_waiting(lite.context, lite.leader)
+        take_back_unleased(lite.context, lite.leader)
+        route_pending(lite.context, lite.leader)
     assert lite.job(made.id).state is State.PENDING
     assert lite.kinds(made.id) == ["accepted", "unassigned", "waits"]
 
@@ -163,10 +163,10 @@ def test_the_jobs_of_a_deleted_cluster_are_inherited_by_nobody(rig: Rig) -> None
     newer = rig.cluster("alpha")
     assert newer.lease() == []
     assert newer.sync((held.job, held.fence)).stops
-    assert newer.report(held, Seen.SUCCEEDED) is Answer.STOP
-    assert move_unleased(rig.context, rig.leader) == 1
-    assert judge_silent(rig.context, rig.leader) == 1
-    assert route_waiting(rig.context, rig.leader) == 1
+    assert newer.report(held, ObservedState.SUCCEEDED) is ReportAnswer.STOP
+    assert take_back_unleased(rig.context, rig.leader) == 1
+    assert lose_silent_attempts(rig.context, rig.leader) == 1
+    assert route_pending(rig.context, rig.leader) == 1
     assert rig.job(running.id).state is State.FAILED
     assert [lease.job for lease in newer.lease()] == [waiting.id]
 
@@ -177,7 +177,7 @@ def test_the_jobs_of_a_deleted_cluster_are_inherited_by_nobody(rig: Rig) -> None
 def leased(rig: Rig, agent: RigAgent, on_lost: str, lost_after: Any = None) -> Any:
     rig.submit(a_request(on_lost=on_lost, lost_after=lost_after))
     held = agent.lease_one()
-    agent.report(held, Seen.RUNNING)
+    agent.report(held, ObservedState.RUNNING)
     return held
 
 
@@ -195,24 +195,24 @@ def test_an_attempt_whose_agent_is_silent_follows_on_lost(
     agent = rig.cluster("alpha")
     held = leased(rig, agent, on_lost, "10m")
     silence(rig, 590)
-    assert judge_silent(rig.context, rig.leader) == 0
+    assert lose_silent_attempts(rig.context, rig.leader) == 0
     silence(rig, 11)
-    assert judge_silent(rig.context, rig.leader) == len(kinds)
+    assert lose_silent_attempts(rig.context, rig.leader) == len(kinds)
     job = rig.job(held.job)
     assert job.state is state
     assert rig.kinds(held.job)[3:] == kinds
     if kinds:
         assert "silent for 601 s" in job.reason
-        assert agent.report(held, Seen.RUNNING) is Answer.STOP
+        assert agent.report(held, ObservedState.RUNNING) is ReportAnswer.STOP
     else:
-        assert agent.report(held, Seen.SUCCEEDED) is Answer.TAKEN, "it comes back, and its word counts"
+        assert agent.report(held, ObservedState.SUCCEEDED) is ReportAnswer.TAKEN, "it comes back, and its word counts"
 
 
 def test_an_agent_that_was_only_frozen_must_say_again_what_it_holds(rig: Rig) -> None:
     agent = rig.cluster("alpha")
     held = leased(rig, agent, "requeue", "10m")
     silence(rig, 700)
-    assert judge_silent(rig.context, rig.leader) == 1
+    assert lose_silent_attempts(rig.context, rig.leader) == 1
     assert isinstance(rig.failure(agent.ask()), Resync)
     given = agent.sync((held.job, held.fence))
     assert [(stop.job, stop.fence) for stop in given.stops] == [(held.job, held.fence)]
@@ -222,9 +222,9 @@ def test_an_hour_is_borne_where_the_job_says_nothing(lite: Rig) -> None:
     agent = lite.cluster("alpha")
     held = leased(lite, agent, "fail")
     silence(lite, chores.LOST_AFTER_S - 1)
-    assert judge_silent(lite.context, lite.leader) == 0
+    assert lose_silent_attempts(lite.context, lite.leader) == 0
     silence(lite, 2)
-    assert judge_silent(lite.context, lite.leader) == 1
+    assert lose_silent_attempts(lite.context, lite.leader) == 1
     assert lite.job(held.job).state is State.FAILED
 
 
@@ -236,7 +236,7 @@ def test_a_living_agent_is_never_judged_however_little_the_job_bears(rig: Rig) -
         rig.clock.wait(5)
         agent.seen()
         rig.leader.take(rig.context)
-        assert judge_silent(rig.context, rig.leader) == 0
+        assert lose_silent_attempts(rig.context, rig.leader) == 0
     assert rig.job(held.job).state is State.RUNNING
 
 
@@ -248,7 +248,7 @@ def test_an_agent_that_leased_and_was_never_seen_again_is_judged_too(rig: Rig) -
 
         cluster_store.agent_change(tx, agent.id, {"seen_us": None})
     silence(rig, 400)
-    assert judge_silent(rig.context, rig.leader) == 1
+    assert lose_silent_attempts(rig.context, rig.leader) == 1
     assert rig.job(held.job).state is State.FAILED
 
 
@@ -267,7 +267,7 @@ def test_many_living_attempts_do_not_hide_a_silent_one(rig: Rig, monkeypatch) ->
         for agent in agents:
             if agent is not silent:
                 agent.sync(*((job, 1) for job in held[agent.cluster]))
-    while judge_silent(rig.context, rig.leader):
+    while lose_silent_attempts(rig.context, rig.leader):
         pass
     states = {name: {rig.job(job).state for job in ids} for name, ids in held.items()}
     assert states == {"alpha": {State.ASSIGNED}, "beta": {State.FAILED}, "gamma": {State.ASSIGNED}}
@@ -279,7 +279,7 @@ def test_a_removed_agent_is_silent_for_ever(rig: Rig) -> None:
     with pytest.raises(Conflict, match="has 1 job that has not ended"):
         agents.agent_remove(rig.context, ADMIN, agent.id)
     agents.agent_remove(rig.context, ADMIN, agent.id, abandon=True)
-    assert judge_silent(rig.context, rig.leader) == 1
+    assert lose_silent_attempts(rig.context, rig.leader) == 1
     job = rig.job(held.job)
     assert (job.state, job.reason) == (State.FAILED, "its agent was removed")
 
@@ -289,7 +289,7 @@ def test_a_job_to_be_cancelled_whose_agent_was_removed_did_not_end_by_that(lite:
     held = leased(lite, agent, "wait")
     jobs.job_cancel(lite.context, ADMIN, held.job, "")
     agents.agent_remove(lite.context, ADMIN, agent.id, abandon=True)
-    assert judge_silent(lite.context, lite.leader) == 1
+    assert lose_silent_attempts(lite.context, lite.leader) == 1
     job = lite.job(held.job)
     assert (job.state, job.reason) == (State.FAILED, "lost while being cancelled: its agent was removed")
 
@@ -302,13 +302,13 @@ def test_an_attempt_that_ended_meanwhile_is_not_judged_in_the_next_ones_place(li
 
     def come_back() -> None:
         agent.seen()
-        assert agent.report(held, Seen.LOST) is Answer.TAKEN
-        assert route_waiting(lite.context, lite.leader) == 1
+        assert agent.report(held, ObservedState.LOST) is ReportAnswer.TAKEN
+        assert route_pending(lite.context, lite.leader) == 1
         newer.append(agent.lease_one())
         monkeypatch.setattr(lite.context.snapshots, "is_live", lambda _: False)
 
-    _meanwhile(monkeypatch, chores.leases, "held_by_silent", come_back)
-    assert judge_silent(lite.context, lite.leader) == 0
+    _meanwhile(monkeypatch, chores.leases, "leased_by_silent", come_back)
+    assert lose_silent_attempts(lite.context, lite.leader) == 0
     job = lite.job(held.job)
     assert (job.state, job.fence) == (State.ASSIGNED, newer[0].fence)
 
@@ -318,7 +318,7 @@ def test_a_job_lost_while_being_cancelled_is_never_requeued(lite: Rig) -> None:
     held = leased(lite, agent, "requeue", "5m")
     jobs.job_cancel(lite.context, ADMIN, held.job, "")
     silence(lite, 400)
-    assert judge_silent(lite.context, lite.leader) == 1
+    assert lose_silent_attempts(lite.context, lite.leader) == 1
     job = lite.job(held.job)
     assert job.state in (State.CANCELLED, State.FAILED)
     assert "lost while being cancelled" in job.reason
@@ -332,11 +332,11 @@ def test_silence_while_the_control_plane_was_away_does_not_count(rig: Rig) -> No
     held = leased(rig, agent, "fail", "10m")
     rig.clock.wait(LONG_S)  # nobody led: the server was down, or paused
     assert rig.leader.take(rig.context)
-    assert judge_silent(rig.context, rig.leader) == 0
+    assert lose_silent_attempts(rig.context, rig.leader) == 0
     silence(rig, 590)
-    assert judge_silent(rig.context, rig.leader) == 0
+    assert lose_silent_attempts(rig.context, rig.leader) == 0
     silence(rig, 11)
-    assert judge_silent(rig.context, rig.leader) == 1
+    assert lose_silent_attempts(rig.context, rig.leader) == 1
     assert rig.job(held.job).state is State.FAILED
 
 
@@ -347,7 +347,7 @@ def test_a_change_of_leaders_without_a_pause_is_no_amnesty(rig: Rig) -> None:
     rig.clock.wait(TERM_US / 1_000_000 + 1)
     other = Leadership("two")
     assert other.take(rig.context)
-    assert judge_silent(rig.context, other) == 1
+    assert lose_silent_attempts(rig.context, other) == 1
     assert rig.job(held.job).state is State.FAILED
 
 
@@ -363,11 +363,11 @@ def test_a_deposed_leader_changes_nothing(rig: Rig) -> None:
     other = Leadership("two")
     assert other.take(rig.context)
     before = [rig.row(job) for job in (held.job, stranded.id, waiting.id)]
-    for chore in (judge_silent, move_unleased, route_waiting):
+    for chore in (lose_silent_attempts, take_back_unleased, route_pending):
         assert chore(rig.context, rig.leader) == 0
     assert [rig.row(job) for job in (held.job, stranded.id, waiting.id)] == before
     assert not rig.leader.take(rig.context)
-    for chore in (judge_silent, move_unleased):
+    for chore in (lose_silent_attempts, take_back_unleased):
         assert chore(rig.context, other) == 1
 
 
@@ -395,17 +395,17 @@ def _meanwhile(monkeypatch: Any, module: Any, name: str, act: Any) -> None:
 def test_a_job_that_is_held_while_the_leader_decides_stays_held(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = rig.join("alpha")
     made = rig.submit(a_request("a"))
-    graphs.agent_graph(rig.context, agent.id, a_graph())
+    graphs.store_agent_graph(rig.context, agent.id, a_graph())
     agent.sync()
-    evaluate = chores.rule_all
+    evaluate = chores.evaluate_changed
 
     def hold_meanwhile(*arguments: Any) -> Any:
         rulings = evaluate(*arguments)
-        steer.job_change(rig.context, ADMIN, made.id, JobChange(hold=True))
+        job_control.job_change(rig.context, ADMIN, made.id, JobChange(hold=True))
         return rulings
 
-    monkeypatch.setattr(chores, "rule_all", hold_meanwhile)
-    assert route_waiting(rig.context, rig.leader) == 0
+    monkeypatch.setattr(chores, "evaluate_changed", hold_meanwhile)
+    assert route_pending(rig.context, rig.leader) == 0
     job = rig.job(made.id)
     assert (job.state, job.cluster) == (State.PENDING, None)
     assert "held by" in job.reason

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from switchyard.model.job import State
-from switchyard.model.lifecycle import Seen
-from switchyard.model.poll import Held
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import AttemptRef
 from switchyard.model.retry import Retry
-from switchyard.service.upkeep.chores import judge_silent, judge_silent_ranges
+from switchyard.service.upkeep.chores import lose_silent_attempts, lose_silent_tasks
 from switchyard.service.upkeep.leadership import TERM_US, Leadership
-from switchyard.service.upkeep.waiting import expire, release_due
+from switchyard.service.upkeep.pending_chores import end_backoffs, expire_jobs
 from switchyard.store import clusters, events
 from tests.builders import a_request
 from tests.service.rig import Rig, RigAgent
@@ -32,12 +32,12 @@ def jump(rig: Rig, by_us: int, leader: Leadership | None = None) -> None:
 def running(rig: Rig, agent: RigAgent, **fields: Any) -> Any:
     rig.submit(a_request(**fields))
     held = agent.lease_one()
-    agent.report(held, Seen.RUNNING)
+    agent.report(held, ObservedState.RUNNING)
     return held
 
 
 def lost(rig: Rig) -> int:
-    return judge_silent(rig.context, rig.leader) + judge_silent_ranges(rig.context, rig.leader)
+    return lose_silent_attempts(rig.context, rig.leader) + lose_silent_tasks(rig.context, rig.leader)
 
 
 def pass_time(rig: Rig, seconds: int) -> None:
@@ -67,13 +67,13 @@ def test_a_back_off_is_no_longer_when_the_clock_is_set_back(rig: Rig, array: str
     made = rig.submit(a_request(array=array, retry=Retry(limit=1, backoff=60)))
     for lease in agent.lease():
         for fence in range(lease.fence, lease.fence + (2 if array else 1)):
-            agent.report(Held(lease.job, fence), Seen.FAILED, exit_code=1)
+            agent.report(AttemptRef(lease.job, fence), ObservedState.FAILED, exit_code=1)
     wake_us = rig.row(made.id).wake_us
     assert wake_us == rig.clock() + 60_000_000
     jump(rig, -HOUR_US)
     assert rig.row(made.id).wake_us == wake_us - HOUR_US
     pass_time(rig, 60)
-    assert release_due(rig.context, rig.leader) == 1
+    assert end_backoffs(rig.context, rig.leader) == 1
     assert rig.row(made.id).wake_us is None
 
 
@@ -82,11 +82,11 @@ def test_a_job_expires_when_it_should_have(rig: Rig, by_us: int) -> None:
     rig.join("alpha")
     made = rig.submit(a_request(expires_after="30m"))
     jump(rig, by_us)
-    assert expire(rig.context, rig.leader) == 0
+    assert expire_jobs(rig.context, rig.leader) == 0
     pass_time(rig, 1700)
-    assert expire(rig.context, rig.leader) == 0
+    assert expire_jobs(rig.context, rig.leader) == 0
     pass_time(rig, 150)
-    assert expire(rig.context, rig.leader) == 1
+    assert expire_jobs(rig.context, rig.leader) == 1
     assert rig.job(made.id).state.value in ("CANCELLED", "REJECTED", "FAILED")
 
 
@@ -165,7 +165,7 @@ def test_what_a_server_ahead_of_the_clock_stored_is_bounded(rig: Rig) -> None:
     ahead_us = rig.clock() + HOUR_US
 
     def write(batch: Any) -> None:
-        clusters.agent_seen(batch.tx, {agent.id: (ahead_us, None)})
+        clusters.agent_set_seen(batch.tx, {agent.id: (ahead_us, None)})
         events.counter_set(batch.tx, "amnesty_us", ahead_us)
 
     rig.committer.call(write)

@@ -14,10 +14,10 @@ from switchyard.model.poll import Room
 from switchyard.model.selection import Select
 from switchyard.service.cluster import clusters
 from switchyard.service.job import jobs
-from switchyard.service.upkeep import moving
-from switchyard.service.upkeep.chores import route_waiting
+from switchyard.service.upkeep import move_jobs
+from switchyard.service.upkeep.chores import route_pending
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.service.upkeep.moving import Mover, move_unleased
+from switchyard.service.upkeep.move_jobs import JobMover, take_back_unleased
 from switchyard.store import quotes
 from tests.builders import a_request
 from tests.service.lines import in_line_at_full, pool, quote, say, two, wait
@@ -27,7 +27,7 @@ from tests.service.rig import ADMIN, Rig
 def test_an_idle_cluster_takes_over_what_waits_elsewhere_for_long(rig: Rig) -> None:
     full, idle = two(rig)
     (job,) = in_line_at_full(rig)
-    mover = Mover()
+    mover = JobMover()
     wait(rig, 29, full, idle)
     say(idle, free_cores=8)
     assert mover.look(rig.context, rig.leader) == 0, "not yet"
@@ -46,7 +46,7 @@ def test_no_more_is_taken_than_there_is_room_for_and_the_first_in_line_go_first(
     full, idle = two(rig)
     ids = in_line_at_full(rig, 5)
     wait(rig, 31, full, idle)
-    mover = Mover()
+    mover = JobMover()
     say(idle, free_cores=3)
     assert mover.look(rig.context, rig.leader) == 3
     assert [rig.job(job).cluster for job in ids] == ["idle", "idle", "idle", "full", "full"]
@@ -85,7 +85,7 @@ def test_room_that_nobody_in_line_can_use_is_taken(
     wait(lite, seconds, full, idle)
     say(full, free_cores=0)
     say(idle, free_cores=3, running=running)
-    mover = Mover()
+    mover = JobMover()
     assert mover.look(lite.context, lite.leader) == moved
     assert [lite.job(job).cluster for job in ids].count("idle") == moved
     assert lite.job(first).attempt == 1
@@ -93,19 +93,19 @@ def test_room_that_nobody_in_line_can_use_is_taken(
 
 
 def test_nobody_goes_where_a_lease_would_not_see_it(rig: Rig, monkeypatch) -> None:
-    monkeypatch.setattr(moving, "LOOK_PAST", 2)
+    monkeypatch.setattr(move_jobs, "LOOK_PAST_MAX", 2)
     full, idle = two(rig)
     in_line_at_full(rig)
     ids = [rig.submit(a_request(cluster="idle", cores=4)).id for _ in range(3)]
     wait(rig, 31, full, idle)
     say(idle, free_cores=3, running=1)
-    assert Mover().look(rig.context, rig.leader) == 0
+    assert JobMover().look(rig.context, rig.leader) == 0
     jobs.job_cancel(rig.context, ADMIN, ids[0], "")
-    assert Mover().look(rig.context, rig.leader) == 1
+    assert JobMover().look(rig.context, rig.leader) == 1
 
 
 def test_every_cluster_with_a_line_is_asked_in_its_turn(lite: Rig, monkeypatch) -> None:
-    monkeypatch.setattr(moving, "LINES_MAX", 1)
+    monkeypatch.setattr(move_jobs, "LINES_MAX", 1)
     full, idle = two(lite)
     in_line_at_full(lite)
     others = [lite.cluster(name) for name in ("a", "b", "z")]
@@ -114,7 +114,7 @@ def test_every_cluster_with_a_line_is_asked_in_its_turn(lite: Rig, monkeypatch) 
     wait(lite, 31, full, idle, *others)
     for agent in (*others, idle):
         say(agent, free_cores=1, running=1)
-    mover = Mover()
+    mover = JobMover()
     assert sum(mover.look(lite.context, lite.leader) for _ in range(4)) == 1
 
 
@@ -136,7 +136,7 @@ def test_who_is_idle(lite: Rig, load: dict[str, Any], asks: dict[str, Any], move
     in_line_at_full(lite, **asks)
     wait(lite, 31, full, idle)
     say(idle, **load)
-    assert Mover().look(lite.context, lite.leader) == moved
+    assert JobMover().look(lite.context, lite.leader) == moved
 
 
 def test_what_is_free_here_and_there_is_no_room_for_a_large_task(lite: Rig) -> None:
@@ -148,21 +148,21 @@ def test_what_is_free_here_and_there_is_no_room_for_a_large_task(lite: Rig) -> N
     (node,) = [number for number, shape in enumerate(graph.shapes) if shape.type == "node"]
     halves = [FreeNodes(node, 2, 2, 0, 8 * 2**30)]
     say(idle, free_cores=4, free=halves, signature=graph.signature)
-    assert Mover().look(lite.context, lite.leader) == 0
+    assert JobMover().look(lite.context, lite.leader) == 0
     say(idle, free_cores=4, free=[FreeNodes(node, 1, 4, 0, 8 * 2**30)], signature=graph.signature)
-    assert Mover().look(lite.context, lite.leader) == 1
+    assert JobMover().look(lite.context, lite.leader) == 1
 
 
 def test_what_may_not_run_there_stays_and_does_not_hide_those_behind(lite: Rig, monkeypatch) -> None:
     """However many of them there are: a look goes on where the last one ended."""
-    monkeypatch.setattr(moving, "LOOK_MAX", 4)
+    monkeypatch.setattr(move_jobs, "LINE_JOBS_READ_MAX", 4)
     full, idle = two(lite)
     pinned = in_line_at_full(lite, 10, cluster="full")
     clusters.cluster_change(lite.context, ADMIN, "idle", ClusterChange(is_cordoned=True))
     (free,) = in_line_at_full(lite)
     wait(lite, 31, full, idle)
     say(idle, free_cores=8)
-    mover = Mover()
+    mover = JobMover()
     assert [mover.look(lite.context, lite.leader) for _ in range(4)] == [0, 0, 1, 0]
     assert lite.job(free).cluster == "idle"
     assert {lite.job(job).cluster for job in pinned} == {"full"}
@@ -179,7 +179,7 @@ def test_grants_match_and_pools_bound_a_take_over(lite: Rig) -> None:
     ids.append(lite.submit(actor=ann).id)
     wait(lite, 31, full, idle)
     say(idle, free_cores=4)
-    assert Mover().look(lite.context, lite.leader) == 0
+    assert JobMover().look(lite.context, lite.leader) == 0
     assert {lite.job(job).cluster for job in ids} == {"full"}
 
 
@@ -189,13 +189,13 @@ def test_jobs_of_a_sticky_pool_stay_where_they_were_drawn_to(lite: Rig) -> None:
     (job,) = in_line_at_full(lite, pool="both")
     wait(lite, 31, full, idle)
     say(idle, free_cores=8)
-    mover = Mover()
+    mover = JobMover()
     assert mover.look(lite.context, lite.leader) == 0
     pool(lite, "both", full=1, idle=1)  # not said: as it was
     assert mover.look(lite.context, lite.leader) == 0
     clusters.cluster_change(lite.context, ADMIN, "full", ClusterChange(is_cordoned=True))
-    assert move_unleased(lite.context, lite.leader) == 1, "a cordoned cluster is left all the same"
-    assert route_waiting(lite.context, lite.leader) == 1
+    assert take_back_unleased(lite.context, lite.leader) == 1, "a cordoned cluster is left all the same"
+    assert route_pending(lite.context, lite.leader) == 1
     assert lite.job(job).cluster == "idle"
     clusters.cluster_change(lite.context, ADMIN, "full", ClusterChange(is_cordoned=False))
     pool(lite, "both", full=1, idle=1, sticky=False)
@@ -211,7 +211,7 @@ def test_what_nobody_begins_is_moved_ever_more_rarely(lite: Rig, array: str | No
     (job,) = in_line_at_full(lite, array=array)
     if array:
         assert len(full.lease(1)) == 1  # and no more
-    mover, times = Mover(), []
+    mover, times = JobMover(), []
     for second in range(0, 3600, 10):
         wait(lite, 10, full, idle)
         say(full, free_cores=8)
@@ -231,13 +231,13 @@ def test_attempts_that_were_begun_or_taken_back_make_no_job_rest_for_longer(lite
         for is_cordoned in (True, False):
             clusters.cluster_change(lite.context, ADMIN, "idle", ClusterChange(is_cordoned=True))
             clusters.cluster_change(lite.context, ADMIN, "full", ClusterChange(is_cordoned=is_cordoned))
-            move_unleased(lite.context, lite.leader)
-            route_waiting(lite.context, lite.leader)
+            take_back_unleased(lite.context, lite.leader)
+            route_pending(lite.context, lite.leader)
     clusters.cluster_change(lite.context, ADMIN, "idle", ClusterChange(is_cordoned=False))
     assert (lite.job(job).cluster, lite.job(job).attempt) == ("full", 9)
     wait(lite, 31, full, idle)
     say(idle, free_cores=8)
-    assert Mover().look(lite.context, lite.leader) == 1
+    assert JobMover().look(lite.context, lite.leader) == 1
 
 
 def test_an_agent_that_leases_first_keeps_the_job(rig: Rig, monkeypatch) -> None:
@@ -245,14 +245,14 @@ def test_an_agent_that_leases_first_keeps_the_job(rig: Rig, monkeypatch) -> None
     (job,) = in_line_at_full(rig)
     wait(rig, 31, full, idle)
     say(idle, free_cores=8)
-    real, held = moving.rule_again, []
+    real, held = move_jobs.evaluate_again, []
 
     def meanwhile(*args: Any) -> Any:
         held.append(full.lease_one())
         return real(*args)
 
-    monkeypatch.setattr(moving, "rule_again", meanwhile)
-    assert Mover().look(rig.context, rig.leader) == 0
+    monkeypatch.setattr(move_jobs, "evaluate_again", meanwhile)
+    assert JobMover().look(rig.context, rig.leader) == 0
     assert [each.job for each in held] == [job]
     assert (rig.job(job).cluster, rig.job(job).fence) == ("full", held[0].fence)
 
@@ -262,7 +262,7 @@ def test_a_deposed_leader_moves_nothing(rig: Rig) -> None:
     in_line_at_full(rig)
     wait(rig, 31, full, idle)
     say(idle, free_cores=8)
-    assert Mover().look(rig.context, Leadership("another")) == 0
+    assert JobMover().look(rig.context, Leadership("another")) == 0
 
 
 # --- cordoned
@@ -274,22 +274,22 @@ def test_what_waits_at_a_cordoned_cluster_waits_with_the_reason_and_goes_at_once
     change = ClusterChange(is_cordoned=True, reason="new disks")
     clusters.cluster_change(rig.context, ADMIN, "alone", change)
     assert alone.lease() == []
-    assert move_unleased(rig.context, rig.leader) == 1
-    assert route_waiting(rig.context, rig.leader) == 0
+    assert take_back_unleased(rig.context, rig.leader) == 1
+    assert route_pending(rig.context, rig.leader) == 0
     waits = rig.job(job)
     assert (waits.state, waits.reason) == (State.PENDING, "waits for alone: cordoned: new disks")
     clusters.cluster_change(rig.context, ADMIN, "alone", ClusterChange(is_cordoned=False))
-    assert route_waiting(rig.context, rig.leader) == 1
+    assert route_pending(rig.context, rig.leader) == 1
     assert [lease.job for lease in alone.lease()] == [job]
 
 
 def test_all_that_waits_at_a_cordoned_cluster_leaves_in_one_look(lite: Rig, monkeypatch) -> None:
-    monkeypatch.setattr(moving, "ROUND_MAX", 3)
+    monkeypatch.setattr(move_jobs, "ROUND_MAX", 3)
     two(lite)
     ids = in_line_at_full(lite, 10)
     clusters.cluster_change(lite.context, ADMIN, "full", ClusterChange(is_cordoned=True))
-    assert move_unleased(lite.context, lite.leader) == 10
-    assert route_waiting(lite.context, lite.leader) == 10
+    assert take_back_unleased(lite.context, lite.leader) == 10
+    assert route_pending(lite.context, lite.leader) == 10
     assert {lite.job(job).cluster for job in ids} == {"idle"}
 
 
@@ -305,7 +305,7 @@ def test_a_clearly_better_quote_moves_a_job_once(rig: Rig, algorithm: str, colum
     quote(there, request, **{column: 900 * unit})
     job = rig.submit(request).id
     assert rig.job(job).cluster == "here"
-    mover = Mover()
+    mover = JobMover()
     wait(rig, 59, here, there)
     quote(here, request, **{column: 1000 * unit})
     quote(there, request, **{column: 800 * unit})
@@ -339,4 +339,4 @@ def test_only_one_at_a_time_goes_where_it_begins_sooner(lite: Rig) -> None:
     wait(lite, 61, here, there)
     quote(here, request, eta_us=900_000_000)
     quote(there, request, eta_us=0)
-    assert Mover().look(lite.context, lite.leader) == 1
+    assert JobMover().look(lite.context, lite.leader) == 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.job import State
-from switchyard.model.lifecycle import Seen
-from switchyard.model.poll import Held, Room
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import AttemptRef, Room
 from switchyard.service.cluster import clusters
-from switchyard.service.upkeep.moving import Mover
+from switchyard.service.upkeep.move_jobs import JobMover
 from switchyard.store import jobs as job_store
 from tests.builders import a_graph, a_request
 from tests.service.lines import in_line_at_full, say, two, wait
@@ -20,7 +20,7 @@ def test_an_array_moves_with_all_its_tasks_that_nobody_has(rig: Rig) -> None:
     (range_,) = full.lease(4)
     wait(rig, 31, full, idle)
     say(idle, free_cores=2)
-    assert Mover().look(rig.context, rig.leader) == 1
+    assert JobMover().look(rig.context, rig.leader) == 1
     (rest,) = idle.lease(6)
     assert (range_.lo, range_.hi, rest.lo, rest.hi) == (0, 3, 4, 9)
     assert rest.fence > range_.fence + 3
@@ -37,7 +37,7 @@ def test_an_array_takes_all_the_room_and_nobody_follows_it(lite: Rig) -> None:
     (job,) = in_line_at_full(lite)
     wait(lite, 31, full, idle)
     say(idle, free_cores=3)
-    assert Mover().look(lite.context, lite.leader) == 1
+    assert JobMover().look(lite.context, lite.leader) == 1
     assert lite.job(job).cluster == "full"
 
 
@@ -46,14 +46,14 @@ class Worker:
 
     def __init__(self, rig: Rig, name: str, *, task_s: int) -> None:
         self.agent, self.task_us = rig.cluster(name, graph=a_graph(cores=2)), task_s * 1_000_000
-        self.live: dict[Held, int] = {}  # when it ends
+        self.live: dict[AttemptRef, int] = {}  # when it ends
         self.ran: list[int] = []
         self.idle_s = 0
 
     def turn(self, now_us: int, *, seconds: int) -> None:
         """End what is over, say how it is, and lease while there is room."""
         for held in [held for held, end_us in self.live.items() if end_us <= now_us]:
-            self.agent.report(held, Seen.SUCCEEDED)
+            self.agent.report(held, ObservedState.SUCCEEDED)
             del self.live[held]
         self.lease(now_us)
         self.idle_s = 0 if self.live else self.idle_s + seconds
@@ -62,7 +62,7 @@ class Worker:
         free = 2 - len(self.live)
         for lease in self.agent.lease(free, Room(free)) if free else []:
             for task in range(lease.lo, lease.hi + 1):
-                self.live[Held(lease.job, lease.fence + task - lease.lo)] = now_us + self.task_us
+                self.live[AttemptRef(lease.job, lease.fence + task - lease.lo)] = now_us + self.task_us
                 self.ran.append(task)
         say(self.agent, free_cores=2 - len(self.live), running=len(self.live))
 
@@ -72,7 +72,7 @@ def test_an_array_is_worked_off_by_all_clusters_that_stand_idle(lite: Rig) -> No
     workers = [Worker(lite, name, task_s=12) for name in ("alpha", "beta", "gamma")]
     agents = [worker.agent for worker in workers]
     job = lite.submit(a_request(array="0-199")).id
-    mover, began_us, seconds = Mover(), lite.clock(), 0
+    mover, began_us, seconds = JobMover(), lite.clock(), 0
     while (tally := lite.job(job).tasks) is not None and tally.ok < tally.total:
         for worker in workers:
             worker.turn(lite.clock(), seconds=2)
@@ -95,7 +95,7 @@ def test_an_array_is_worked_off_by_all_clusters_that_stand_idle(lite: Rig) -> No
 def test_an_array_that_is_begun_rests_no_longer_for_what_was_before(rig: Rig) -> None:
     full, idle = two(rig)
     (job,) = in_line_at_full(rig, array="0-9")
-    mover, moved = Mover(), 0
+    mover, moved = JobMover(), 0
     while moved < 7:
         wait(rig, 10, full, idle)
         say(full, free_cores=8)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from switchyard.model.api import JobChange
-from switchyard.model.lifecycle import Seen
-from switchyard.model.poll import Held, Room
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import AttemptRef, Room
 from switchyard.model.queue import Queue, QueueLimits
 from switchyard.service.cluster import queue_settings
-from switchyard.service.job import steer
-from switchyard.service.upkeep.chores import route_waiting
+from switchyard.service.job import job_control
+from switchyard.service.upkeep.chores import route_pending
 from tests.builders import a_request
 from tests.service.queued import ANY, WIDE, a_job, end, promote, queued_rig, states
 from tests.service.rig import ADMIN, Rig
@@ -35,9 +35,9 @@ def test_a_queued_job_that_was_held_says_again_what_it_waits_for(rig: Rig) -> No
     rig.cluster("alpha", graph=WIDE)
     ids = [rig.submit(a_job("slow")).id for _ in range(3)]
     promote(rig)
-    steer.job_change(rig.context, ADMIN, ids[2], JobChange(hold=True))
-    steer.job_change(rig.context, ADMIN, ids[2], JobChange(hold=False))
-    route_waiting(rig.context, rig.leader)
+    job_control.job_change(rig.context, ADMIN, ids[2], JobChange(hold=True))
+    job_control.job_change(rig.context, ADMIN, ids[2], JobChange(hold=False))
+    route_pending(rig.context, rig.leader)
     assert rig.row(ids[2]).reason.startswith("queue two: waits for")
     assert rig.row(ids[2]).blocked == "queue"
 
@@ -46,7 +46,7 @@ def test_a_held_job_gives_its_place_to_the_next(rig: Rig) -> None:
     rig.cluster("alpha", graph=WIDE)
     ids = [rig.submit(a_job("slow")).id for _ in range(3)]
     promote(rig)
-    steer.job_change(rig.context, ADMIN, ids[0], JobChange(hold=True))
+    job_control.job_change(rig.context, ADMIN, ids[0], JobChange(hold=True))
     promote(rig)
     assert states(rig, ids) == ["PENDING", "ASSIGNED", "ASSIGNED"]
 
@@ -117,6 +117,6 @@ def test_an_aged_job_holds_nobody_back_where_it_will_never_fit(rig: Rig) -> None
     assert agent.lease(9, Room(8 - 8)) == []
     rig.clock.wait(301)
     assert agent.lease(9, Room(8)) == [], "it waits for what runs there"
-    agent.report(Held(running.job, running.fence), Seen.SUCCEEDED, exit_code=0)
+    agent.report(AttemptRef(running.job, running.fence), ObservedState.SUCCEEDED, exit_code=0)
     assert [lease.job for lease in agent.lease(9, Room(8))] == small[1:2]
     assert rig.row(big).agent_id is None

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, Conflict, UnknownName
 from switchyard.model.job import JobRequest
-from switchyard.model.layout import Part
-from switchyard.model.lifecycle import Seen
-from switchyard.model.poll import Held, Room
+from switchyard.model.layout import LayoutPart
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import AttemptRef, Room
 from switchyard.model.queue import Queue, QueueLimits
 from switchyard.model.scope import Scope
 from switchyard.service.cluster import layout, queue_settings
@@ -100,9 +100,9 @@ def test_a_stored_tag_must_be_known_and_stays_so(rig: Rig) -> None:
         give_tags(rig, here, {"tags": ["nowhere"]})
     give_tags(rig, here, {"tags": ["shared"]})
     with pytest.raises(Conflict, match="the tags fair, shared any more, which 1 attribute of kind"):
-        layout.remove(rig.context, ADMIN, Part.QUEUE, "fair", condition=ANY)
+        layout.remove_part(rig.context, ADMIN, LayoutPart.QUEUE, "fair", condition=ANY)
     with pytest.raises(Conflict, match="tags fast, urgent any more, which the domain production"):
-        layout.remove(rig.context, ADMIN, Part.QUEUE, "urgent", condition=ANY)
+        layout.remove_part(rig.context, ADMIN, LayoutPart.QUEUE, "urgent", condition=ANY)
     with pytest.raises(Conflict, match="the tags shared any more"):
         queue_settings.queue_put(rig.context, ADMIN, "fair", Queue(), condition=ANY)
 
@@ -132,9 +132,9 @@ def test_what_goes_back_loses_its_place_and_waits_for_one_again(rig: Rig) -> Non
     ids = [rig.submit(a_job("slow")).id for _ in range(3)]
     promote(rig)
     first, _ = agent.lease()
-    agent.report(Held(first.job, first.fence), Seen.RETURNED, reason="not now")
+    agent.report(AttemptRef(first.job, first.fence), ObservedState.RETURNED, reason="not now")
     assert rig.row(ids[0]).state == "PENDING"
-    chores.route_waiting(rig.context, rig.leader)
+    chores.route_pending(rig.context, rig.leader)
     assert rig.row(ids[0]).blocked == "queue"
     promote(rig)
     assert states(rig, ids) == ["ASSIGNED", "ASSIGNED", "PENDING"], "the oldest first"

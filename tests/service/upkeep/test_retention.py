@@ -11,13 +11,13 @@ import sqlalchemy as sa
 
 from switchyard.errors import KeyReused, NoSuchJob
 from switchyard.model.job import JobRequest, JobSpec, OnLost, State
-from switchyard.model.lifecycle import Seen
-from switchyard.model.poll import Held, Lease, OutputChunk, Report
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import AttemptRef, Lease, OutputChunk, Report
 from switchyard.service.access import users
 from switchyard.service.job import jobs
-from switchyard.service.upkeep import waiting
+from switchyard.service.upkeep import pending_chores
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.service.upkeep.retention import SHARED_AGAIN_US, SHARED_IDLE_US, Retention, Terms
+from switchyard.service.upkeep.retention import SHARED_AGAIN_US, SHARED_IDLE_US, RetentionChore, RetentionTerms
 from switchyard.store import jobs as job_store
 from switchyard.store import schema
 from tests.builders import a_request
@@ -25,7 +25,7 @@ from tests.service.rig import ADMIN, Rig, RigAgent
 
 DAY_US = 86_400_000_000
 DAY_S = 86_400
-JOBS = Terms(jobs_us=30 * DAY_US)
+JOBS = RetentionTerms(jobs_us=30 * DAY_US)
 TABLES = (schema.jobs, schema.events, schema.attempts, schema.ranges, schema.dependencies, schema.output)
 
 
@@ -45,16 +45,16 @@ def run_one(agent: RigAgent, request: JobRequest | None = None, *, key: str | No
     held = agent.lease_one()
     chunk = OutputChunk(held.job, held.fence, "stdout", 0, b"hello\n")
     agent.rig.committer.do(agent.write(output=[chunk]))
-    agent.report(held, Seen.SUCCEEDED, exit_code=0)
+    agent.report(held, ObservedState.SUCCEEDED, exit_code=0)
     return job
 
 
-def _held(lease: Lease) -> Held:
-    return Held(lease.job, lease.fence)
+def _held(lease: Lease) -> AttemptRef:
+    return AttemptRef(lease.job, lease.fence)
 
 
-def clean(rig: Rig, terms: Terms) -> Retention:
-    chore = Retention(terms)
+def clean(rig: Rig, terms: RetentionTerms) -> RetentionChore:
+    chore = RetentionChore(terms)
     while chore.go(rig.context, rig.leader):
         pass
     return chore
@@ -65,10 +65,10 @@ def test_an_old_job_goes_with_all_that_is_kept_of_it(rig: Rig) -> None:
     old = run_one(agent, key="k1")
     array = rig.submit(a_request(array="0-2")).id
     (lease,) = agent.lease(3)
-    rig.committer.do(agent.write(*(Report(array, lease.fence + place, Seen.SUCCEEDED) for place in range(3))))
+    rig.committer.do(agent.write(*(Report(array, lease.fence + place, ObservedState.SUCCEEDED) for place in range(3))))
     assert rig.job(array).state is State.SUCCEEDED
     requeued = rig.submit(a_request(on_lost=OnLost.REQUEUE)).id
-    agent.report(agent.lease_one(), Seen.LOST)
+    agent.report(agent.lease_one(), ObservedState.LOST)
     jobs.job_cancel(rig.context, ADMIN, requeued, "")
     assert all(count > 0 for name, count in counts(rig).items() if name != "dependencies"), counts(rig)
     rig.clock.wait(31 * DAY_S)
@@ -87,8 +87,8 @@ def test_nothing_young_live_or_waited_for_goes(rig: Rig) -> None:
     agent = rig.cluster("alpha")
     long, waited_for = rig.submit().id, rig.submit().id
     (first, second) = agent.lease(2)
-    agent.report(_held(first), Seen.RUNNING)
-    agent.report(_held(second), Seen.SUCCEEDED)
+    agent.report(_held(first), ObservedState.RUNNING)
+    agent.report(_held(second), ObservedState.SUCCEEDED)
     pending = rig.submit(a_request(hold=True)).id
     rig.clock.wait(31 * DAY_S)
     rig.leader.take(rig.context)
@@ -99,8 +99,8 @@ def test_nothing_young_live_or_waited_for_goes(rig: Rig) -> None:
     assert rig.job(pending).state is State.PENDING
     assert rig.job(waiter).state is State.PENDING
     # A job is as old as its end, not as its beginning.
-    agent.report(_held(first), Seen.SUCCEEDED)
-    waiting.settle_after(rig.context, rig.leader)
+    agent.report(_held(first), ObservedState.SUCCEEDED)
+    pending_chores.settle_dependencies(rig.context, rig.leader)
     clean(rig, JOBS)
     assert rig.job(long).state is State.SUCCEEDED
     with pytest.raises(NoSuchJob):
@@ -116,7 +116,7 @@ def test_a_dependency_on_a_job_that_was_removed_meanwhile_is_settled(lite: Rig) 
             if "job_id" in table.c:
                 tx.execute(sa.delete(table).where(table.c.job_id == gone))
         tx.execute(sa.delete(schema.jobs).where(schema.jobs.c.id == gone))
-    waiting.settle_after(lite.context, lite.leader)
+    pending_chores.settle_dependencies(lite.context, lite.leader)
     assert (lite.row(any_).blocked, lite.job(any_).state) == (None, State.PENDING)
     assert lite.job(ok).state is State.CANCELLED
     assert "was removed" in lite.job(ok).reason
@@ -125,7 +125,7 @@ def test_a_dependency_on_a_job_that_was_removed_meanwhile_is_settled(lite: Rig) 
 def test_output_goes_before_its_job(rig: Rig) -> None:
     agent = rig.cluster("alpha")
     old = run_one(agent)
-    chore = Retention(Terms(jobs_us=30 * DAY_US, logs_us=7 * DAY_US))
+    chore = RetentionChore(RetentionTerms(jobs_us=30 * DAY_US, logs_us=7 * DAY_US))
     chore.go(rig.context, rig.leader)
     assert rows(rig, schema.output) == 1
     rig.clock.wait(8 * DAY_S)
@@ -142,11 +142,11 @@ def test_output_of_a_job_that_was_still_running_when_it_was_passed_by_goes_a_day
     long = lite.submit().id
     held = agent.lease_one()
     lite.committer.do(agent.write(output=[OutputChunk(held.job, held.fence, "stdout", 0, b"x")]))
-    chore = Retention(Terms(logs_us=7 * DAY_US))
+    chore = RetentionChore(RetentionTerms(logs_us=7 * DAY_US))
     lite.clock.wait(8 * DAY_S)
     lite.leader.take(lite.context)
     chore.go(lite.context, lite.leader)
-    agent.report(held, Seen.SUCCEEDED)
+    agent.report(held, ObservedState.SUCCEEDED)
     for _ in range(9):
         lite.clock.wait(DAY_S + 1)
         lite.leader.take(lite.context)
@@ -162,10 +162,10 @@ def test_events_and_the_audit_go_by_their_own_terms(rig: Rig) -> None:
     rig.clock.wait(40 * DAY_S)
     rig.leader.take(rig.context)
     rig.project("young")
-    clean(rig, Terms(events_us=30 * DAY_US, audit_us=365 * DAY_US))
+    clean(rig, RetentionTerms(events_us=30 * DAY_US, audit_us=365 * DAY_US))
     assert (rig.job(job).state, rig.kinds(job)) == (State.SUCCEEDED, ["accepted"])
     assert rows(rig, schema.audit) == before + 1
-    clean(rig, Terms(audit_us=30 * DAY_US))
+    clean(rig, RetentionTerms(audit_us=30 * DAY_US))
     assert [entry.object for entry in users.audit_list(rig.context, ADMIN, before=None, limit=10).items] == ["young"]
 
 
@@ -174,7 +174,7 @@ def test_for_ever_is_for_ever(lite: Rig) -> None:
     job = run_one(agent)
     lite.clock.wait(3000 * DAY_S)
     lite.leader.take(lite.context)
-    clean(lite, Terms())
+    clean(lite, RetentionTerms())
     assert len(lite.kinds(job)) > 1
 
 
@@ -185,7 +185,7 @@ def test_specs_and_verdicts_go_when_no_job_has_them(rig: Rig) -> None:
     rig.clock.wait(31 * DAY_S)
     rig.leader.take(rig.context)
     kept = run_one(agent, other)
-    chore = Retention(JOBS)
+    chore = RetentionChore(JOBS)
     chore.go(rig.context, rig.leader)
     assert _specs(rig) == {"other"}
     assert rig.job(kept).spec is not None
@@ -209,21 +209,21 @@ def _specs(rig: Rig) -> set[str]:
 def test_a_spec_that_a_process_believes_to_be_stored_is_never_taken_from_under_it(lite: Rig) -> None:
     """A process puts a spec anew long before anybody else may think it unused."""
     agent = lite.cluster("alpha")
-    chore = Retention(Terms(jobs_us=1_000_000))
+    chore = RetentionChore(RetentionTerms(jobs_us=1_000_000))
     for _ in range(6):
         run_one(agent)
         lite.clock.wait(max(SHARED_IDLE_US, SHARED_AGAIN_US) / 1_000_000 / 4)
         lite.leader.take(lite.context)
         chore.go(lite.context, lite.leader)
         assert lite.job(lite.submit().id).spec is not None
-        agent.report(agent.lease_one(), Seen.SUCCEEDED)
+        agent.report(agent.lease_one(), ObservedState.SUCCEEDED)
 
 
 def test_a_leader_that_was_replaced_removes_nothing(lite: Rig) -> None:
     agent = lite.cluster("alpha")
     job = run_one(agent)
     lite.clock.wait(31 * DAY_S)
-    Retention(JOBS).go(lite.context, Leadership("another"))
+    RetentionChore(JOBS).go(lite.context, Leadership("another"))
     assert lite.job(job).state is State.SUCCEEDED
 
 
@@ -267,7 +267,7 @@ def test_many_are_removed_in_small_steps_while_submits_go_on(rig: Rig) -> None:
     aside.start()
     try:
         begun = time.monotonic()
-        chore = Retention(JOBS)
+        chore = RetentionChore(JOBS)
         rounds = 1
         while chore.go(rig.context, rig.leader):
             rounds += 1

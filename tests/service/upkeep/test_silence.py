@@ -8,15 +8,15 @@ import pytest
 
 from switchyard.errors import Resync
 from switchyard.model.job import State
-from switchyard.model.lifecycle import Answer, Seen
-from switchyard.model.poll import Held
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.poll import AttemptRef
 from switchyard.model.retry import Cause, Retry
 from switchyard.service.cluster import clusters
 from switchyard.service.job import jobs
 from switchyard.service.upkeep import chores
-from switchyard.service.upkeep.chores import judge_silent, judge_silent_ranges, route_waiting
-from switchyard.service.upkeep.moving import move_unleased
-from switchyard.service.upkeep.waiting import release_due
+from switchyard.service.upkeep.chores import lose_silent_attempts, lose_silent_tasks, route_pending
+from switchyard.service.upkeep.move_jobs import take_back_unleased
+from switchyard.service.upkeep.pending_chores import end_backoffs
 from switchyard.store import clusters as cluster_store
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
@@ -38,24 +38,24 @@ def silence(rig: Rig, seconds: float, *speaking: RigAgent) -> None:
 
 
 def judge(rig: Rig) -> int:
-    return judge_silent(rig.context, rig.leader) + judge_silent_ranges(rig.context, rig.leader)
+    return lose_silent_attempts(rig.context, rig.leader) + lose_silent_tasks(rig.context, rig.leader)
 
 
-def begun(rig: Rig, agent: RigAgent, **fields: Any) -> Held:
+def begun(rig: Rig, agent: RigAgent, **fields: Any) -> AttemptRef:
     rig.submit(a_request(**{"lost_after": LOST_AFTER_S, **fields}))
     held = agent.lease_one()
-    agent.report(held, Seen.RUNNING)
+    agent.report(held, ObservedState.RUNNING)
     return held
 
 
-def again(rig: Rig, agent: RigAgent) -> Held:
+def again(rig: Rig, agent: RigAgent) -> AttemptRef:
     """The next attempt, once its wait is over."""
     silence(rig, BACKOFF_S + 1, agent)
-    release_due(rig.context, rig.leader)
-    move_unleased(rig.context, rig.leader)
-    route_waiting(rig.context, rig.leader)
+    end_backoffs(rig.context, rig.leader)
+    take_back_unleased(rig.context, rig.leader)
+    route_pending(rig.context, rig.leader)
     held = agent.lease_one()
-    agent.report(held, Seen.RUNNING)
+    agent.report(held, ObservedState.RUNNING)
     return held
 
 
@@ -73,7 +73,9 @@ def test_fail_with_a_retry_after_lost_is_tried_again_as_often_as_the_policy_says
     beta = rig.cluster("beta")
     second = again(rig, beta)
     assert second.fence > first.fence
-    assert alpha.report(first, Seen.SUCCEEDED) is Answer.STOP, "the attempt before it has no word any more"
+    assert alpha.report(first, ObservedState.SUCCEEDED) is ReportAnswer.STOP, (
+        "the attempt before it has no word any more"
+    )
     silence(rig, LOST_AFTER_S + 1)
     assert judge(rig) == 1
     assert rig.job(first.job).state is State.FAILED, "the policy grants one more try, not two"

@@ -22,13 +22,15 @@ from switchyard.agent.site import Site
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec, Usage
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
-from switchyard.model.quote import VALID_S
+from switchyard.model.quote import QUOTE_VALID_S
 from switchyard.model.retry import Cause
 
 REFRESH_S = 3600.0  # where there is nobody to ask
-ENDS = frozenset({Seen.SUCCEEDED, Seen.FAILED, Seen.CANCELLED, Seen.LOST, Seen.RETURNED})
+TERMINAL_STATES = frozenset(
+    {ObservedState.SUCCEEDED, ObservedState.FAILED, ObservedState.CANCELLED, ObservedState.LOST, ObservedState.RETURNED}
+)
 STREAMS = ("stdout", "stderr")
 
 
@@ -55,7 +57,7 @@ class Setting:
 class Status:
     """How one native job stands, and how long ago it came to that."""
 
-    seen: Seen
+    seen: ObservedState
     text: str = ""  # the native state, for the log
     reason: str = ""
     exit_code: int | None = None
@@ -67,19 +69,19 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quote:
+class BackendQuote:
     """Could it run here, in how many seconds, and for how much."""
 
     can: bool
     eta_s: int | None = None  # none: nobody knows when
     reason: str = ""
     cost: float | None = None  # none: the server reckons with what is known of the cluster
-    valid_s: int = VALID_S  # for so long it holds
+    valid_s: int = QUOTE_VALID_S  # for so long it holds
     confidence: float = 1.0  # 0 to 1: how sure the backend is of the ETA
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class OutputPiece:
     """Some bytes of a stream, and how many it has in all."""
 
     data: bytes
@@ -112,7 +114,7 @@ class Backend(Protocol):
     def state(self) -> Load:
         """What is free now, and how many jobs run and wait. What was submitted counts as taken."""
 
-    def quote(self, spec: JobSpec) -> Quote:
+    def quote(self, spec: JobSpec) -> BackendQuote:
         """When and for how much it could run here. Asked on a thread of its own; may take seconds, and change nothing.
 
         The spec says what a job needs, not what it runs: its command is a stand-in.
@@ -133,7 +135,7 @@ class Backend(Protocol):
     def cancel(self, native_ids: Collection[str]) -> None:
         """Ask for the end of each. May be repeated; `status` says when it is gone. Raises if not all could be asked."""
 
-    def output(self, native_id: str, stream: str, *, offset: int, size: int) -> Piece:
+    def output(self, native_id: str, stream: str, *, offset: int, size: int) -> OutputPiece:
         """At most `size` bytes of stdout or stderr. What nobody knows of has no bytes."""
 
     def refresh(self) -> float:
@@ -164,6 +166,6 @@ def native_name(native_id: str) -> str:
     return native_id.partition("/")[0]
 
 
-def marker(lease: Lease) -> str:
+def marker_of(lease: Lease) -> str:
     """The name under which an attempt is known to the cluster: unique for ever."""
     return f"yard-{lease.job}-{lease.attempt}-{lease.fence}"

@@ -19,7 +19,7 @@ HIERARCHIES = ("freezer", "pids", "name=systemd")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ControlGroup:
     """One control group. Everything that its processes start is in it, too."""
 
     path: Path
@@ -80,9 +80,9 @@ class Group:
         return _read(self.path / "freezer.state").strip() in ("FROZEN", "")
 
 
-def find_base() -> Path | None:
+def find_cgroup_base() -> Path | None:
     """A folder in which this process may make groups and enter them; none: there is none."""
-    for place in _places():
+    for place in _own_cgroup_folders():
         base = place / f"switchyard-{os.geteuid()}"
         try:
             base.mkdir(exist_ok=True)
@@ -93,7 +93,7 @@ def find_base() -> Path | None:
     return None
 
 
-def sweep(base: Path) -> None:
+def remove_empty_groups(base: Path) -> None:
     """Remove empty groups, which agents that were killed have left."""
     with contextlib.suppress(OSError):
         for path in base.iterdir():
@@ -116,7 +116,7 @@ def _can_enter(base: Path) -> bool:
     return done.returncode == 0
 
 
-def _places() -> Iterator[Path]:
+def _own_cgroup_folders() -> Iterator[Path]:
     """This process's own groups, where its children may be put into groups below."""
     own = dict(line.split(":", 2)[1:] for line in _read(Path("/proc/self/cgroup")).splitlines())
     mounts = [line.split(" - ") for line in _read(Path("/proc/self/mountinfo")).splitlines()]

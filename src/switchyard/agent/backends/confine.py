@@ -19,7 +19,7 @@ PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 
 
-class Entry:
+class CgroupEntry:
     """Moves this process into its control group, on a thread: the kernel may take 20 ms, which other work can use."""
 
     def __init__(self, group: bytes) -> None:
@@ -39,7 +39,7 @@ class Entry:
     def _enter(self) -> None:
         for _ in range(ENTER_TRIES_MAX):
             try:
-                enter(self._group)
+                enter_cgroup(self._group)
             except OSError as exc:
                 self._trouble = f"cannot enter the control group {self._group.decode(errors='replace')}: {exc.strerror}"
             else:
@@ -48,7 +48,7 @@ class Entry:
         self._done.release()
 
 
-def enter(group: bytes) -> None:
+def enter_cgroup(group: bytes) -> None:
     try:
         os.mkdir(group)
     except FileExistsError:
@@ -60,7 +60,7 @@ def enter(group: bytes) -> None:
         os.close(fd)
 
 
-def protect() -> None:
+def protect_supervisor() -> None:
     """Take in orphans, and let no process of the same account trace this one or read its memory."""
     import ctypes
 
@@ -80,7 +80,7 @@ def set_tag(tag: int) -> None:
             pass  # somebody set a lower limit before: without the mark, group, session and environment remain
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """The command cannot be started."""
 
     def __init__(self, code: int, reason: str) -> None:
@@ -89,29 +89,29 @@ class Refused(Exception):
         self.reason = reason
 
 
-def become(start: dict[bytes, list[bytes]]) -> None:
+def switch_account(start: dict[bytes, list[bytes]]) -> None:
     """Leave the agent's account for the job's, for good: real, effective and saved ids, and every group."""
     uid, gid = int(start[b"uid"][0]), int(start[b"gid"][0])
     if uid == 0:
-        raise Refused(126, "no job runs as root by an account map")
+        raise CommandRefused(126, "no job runs as root by an account map")
     os.setgroups([int(word) for word in start[b"groups"][0].split(b",") if word])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
 
 
-def execute(start: dict[bytes, list[bytes]], streams: list[int]) -> None:
+def exec_command(start: dict[bytes, list[bytes]], streams: list[int]) -> None:
     os.setsid()
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     os.dup2(streams[0], 1)
     os.dup2(streams[1], 2)
     set_limits(int(start.get(b"data_bytes", [b"0"])[0]))  # imports a module, which the job's account may not read
     if b"uid" in start:
-        become(start)
+        switch_account(start)
     cwd = start[b"cwd"][0]
     try:
         os.chdir(cwd)
     except OSError as exc:
-        raise Refused(
+        raise CommandRefused(
             126, f"cannot enter the working directory {cwd.decode(errors='replace')}: {exc.strerror}"
         ) from exc
     # A command expects the defaults: Python ignores some signals, and an agent under nohup was told to ignore others.
@@ -119,7 +119,7 @@ def execute(start: dict[bytes, list[bytes]], streams: list[int]) -> None:
         signal.signal(signo, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     env = dict(item.split(b"=", 1) for item in start.get(b"env", []))
-    replace_process(start[b"arg"], env)
+    exec_by_path(start[b"arg"], env)
 
 
 def set_limits(data_bytes: int) -> None:
@@ -132,7 +132,7 @@ def set_limits(data_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
 
 
-def replace_process(argv: list[bytes], env: dict[bytes, bytes]) -> None:
+def exec_by_path(argv: list[bytes], env: dict[bytes, bytes]) -> None:
     """exec by the job's own PATH, never through a shell. Returns only by raising Refused."""
     command = argv[0]
     shown = command.decode(errors="replace")
@@ -147,11 +147,11 @@ def replace_process(argv: list[bytes], env: dict[bytes, bytes]) -> None:
                 if worst != errno.EACCES:
                     break
     if worst == errno.ENOENT and os.path.exists(places[-1]):
-        raise Refused(126, f"cannot run {shown}: the interpreter named in its first line does not exist")
+        raise CommandRefused(126, f"cannot run {shown}: the interpreter named in its first line does not exist")
     if worst == errno.ENOENT:
-        raise Refused(127, f"command not found: {shown}")
+        raise CommandRefused(127, f"command not found: {shown}")
     if worst == errno.EACCES:
-        raise Refused(126, f"not executable: {shown}")
+        raise CommandRefused(126, f"not executable: {shown}")
     if worst == errno.ENOEXEC:
-        raise Refused(126, f"cannot run {shown}: not a program, and no first line such as #!/bin/sh")
-    raise Refused(126, f"cannot run {shown}: {os.strerror(worst)}")
+        raise CommandRefused(126, f"cannot run {shown}: not a program, and no first line such as #!/bin/sh")
+    raise CommandRefused(126, f"cannot run {shown}: {os.strerror(worst)}")

@@ -19,15 +19,15 @@ from pathlib import Path
 
 from switchyard.agent.accounts import private_opener
 from switchyard.agent.backends import cgroup, proctable
-from switchyard.agent.backends.cgroup import Group
-from switchyard.agent.site import Containing
+from switchyard.agent.backends.cgroup import ControlGroup
+from switchyard.agent.site import ContainmentMode
 from switchyard.errors import Unavailable
 
 BASES_FILE = "control-groups"  # where agents of this data folder made their groups, the newest first
 BASES_MAX = 8
 TAG_FLOOR = 1 << 62  # µs of processor time: over 100,000 years, so it limits nothing
 TAG_BITS = 61  # below it: the part that tells attempts apart
-NAP_S = 0.01
+KILL_POLL_S = 0.01
 
 
 def tag_of(marker: str) -> int:
@@ -39,22 +39,22 @@ def tag_of(marker: str) -> int:
 class Containments:
     """The containment of each attempt of one agent."""
 
-    def __init__(self, directory: Path, way: Containing) -> None:
-        base = None if way is Containing.PROCESS else cgroup.find_base()
-        if base is None and way is Containing.CGROUP:
+    def __init__(self, directory: Path, way: ContainmentMode) -> None:
+        base = None if way is ContainmentMode.PROCESS else cgroup.find_cgroup_base()
+        if base is None and way is ContainmentMode.CGROUP:
             raise Unavailable(
                 "This agent may not make control groups, and its site file asks for them.",
                 next_step="Run it under systemd with Delegate=yes, or say `local: {containment: auto}`.",
             )
         self.base = base
-        self._bases = _remembered(directory / BASES_FILE, base)
+        self._bases = _remember_bases(directory / BASES_FILE, base)
         for each in self._bases:
-            cgroup.sweep(each)
+            cgroup.remove_empty_groups(each)
         # Attempts that lived when this agent started. One that has removed its own files is known by this alone.
-        self._tags = frozenset(proctable.tags(TAG_FLOOR))
+        self._tags = frozenset(proctable.live_tags(TAG_FLOOR))
 
     def of(self, marker: str) -> Containment:
-        groups = [Group(base / marker) for base in self._bases]
+        groups = [ControlGroup(base / marker) for base in self._bases]
         return Containment(marker, groups, may_live=tag_of(marker) in self._tags)
 
     def words(self, marker: str) -> list[str]:
@@ -66,7 +66,7 @@ class Containments:
 class Containment:
     """The processes of one attempt, its supervisor among them."""
 
-    def __init__(self, marker: str, groups: list[Group], *, may_live: bool) -> None:
+    def __init__(self, marker: str, groups: list[ControlGroup], *, may_live: bool) -> None:
         self._tag, self._marks = tag_of(marker), _marks_of(marker)
         self._groups = groups
         self._may_live = may_live
@@ -77,15 +77,15 @@ class Containment:
 
     def members(self) -> list[tuple[int, str]]:
         """Each with its start time, which makes a pid an identity. Zombies are no members."""
-        table: dict[int, proctable.Row] = {}
+        table: dict[int, proctable.ProcessEntry] = {}
         found: set[int] = set()
-        for pid in proctable.pids():
-            is_marked = proctable.tag(pid) == self._tag or _has_marks(pid, self._marks)
-            if (row := proctable.row_of(pid)) is not None:
+        for pid in proctable.all_pids():
+            is_marked = proctable.read_tag(pid) == self._tag or _has_marks(pid, self._marks)
+            if (row := proctable.read_process(pid)) is not None:
                 table[pid] = row
                 found |= {pid} if is_marked else set()
         found |= {pid for group in self._groups for pid in group.pids() if pid in table}
-        found |= proctable.below(found, table)
+        found |= proctable.descendants_in(found, table)
         found.discard(os.getpid())
         return [(pid, table[pid].born) for pid in sorted(found)]
 
@@ -100,8 +100,8 @@ class Containment:
             for group in self._groups:
                 if group.exists():
                     group.kill()
-            proctable.kill_them(self.members, self._tag)
-            time.sleep(NAP_S)
+            proctable.stop_and_kill(self.members, self._tag)
+            time.sleep(KILL_POLL_S)
         self.remove()
         return len(seen), 0
 
@@ -129,7 +129,7 @@ def _has_marks(pid: int, marks: list[bytes]) -> bool:
     return all(mark in items for mark in marks)  # two of them: never true of an empty environment
 
 
-def _remembered(file: Path, base: Path | None) -> list[Path]:
+def _remember_bases(file: Path, base: Path | None) -> list[Path]:
     """Every folder in which a group of ours may be. An agent that starts elsewhere has another one."""
     before = []
     with contextlib.suppress(OSError):

@@ -21,13 +21,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from switchyard.agent import clock
-from switchyard.agent.backends import REFRESH_S, Piece, Quote, Setting, Status, marker
-from switchyard.agent.need import Busy, Need, load_of, need_of, quote_of, room_of, spec_of, total
+from switchyard.agent.backends import REFRESH_S, BackendQuote, OutputPiece, Setting, Status, marker_of
+from switchyard.agent.need import (
+    OccupiedResources,
+    ResourceNeed,
+    load_of,
+    need_of,
+    quote_of,
+    room_of,
+    spec_of,
+    total_need,
+)
 from switchyard.errors import PolicyRefused, Unavailable
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
 
 TICK_S = 0.02  # how often a watch looks whether a job's time has come
@@ -68,21 +77,21 @@ class FakeBackend:
         records = list(self._records.values())
         seen = [self._status(record).seen for record in records]
         live = [record for record, each in zip(records, seen, strict=True) if each in _LIVE]
-        taken = total(need_of(spec_of(record.lease)) for record in live)
-        queued = seen.count(Seen.SUBMITTED)
+        taken = total_need(need_of(spec_of(record.lease)) for record in live)
+        queued = seen.count(ObservedState.SUBMITTED)
         return load_of(self._setting.known_graph, taken, running=len(live) - queued, queued=queued)
 
-    def quote(self, spec: JobSpec) -> Quote:
-        whole = room_of(load_of(self._setting.known_graph, Need(), running=0, queued=0), less=Need())
+    def quote(self, spec: JobSpec) -> BackendQuote:
+        whole = room_of(load_of(self._setting.known_graph, ResourceNeed(), running=0, queued=0), less=ResourceNeed())
         records = [record for record in self._records.values() if self._status(record).seen in _LIVE]
-        busy = [Busy(need_of(spec_of(record.lease)), self._left_s(record)) for record in records]
-        return quote_of(need_of(spec), whole, room_of(self.state(), less=Need()), busy)
+        busy = [OccupiedResources(need_of(spec_of(record.lease)), self._left_s(record)) for record in records]
+        return quote_of(need_of(spec), whole, room_of(self.state(), less=ResourceNeed()), busy)
 
     def submit(self, lease: Lease) -> str:
         env = spec_of(lease).env
         if "FAKE_DENY" in env:
             raise PolicyRefused(f"the cluster refused it: {env['FAKE_DENY']}")
-        name = marker(lease)
+        name = marker_of(lease)
         if name in self._records:
             raise AssertionError(f"{name} was submitted twice")
         self._write(name, _Record(lease, self._now_ns()))
@@ -98,7 +107,7 @@ class FakeBackend:
 
     def status(self, native_ids: Iterable[str]) -> dict[str, Status]:
         known = self._records
-        lost = Status(seen=Seen.LOST, reason="the cluster does not know this job")
+        lost = Status(seen=ObservedState.LOST, reason="the cluster does not know this job")
         return {name: self._status(known[name]) if name in known else lost for name in native_ids}
 
     def cancel(self, native_ids: Collection[str]) -> None:
@@ -108,11 +117,11 @@ class FakeBackend:
                 self._write(native_id, replace(record, cancelled_ns=self._now_ns()))
                 self._woken.set()
 
-    def output(self, native_id: str, stream: str, *, offset: int, size: int) -> Piece:
+    def output(self, native_id: str, stream: str, *, offset: int, size: int) -> OutputPiece:
         record = self._records.get(native_id)
         key = {"stdout": "FAKE_OUTPUT", "stderr": "FAKE_ERROR"}[stream]
         data = spec_of(record.lease).env.get(key, "").encode() if record else b""
-        return Piece(data[offset : offset + size], len(data))
+        return OutputPiece(data[offset : offset + size], len(data))
 
     def refresh(self) -> float:
         return REFRESH_S
@@ -141,15 +150,17 @@ class FakeBackend:
         end_ns = begin_ns + int(_run_s(spec_of(record.lease)) * 1e9)
         now_ns = self._now_ns()
         if record.cancelled_ns is not None and record.cancelled_ns < end_ns:
-            return Status(seen=Seen.CANCELLED, reason="cancelled", ago_us=(now_ns - record.cancelled_ns) // 1000)
+            return Status(
+                seen=ObservedState.CANCELLED, reason="cancelled", ago_us=(now_ns - record.cancelled_ns) // 1000
+            )
         if now_ns < begin_ns:
-            return Status(seen=Seen.SUBMITTED, text="PENDING", ago_us=(now_ns - record.submitted_ns) // 1000)
+            return Status(seen=ObservedState.SUBMITTED, text="PENDING", ago_us=(now_ns - record.submitted_ns) // 1000)
         if now_ns < end_ns and "FAKE_UNKNOWN" in env:
-            return Status(seen=Seen.UNKNOWN, text=env["FAKE_UNKNOWN"])
+            return Status(seen=ObservedState.UNKNOWN, text=env["FAKE_UNKNOWN"])
         if now_ns < end_ns:
-            return Status(seen=Seen.RUNNING, text="RUNNING", ago_us=(now_ns - begin_ns) // 1000)
+            return Status(seen=ObservedState.RUNNING, text="RUNNING", ago_us=(now_ns - begin_ns) // 1000)
         if "FAKE_LOSE" in env:
-            return Status(seen=Seen.LOST, reason="the cluster does not know this job")
+            return Status(seen=ObservedState.LOST, reason="the cluster does not know this job")
         return _ended(env, ago_us=(now_ns - end_ns) // 1000, began_ago_us=(now_ns - begin_ns) // 1000)
 
     def _left_s(self, record: _Record) -> float:
@@ -164,7 +175,7 @@ class FakeBackend:
         self._records = {**self._records, name: record}  # replaced, not changed: other threads read it
 
 
-_LIVE = (Seen.SUBMITTED, Seen.RUNNING, Seen.UNKNOWN)
+_LIVE = (ObservedState.SUBMITTED, ObservedState.RUNNING, ObservedState.UNKNOWN)
 
 
 def _read(path: Path) -> _Record:
@@ -181,14 +192,14 @@ def _ended(env: dict[str, str], *, ago_us: int, began_ago_us: int) -> Status:
     code, number = int(env.get("FAKE_EXIT", "0")), env.get("FAKE_SIGNAL")
     if number is not None:
         return Status(
-            seen=Seen.FAILED,
+            seen=ObservedState.FAILED,
             signal=int(number),
             reason=f"killed by signal {number}",
             ago_us=ago_us,
             began_ago_us=began_ago_us,
         )
     return Status(
-        seen=Seen.FAILED if code else Seen.SUCCEEDED,
+        seen=ObservedState.FAILED if code else ObservedState.SUCCEEDED,
         exit_code=code,
         reason=f"exit code {code}" if code else "",
         ago_us=ago_us,

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from switchyard.agent.accounts import Account
+from switchyard.agent.accounts import LocalAccount
 from switchyard.agent.backends import Setting, confine, proctable, supervisor
-from switchyard.agent.environment import variables
-from switchyard.agent.job_accounts import JobAccounts, check_local, own_name
+from switchyard.agent.environment import job_variables
+from switchyard.agent.job_accounts import JobAccounts, check_local_accounts, own_account_name
 from switchyard.agent.log import line
 from switchyard.agent.need import spec_of
-from switchyard.agent.umask import site_umask
+from switchyard.agent.umask import job_umask
 from switchyard.errors import PolicyRefused
 from switchyard.model.poll import Lease
 from switchyard.model.quantity import parse_bytes, parse_duration_s
@@ -29,16 +29,16 @@ PATH_DEFAULT = "/usr/local/bin:/usr/bin:/bin"
 log = logging.getLogger(__name__)
 
 
-def accounts_of(setting: Setting) -> JobAccounts:
+def load_job_accounts(setting: Setting) -> JobAccounts:
     """Who may run here, and under which account. Logs what jobs share; raises if the site's map cannot be followed."""
-    check_local(setting.site, setting.directory)
+    check_local_accounts(setting.site, setting.directory)
     accounts = JobAccounts(setting.site, is_root_allowed=setting.is_root_allowed)
     if (sharing := accounts.sharing()) is not None:
         log.warning(line(sharing.event, what=sharing.detail, next=sharing.advice))
     return accounts
 
 
-def account_for(lease: Lease, setting: Setting, accounts: JobAccounts) -> Account | None:
+def account_for(lease: Lease, setting: Setting, accounts: JobAccounts) -> LocalAccount | None:
     """The account that a job runs under; none: the agent's own. Raises what the site does not take."""
     why = setting.site.allow.refusal(user=lease.owner, project=lease.project, queue=lease.queue or None)
     if why:
@@ -46,13 +46,13 @@ def account_for(lease: Lease, setting: Setting, accounts: JobAccounts) -> Accoun
     return accounts.account_of(lease)
 
 
-def start_words(
-    lease: Lease, home: Path, setting: Setting, account: Account | None, further: Iterable[str] = ()
+def start_file_words(
+    lease: Lease, home: Path, setting: Setting, account: LocalAccount | None, further: Iterable[str] = ()
 ) -> list[bytes]:
     """What the supervisor is to run, as the words of its start file. `further`: how it is contained."""
     spec = spec_of(lease)
     words = [f"arg={arg}" for arg in spec.command]
-    words += [f"env={key}={value}" for key, value in environment(lease, home, setting, account).items()]
+    words += [f"env={key}={value}" for key, value in job_environment(lease, home, setting, account).items()]
     words.append(f"cwd={spec.cwd or home}")
     if account is not None:
         words += [f"uid={account.uid}", f"gid={account.gid}", f"groups={','.join(map(str, account.groups))}"]
@@ -67,16 +67,16 @@ def start_words(
     return made
 
 
-def environment(lease: Lease, home: Path, setting: Setting, account: Account | None) -> dict[str, str]:
+def job_environment(lease: Lease, home: Path, setting: Setting, account: LocalAccount | None) -> dict[str, str]:
     """Named variables alone: whatever else the agent's own environment has is not the job's."""
     passed_on = INHERITED_OWN if account is None else INHERITED
     inherited = {key: setting.environment[key] for key in passed_on if key in setting.environment}
-    name = own_name() if account is None else account.name
+    name = own_account_name() if account is None else account.name
     login = {"HOME": str(home), "USER": name, "LOGNAME": name}
-    return {"PATH": PATH_DEFAULT, **inherited, **login, **variables(lease, setting.cluster)}
+    return {"PATH": PATH_DEFAULT, **inherited, **login, **job_variables(lease, setting.cluster)}
 
 
-def compiled(directory: Path) -> Path:
+def compile_supervisor(directory: Path) -> Path:
     """The supervisor compiled once: compiling it at each start would be a quarter of the way from spawn to exec."""
     folder, sources = directory / "supervisor", [Path(str(each.__file__)) for each in (supervisor, confine, proctable)]
     try:
@@ -88,7 +88,7 @@ def compiled(directory: Path) -> Path:
     return folder / "supervisor.pyc"
 
 
-def spawn(program: Path, path: Path, setting: Setting, *, seal: str) -> tuple[subprocess.Popen[bytes], int]:
+def spawn_supervisor(program: Path, path: Path, setting: Setting, *, seal: str) -> tuple[subprocess.Popen[bytes], int]:
     """Start a supervisor for this directory. The number is a pipe: a byte when the command runs, then its end."""
     with contextlib.ExitStack() as stack:
         read_end, write_end = os.pipe()
@@ -113,7 +113,7 @@ def spawn(program: Path, path: Path, setting: Setting, *, seal: str) -> tuple[su
                 stderr=errors,
                 cwd=path,
                 env=dict(setting.environment),
-                umask=site_umask(),  # the job's
+                umask=job_umask(),  # the job's
             )
         except OSError:
             os.close(read_end)

@@ -15,7 +15,7 @@ else:
     import _signal as signal
 
 STOP_ROUNDS_MAX = 20  # looks at processes that start others faster than they are stopped
-CHASE_S = 0.05  # between two of those
+STOP_NEWBORNS_S = 0.05  # between two of those
 NEWBORN_S_MAX = 1.0  # for one look at all processes, on a machine that starts new ones all the time
 
 
@@ -34,7 +34,7 @@ def descendants(root: int) -> list[tuple[int, str]]:
     return found
 
 
-def kill_them(find: Callable[[], list[tuple[int, str]]], marked: int = 0) -> int:
+def stop_and_kill(find: Callable[[], list[tuple[int, str]]], marked: int = 0) -> int:
     """STOP whatever `find` finds until it finds nothing new, then KILL. Returns how many it was.
 
     STOP first: a process that sees its child die would start another one while we go through the others. `marked`: the
@@ -46,23 +46,23 @@ def kill_them(find: Callable[[], list[tuple[int, str]]], marked: int = 0) -> int
         if not new:
             break
         for pid, born in new:
-            signal_same(pid, born, signal.SIGSTOP)
+            signal_process(pid, born, signal.SIGSTOP)
         seen |= new
         if marked and turn > 0:
-            chase(marked)
+            stop_newborns(marked)
     for pid, born in seen:
-        signal_same(pid, born, signal.SIGKILL)
+        signal_process(pid, born, signal.SIGKILL)
     return len(seen)
 
 
-def chase(marked: int) -> None:
+def stop_newborns(marked: int) -> None:
     """STOP processes with this mark as soon as they are born. A look at all processes takes longer than some live."""
-    until, last = time.monotonic() + CHASE_S, newest_pid()
+    until, last = time.monotonic() + STOP_NEWBORNS_S, newest_pid()
     while time.monotonic() < until:
         newest = newest_pid()
         for pid in range(last + 1, newest + 1):
-            if tag(pid) == marked:
-                signal_same(pid, start_time(pid), signal.SIGSTOP)
+            if read_tag(pid) == marked:
+                signal_process(pid, start_time(pid), signal.SIGSTOP)
         last = newest
 
 
@@ -72,7 +72,7 @@ def newest_pid() -> int:
         return int(file.read().split()[4])
 
 
-def signal_same(pid: int, born: str, signo: int) -> None:
+def signal_process(pid: int, born: str, signo: int) -> None:
     """Signal the process that was seen, never a later one that got its pid."""
     try:
         fd = os.pidfd_open(pid)
@@ -110,7 +110,7 @@ def age_clock_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-class Row:
+class ProcessEntry:
     """One process that lives."""
 
     __slots__ = ("born", "parent", "session")
@@ -119,13 +119,13 @@ class Row:
         self.parent, self.session, self.born = int(fields[1]), fields[3], fields[19]
 
 
-def row_of(pid: int) -> Row | None:
+def read_process(pid: int) -> ProcessEntry | None:
     """None: there is no such process, or it is a zombie, which does nothing any more."""
     fields = stat_fields(pid)
-    return Row(fields) if fields and fields[0] not in "ZX" else None
+    return ProcessEntry(fields) if fields and fields[0] not in "ZX" else None
 
 
-def pids() -> Iterator[int]:
+def all_pids() -> Iterator[int]:
     """Every process, and those that are born while the caller looks: one may have moved on into a child meanwhile."""
     last, until = newest_pid(), time.monotonic() + NEWBORN_S_MAX
     yield from [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -134,7 +134,7 @@ def pids() -> Iterator[int]:
         last = newest
 
 
-def below(roots: set[int], table: dict[int, Row]) -> set[int]:
+def descendants_in(roots: set[int], table: dict[int, ProcessEntry]) -> set[int]:
     """Whatever descends from one of these."""
     children: dict[int, list[int]] = {}
     for pid, row in table.items():
@@ -148,7 +148,7 @@ def below(roots: set[int], table: dict[int, Row]) -> set[int]:
     return found
 
 
-def words(pid: int) -> bytes:
+def command_line(pid: int) -> bytes:
     """What it was started with; empty: a zombie, or no such process."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -162,7 +162,7 @@ def is_alive(pid: int) -> bool:
     return bool(fields) and fields[0] not in "ZX"
 
 
-def tag(pid: int) -> int:
+def read_tag(pid: int) -> int:
     """Its hard limit on RLIMIT_RTTIME, by which supervisors mark their jobs; 0: it has none, or is gone."""
     try:
         with open(f"/proc/{pid}/limits", "rb") as file:
@@ -175,6 +175,6 @@ def tag(pid: int) -> int:
     return 0
 
 
-def tags(floor: int) -> set[int]:
+def live_tags(floor: int) -> set[int]:
     """The marks that living processes bear."""
-    return {found for pid in pids() if (found := tag(pid)) >= floor}
+    return {found for pid in all_pids() if (found := read_tag(pid)) >= floor}

@@ -10,15 +10,15 @@ from switchyard.errors import Unavailable, UnknownName
 GROUP = "switchyard.backends"
 
 
-def kinds() -> list[str]:
+def backend_kinds() -> list[str]:
     return sorted({point.name for point in entry_points(group=GROUP)})
 
 
-def load(kind: str) -> type[Backend]:
+def load_backend(kind: str) -> type[Backend]:
     points = [point for point in entry_points(group=GROUP) if point.name == kind]
     if not points:
         raise UnknownName(
-            f"There is no backend {kind[:80]!r} installed. Installed are: {', '.join(kinds()) or 'none'}.",
+            f"There is no backend {kind[:80]!r} installed. Installed are: {', '.join(backend_kinds()) or 'none'}.",
             next_step="Choose one of these with --backend, or install the package that brings the other.",
         )
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from switchyard.errors import Unavailable
 
-FILE = "supervisor.key"
+KEY_FILE = "supervisor.key"
 KEY_BYTES = 32
 
 
@@ -23,7 +23,7 @@ class Seals:
     def __init__(self, directory: Path, *, begun: Iterable[str]) -> None:
         """`begun`: names of attempts that are there already; asked for only where there is no key yet."""
         try:
-            words = _read(directory / FILE) or _make(directory / FILE, begun)
+            words = _read(directory / KEY_FILE) or _make(directory / KEY_FILE, begun)
         except OSError as exc:
             raise Unavailable(f"The key of the supervisors cannot be kept in {directory}: {exc}.") from exc
         self._key = words[0].encode()

@@ -41,25 +41,32 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # the same functions without the enums, which are a quarter of the way from spawn to exec
 if TYPE_CHECKING or __package__:
-    from switchyard.agent.backends.confine import Entry, Refused, execute, protect, set_tag
-    from switchyard.agent.backends.proctable import age_clock_ns, boot_id, descendants, kill_them, start_time, tag
+    from switchyard.agent.backends.confine import CgroupEntry, CommandRefused, exec_command, protect_supervisor, set_tag
+    from switchyard.agent.backends.proctable import (
+        age_clock_ns,
+        boot_id,
+        descendants,
+        read_tag,
+        start_time,
+        stop_and_kill,
+    )
 else:  # as a program: the two lie beside it, and nothing of the standard library may be hidden by them
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
-    from confine import Entry, Refused, execute, protect, set_tag
-    from proctable import age_clock_ns, boot_id, descendants, kill_them, start_time, tag
+    from confine import CgroupEntry, CommandRefused, exec_command, protect_supervisor, set_tag
+    from proctable import age_clock_ns, boot_id, descendants, read_tag, start_time, stop_and_kill
 
 GRACE_S = 5.0  # from TERM to KILL: long enough to write a last file, short enough for a user who waits
 KILL_S_MAX = 10.0  # a process that outlives KILL this long hangs in the kernel; we say so and go
 EXIT_TRIES_MAX = 7200  # a full disk may be cleared within the hour; until then the exit code waits here
 EXIT_RETRY_S = 0.5
 EXIT_BYTES = 4096  # set aside before the start, so that a disk filled by the job can still take its exit
-NAP_S = 0.01  # between looks at processes that were sent KILL
-LOOK_S = 0.05  # the same for TERM
-END_AGAIN = 75  # EX_TEMPFAIL: nothing was claimed, start me again later
+KILL_POLL_S = 0.01  # between looks at processes that were sent KILL
+TERM_POLL_S = 0.05  # the same for TERM
+EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL: nothing was claimed, start me again later
 SEAL_BYTES_MAX = 256
 
-ENDINGS: dict[int, str] = {signal.SIGUSR1: "cancel", signal.SIGTERM: "stopped"}
-SIGNALS = {signal.SIGCHLD, signal.SIGALRM, signal.SIGINT, signal.SIGHUP, *ENDINGS}
+CAUSE_BY_SIGNAL: dict[int, str] = {signal.SIGUSR1: "cancel", signal.SIGTERM: "stopped"}
+SIGNALS = {signal.SIGCHLD, signal.SIGALRM, signal.SIGINT, signal.SIGHUP, *CAUSE_BY_SIGNAL}
 
 
 def main(argv: list[str]) -> int:
@@ -73,27 +80,27 @@ def main(argv: list[str]) -> int:
     try:
         streams = [open_stream(name, start) for name in ("stdout", "stderr")]
         exit_fd = reserve_exit()
-        if not claim():
+        if not claim_job():
             os.unlink(f"exit.{os.getpid()}")
             return 0  # another supervisor has it
     except OSError:
-        return END_AGAIN
-    tell(notify, b"C")
-    entry = Entry(start[b"group"][0]) if b"group" in start else None
-    protect()
+        return EXIT_TRY_AGAIN
+    notify_agent(notify, b"C")
+    entry = CgroupEntry(start[b"group"][0]) if b"group" in start else None
+    protect_supervisor()
     set_tag(int(start.get(b"tag", [b"0"])[0]))  # not by way of a float: every bit counts
     if entry is not None and (trouble := entry.wait()):
         return write_exit(exit_fd, {"cause": "group", "code": "", "reason": trouble, "left": 0, "seal": seal})
-    pid, trouble = spawn(start, streams)
+    pid, trouble = spawn_command(start, streams)
     if trouble:
         code, _, reason = trouble.partition(" ")
         os.waitpid(pid, 0)
         os.write(streams[1], f"switchyard: {reason}\n".encode())
         return write_exit(exit_fd, {"cause": "start", "code": code, "reason": reason, "left": 0, "seal": seal})
-    note_started(pid, streams)
-    tell(notify, b"R")
-    limit_s, grace_s = number(start, b"limit_s", 0.0), number(start, b"grace_s", GRACE_S)
-    return write_exit(exit_fd, {**follow(pid, limit_s=limit_s, grace_s=grace_s), "seal": seal})
+    write_started(pid, streams)
+    notify_agent(notify, b"R")
+    limit_s, grace_s = float_of(start, b"limit_s", 0.0), float_of(start, b"grace_s", GRACE_S)
+    return write_exit(exit_fd, {**wait_for_end(pid, limit_s=limit_s, grace_s=grace_s), "seal": seal})
 
 
 def read_seal(fd: int) -> str:
@@ -105,7 +112,7 @@ def read_start() -> dict[bytes, list[bytes]]:
     with open("start", "rb") as file:
         words = file.read().split(b"\0")
     if words[-1] != b"end=":
-        raise SystemExit(END_AGAIN)  # cut short by a crash of the machine; the agent writes it again
+        raise SystemExit(EXIT_TRY_AGAIN)  # cut short by a crash of the machine; the agent writes it again
     found: dict[bytes, list[bytes]] = {}
     for word in words:
         key, _, value = word.partition(b"=")
@@ -113,7 +120,7 @@ def read_start() -> dict[bytes, list[bytes]]:
     return found
 
 
-def number(start: dict[bytes, list[bytes]], key: bytes, otherwise: float) -> float:
+def float_of(start: dict[bytes, list[bytes]], key: bytes, otherwise: float) -> float:
     return float(start[key][0]) if key in start else otherwise
 
 
@@ -133,7 +140,7 @@ def open_stream(name: str, start: dict[bytes, list[bytes]]) -> int:
     return fd
 
 
-def create(name: str) -> int:
+def create_file(name: str) -> int:
     """A new file, whatever was there under that name."""
     try:
         os.unlink(name)
@@ -143,16 +150,16 @@ def create(name: str) -> int:
 
 
 def reserve_exit() -> int:
-    fd = create(f"exit.{os.getpid()}")
+    fd = create_file(f"exit.{os.getpid()}")
     os.posix_fallocate(fd, 0, EXIT_BYTES)
     return fd
 
 
-def claim() -> bool:
+def claim_job() -> bool:
     """Take the job for this process, or learn that it is taken. A link appears whole and only once."""
     pid = os.getpid()
     mine = f"claim.{pid}"
-    with open(create(mine), "w") as file:
+    with open(create_file(mine), "w") as file:
         file.write(f"{pid} {start_time(pid)} {boot_id()}\n")
     try:
         os.link(mine, "claim")
@@ -164,15 +171,15 @@ def claim() -> bool:
     return True
 
 
-def spawn(start: dict[bytes, list[bytes]], streams: list[int]) -> tuple[int, str]:
+def spawn_command(start: dict[bytes, list[bytes]], streams: list[int]) -> tuple[int, str]:
     """Fork and exec. The second value says why it could not be started: `exit-code reason`."""
     read_end, write_end = os.pipe()  # closes by itself when exec succeeds
     pid = os.fork()
     if pid == 0:
         code = 126
         try:
-            execute(start, streams)
-        except Refused as exc:
+            exec_command(start, streams)
+        except CommandRefused as exc:
             code = exc.code
             os.write(write_end, f"{code} {exc.reason}".encode())
         except OSError as exc:
@@ -184,17 +191,17 @@ def spawn(start: dict[bytes, list[bytes]], streams: list[int]) -> tuple[int, str
         return pid, file.read().decode(errors="replace").replace("\n", " ")
 
 
-def note_started(pid: int, streams: list[int]) -> None:
+def write_started(pid: int, streams: list[int]) -> None:
     inodes = " ".join(str(os.fstat(fd).st_ino) for fd in streams)
     try:
-        with open(create("started.new"), "w") as file:
+        with open(create_file("started.new"), "w") as file:
             file.write(f"{pid} {start_time(pid)} {age_clock_ns()} {inodes}\n")
         os.rename("started.new", "started")
     except OSError:
         pass  # a full disk, or the job was there first: the times are then a little off, nothing else
 
 
-def tell(notify: int, what: bytes) -> None:
+def notify_agent(notify: int, what: bytes) -> None:
     if notify < 0:
         return
     try:
@@ -203,7 +210,7 @@ def tell(notify: int, what: bytes) -> None:
         pass  # the agent is gone; the next one reads the files
 
 
-class Family:
+class ProcessFamily:
     """The command's first process and everything that descends from it."""
 
     def __init__(self, pid: int) -> None:
@@ -239,7 +246,7 @@ class Family:
         until = time.monotonic() + grace_s
         while self.reap() and self.group_lives() and (left := until - time.monotonic()) > 0:
             # A member whose parent lives is not ours to be told of: look again soon.
-            wait_signal(min(left, LOOK_S))
+            wait_signal(min(left, TERM_POLL_S))
 
     def end_all(self) -> int:
         """KILL to every descendant, those that left the group or session too. Returns how many did not die."""
@@ -247,14 +254,14 @@ class Family:
         while self.reap():
             if time.monotonic() > until:
                 return len(descendants(os.getpid()))
-            kill_them(lambda: descendants(os.getpid()), tag(os.getpid()))
-            wait_signal(NAP_S)
+            stop_and_kill(lambda: descendants(os.getpid()), read_tag(os.getpid()))
+            wait_signal(KILL_POLL_S)
         return 0
 
 
-def follow(pid: int, *, limit_s: float, grace_s: float) -> dict[str, object]:
+def wait_for_end(pid: int, *, limit_s: float, grace_s: float) -> dict[str, object]:
     """Wait for the command's end, by itself or by our hand; then end every process it left."""
-    family = Family(pid)
+    family = ProcessFamily(pid)
     limit_at = time.monotonic() + limit_s if limit_s else None
     cause = "exit"
     while family.reap() and family.status is None:
@@ -263,10 +270,10 @@ def follow(pid: int, *, limit_s: float, grace_s: float) -> dict[str, object]:
             cause = "time-limit"
             break
         signo = wait_signal(left)
-        if signo in ENDINGS:
+        if signo in CAUSE_BY_SIGNAL:
             family.reap()
             if family.status is None:  # else it ended by itself just before: that is the true end
-                cause = ENDINGS[signo]
+                cause = CAUSE_BY_SIGNAL[signo]
             break
     if family.status is None:
         family.end_gently(grace_s)
@@ -297,14 +304,14 @@ def write_exit(fd: int, facts: dict[str, object]) -> int:
     name = f"exit.{os.getpid()}"
     for _ in range(EXIT_TRIES_MAX):
         try:
-            if not is_at(fd, name):  # the job moved it away, or put another file there
-                set_aside(name)
-                fd = create(name)
+            if not is_same_file(fd, name):  # the job moved it away, or put another file there
+                move_folder_aside(name)
+                fd = create_file(name)
             os.pwrite(fd, text, 0)
             os.ftruncate(fd, len(text))
             os.fsync(fd)
             if os.path.isdir("exit"):
-                set_aside("exit")
+                move_folder_aside("exit")
             os.rename(name, "exit")
             sync_directory()
         except FileNotFoundError:
@@ -316,7 +323,7 @@ def write_exit(fd: int, facts: dict[str, object]) -> int:
     return 1
 
 
-def is_at(fd: int, name: str) -> bool:
+def is_same_file(fd: int, name: str) -> bool:
     try:
         found = os.lstat(name)
     except FileNotFoundError:
@@ -325,7 +332,7 @@ def is_at(fd: int, name: str) -> bool:
     return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
 
 
-def set_aside(name: str) -> None:
+def move_folder_aside(name: str) -> None:
     """Move a folder out of the way; a file needs no care."""
     if os.path.isdir(name):
         os.rename(name, f"aside.{age_clock_ns()}")

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from switchyard.model.graph.graph import Attached, FreeNodes, Graph, NodeKind, Shape, Value
+from switchyard.model.graph.graph import AttachedVertex, FieldValue, FreeNodes, Graph, NodeKind, Shape
 
-__all__ = ["Attached", "FreeNodes", "Graph", "NodeKind", "Shape", "Value"]
+__all__ = ["AttachedVertex", "FieldValue", "FreeNodes", "Graph", "NodeKind", "Shape"]

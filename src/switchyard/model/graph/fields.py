@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import Malformed
-from switchyard.model.graph.graph import Fields, Value
+from switchyard.model.graph.graph import Fields, FieldValue
 
 
-def checked_fields(given: Mapping[Any, Any], place: str) -> dict[str, Value]:
+def check_fields(given: Mapping[Any, Any], place: str) -> dict[str, FieldValue]:
     """What JSON can carry and a graph may hold; YAML has more, such as .nan and .inf."""
     for name, value in given.items():
         if isinstance(value, float) and not isfinite(value):

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from switchyard.model.graph.units import bytes_of
-from switchyard.model.hostlist import names_of, parse_hosts
+from switchyard.model.hostlist import expand_hosts, parse_hosts
 from switchyard.model.job import COUNT_MAX
 
 SHAPES_MAX = 100_000  # a cluster of 100,000 nodes that all differ; real ones have some dozens
@@ -24,18 +24,18 @@ CHILDREN_MAX = 100_000
 NODES_MAX = 10_000_000
 VERTICES_MAX = 10**15  # what the shapes stand for; ten million nodes of a hundred million cores each
 ATTACHED_MAX = 1000
-COUNTED = frozenset({"node", "core", "gpu", "socket", "rack"})  # whose sizes are counts, never bytes
+COUNTED_TYPES = frozenset({"node", "core", "gpu", "socket", "rack"})  # whose sizes are counts, never bytes
 
 TypeName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\u0000-\u0020\u007f]+(?!\n)$")]
 Text = Annotated[str, Meta(max_length=4096, pattern=r"^[^\u0000]*$")]
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Value = str | Whole | float | bool
-Fields = Annotated[dict[Annotated[str, Meta(min_length=1, max_length=256)], Value], Meta(max_length=256)]
+FieldValue = str | Whole | float | bool
+Fields = Annotated[dict[Annotated[str, Meta(min_length=1, max_length=256)], FieldValue], Meta(max_length=256)]
 Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 ChildCount = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 
 
-class Attached(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class AttachedVertex(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A vertex of a subsystem (io, software, licences, network, system) that is attached to a vertex of the graph."""
 
     subsystem: TypeName
@@ -49,7 +49,7 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     size: Size = 1
     unit: Annotated[str, Meta(max_length=16)] = ""
     properties: Fields = {}
-    attached: Annotated[list[Attached], Meta(max_length=ATTACHED_MAX)] = []
+    attached: Annotated[list[AttachedVertex], Meta(max_length=ATTACHED_MAX)] = []
     children: Annotated[list[tuple[int, ChildCount]], Meta(max_length=CHILDREN_MAX)] = []
 
 
@@ -63,8 +63,8 @@ class NodeKind:
     gpus: int
     memory_bytes: int
     storage_bytes: int
-    properties: dict[str, Value]
-    attached: list[Attached]
+    properties: dict[str, FieldValue]
+    attached: list[AttachedVertex]
 
 
 class FreeNodes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -106,7 +106,7 @@ class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
         """Per shape, the total of each type in its subtree, itself included; memory and storage in bytes."""
         found: list[dict[str, int]] = []
         for shape in self.shapes:
-            own = {shape.type: amount(shape)}
+            own = {shape.type: vertex_amount(shape)}
             for child, count in shape.children:
                 for kind, size in found[child].items():
                     own[kind] = own.get(kind, 0) + size * count
@@ -181,7 +181,7 @@ class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
         """The nodes by name, in canonical order."""
         if not self.hosts:
             return [f"node{number}" for number in range(self.nodes)]
-        return names_of(parse_hosts(self.hosts))
+        return expand_hosts(parse_hosts(self.hosts))
 
     def node_shapes(self) -> list[int]:
         """The shape of each node, in canonical order."""
@@ -198,10 +198,10 @@ class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
         """The nodes by rank, in canonical order."""
         if not self.ranks:
             return list(range(self.nodes))
-        return [int(name) for name in names_of(parse_hosts(self.ranks))]
+        return [int(name) for name in expand_hosts(parse_hosts(self.ranks))]
 
 
-def amount(shape: Shape) -> int:
+def vertex_amount(shape: Shape) -> int:
     """The size of a vertex in what it is counted in: bytes for memory and storage, else its own."""
     in_bytes = bytes_of(shape.type, shape.size, shape.unit)
     return shape.size if in_bytes is None else in_bytes
@@ -237,7 +237,7 @@ def _check(graph: Graph) -> None:
             if has_node[index]:
                 raise ValueError(f"shapes[{index}] is a node with a node inside")
             has_node[index] = True
-        if shape.type in COUNTED and shape.size > COUNT_MAX:
+        if shape.type in COUNTED_TYPES and shape.size > COUNT_MAX:
             raise ValueError(f"shapes[{index}] has the size {shape.size}; the most of a {shape.type} is {COUNT_MAX}")
     if not all(used[:-1]):
         raise ValueError(f"shapes[{used.index(False)}] belongs to nothing; only the last is the root")

@@ -16,11 +16,11 @@ import msgspec
 from msgspec import Struct
 
 from switchyard.errors import Malformed
-from switchyard.model.graph.cons import Cons
-from switchyard.model.graph.fields import checked_fields
-from switchyard.model.graph.graph import COUNTED, DEPTH_MAX, NODES_MAX, Attached, Graph, Value
+from switchyard.model.graph.fields import check_fields
+from switchyard.model.graph.graph import COUNTED_TYPES, DEPTH_MAX, NODES_MAX, AttachedVertex, FieldValue, Graph
+from switchyard.model.graph.hash_consing import ShapeTable
 from switchyard.model.graph.subsystem import Attachments
-from switchyard.model.hostlist import compress
+from switchyard.model.hostlist import compress_hosts
 from switchyard.model.job import COUNT_MAX
 
 VERTICES_MAX = 5_000_000
@@ -62,7 +62,7 @@ class _Outer(Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Vertices:
+class VertexTree:
     """A containment tree as flat lists: what each vertex is, its parent, and an order in which parents come first."""
 
     where: str
@@ -80,7 +80,7 @@ class Vertices:
         return self.ids[self.by_host[name]] if name in self.by_host else None
 
 
-def read_jgf(value: bytes | Mapping[str, Any], *, where: str) -> Vertices:
+def read_jgf(value: bytes | Mapping[str, Any], *, where: str) -> VertexTree:
     """The main graph: a tree with one root."""
     inner = _decoded(value, where).graph
     if isinstance(inner.nodes, dict):
@@ -107,7 +107,7 @@ def read_jgf(value: bytes | Mapping[str, Any], *, where: str) -> Vertices:
         for index, entry in enumerate(metadata)
         if entry.type == "node" and isinstance(entry.name, str)
     }
-    return Vertices(where, ids, metadata, order, children, number, by_host)
+    return VertexTree(where, ids, metadata, order, children, number, by_host)
 
 
 def _decoded(value: bytes | Mapping[str, Any], where: str) -> _Outer:
@@ -216,9 +216,9 @@ def _cycle(ids: list[str], parents: dict[int, int], start: int) -> str:
     return " → ".join(repr(ids[index][:40]) for index in [*reversed(ring[:6]), ring[-1]])
 
 
-def graph_of(vertices: Vertices, attachments: Attachments) -> Graph:
+def graph_of_vertices(vertices: VertexTree, attachments: Attachments) -> Graph:
     """Equal subtrees become one shape, from the leaves up."""
-    cons = Cons(vertices.where)
+    cons = ShapeTable(vertices.where)
     shape_of = [0] * len(vertices.ids)
     has_node = bytearray(len(vertices.ids))
     leaves: dict[tuple[str, float, str | None], int] = {}
@@ -251,14 +251,18 @@ def graph_of(vertices: Vertices, attachments: Attachments) -> Graph:
 
 
 def _shape(
-    cons: Cons, vertices: Vertices, index: int, counts: Mapping[int, int], attached: list[Attached] | tuple[()]
+    cons: ShapeTable,
+    vertices: VertexTree,
+    index: int,
+    counts: Mapping[int, int],
+    attached: list[AttachedVertex] | tuple[()],
 ) -> int:
     entry = vertices.metadata[index]
     place = f"{vertices.where}: vertex {vertices.ids[index][:80]!r}"
     size = int(entry.size) if isfinite(entry.size) else -1
     if size != entry.size or not 0 <= size <= SIZE_MAX:
         raise Malformed(f"{place}: the size is {entry.size}; it is a whole number from 0 to 2^63 - 1.")
-    if entry.type in COUNTED and size > COUNT_MAX:
+    if entry.type in COUNTED_TYPES and size > COUNT_MAX:
         raise Malformed(f"{place}: the size is {size}; the most of a {entry.type} is {COUNT_MAX:,}.")
     if not entry.type or len(entry.type) > 64 or not entry.type.isprintable() or " " in entry.type:
         raise Malformed(f"{place}: {entry.type[:80]!r} is not a type.")
@@ -269,19 +273,19 @@ def _shape(
     return cons.shape(entry.type, size=size, unit=unit, properties=properties, attached=attached, children=counts)
 
 
-def _properties(value: Any, place: str) -> dict[str, Value]:
+def _properties(value: Any, place: str) -> dict[str, FieldValue]:
     """Names with values; a list of names, as some writers have it, is names alone."""
     if not value:
         return {}
     if isinstance(value, list) and all(isinstance(name, str) and name for name in value):
-        return checked_fields(dict.fromkeys(value, True), f"{place}: properties")
+        return check_fields(dict.fromkeys(value, True), f"{place}: properties")
     if isinstance(value, Mapping) and all(isinstance(held, str | int | float | bool) for held in value.values()):
-        return checked_fields(value, f"{place}: properties")
+        return check_fields(value, f"{place}: properties")
     raise Malformed(f"{place}: properties are names with a text, a number, or true or false each.")
 
 
 def _nodes_in_order(
-    vertices: Vertices, shape_of: list[int], place: dict[int, int], has_node: bytearray
+    vertices: VertexTree, shape_of: list[int], place: dict[int, int], has_node: bytearray
 ) -> Iterator[int]:
     """The node vertices as the canonical order of shapes has them; equal ones as the source had them."""
     stack = [vertices.order[0]]
@@ -294,7 +298,7 @@ def _nodes_in_order(
             stack += sorted(below, key=lambda child: (place[shape_of[child]], child), reverse=True)
 
 
-def _names(vertices: Vertices, ordered: list[int]) -> tuple[str, str]:
+def _names(vertices: VertexTree, ordered: list[int]) -> tuple[str, str]:
     """Hosts and ranks of the nodes; empty where they are just counted."""
     entries = [vertices.metadata[index] for index in ordered]
     names = [
@@ -303,7 +307,7 @@ def _names(vertices: Vertices, ordered: list[int]) -> tuple[str, str]:
     ]
     names = ["".join("_" if char in "[], " else char for char in name) for name in names]
     ranks = [entry.rank if isinstance(entry.rank, int) and entry.rank >= 0 else None for entry in entries]
-    hosts = "" if names == [f"node{index}" for index in range(len(names))] else compress(names)
+    hosts = "" if names == [f"node{index}" for index in range(len(names))] else compress_hosts(names)
     if any(rank is None for rank in ranks) or ranks == list(range(len(ranks))):
         return hosts, ""
-    return hosts, compress(str(rank) for rank in ranks)
+    return hosts, compress_hosts(str(rank) for rank in ranks)

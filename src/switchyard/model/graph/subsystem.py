@@ -19,31 +19,31 @@ from msgspec import Meta, Struct
 
 from switchyard.errors import Malformed
 from switchyard.model.decode import convert
-from switchyard.model.graph.fields import checked_fields
-from switchyard.model.graph.graph import ATTACHED_MAX, Attached, Value
-from switchyard.model.hostlist import Run, parse_hosts
+from switchyard.model.graph.fields import check_fields
+from switchyard.model.graph.graph import ATTACHED_MAX, AttachedVertex, FieldValue
+from switchyard.model.hostlist import HostRange, parse_hosts
 
-TAKEN = ("cluster", "containment")
-NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9_])?(?!\n)$"
-NAME = re.compile(NAME_PATTERN)
+RESERVED_NAMES = ("cluster", "containment")
+SUBSYSTEM_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9_])?(?!\n)$"
+SUBSYSTEM_NAME = re.compile(SUBSYSTEM_NAME_PATTERN)
 # How a vertex is filed, not what it is: equal things on different nodes must stay equal.
-FILING = frozenset({"paths", "id", "uniq_id", "rank", "exclusive", "basename", "status"})
-TOTAL_MAX = 5_000_000  # of one subsystem, over all vertices of the main graph
+BOOKKEEPING_FIELDS = frozenset({"paths", "id", "uniq_id", "rank", "exclusive", "basename", "status"})
+ATTACHMENTS_MAX = 5_000_000  # of one subsystem, over all vertices of the main graph
 NAMES_SHOWN = 5
 
-Attachments = dict[str, list[Attached]]
-Resolve = Callable[[str], str | None]  # a vertex of the main graph by its id or host name; none: there is none
+Attachments = dict[str, list[AttachedVertex]]
+VertexResolver = Callable[[str], str | None]  # a vertex of the main graph by its id or host name; none: there is none
 
 
 class _Short(Struct, frozen=True, forbid_unknown_fields=True):
     attach: Annotated[dict[str, list[dict[str, Any]]], Meta(min_length=1, max_length=1_000_000)]
 
 
-def read_subsystem(name: str, value: Any, *, resolve: Resolve, where: str) -> Attachments:
+def read_subsystem(name: str, value: Any, *, resolve: VertexResolver, where: str) -> Attachments:
     """What the subsystem attaches to which vertex of the main graph."""
-    if name in TAKEN:
+    if name in RESERVED_NAMES:
         raise Malformed(f"{where}: the name {name!r} is taken by the main graph.", next_step="Choose another name.")
-    if not NAME.match(name):
+    if not SUBSYSTEM_NAME.match(name):
         raise Malformed(f"{where}: {name[:80]!r} is not a name for a subsystem (letters, digits, . _ -; at most 64).")
     if isinstance(value, Mapping) and "attach" in value:
         return _read_short(name, value, resolve=resolve, where=where)
@@ -52,23 +52,25 @@ def read_subsystem(name: str, value: Any, *, resolve: Resolve, where: str) -> At
     raise Malformed(f"{where}: expected a JGF with `graph:`, or `attach:` with hosts.")
 
 
-def _read_short(name: str, value: Mapping[str, Any], *, resolve: Resolve, where: str) -> Attachments:
+def _read_short(name: str, value: Mapping[str, Any], *, resolve: VertexResolver, where: str) -> Attachments:
     found: Attachments = {}
     total = 0
     for hosts, vertices in convert(value, _Short, where=where).attach.items():
         place = f"{where}: attach.{hosts[:60]}"
         made = [_attached(name, vertex, f"{place}[{number}]") for number, vertex in enumerate(vertices)]
         try:
-            runs = parse_hosts(hosts) if resolve(hosts) is None else [Run(hosts)]
+            runs = parse_hosts(hosts) if resolve(hosts) is None else [HostRange(hosts)]
         except ValueError as exc:
             raise Malformed(f"{place}: {exc}.") from exc
         total += sum(map(len, runs)) * len(made)
         for host in (name for run in runs for name in run):
             vertex_id = resolve(host)
             if vertex_id is None:
-                raise _nothing(place, host)
-            if total > TOTAL_MAX:
-                raise Malformed(f"{place}: over {TOTAL_MAX:,} vertices attached in all; attach fewer to each host.")
+                raise _unknown_vertex(place, host)
+            if total > ATTACHMENTS_MAX:
+                raise Malformed(
+                    f"{place}: over {ATTACHMENTS_MAX:,} vertices attached in all; attach fewer to each host."
+                )
             held = found.setdefault(vertex_id, [])
             held += made
             if len(held) > ATTACHED_MAX:
@@ -76,7 +78,7 @@ def _read_short(name: str, value: Mapping[str, Any], *, resolve: Resolve, where:
     return found
 
 
-def _read_jgf(name: str, graph: Any, *, resolve: Resolve, where: str) -> Attachments:
+def _read_jgf(name: str, graph: Any, *, resolve: VertexResolver, where: str) -> Attachments:
     if not isinstance(graph, Mapping):
         raise Malformed(f"{where}: `graph` holds nodes and edges.")
     vertices = _vertices(name, graph.get("nodes"), where)
@@ -98,7 +100,7 @@ def _read_jgf(name: str, graph: Any, *, resolve: Resolve, where: str) -> Attachm
             continue
         vertex_id = resolve(source)
         if vertex_id is None:
-            raise _nothing(place, source)
+            raise _unknown_vertex(place, source)
         held = found.setdefault(vertex_id, [])
         if vertices[target] not in held:
             held.append(vertices[target])
@@ -125,7 +127,7 @@ def _refuse_circles(inside: dict[str, list[str]], where: str) -> None:
         raise Malformed(f"{where}: {', '.join(stuck[:NAMES_SHOWN])} contain each other, or themselves, in a circle.")
 
 
-def _vertices(name: str, nodes: Any, where: str) -> dict[str, Attached]:
+def _vertices(name: str, nodes: Any, where: str) -> dict[str, AttachedVertex]:
     if isinstance(nodes, Mapping):
         pairs = [(str(vertex_id), vertex) for vertex_id, vertex in nodes.items()]
     else:
@@ -135,7 +137,7 @@ def _vertices(name: str, nodes: Any, where: str) -> dict[str, Attached]:
             if not isinstance(vertex_id, str | int) or isinstance(vertex_id, bool):
                 raise Malformed(f"{where}: nodes[{number}]: a vertex has an `id`.")
             pairs.append((str(vertex_id), vertex))
-    found: dict[str, Attached] = {}
+    found: dict[str, AttachedVertex] = {}
     for vertex_id, vertex in pairs:
         place = f"{where}: vertex {vertex_id[:80]!r}"
         if vertex_id in found:
@@ -150,11 +152,11 @@ def _vertices(name: str, nodes: Any, where: str) -> dict[str, Attached]:
     return found
 
 
-def _attached(name: str, metadata: Mapping[str, Any], place: str) -> Attached:
+def _attached(name: str, metadata: Mapping[str, Any], place: str) -> AttachedVertex:
     """The fields that say what it is; a list or a tree in one of them is refused, since nothing could match it."""
-    kept: dict[str, Value] = {}
+    kept: dict[str, FieldValue] = {}
     for key, value in metadata.items():
-        if key in FILING or value is None:
+        if key in BOOKKEEPING_FIELDS or value is None:
             continue
         if not isinstance(key, str) or not isinstance(value, str | int | float | bool):
             raise Malformed(
@@ -168,10 +170,10 @@ def _attached(name: str, metadata: Mapping[str, Any], place: str) -> Attached:
     label = kept.get("name")
     if isinstance(label, str) and label.rstrip("0123456789") in (kind, str(metadata.get("basename", kind))):
         del kept["name"]  # shm0, shm1, …: numbered, not named
-    return Attached(name, dict(sorted(checked_fields(kept, place).items())))
+    return AttachedVertex(name, dict(sorted(check_fields(kept, place).items())))
 
 
-def _is_own_root(name: str, vertex: Attached) -> bool:
+def _is_own_root(name: str, vertex: AttachedVertex) -> bool:
     return vertex.metadata.get("type") == name
 
 
@@ -193,7 +195,7 @@ def _list(value: Any, place: str) -> list[Any]:
     return value
 
 
-def _nothing(place: str, vertex: str) -> Malformed:
+def _unknown_vertex(place: str, vertex: str) -> Malformed:
     return Malformed(
         f"{place}: {vertex[:80]!r} is no vertex of the main graph.",
         next_step="Name vertices of a JGF by their id, and nodes by their host name; of what an agent said only hosts "

@@ -1,29 +1,29 @@
-"""The kinds of attributes: one small class each. A third party adds one by the entry point group GROUP."""
+"""The kinds of attributes: one small class each. A third party adds one by the entry point group ENTRY_POINT_GROUP."""
 
 from __future__ import annotations
 
-from switchyard.policy.kinds.cluster_assignment import ClusterAssignment
-from switchyard.policy.kinds.cluster_resources import ClusterResources
-from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabel
-from switchyard.policy.kinds.execution_queue import ExecutionQueue
+from switchyard.policy.kinds.cluster_assignment import ClusterAssignmentKind
+from switchyard.policy.kinds.cluster_resources import ClusterResourcesKind
+from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabelKind
+from switchyard.policy.kinds.execution_queue import ExecutionQueueKind
 from switchyard.policy.kinds.kind import Kind, Kinds
-from switchyard.policy.kinds.plugin_override import PluginOverride
+from switchyard.policy.kinds.plugin_override import PluginOverrideKind
 from switchyard.policy.kinds.quality_of_service import QualityOfServiceKind
-from switchyard.policy.kinds.task_resources import TaskResources
-from switchyard.policy.kinds.tokens import Tokens
-from switchyard.policy.kinds.workflow_execution_config import WorkflowExecutionConfig
+from switchyard.policy.kinds.task_resources import TaskResourcesKind
+from switchyard.policy.kinds.tokens import TokensKind
+from switchyard.policy.kinds.workflow_execution_config import WorkflowExecutionConfigKind
 
-GROUP = "switchyard.attribute_kinds"
-BUILTIN: tuple[Kind, ...] = (
-    TaskResources(),
-    ClusterResources(),
-    ExecutionQueue(),
-    ExecutionClusterLabel(),
+ENTRY_POINT_GROUP = "switchyard.attribute_kinds"
+BUILTIN_KINDS: tuple[Kind, ...] = (
+    TaskResourcesKind(),
+    ClusterResourcesKind(),
+    ExecutionQueueKind(),
+    ExecutionClusterLabelKind(),
     QualityOfServiceKind(),
-    PluginOverride(),
-    WorkflowExecutionConfig(),
-    ClusterAssignment(),
-    Tokens(),
+    PluginOverrideKind(),
+    WorkflowExecutionConfigKind(),
+    ClusterAssignmentKind(),
+    TokensKind(),
 )
 
-__all__ = ["BUILTIN", "GROUP", "Kind", "Kinds"]
+__all__ = ["BUILTIN_KINDS", "ENTRY_POINT_GROUP", "Kind", "Kinds"]

@@ -9,8 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from switchyard.model.names import Name
-from switchyard.model.spill import SpillTexts, parse_rules, pools_of
-from switchyard.policy.draft import REQUEST, Draft, Entry, Own
+from switchyard.model.spill import SpillTexts, parse_rules, pools_in_rules
+from switchyard.policy.draft import REQUEST, Draft, Entry, RecordOverrides
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform
 
@@ -25,7 +25,7 @@ class ClusterAssignmentValue(Struct, frozen=True, forbid_unknown_fields=True, om
         parse_rules(self.spill or ())
 
 
-class ClusterAssignment(Kind):
+class ClusterAssignmentKind(Kind):
     number = 7
     name = "cluster-assignment"
     title = "cluster assignment"
@@ -37,7 +37,7 @@ class ClusterAssignment(Kind):
         known = ", ".join(sorted(platform.pools)) or "none"
         named = [
             ("cluster_pool_name", value.cluster_pool_name),
-            *(("spill", each) for each in pools_of(value.spill or ())),
+            *(("spill", each) for each in pools_in_rules(value.spill or ())),
         ]
         return [
             f"{path}: there is no pool {pool!r}; known: {known}" for path, pool in named if pool not in platform.pools
@@ -49,7 +49,7 @@ class ClusterAssignment(Kind):
 
     def _bind(self, draft: Draft, entry: Entry | None) -> Draft:
         if entry is None:
-            own: Own = {(self.name, "cluster_pool_name"): Entry(draft.pool, REQUEST)} if draft.pool else {}
+            own: RecordOverrides = {(self.name, "cluster_pool_name"): Entry(draft.pool, REQUEST)} if draft.pool else {}
             return replace(draft, own=draft.own | own)
         if draft.pool is not None and draft.pool != entry.value:
             said = f"pool: asks for {draft.pool!r}, and its scope is bound to {entry.value!r} ({entry.source})"
@@ -64,13 +64,13 @@ class ClusterAssignment(Kind):
             if stored is None:
                 return draft
             return replace(draft, spill=tuple(stored.value), spill_from=str(stored.source))
-        opened = pools_of(stored.value) if stored is not None else ()
+        opened = pools_in_rules(stored.value) if stored is not None else ()
         refused = tuple(
             f"spill: would try pool {pool!r}, and its scope is bound to {bound.value!r} ({bound.source})"
-            for pool in pools_of(asked)
+            for pool in pools_in_rules(asked)
             if bound is not None and pool not in (bound.value, *opened)
         )
-        own: Own = {(self.name, "spill"): Entry(list(asked), REQUEST)}
+        own: RecordOverrides = {(self.name, "spill"): Entry(list(asked), REQUEST)}
         return replace(
             draft,
             spill=asked,

@@ -10,16 +10,16 @@ from switchyard.model.scope import Level
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform
 
-RESERVED = ("project", "domain", "namespace")  # the renderer's own words
-KeyName = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*(?!\n)$")]
-KeyValue = Annotated[str, Meta(max_length=4096, pattern=r"^[^\u0000]*$")]
+RESERVED_KEYS = ("project", "domain", "namespace")  # the renderer's own words
+TemplateKey = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*(?!\n)$")]
+TemplateValue = Annotated[str, Meta(max_length=4096, pattern=r"^[^\u0000]*$")]
 
 
 class ClusterResourcesValue(Struct, frozen=True, forbid_unknown_fields=True):
-    attributes: Annotated[dict[KeyName, KeyValue], Meta(min_length=1, max_length=1000)]
+    attributes: Annotated[dict[TemplateKey, TemplateValue], Meta(min_length=1, max_length=1000)]
 
 
-class ClusterResources(Kind):
+class ClusterResourcesKind(Kind):
     number = 1
     name = "cluster-resource-attribute"
     title = "cluster resources"
@@ -31,4 +31,6 @@ class ClusterResources(Kind):
     sample: ClassVar[dict[str, Any]] = {"attributes": {"projectQuotaCpu": "1000", "projectQuotaMemory": "5Ti"}}
 
     def check(self, value: Any, platform: Platform) -> list[str]:
-        return [f"attributes.{key}: this name is the renderer's own" for key in RESERVED if key in value.attributes]
+        return [
+            f"attributes.{key}: this name is the renderer's own" for key in RESERVED_KEYS if key in value.attributes
+        ]

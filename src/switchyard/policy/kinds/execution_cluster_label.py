@@ -19,7 +19,7 @@ class ExecutionClusterLabelValue(Struct, frozen=True, forbid_unknown_fields=True
     value: Name
 
 
-class ExecutionClusterLabel(Kind):
+class ExecutionClusterLabelKind(Kind):
     number = 3
     name = "execution-cluster-label"
     title = "execution cluster label"

@@ -18,7 +18,7 @@ class ExecutionQueueValue(Struct, frozen=True, forbid_unknown_fields=True):
     tags: Annotated[list[Name], Meta(min_length=1, max_length=100)]
 
 
-class ExecutionQueue(Kind):
+class ExecutionQueueKind(Kind):
     number = 2
     name = "execution-queue-attribute"
     title = "execution queue"

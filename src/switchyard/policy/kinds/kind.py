@@ -99,7 +99,7 @@ class Kinds:
             for taken in (self.by_name.get(kind.name), self.by_number.get(kind.number)):
                 if taken is not None:
                     raise Conflict(
-                        f"Two attribute kinds share a name or number: {_said(taken)} and {_said(kind)}.",
+                        f"Two attribute kinds share a name or number: {_describe(taken)} and {_describe(kind)}.",
                         next_step="Give one of them another, or uninstall its package.",
                     )
             self.by_name[kind.name] = kind
@@ -119,5 +119,5 @@ class Kinds:
         return found
 
 
-def _said(kind: Kind) -> str:
+def _describe(kind: Kind) -> str:
     return f"{type(kind).__module__}.{type(kind).__qualname__} ({kind.name}, {kind.number})"

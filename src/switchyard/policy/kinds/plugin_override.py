@@ -11,33 +11,33 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from switchyard.model.names import Name
-from switchyard.policy.draft import Draft, Entry, Own
+from switchyard.policy.draft import Draft, Entry, RecordOverrides
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform
 
 BEHAVIOURS = ("FAIL", "USE_DEFAULT")  # Flyte's numbers are their places here
 
 
-class IfMissing(StrEnum):
+class MissingPluginBehavior(StrEnum):
     """What if a cluster has none of the backends."""
 
     FAIL = "FAIL"
     USE_DEFAULT = "USE_DEFAULT"
 
 
-class Override(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class TaskTypeOverride(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`plugin_id`: backends, the one wanted most first."""
 
     task_type: Name
     plugin_id: Annotated[list[Name], Meta(min_length=1, max_length=32)]
-    missing_plugin_behavior: IfMissing = IfMissing.FAIL
+    missing_plugin_behavior: MissingPluginBehavior = MissingPluginBehavior.FAIL
 
 
 class PluginOverrideValue(Struct, frozen=True, forbid_unknown_fields=True):
-    overrides: Annotated[list[Override], Meta(min_length=1, max_length=256)]
+    overrides: Annotated[list[TaskTypeOverride], Meta(min_length=1, max_length=256)]
 
 
-class PluginOverride(Kind):
+class PluginOverrideKind(Kind):
     number = 5
     name = "plugin-override"
     title = "plugin override"
@@ -48,7 +48,7 @@ class PluginOverride(Kind):
     }
 
     def read(self, raw: object) -> Struct:
-        return super().read(_by_name(raw))
+        return super().read(_with_behaviour_names(raw))
 
     def check(self, value: Any, platform: Platform) -> list[str]:
         types = [override.task_type for override in value.overrides]
@@ -65,27 +65,27 @@ class PluginOverride(Kind):
 
     def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
         wanted = f"overrides.{draft.request.spec.task_type}"
-        own: Own = {(self.name, path): None for path in found if path != wanted}
+        own: RecordOverrides = {(self.name, path): None for path in found if path != wanted}
         entry = found.get(wanted)
         if entry is None:
             return replace(draft, own=draft.own | own)
-        override = msgspec.convert(entry.value, Override)
+        override = msgspec.convert(entry.value, TaskTypeOverride)
         return replace(
             draft,
             backends=tuple(override.plugin_id),
-            needs_backend=override.missing_plugin_behavior is IfMissing.FAIL,
+            needs_backend=override.missing_plugin_behavior is MissingPluginBehavior.FAIL,
             own=draft.own | own,
         )
 
 
-def _by_name(raw: object) -> object:
+def _with_behaviour_names(raw: object) -> object:
     """Flyte's files write the behaviour as a number."""
     if not isinstance(raw, Mapping) or not isinstance(raw.get("overrides"), list):
         return raw
-    return {**raw, "overrides": [_named(each) for each in raw["overrides"]]}
+    return {**raw, "overrides": [_with_behaviour_name(each) for each in raw["overrides"]]}
 
 
-def _named(override: object) -> object:
+def _with_behaviour_name(override: object) -> object:
     if not isinstance(override, Mapping):
         return override
     number = override.get("missing_plugin_behavior")

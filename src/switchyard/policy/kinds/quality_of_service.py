@@ -35,15 +35,15 @@ class QualityOfServiceKind(Kind):
         if asked is not None and (asked.tier or asked.queueing_budget):
             said = {"tier": asked.tier, "queueing_budget": asked.queueing_budget}
             own = {(self.name, field): Entry(value, REQUEST) if value else None for field, value in said.items()}
-            budget = budget_s(asked.tier, asked.queueing_budget, draft.platform)
+            budget = queueing_budget_s(asked.tier, asked.queueing_budget, draft.platform)
             return replace(draft, own=draft.own | own, budget_s=budget)
         if not found:
             return draft
-        budget = budget_s(found["tier"].value, found["queueing_budget"].value, draft.platform)
+        budget = queueing_budget_s(found["tier"].value, found["queueing_budget"].value, draft.platform)
         return replace(draft, budget_s=budget)
 
 
-def budget_s(tier: str | None, budget: str | int | None, platform: Platform) -> int | None:
+def queueing_budget_s(tier: str | None, budget: str | int | None, platform: Platform) -> int | None:
     """A budget of its own comes before a tier's; a tier that the config does not know (any more) has none."""
     if budget is not None:
         return parse_duration_s(budget)

@@ -10,12 +10,14 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from switchyard.model.job import COUNT_MAX, Limits, Resources
-from switchyard.model.quantity import is_more, parse_amount, parse_kubernetes
-from switchyard.policy.draft import Draft, Entry, Own
+from switchyard.model.quantity import is_amount_above, parse_amount, parse_kubernetes
+from switchyard.policy.draft import Draft, Entry, RecordOverrides
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform
 
-Quantity = Annotated[str, Meta(max_length=40)] | Annotated[int, Meta(ge=0, le=2**63 - 1)] | Annotated[float, Meta(ge=0)]
+KubernetesQuantity = (
+    Annotated[str, Meta(max_length=40)] | Annotated[int, Meta(ge=0, le=2**63 - 1)] | Annotated[float, Meta(ge=0)]
+)
 # The attribute's word and the job's. `storage` is kept for Flyte's clients; nothing reads it, as in Flyte.
 JOB_FIELDS = {"cpu": "cores", "gpu": "gpus", "memory": "memory", "ephemeral_storage": "ephemeral_storage"}
 
@@ -24,14 +26,14 @@ def _is_unset(value: str | int | float | None) -> bool:
     return value is None or value == ""  # an empty text is how protobuf says it
 
 
-class ResourceSet(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ResourceQuantities(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Quantities as Kubernetes writes them: 500m, 2, 450Mi."""
 
-    cpu: Quantity | None = None
-    gpu: Quantity | None = None
-    memory: Quantity | None = None
-    storage: Quantity | None = None
-    ephemeral_storage: Quantity | None = None
+    cpu: KubernetesQuantity | None = None
+    gpu: KubernetesQuantity | None = None
+    memory: KubernetesQuantity | None = None
+    storage: KubernetesQuantity | None = None
+    ephemeral_storage: KubernetesQuantity | None = None
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -43,26 +45,26 @@ class ResourceSet(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
                 raise ValueError(f"gpu is a whole number up to {COUNT_MAX}, not {value}")
 
 
-NOTHING = ResourceSet()  # the very object: msgspec omits a default only where it is the same one
+NO_RESOURCES = ResourceQuantities()  # the very object: msgspec omits a default only where it is the same one
 
 
 class TaskResourcesValue(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    defaults: ResourceSet = NOTHING
-    limits: ResourceSet = NOTHING
+    defaults: ResourceQuantities = NO_RESOURCES
+    limits: ResourceQuantities = NO_RESOURCES
 
     def __post_init__(self) -> None:
         cpu = self.defaults.cpu
         if cpu is not None and not _is_unset(cpu) and not parse_amount(cpu):
             raise ValueError("defaults.cpu must be more than zero")
-        for name in ResourceSet.__struct_fields__:
+        for name in ResourceQuantities.__struct_fields__:
             default, limit = getattr(self.defaults, name), getattr(self.limits, name)
             if _is_unset(default) or _is_unset(limit):
                 continue
-            if is_more(default, limit):
+            if is_amount_above(default, limit):
                 raise ValueError(f"defaults.{name} ({default}) is above its own limit ({limit})")
 
 
-class TaskResources(Kind):
+class TaskResourcesKind(Kind):
     number = 0
     name = "task-resource-attribute"
     title = "task resources"
@@ -84,7 +86,7 @@ class TaskResources(Kind):
 
     def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
         filled = _fill(draft.request.spec.resources, found)
-        own: Own = {(self.name, field): None for field in filled.unused}
+        own: RecordOverrides = {(self.name, field): None for field in filled.unused}
         spec = replace(draft.request.spec, resources=filled.resources)
         return replace(
             draft,
@@ -137,8 +139,8 @@ def _demanded_above(demanded: Mapping[str, int], found: Mapping[str, Entry]) -> 
 
 
 def _above(word: str, amount: Any, most: Any, bound: Entry | None, default: Entry | None) -> list[str]:
-    is_over = bound is not None and is_more(amount, bound.value)
-    if bound is None or not (is_over or is_more(most, bound.value)):
+    is_over = bound is not None and is_amount_above(amount, bound.value)
+    if bound is None or not (is_over or is_amount_above(most, bound.value)):
         return []
     said = f"the limit is {bound.value} ({bound.source})"
     if is_over:
@@ -152,10 +154,10 @@ def _typed(name: str, amount: Any) -> Any:
     return int(parse_amount(amount)) if name == "gpus" else amount
 
 
-def _as_text(found: ResourceSet) -> ResourceSet:
+def _as_text(found: ResourceQuantities) -> ResourceQuantities:
     """One form for all: what a client wrote as a number is kept as its text."""
-    made = ResourceSet(**{name: _text(getattr(found, name)) for name in found.__struct_fields__})
-    return NOTHING if made == NOTHING else made
+    made = ResourceQuantities(**{name: _text(getattr(found, name)) for name in found.__struct_fields__})
+    return NO_RESOURCES if made == NO_RESOURCES else made
 
 
 def _text(value: str | int | float | None) -> str | None:

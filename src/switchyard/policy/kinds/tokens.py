@@ -9,17 +9,17 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from switchyard.model.tokens import TOKENS_OF_JOB_MAX, UNITS_MAX, Namespace
-from switchyard.policy.draft import REQUEST, Draft, Entry, Own
+from switchyard.policy.draft import REQUEST, Draft, Entry, RecordOverrides
 from switchyard.policy.kinds.kind import Kind, Merge
 
-Wanted = Annotated[int, Meta(ge=0, le=UNITS_MAX)]  # 0: none, where a level above says some
+UnitsOrZero = Annotated[int, Meta(ge=0, le=UNITS_MAX)]  # 0: none, where a level above says some
 
 
 class TokensValue(Struct, frozen=True, forbid_unknown_fields=True):
-    tokens: Annotated[dict[Namespace, Wanted], Meta(min_length=1, max_length=TOKENS_OF_JOB_MAX)]
+    tokens: Annotated[dict[Namespace, UnitsOrZero], Meta(min_length=1, max_length=TOKENS_OF_JOB_MAX)]
 
 
-class Tokens(Kind):
+class TokensKind(Kind):
     number = 9
     name = "tokens"
     title = "tokens"
@@ -30,7 +30,7 @@ class Tokens(Kind):
 
     def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
         ruled = {**draft.tokens, **{path.removeprefix("tokens."): entry.value for path, entry in found.items()}}
-        own: Own = {
+        own: RecordOverrides = {
             (self.name, f"tokens.{pool}"): Entry(units, REQUEST)
             for pool, units in draft.request.spec.tokens.items()
             if units > ruled.get(pool, 0)
@@ -38,13 +38,13 @@ class Tokens(Kind):
         return replace(draft, tokens=ruled, own=draft.own | own)
 
 
-def tokens_of_type(draft: Draft) -> Draft:
+def add_task_type_tokens(draft: Draft) -> Draft:
     """What the config says for jobs of this type of task, which rules are laid over, pool by pool."""
     needed = draft.platform.task_tokens.get(draft.request.spec.task_type)
     return replace(draft, tokens=dict(needed)) if needed else draft
 
 
-def tokens_in_all(draft: Draft) -> Draft:
+def combine_tokens(draft: Draft) -> Draft:
     """What is ruled, or what the job asks for where that is more; nothing where it is none."""
     ruled, asked = draft.tokens, draft.request.spec.tokens
     if not ruled and not asked:

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from switchyard.errors import Malformed
 from switchyard.model.execution import ExecutionConfig
 from switchyard.model.scope import Level
-from switchyard.policy.draft import OWN_SPEC, REQUEST, Draft, Entry
+from switchyard.policy.draft import LAUNCH_PLAN_SOURCE, REQUEST, Draft, Entry
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform
 
 
-class WorkflowExecutionConfig(Kind):
+class WorkflowExecutionConfigKind(Kind):
     number = 6
     name = "workflow-execution-config"
     title = "workflow execution config"
@@ -35,9 +35,9 @@ class WorkflowExecutionConfig(Kind):
     }
 
     def read(self, raw: object) -> Struct:
-        value = super().read(plain_form(raw))
+        value = super().read(unwrap_flyte_form(raw))
         assert isinstance(value, ExecutionConfig)
-        return set_only(value)
+        return without_unset(value)
 
     def check(self, value: Any, platform: Platform) -> list[str]:
         return [] if self.flatten(value) else ["give at least one field"]
@@ -51,8 +51,8 @@ class WorkflowExecutionConfig(Kind):
         merged = dict(found)
         for field, value in own_fields(draft.auth_role).items():
             if field not in merged or merged[field].source.level is Level.PLATFORM:
-                merged[field] = Entry(value, OWN_SPEC)
-        merged |= {field: Entry(value, OWN_SPEC) for field, value in own_fields(draft.launch_plan).items()}
+                merged[field] = Entry(value, LAUNCH_PLAN_SOURCE)
+        merged |= {field: Entry(value, LAUNCH_PLAN_SOURCE) for field, value in own_fields(draft.launch_plan).items()}
         merged |= {field: Entry(value, REQUEST) for field, value in said.items()}
         own = {(self.name, field): entry for field, entry in merged.items() if entry is not found.get(field)}
         execution = msgspec.convert({field: entry.value for field, entry in merged.items()}, ExecutionConfig)
@@ -70,11 +70,11 @@ def own_fields(execution: ExecutionConfig | None) -> dict[str, Any]:
     """What a job says itself. As in a row, nothing said is not the same as false or empty."""
     if execution is None:
         return {}
-    plain: dict[str, Any] = msgspec.to_builtins(set_only(execution))
+    plain: dict[str, Any] = msgspec.to_builtins(without_unset(execution))
     return plain
 
 
-def set_only(found: ExecutionConfig) -> ExecutionConfig:
+def without_unset(found: ExecutionConfig) -> ExecutionConfig:
     """What counts as not set: empty maps, a security context or output without content, and `overwrite_cache: false`,
     which on Flyte's wire is the same as nothing (so whoever says true, at any level, is heard)."""
     context, output = found.security_context, found.raw_output_data_config
@@ -90,7 +90,7 @@ def set_only(found: ExecutionConfig) -> ExecutionConfig:
     )
 
 
-def plain_form(raw: object) -> object:
+def unwrap_flyte_form(raw: object) -> object:
     """Flyte's files wrap maps in `values` (the environment as pairs), a truth in `value`, and say 0 for none."""
     if not isinstance(raw, Mapping):
         return raw

@@ -14,17 +14,17 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
+from switchyard.decoder_warmup import warm_loaded_types
 from switchyard.errors import Malformed, UnknownName
-from switchyard.route.operators import Value
-from switchyard.warm import warm_loaded
+from switchyard.route.operators import ExpressionValue
 
-GROUP = "switchyard.selectors"
+ENTRY_POINT_GROUP = "switchyard.selectors"
 WEIGHTED = "weighted"
-BUILT_IN = (WEIGHTED, "random", "least-loaded", "constraint", "soonest", "cheapest")
+BUILT_IN_SELECTORS = (WEIGHTED, "random", "least-loaded", "constraint", "soonest", "cheapest")
 
 
 @dataclass(frozen=True, slots=True)
-class Quoted:
+class CandidateQuote:
     """What a cluster answered about the job. `starts_s`: in how many seconds the job is reckoned to begin there."""
 
     can: bool
@@ -34,18 +34,18 @@ class Quoted:
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class Candidate:
     """One cluster that could take the job now. `state`: what is known of it; numbers are floats."""
 
     name: str
     weight: float = 1.0
     cores: int = 0  # all it has
-    state: Mapping[str, Value] = field(default_factory=dict)
-    quote: Quoted | None = None  # none: it was not asked, or did not answer
+    state: Mapping[str, ExpressionValue] = field(default_factory=dict)
+    quote: CandidateQuote | None = None  # none: it was not asked, or did not answer
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class SelectionResult:
     """Who is left in the race, the best first, and among whom the job's id draws: by weight, or with `is_even` alike.
 
     `notes`: of those, why they are; `out`: of the others, which step put them out. Nobody left: the job waits.
@@ -59,7 +59,7 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class SelectionFailure:
     """The algorithm cannot be followed, with the step and the cluster where that was found."""
 
     reason: str
@@ -72,37 +72,39 @@ class Selector(Protocol):
 
     def __init__(self, options: Mapping[str, Any]) -> None: ...
 
-    def select(self, contenders: Sequence[Contender], parameters: Mapping[str, Value]) -> Selected | Failed:
+    def select(
+        self, contenders: Sequence[Candidate], parameters: Mapping[str, ExpressionValue]
+    ) -> SelectionResult | SelectionFailure:
         """Choose. `parameters` are the job's. The same inputs give the same answer; the draw comes after."""
 
 
 @lru_cache(maxsize=64)  # the largest that are taken are some megabytes each
 def selector(name: str, options: str = "{}") -> Selector:
     """The algorithm of that name with these options (JSON). Reading them may be slow, so what was read is kept."""
-    return _class_of(name)(msgspec.json.decode(options, type=dict[str, Any]))
+    return _selector_class(name)(msgspec.json.decode(options, type=dict[str, Any]))
 
 
-def _class_of(name: str) -> type[Selector]:
+def _selector_class(name: str) -> type[Selector]:
     if name == WEIGHTED:
-        return Weighted
+        return WeightedSelector
     if name == "random":
-        return Random
+        return RandomSelector
     if name == "least-loaded":
-        from switchyard.route.select.least_loaded import LeastLoaded
+        from switchyard.route.select.least_loaded import LeastLoadedSelector
 
-        return LeastLoaded
+        return LeastLoadedSelector
     if name == "constraint":
-        from switchyard.route.select.constraint import Constraint
+        from switchyard.route.select.constraint import ConstraintSelector
 
-        return Constraint
+        return ConstraintSelector
     if name in ("soonest", "cheapest"):
-        from switchyard.route.select.quoted import Cheapest, Soonest
+        from switchyard.route.select.quote_selectors import CheapestSelector, SoonestSelector
 
-        return Soonest if name == "soonest" else Cheapest
-    for found in entry_points(group=GROUP):
+        return SoonestSelector if name == "soonest" else CheapestSelector
+    for found in entry_points(group=ENTRY_POINT_GROUP):
         if found.name == name:
             loaded: type[Selector] = found.load()
-            warm_loaded()  # threads run already
+            warm_loaded_types()  # threads run already
             return loaded
     raise UnknownName(
         f"There is no selection algorithm {name[:80]!r}.", next_step=f"Installed are {', '.join(selector_names())}."
@@ -111,7 +113,10 @@ def _class_of(name: str) -> type[Selector]:
 
 def selector_names() -> list[str]:
     """Ours first, then what is installed."""
-    return [*BUILT_IN, *sorted({found.name for found in entry_points(group=GROUP)} - set(BUILT_IN))]
+    return [
+        *BUILT_IN_SELECTORS,
+        *sorted({found.name for found in entry_points(group=ENTRY_POINT_GROUP)} - set(BUILT_IN_SELECTORS)),
+    ]
 
 
 def reads_quotes(algorithm: Selector) -> bool:
@@ -125,7 +130,7 @@ def refuse_options(name: str, options: Mapping[str, Any], known: Sequence[str] =
             raise Malformed(f"{name} has no option {option[:80]!r}: {said}.")
 
 
-class Weighted:
+class WeightedSelector:
     """Everybody is drawn by weight. The router does this by itself, faster; here it stands for third parties."""
 
     reads_state: ClassVar[bool] = False
@@ -133,12 +138,12 @@ class Weighted:
     def __init__(self, options: Mapping[str, Any]) -> None:
         refuse_options(WEIGHTED, options)
 
-    def select(self, contenders: Sequence[Contender], parameters: Mapping[str, Value]) -> Selected:  # noqa: ARG002
+    def select(self, contenders: Sequence[Candidate], parameters: Mapping[str, ExpressionValue]) -> SelectionResult:  # noqa: ARG002
         names = tuple(each.name for each in contenders)
-        return Selected(names, names)
+        return SelectionResult(names, names)
 
 
-class Random:
+class RandomSelector:
     """Everybody is drawn alike, by the job's id."""
 
     reads_state: ClassVar[bool] = False
@@ -146,6 +151,6 @@ class Random:
     def __init__(self, options: Mapping[str, Any]) -> None:
         refuse_options("random", options)
 
-    def select(self, contenders: Sequence[Contender], parameters: Mapping[str, Value]) -> Selected:  # noqa: ARG002
+    def select(self, contenders: Sequence[Candidate], parameters: Mapping[str, ExpressionValue]) -> SelectionResult:  # noqa: ARG002
         names = tuple(each.name for each in contenders)
-        return Selected(names, names, is_even=True)
+        return SelectionResult(names, names, is_even=True)

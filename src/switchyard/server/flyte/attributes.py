@@ -15,18 +15,18 @@ from switchyard.model.attributes import AttributeRow
 from switchyard.model.decode import convert
 from switchyard.model.scope import Scope
 from switchyard.server.flyte.bindings import answer_class
-from switchyard.server.flyte.kinds import BY_NUMBER, attributes_of, type_name, value_of
-from switchyard.server.flyte.status import Invalid, Missing
-from switchyard.server.yard import Yard
+from switchyard.server.flyte.grpc_status import FlyteInvalid, FlyteNotFound
+from switchyard.server.flyte.kinds import BY_NUMBER, from_matching_attributes, to_matching_attributes, type_name
+from switchyard.server.runtime import ServerRuntime
 from switchyard.service.rights import Actor
 from switchyard.service.rules import attributes
 
 PLUGIN_OVERRIDE, EXECUTION_CONFIG = 5, 6
-PAGE = 500
+ROWS_PER_PAGE = 500
 
 
 @dataclass(frozen=True)
-class Level:
+class FlyteLevel:
     """A level that Flyte writes. `word`: as in the names of its calls; `fields`: what names a row there."""
 
     word: str
@@ -36,28 +36,28 @@ class Level:
         return {field: getattr(message, field) for field in self.fields}
 
 
-PROJECT = Level("Project", ("project",))
-PROJECT_DOMAIN = Level("ProjectDomain", ("project", "domain"))
-WORKFLOW = Level("Workflow", ("project", "domain", "workflow"))
+PROJECT = FlyteLevel("Project", ("project",))
+PROJECT_DOMAIN = FlyteLevel("ProjectDomain", ("project", "domain"))
+WORKFLOW = FlyteLevel("Workflow", ("project", "domain", "workflow"))
 
 
-def update(level: Level, yard: Yard, actor: Actor, request: Any) -> Any:
+def update(level: FlyteLevel, yard: ServerRuntime, actor: Actor, request: Any) -> Any:
     """Create or replace the row; the last writer wins. Plugin overrides are added to those of the row, as in Flyte."""
     if not request.HasField("attributes"):
-        raise Invalid("missing attributes")
+        raise FlyteInvalid("missing attributes")
     named = level.named(request.attributes)
     scope = _scope(yard, actor, named, for_write=True)
     if not request.attributes.HasField("matching_attributes"):
-        raise Invalid("missing matching_attributes")
+        raise FlyteInvalid("missing matching_attributes")
     given = request.attributes.matching_attributes
     if given.WhichOneof("target") is None:
-        raise Invalid(f"Unrecognized matching attributes type for request {'-'.join(named.values())}")
-    number, value = value_of(given)
+        raise FlyteInvalid(f"Unrecognized matching attributes type for request {'-'.join(named.values())}")
+    number, value = from_matching_attributes(given)
     attributes.put(yard.context, actor, number, scope, value, is_merged=number == PLUGIN_OVERRIDE)
     return answer_class(f"Update{level.word}Attributes")()
 
 
-def get(level: Level, yard: Yard, actor: Actor, request: Any) -> Any:
+def get(level: FlyteLevel, yard: ServerRuntime, actor: Actor, request: Any) -> Any:
     """The most specific row that holds there, with its own scope; at the project's level the project's own row."""
     named, number = level.named(request), request.resource_type
     scope = _scope(yard, actor, named, for_write=False)
@@ -69,28 +69,28 @@ def get(level: Level, yard: Yard, actor: Actor, request: Any) -> Any:
         row = attributes.get_nearest(yard.context, actor, number, scope)
     if row is None:
         at = " ".join(f"{word}:{named.get(word.lower(), '')}" for word in ("Project", "Domain", "Workflow"))
-        raise Missing(f"Resource [{{{at} LaunchPlan: ResourceType:{type_name(number)}}}] not found")
+        raise FlyteNotFound(f"Resource [{{{at} LaunchPlan: ResourceType:{type_name(number)}}}] not found")
     found: dict[str, Any] = {field: getattr(row.scope, field) or "" for field in level.fields}
-    found["matching_attributes"] = attributes_of(row.number, row.value)
+    found["matching_attributes"] = to_matching_attributes(row.number, row.value)
     return answer_class(f"Get{level.word}Attributes")(attributes=found)
 
 
-def delete(level: Level, yard: Yard, actor: Actor, request: Any) -> Any:
+def delete(level: FlyteLevel, yard: ServerRuntime, actor: Actor, request: Any) -> Any:
     """Delete exactly that row. One that is not there is gone already."""
     scope = _scope(yard, actor, level.named(request), for_write=True)
     if request.resource_type not in BY_NUMBER:
-        raise Invalid("invalid value for resource_type")
-    attributes.delete_here(yard.context, actor, request.resource_type, scope)
+        raise FlyteInvalid("invalid value for resource_type")
+    attributes.delete_exact(yard.context, actor, request.resource_type, scope)
     return answer_class(f"Delete{level.word}Attributes")()
 
 
-def list_all(yard: Yard, actor: Actor, request: Any) -> Any:
+def list_all(yard: ServerRuntime, actor: Actor, request: Any) -> Any:
     """Every row of a kind that one may see, at our levels too, the most specific first. Flyte's list has no pages."""
     if request.resource_type not in BY_NUMBER:
-        raise Invalid("invalid value for resource_type")
+        raise FlyteInvalid("invalid value for resource_type")
     found = [
         matchable.MatchableAttributesConfiguration(
-            attributes=attributes_of(row.number, row.value),
+            attributes=to_matching_attributes(row.number, row.value),
             domain=row.scope.domain or "",
             project=row.scope.project or "",
             workflow=row.scope.workflow or "",
@@ -101,18 +101,18 @@ def list_all(yard: Yard, actor: Actor, request: Any) -> Any:
     return matchable.ListMatchableAttributesResponse(configurations=found)
 
 
-def _rows(yard: Yard, actor: Actor, number: int) -> Iterator[AttributeRow]:
+def _rows(yard: ServerRuntime, actor: Actor, number: int) -> Iterator[AttributeRow]:
     after: str | None = ""
     while after is not None:
-        page = attributes.list_kind(yard.context, actor, number, after=after, limit=PAGE)
+        page = attributes.list_rows(yard.context, actor, number, after=after, limit=ROWS_PER_PAGE)
         yield from page.items
         after = page.next
 
 
-def _project_row(yard: Yard, actor: Actor, number: int, scope: Scope) -> AttributeRow | None:
+def _project_row(yard: ServerRuntime, actor: Actor, number: int, scope: Scope) -> AttributeRow | None:
     """Exactly the project's row. Of the execution config what it leaves open is the platform's, as in Flyte."""
     try:
-        row = attributes.get_here(yard.context, actor, number, scope)
+        row = attributes.get_exact(yard.context, actor, number, scope)
     except NoSuchAttribute:
         row = None
     if number != EXECUTION_CONFIG:
@@ -128,23 +128,23 @@ def _project_row(yard: Yard, actor: Actor, number: int, scope: Scope) -> Attribu
     return AttributeRow(id="", kind=kind.name, number=number, level=scope.level, scope=scope, value=value, etag="")
 
 
-def _scope(yard: Yard, actor: Actor, named: dict[str, str], *, for_write: bool) -> Scope:
+def _scope(yard: ServerRuntime, actor: Actor, named: dict[str, str], *, for_write: bool) -> Scope:
     """The scope that is named, checked in Flyte's order and refused in its words."""
     project, domain = named["project"], named.get("domain")
     actor.need_project(Role.VIEW, project)  # first: whether there is one is not for everyone to know
     is_active = _is_active(yard, project)
     if is_active is None:
-        raise Invalid(_unregistered(project, domain, for_write=for_write))
+        raise FlyteInvalid(_unregistered(project, domain, for_write=for_write))
     if not is_active and (for_write or domain is not None):
-        raise Invalid(f"project [{project}] is not active")
+        raise FlyteInvalid(f"project [{project}] is not active")
     if domain is not None and domain not in yard.context.snapshots.policy.platform.domains:
-        raise Invalid(f"domain [{domain}] is unrecognized by system")
+        raise FlyteInvalid(f"domain [{domain}] is unrecognized by system")
     if named.get("workflow") == "":
-        raise Invalid("missing name")
+        raise FlyteInvalid("missing name")
     return convert(named, Scope, where="scope")
 
 
-def _is_active(yard: Yard, project: str) -> bool | None:
+def _is_active(yard: ServerRuntime, project: str) -> bool | None:
     """None: there is no such project."""
     snapshots = yard.context.snapshots
     entry = snapshots.access.projects.get(project)

@@ -12,28 +12,28 @@ from switchyard.server.flyte.attributes import PROJECT, PROJECT_DOMAIN, WORKFLOW
 
 
 @dataclass(frozen=True)
-class Call:
+class FlyteCall:
     """`serve(yard, actor, request)` answers with a message or raises a YardError. `is_open`: to all; no actor."""
 
     serve: Callable[..., Any]
     is_open: bool = False
 
 
-CALLS: dict[str, Call] = {
-    "UpdateProjectAttributes": Call(partial(attributes.update, PROJECT)),
-    "GetProjectAttributes": Call(partial(attributes.get, PROJECT)),
-    "DeleteProjectAttributes": Call(partial(attributes.delete, PROJECT)),
-    "UpdateProjectDomainAttributes": Call(partial(attributes.update, PROJECT_DOMAIN)),
-    "GetProjectDomainAttributes": Call(partial(attributes.get, PROJECT_DOMAIN)),
-    "DeleteProjectDomainAttributes": Call(partial(attributes.delete, PROJECT_DOMAIN)),
-    "UpdateWorkflowAttributes": Call(partial(attributes.update, WORKFLOW)),
-    "GetWorkflowAttributes": Call(partial(attributes.get, WORKFLOW)),
-    "DeleteWorkflowAttributes": Call(partial(attributes.delete, WORKFLOW)),
-    "ListMatchableAttributes": Call(attributes.list_all),
-    "RegisterProject": Call(projects.register),
-    "UpdateProject": Call(projects.update),
-    "GetProject": Call(projects.get),
-    "ListProjects": Call(projects.list_some),
-    "GetDomains": Call(projects.domains),
-    "GetVersion": Call(projects.version, is_open=True),
+CALLS: dict[str, FlyteCall] = {
+    "UpdateProjectAttributes": FlyteCall(partial(attributes.update, PROJECT)),
+    "GetProjectAttributes": FlyteCall(partial(attributes.get, PROJECT)),
+    "DeleteProjectAttributes": FlyteCall(partial(attributes.delete, PROJECT)),
+    "UpdateProjectDomainAttributes": FlyteCall(partial(attributes.update, PROJECT_DOMAIN)),
+    "GetProjectDomainAttributes": FlyteCall(partial(attributes.get, PROJECT_DOMAIN)),
+    "DeleteProjectDomainAttributes": FlyteCall(partial(attributes.delete, PROJECT_DOMAIN)),
+    "UpdateWorkflowAttributes": FlyteCall(partial(attributes.update, WORKFLOW)),
+    "GetWorkflowAttributes": FlyteCall(partial(attributes.get, WORKFLOW)),
+    "DeleteWorkflowAttributes": FlyteCall(partial(attributes.delete, WORKFLOW)),
+    "ListMatchableAttributes": FlyteCall(attributes.list_all),
+    "RegisterProject": FlyteCall(projects.register),
+    "UpdateProject": FlyteCall(projects.update),
+    "GetProject": FlyteCall(projects.get),
+    "ListProjects": FlyteCall(projects.list_matching),
+    "GetDomains": FlyteCall(projects.domains),
+    "GetVersion": FlyteCall(projects.version, is_open=True),
 }

@@ -12,12 +12,12 @@ from google.protobuf import json_format
 from switchyard.errors import Malformed
 from switchyard.model.quantity import parse_duration_s
 
-Plain = dict[str, Any]
+ProtoJson = dict[str, Any]
 MatchingAttributes = matchable_resource_pb2.MatchingAttributes
 MatchableResource = matchable_resource_pb2.MatchableResource
 
 
-def _same(plain: Plain) -> Plain:
+def _unchanged(plain: ProtoJson) -> ProtoJson:
     return plain
 
 
@@ -30,18 +30,18 @@ class FlyteKind:
 
     number: int
     field: str
-    ours: Callable[[Plain], Plain] = _same
-    theirs: Callable[[Plain], Plain] = _same
+    ours: Callable[[ProtoJson], ProtoJson] = _unchanged
+    theirs: Callable[[ProtoJson], ProtoJson] = _unchanged
 
 
-def value_of(attributes: Any) -> tuple[int, Plain]:
+def from_matching_attributes(attributes: Any) -> tuple[int, ProtoJson]:
     """The number of the kind, and its value in our words. None of the kinds is set: the caller has said so already."""
     kind = BY_FIELD[attributes.WhichOneof("target")]
     message = getattr(attributes, kind.field)
     return kind.number, kind.ours(json_format.MessageToDict(message, preserving_proto_field_name=True))
 
 
-def attributes_of(number: int, value: Mapping[str, Any]) -> Any:
+def to_matching_attributes(number: int, value: Mapping[str, Any]) -> Any:
     """MatchingAttributes of one of our values."""
     kind = BY_NUMBER[number]
     found = MatchingAttributes()
@@ -56,11 +56,11 @@ def type_name(number: int) -> str:
     return str(MatchableResource.Name(number)) if number in BY_NUMBER else str(number)
 
 
-def _resources_theirs(value: Plain) -> Plain:
+def _resources_theirs(value: ProtoJson) -> ProtoJson:
     return {name: amounts for name, amounts in value.items() if amounts}  # one that sets nothing was not sent, either
 
 
-def _quality_ours(plain: Plain) -> Plain:
+def _quality_ours(plain: ProtoJson) -> ProtoJson:
     if "spec" not in plain:
         return plain
     budget = plain["spec"].get("queueing_budget", "0s")  # proto3's JSON: seconds, with a fraction if there is one
@@ -69,13 +69,13 @@ def _quality_ours(plain: Plain) -> Plain:
     return {"queueing_budget": budget}
 
 
-def _quality_theirs(value: Plain) -> Plain:
+def _quality_theirs(value: ProtoJson) -> ProtoJson:
     if value.get("queueing_budget") is None:
         return value
     return {"spec": {"queueing_budget": f"{parse_duration_s(value['queueing_budget'])}s"}}
 
 
-def _execution_theirs(value: Plain) -> Plain:
+def _execution_theirs(value: ProtoJson) -> ProtoJson:
     found = {name: inner for name, inner in value.items() if inner is not None}
     for name in ("labels", "annotations"):
         if name in found:
@@ -85,7 +85,7 @@ def _execution_theirs(value: Plain) -> Plain:
     return found
 
 
-def _assignment_theirs(value: Plain) -> Plain:
+def _assignment_theirs(value: ProtoJson) -> ProtoJson:
     """Spill rules are ours alone."""
     return {name: inner for name, inner in value.items() if name != "spill"}
 

@@ -12,39 +12,39 @@ from switchyard import __version__
 from switchyard.errors import NotFound
 from switchyard.model.api import Project, ProjectChange, ProjectRequest
 from switchyard.model.decode import convert
-from switchyard.server.flyte.status import Invalid, Missing
-from switchyard.server.yard import Yard
+from switchyard.server.flyte.grpc_status import FlyteInvalid, FlyteNotFound
+from switchyard.server.runtime import ServerRuntime
 from switchyard.service.access import projects as service
 from switchyard.service.rights import Actor
 from switchyard.service.rules import attributes
 
 ACTIVE, ARCHIVED = project_pb2.Project.ACTIVE, project_pb2.Project.ARCHIVED
 # Flyte's projects become parts of Kubernetes' names, which have no capitals, dots or underscores.
-ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")
+PROJECT_ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")
 FILTER = re.compile(r"(\w+)\((?:project\.)?(\w+),\s?(.+)\)\Z")  # contains(name, foo)
 FILTERS_MAX = 50
 OFFSET = re.compile(r"[0-9]{1,9}\Z")
 
 
-def register(yard: Yard, actor: Actor, request: Any) -> Any:
+def register(yard: ServerRuntime, actor: Actor, request: Any) -> Any:
     if not request.HasField("project"):
-        raise Invalid("missing project")
+        raise FlyteInvalid("missing project")
     project = request.project
     if not project.name:
-        raise Invalid("missing project_name")
+        raise FlyteInvalid("missing project_name")
     _check(project)
     if project.state != ACTIVE:
-        raise Invalid("a project is registered active; archive it with UpdateProject")
+        raise FlyteInvalid("a project is registered active; archive it with UpdateProject")
     wanted = {"name": project.id, "title": project.name, "description": project.description}
     labels = {"labels": dict(project.labels.values)}
     service.project_create(yard.context, actor, convert(wanted | labels, ProjectRequest, where="project"))
     return project_pb2.ProjectRegisterResponse()
 
 
-def update(yard: Yard, actor: Actor, request: Any) -> Any:
+def update(yard: ServerRuntime, actor: Actor, request: Any) -> Any:
     """What is empty stays as it is, but for the state, which a client always sends."""
     if not request.id:
-        raise Invalid("missing project_id")
+        raise FlyteInvalid("missing project_id")
     project = _find(yard, actor, request.id)
     _check(request)
     change: dict[str, Any] = {}
@@ -61,14 +61,14 @@ def update(yard: Yard, actor: Actor, request: Any) -> Any:
     return project_pb2.ProjectUpdateResponse()
 
 
-def get(yard: Yard, actor: Actor, request: Any) -> Any:
+def get(yard: ServerRuntime, actor: Actor, request: Any) -> Any:
     return _message(yard, _find(yard, actor, request.id))
 
 
-def list_some(yard: Yard, actor: Actor, request: Any) -> Any:
+def list_matching(yard: ServerRuntime, actor: Actor, request: Any) -> Any:
     """Those that pass the filters; without any, those that are not archived."""
     if request.token and not OFFSET.match(request.token):
-        raise Invalid(f"invalid pagination token {request.token[:80]} for ListProjects")
+        raise FlyteInvalid(f"invalid pagination token {request.token[:80]} for ListProjects")
     passes = _filters(request.filters) if request.filters else [lambda project: not project.is_archived]
     found = [
         project for project in service.project_list(yard.context, actor) if all(passed(project) for passed in passes)
@@ -81,35 +81,35 @@ def list_some(yard: Yard, actor: Actor, request: Any) -> Any:
     return project_pb2.Projects(projects=[_message(yard, project) for project in page], token=token)
 
 
-def domains(yard: Yard, _actor: Actor, _request: Any) -> Any:
+def domains(yard: ServerRuntime, _actor: Actor, _request: Any) -> Any:
     return project_pb2.GetDomainsResponse(domains=_domains(yard))
 
 
-def version(_yard: Yard, _actor: Actor | None, _request: Any) -> Any:
+def version(_yard: ServerRuntime, _actor: Actor | None, _request: Any) -> Any:
     return version_pb2.GetVersionResponse(control_plane_version=version_pb2.Version(Version=__version__))
 
 
 def _check(project: Any) -> None:
     if not project.id:
-        raise Invalid("missing project_id")
-    if not ID.match(project.id):
-        raise Invalid(
+        raise FlyteInvalid("missing project_id")
+    if not PROJECT_ID.match(project.id):
+        raise FlyteInvalid(
             f"invalid project id [{project.id[:80]}]: small letters, digits and - inside, at most 63, as in Kubernetes"
         )
     if project.domains:
-        raise Invalid("Domains are set for the whole server, in its config: leave them out")
+        raise FlyteInvalid("Domains are set for the whole server, in its config: leave them out")
     if project.state not in (ACTIVE, ARCHIVED):
-        raise Invalid("a project is ACTIVE or ARCHIVED here")
+        raise FlyteInvalid("a project is ACTIVE or ARCHIVED here")
 
 
-def _find(yard: Yard, actor: Actor, name: str) -> Project:
+def _find(yard: ServerRuntime, actor: Actor, name: str) -> Project:
     try:
         return service.project_get(yard.context, actor, name)
     except NotFound as exc:
-        raise Missing(f"project [{name[:80]}] not found") from exc
+        raise FlyteNotFound(f"project [{name[:80]}] not found") from exc
 
 
-def _message(yard: Yard, project: Project) -> Any:
+def _message(yard: ServerRuntime, project: Project) -> Any:
     return project_pb2.Project(
         id=project.name,
         name=project.title or project.name,
@@ -120,7 +120,7 @@ def _message(yard: Yard, project: Project) -> Any:
     )
 
 
-def _domains(yard: Yard) -> list[Any]:
+def _domains(yard: ServerRuntime) -> list[Any]:
     return [project_pb2.Domain(id=each.id, name=each.name or each.id) for each in attributes.domain_list(yard.context)]
 
 
@@ -144,19 +144,19 @@ def _filters(text: str) -> list[Callable[[Project], bool]]:
     """`eq(state,1)+contains(name,foo)`: all must hold. One we do not know is refused: it must not list everything."""
     parts = text.split("+")
     if len(parts) > FILTERS_MAX:
-        raise Invalid("invalid value for filters")
+        raise FlyteInvalid("invalid value for filters")
     return [_filter(part) for part in parts]
 
 
 def _filter(text: str) -> Callable[[Project], bool]:
     found = FILTER.match(text)
     if not found:
-        raise Invalid("invalid value for filters")
+        raise FlyteInvalid("invalid value for filters")
     name, field, value = found.groups()
     if field not in COLUMNS or field == "created_at":
-        raise Invalid(f"'project.{field[:80]}' is invalid filter")
+        raise FlyteInvalid(f"'project.{field[:80]}' is invalid filter")
     if name not in COMPARE:
-        raise Invalid(f"unrecognized filter function: {name[:80]}")
+        raise FlyteInvalid(f"unrecognized filter function: {name[:80]}")
     wanted = value.split(";")
     return lambda project: COMPARE[name](str(COLUMNS[field](project)), wanted)
 
@@ -164,6 +164,6 @@ def _filter(text: str) -> Callable[[Project], bool]:
 def _sorted(found: list[Project], sort_by: Any) -> list[Project]:
     key = sort_by.key.removeprefix("project.") or "identifier"
     if key not in COLUMNS:
-        raise Invalid(f"invalid sort key '{key[:80]}'")
+        raise FlyteInvalid(f"invalid sort key '{key[:80]}'")
     is_down = bool(sort_by.key) and sort_by.direction == common_pb2.Sort.DESCENDING
     return sorted(found, key=lambda project: (COLUMNS[key](project), project.name), reverse=is_down)

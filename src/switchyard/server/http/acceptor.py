@@ -14,14 +14,14 @@ from typing import Any
 import uvicorn
 
 from switchyard.errors import Unavailable
-from switchyard.server.http.gate import TICK_S, Gate, Peer
+from switchyard.server.http.connection_gate import TICK_S, ClientConnection, ConnectionGate
 from switchyard.server.http.protocol import BoundedProtocol
 from switchyard.server.refusal_log import REFUSALS
 
-AT_ONCE = 64  # connections taken before others have their turn
-AGAIN_S = 0.1  # after the system had no file left for a connection
-NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-FLOODS = ("Invalid HTTP request", "Unsupported upgrade", "No supported WebSocket")
+ACCEPTS_PER_TURN = 64  # connections taken before others have their turn
+ACCEPT_RETRY_S = 0.1  # after the system had no file left for a connection
+NO_FILES_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+UNLOGGED_MESSAGES = ("Invalid HTTP request", "Unsupported upgrade", "No supported WebSocket")
 
 
 class TlsAcceptor:
@@ -31,7 +31,11 @@ class TlsAcceptor:
     """
 
     def __init__(
-        self, sockets: list[socket.socket], gate: Gate, make: Callable[[Peer], BoundedProtocol], tls: ssl.SSLContext
+        self,
+        sockets: list[socket.socket],
+        gate: ConnectionGate,
+        make: Callable[[ClientConnection], BoundedProtocol],
+        tls: ssl.SSLContext,
     ) -> None:
         self.sockets = sockets
         self._gate = gate
@@ -59,18 +63,18 @@ class TlsAcceptor:
             self._loop.add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(AT_ONCE):
+        for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as exc:
-                if exc.errno not in NO_FILES:
+                if exc.errno not in NO_FILES_ERRNOS:
                     raise
                 REFUSALS.note("no file left for a connection", address="", reason=str(exc.strerror))
                 self._gate.make_room()
                 self._loop.remove_reader(listener)
-                self._loop.call_later(AGAIN_S, self._listen, listener)
+                self._loop.call_later(ACCEPT_RETRY_S, self._listen, listener)
                 return
             sock.setblocking(False)
             peer = self._gate.admit(address[0], sock)
@@ -82,7 +86,7 @@ class TlsAcceptor:
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
-    async def _open(self, sock: socket.socket, peer: Peer) -> None:
+    async def _open(self, sock: socket.socket, peer: ClientConnection) -> None:
         is_open = False
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -101,7 +105,7 @@ class TlsAcceptor:
 class HttpServer(uvicorn.Server):
     """uvicorn behind the gate, and without its signal handlers: ours must end the parked polls first."""
 
-    def __init__(self, config: uvicorn.Config, gate: Gate) -> None:
+    def __init__(self, config: uvicorn.Config, gate: ConnectionGate) -> None:
         super().__init__(config)
         self._gate = gate
         self._ticking: asyncio.TimerHandle | None = None
@@ -116,10 +120,10 @@ class HttpServer(uvicorn.Server):
         config, loop = self.config, asyncio.get_running_loop()
         given: dict[str, Any] = {"config": config, "server_state": self.server_state, "app_state": self.lifespan.state}
 
-        def make(peer: Peer | None = None) -> BoundedProtocol:
+        def make(peer: ClientConnection | None = None) -> BoundedProtocol:
             return BoundedProtocol(self._gate, peer, **given)
 
-        bound = _bound(config)
+        bound = _listening_sockets(config)
         if config.ssl:
             self.servers: list[Any] = [TlsAcceptor(bound, self._gate, make, config.ssl)]
         else:
@@ -140,10 +144,10 @@ class HttpServer(uvicorn.Server):
 
 def _is_no_flood(record: logging.LogRecord) -> bool:
     """Bytes that are no HTTP are noted in the refusal log, which is bounded; uvicorn would log each."""
-    return not str(record.msg).startswith(FLOODS)
+    return not str(record.msg).startswith(UNLOGGED_MESSAGES)
 
 
-def _bound(config: uvicorn.Config) -> list[socket.socket]:
+def _listening_sockets(config: uvicorn.Config) -> list[socket.socket]:
     """A listening socket for each address of the host."""
     found: list[socket.socket] = []
     try:

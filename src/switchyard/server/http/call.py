@@ -8,9 +8,9 @@ from urllib.parse import parse_qsl
 
 from switchyard.errors import Malformed
 from switchyard.model.ids import LENGTH, is_id
-from switchyard.server.http.answer import Scope
-from switchyard.server.yard import Yard
-from switchyard.service.cluster.graphs import Caller
+from switchyard.server.http.asgi_messages import AsgiScope
+from switchyard.server.runtime import ServerRuntime
+from switchyard.service.cluster.graphs import GraphCaller
 from switchyard.service.fleet import AgentEntry
 from switchyard.service.rights import Actor
 
@@ -21,7 +21,7 @@ QUERY_FIELDS_MAX = 1000  # each parameter has a bound of its own; this one is fo
 class Call:
     """What a handler is handed. The query was checked against the endpoint's parameters before."""
 
-    yard: Yard
+    yard: ServerRuntime
     actor: Actor
     path: dict[str, str]
     query: list[tuple[str, str]]
@@ -32,8 +32,8 @@ class Call:
     if_none_match: str | None = None
 
     @property
-    def caller(self) -> Caller:
-        return Caller(self.actor, self.agent)
+    def caller(self) -> GraphCaller:
+        return GraphCaller(self.actor, self.agent)
 
     def text(self, name: str) -> str | None:
         return next(iter(self.texts(name)), None)
@@ -69,7 +69,7 @@ class Call:
         return self.number("limit", self.yard.settings.bounds.page_default)
 
 
-def read_query(scope: Scope) -> list[tuple[str, str]]:
+def read_query(scope: AsgiScope) -> list[tuple[str, str]]:
     try:
         return parse_qsl(
             scope["query_string"].decode("latin-1"),

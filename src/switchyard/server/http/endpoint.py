@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from switchyard.errors import Malformed
-from switchyard.model.graph.subsystem import NAME_PATTERN as SUBSYSTEM_PATTERN
+from switchyard.model.graph.subsystem import SUBSYSTEM_NAME_PATTERN as SUBSYSTEM_PATTERN
 from switchyard.model.ids import ID_PATTERN
 from switchyard.model.names import NAME_PATTERN
 from switchyard.model.tokens import NAMESPACE_PATTERN
-from switchyard.server.http.body_bounds import SMALL, BodyBound
+from switchyard.server.http.body_bounds import SMALL_BODY, BodyBound
 from switchyard.server.http.call import Call
-from switchyard.server.http.parameters import REPEATS_MAX, Query
+from switchyard.server.http.query_parameters import REPEATS_MAX, QueryParameter
 
 OPEN, USER, AGENT, JOINER = "open", "user", "agent", "joiner"
-EITHER = "user or agent"
+USER_OR_AGENT = "user or agent"
 
 # What a word of a path is. Where a word is not listed, anything names something or nothing.
-PATH_WORDS = {
+PATH_PATTERNS = {
     **dict.fromkeys(("cluster", "project", "user", "group", "domain", "kind", "name"), NAME_PATTERN),
     **dict.fromkeys(("agent", "invite", "token", "grant"), ID_PATTERN),
     "job": r"^[0-9A-Za-z]{1,26}(?!\n)$",
@@ -30,7 +30,7 @@ PATH_WORDS = {
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One route. `handler` is none for the hot ones, which `hot.py` serves."""
+    """One route. `handler` is none for the hot ones, which `hot_routes.py` serves."""
 
     method: str
     path: str
@@ -40,7 +40,7 @@ class Endpoint:
     body: Any = None
     status: int = 200
     who: str = USER
-    query: tuple[Query, ...] = ()
+    query: tuple[QueryParameter, ...] = ()
     is_body_optional: bool = False  # no body means the same as `{}`
     is_conditional: bool = False  # the write says what it has seen: If-Match or If-None-Match
     is_keyed: bool = False  # it takes an idempotency key
@@ -48,7 +48,7 @@ class Endpoint:
     is_waiting: bool = False
     media: str = "application/json"
     has_text: bool = False  # it may also answer with a text, as it was given
-    bound: BodyBound = SMALL
+    bound: BodyBound = SMALL_BODY
     is_upload: bool = False  # the body is large: taken piece by piece, packed or not, and not decoded here
 
 

@@ -22,7 +22,7 @@ from switchyard.model.api import (
     CancelledMany,
     CancelMany,
     CancelRequest,
-    Created,
+    CreatedJob,
     Deleted,
     Event,
     JobChange,
@@ -46,13 +46,13 @@ from switchyard.model.rendering import Rendering, RenderingChange, RenderRequest
 from switchyard.model.stats import RouteStats
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.server.http import handlers, handlers_rendering, handlers_stats
-from switchyard.server.http.body_bounds import BULK, JOB, POLL
+from switchyard.server.http.body_bounds import BULK_BODY, JOB_BODY, POLL_BODY
 from switchyard.server.http.endpoint import AGENT, JOINER, OPEN, Endpoint
-from switchyard.server.http.endpoints_clusters import CLUSTERS
-from switchyard.server.http.endpoints_layout import LAYOUT
-from switchyard.server.http.endpoints_rules import RULES
-from switchyard.server.http.endpoints_tokens import TOKENS
-from switchyard.server.http.parameters import (
+from switchyard.server.http.endpoints_attributes import ATTRIBUTE_ENDPOINTS
+from switchyard.server.http.endpoints_clusters import CLUSTER_ENDPOINTS
+from switchyard.server.http.endpoints_layout import LAYOUT_ENDPOINTS
+from switchyard.server.http.endpoints_token_pools import TOKEN_POOL_ENDPOINTS
+from switchyard.server.http.query_parameters import (
     ABANDON,
     CURSOR,
     ID_CURSOR,
@@ -62,24 +62,24 @@ from switchyard.server.http.parameters import (
     SECONDS_MAX,
     SEQ_CURSOR,
     SINCE,
-    STATES,
-    Query,
+    STATE_FILTER,
+    QueryParameter,
 )
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/version", "The server's version and clock", Version, handlers.version, who=OPEN),
-    Endpoint("GET", "/v1/schema", "The JSON Schema of a job file", dict[str, Any], handlers.schema, who=OPEN),
+    Endpoint("GET", "/v1/schema", "The JSON Schema of a job file", dict[str, Any], handlers.job_schema, who=OPEN),
     Endpoint("GET", "/v1/whoami", "Who the server takes you for", Me, handlers.whoami),
     Endpoint(
         "POST",
         "/v1/jobs",
         "Submit a job; 201 once it is durable",
-        Created,
+        CreatedJob,
         body=JobRequest,
         status=201,
         is_keyed=True,
         is_ruled=True,
-        bound=JOB,
+        bound=JOB_BODY,
     ),
     Endpoint(
         "POST",
@@ -88,7 +88,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         BulkAnswer,
         body=BulkRequest,
         status=201,
-        bound=BULK,
+        bound=BULK_BODY,
         is_keyed=True,
         is_ruled=True,
     ),
@@ -100,7 +100,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handlers.plan,
         JobRequest,
         is_ruled=True,
-        bound=JOB,
+        bound=JOB_BODY,
     ),
     Endpoint(
         "POST",
@@ -109,7 +109,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         Quotes,
         body=JobRequest,
         is_ruled=True,
-        bound=JOB,
+        bound=JOB_BODY,
     ),
     Endpoint("GET", "/v1/jobs", "Jobs, newest first", Page[Job], handlers.job_list, query=JOB_FILTERS),
     Endpoint("GET", "/v1/jobs/{job}", "One job, by id or unambiguous prefix", Job, handlers.job_get),
@@ -118,7 +118,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "POST",
         "/v1/jobs/{job}/retry",
         "An ended job once more",
-        Created,
+        CreatedJob,
         handlers.job_retry,
         RetryRequest,
         201,
@@ -131,7 +131,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "The tasks of an array",
         Page[Task],
         handlers.task_list,
-        query=(STATES, LIMIT, INDEX_CURSOR),
+        query=(STATE_FILTER, LIMIT, INDEX_CURSOR),
     ),
     Endpoint(
         "GET",
@@ -139,7 +139,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "The job, once it is final or the time is over",
         Job,
         handlers.job_get,
-        query=(Query("timeout_s", "number", "at most 60 are waited", most=SECONDS_MAX),),
+        query=(QueryParameter("timeout_s", "number", "at most 60 are waited", most=SECONDS_MAX),),
         is_waiting=True,
     ),
     Endpoint(
@@ -156,7 +156,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/v1/jobs/cancel",
         "Ask for the end of all jobs that a selector means, round by round",
         CancelledMany,
-        handlers.cancel_many,
+        handlers.jobs_cancel,
         CancelMany,
     ),
     Endpoint(
@@ -174,11 +174,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         Output,
         handlers.job_output,
         query=(
-            Query("stream", about="stdout or stderr", words=STREAMS),
-            Query("task", "integer", "of an array: the task's index", most=INDEX_MAX),
-            Query("attempt", "integer", "1 is the first; none: the last", least=1, most=10**6),
-            Query("offset", "integer", "from this byte on; one answer has at most 1 MiB", most=2**62),
-            Query("wait_s", "number", "wait up to 60 s for more, or for the end of the attempt", most=SECONDS_MAX),
+            QueryParameter("stream", about="stdout or stderr", words=STREAMS),
+            QueryParameter("task", "integer", "of an array: the task's index", most=INDEX_MAX),
+            QueryParameter("attempt", "integer", "1 is the first; none: the last", least=1, most=10**6),
+            QueryParameter("offset", "integer", "from this byte on; one answer has at most 1 MiB", most=2**62),
+            QueryParameter(
+                "wait_s", "number", "wait up to 60 s for more, or for the end of the attempt", most=SECONDS_MAX
+            ),
         ),
         is_waiting=True,
     ),
@@ -190,7 +192,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         Page[Event],
         handlers.event_list,
         query=(
-            Query("after", "integer", "only after this number"),
+            QueryParameter("after", "integer", "only after this number"),
             SINCE,
             LIMIT,
             SEQ_CURSOR,
@@ -202,9 +204,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "What happens to jobs you may view, as server-sent events, without end; Last-Event-ID goes on",
         Event,
         query=(
-            Query("after", "integer", "from this number on; none: from now on"),
-            Query("job", about="only of this job"),
-            Query("project", about="only of this project"),
+            QueryParameter("after", "integer", "from this number on; none: from now on"),
+            QueryParameter("job", about="only of this job"),
+            QueryParameter("project", about="only of this project"),
         ),
         media="text/event-stream",
     ),
@@ -213,17 +215,24 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/v1/stats/routes",
         "Where jobs you may view went, counted",
         RouteStats,
-        handlers_stats.routes,
+        handlers_stats.route_stats_get,
         query=(replace(SINCE, about="jobs made within so many seconds; none: an hour"),),
     ),
-    *CLUSTERS,
-    Endpoint("GET", "/v1/agents", "Agents", Page[Agent], handlers.agent_list, query=(Query("cluster"), LIMIT, CURSOR)),
+    *CLUSTER_ENDPOINTS,
+    Endpoint(
+        "GET",
+        "/v1/agents",
+        "Agents",
+        Page[Agent],
+        handlers.agent_list,
+        query=(QueryParameter("cluster"), LIMIT, CURSOR),
+    ),
     Endpoint("PATCH", "/v1/agents/{agent}", "Pause or resume an agent", Agent, handlers.agent_change, AgentChange),
     Endpoint("DELETE", "/v1/agents/{agent}", "Remove an agent", Deleted, handlers.agent_remove, query=(ABANDON,)),
     Endpoint("GET", "/v1/agents/self", "The agent that asks", Agent, handlers.agent_self, who=AGENT),
     Endpoint("POST", "/v1/agents/rotate", "A new credential", Rotated, handlers.agent_rotate, status=201, who=AGENT),
-    Endpoint("POST", "/v1/agents/join", "Join a cluster", Joined, handlers.join, Join, 201, JOINER),
-    Endpoint("POST", "/v1/agents/poll", "Reports up, leases down", PollAnswer, body=Poll, who=AGENT, bound=POLL),
+    Endpoint("POST", "/v1/agents/join", "Join a cluster", Joined, handlers.cluster_join, Join, 201, JOINER),
+    Endpoint("POST", "/v1/agents/poll", "Reports up, leases down", PollAnswer, body=Poll, who=AGENT, bound=POLL_BODY),
     Endpoint("GET", "/v1/users", "Users", Page[User], handlers.user_list, query=(LIMIT, CURSOR)),
     Endpoint("POST", "/v1/users", "Make a user", User, handlers.user_create, UserRequest, 201),
     Endpoint("GET", "/v1/users/{user}", "One user", User, handlers.user_get),
@@ -237,20 +246,20 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Revoke a token, and those that were made with it",
         Deleted,
         handlers.token_revoke,
-        query=(Query("only", "boolean", "those that were made with it live on; for platform administrators"),),
+        query=(QueryParameter("only", "boolean", "those that were made with it live on; for platform administrators"),),
     ),
     Endpoint("GET", "/v1/grants", "Grants", Page[Grant], handlers.grant_list, query=(LIMIT, CURSOR)),
     Endpoint("POST", "/v1/grants", "Grant a role", Grant, handlers.grant_create, GrantRequest, 201),
     Endpoint("DELETE", "/v1/grants/{grant}", "Take a grant back", Deleted, handlers.grant_delete),
-    *LAYOUT,
-    *RULES,
-    *TOKENS,
+    *LAYOUT_ENDPOINTS,
+    *ATTRIBUTE_ENDPOINTS,
+    *TOKEN_POOL_ENDPOINTS,
     Endpoint(
         "POST",
         "/v1/cluster-resources",
         "Fill the templates of a project and domain, and keep the result",
         Rendering,
-        handlers_rendering.render,
+        handlers_rendering.rendering_make,
         RenderRequest,
     ),
     Endpoint(
@@ -258,10 +267,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/v1/cluster-resources/changes",
         "What the templates would be now, beside the last that was kept",
         RenderingChange,
-        handlers_rendering.changes,
+        handlers_rendering.rendering_changes,
         query=(
-            Query("project", is_required=True, pattern=NAME_PATTERN, about="a project's name"),
-            Query("domain", is_required=True, pattern=NAME_PATTERN, about="a domain's name"),
+            QueryParameter("project", is_required=True, pattern=NAME_PATTERN, about="a project's name"),
+            QueryParameter("domain", is_required=True, pattern=NAME_PATTERN, about="a domain's name"),
         ),
     ),
     Endpoint("GET", "/v1/audit", "Who changed what", Page[AuditEntry], handlers.audit_list, query=(LIMIT, ID_CURSOR)),

@@ -22,19 +22,19 @@ from switchyard.model.cluster import (
 )
 from switchyard.model.graph import Graph
 from switchyard.model.verdict import FitAnswer, FitRequest
-from switchyard.server.http import graph_handlers, handlers
-from switchyard.server.http.body_bounds import JOB
-from switchyard.server.http.endpoint import EITHER, Endpoint
-from switchyard.server.http.parameters import (
+from switchyard.server.http import handlers, handlers_graphs
+from switchyard.server.http.body_bounds import JOB_BODY
+from switchyard.server.http.endpoint import USER_OR_AGENT, Endpoint
+from switchyard.server.http.query_parameters import (
     ABANDON,
     ACCOUNT,
     CURSOR,
     ID_CURSOR,
     LIMIT,
-    Query,
+    QueryParameter,
 )
 
-CLUSTERS: tuple[Endpoint, ...] = (
+CLUSTER_ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/clusters", "Clusters", Page[Cluster], handlers.cluster_list, query=(LIMIT, CURSOR)),
     Endpoint("POST", "/v1/clusters", "Register a cluster", Cluster, handlers.cluster_create, ClusterRequest, 201),
     Endpoint(
@@ -44,7 +44,7 @@ CLUSTERS: tuple[Endpoint, ...] = (
         FitAnswer,
         body=FitRequest,
         is_ruled=True,
-        bound=JOB,
+        bound=JOB_BODY,
     ),
     Endpoint("GET", "/v1/clusters/{cluster}", "One cluster", Cluster, handlers.cluster_get),
     Endpoint("PATCH", "/v1/clusters/{cluster}", "Change a cluster", Cluster, handlers.cluster_change, ClusterChange),
@@ -74,7 +74,7 @@ CLUSTERS: tuple[Endpoint, ...] = (
         "/v1/clusters/{cluster}/submit-token",
         "A new submit token for a cluster; the old one ends",
         SubmitToken,
-        handlers.submit_token,
+        handlers.submit_token_create,
         query=(ACCOUNT,),
         status=201,
     ),
@@ -97,7 +97,7 @@ CLUSTERS: tuple[Endpoint, ...] = (
         "/v1/cluster-groups/{group}/submit-token",
         "A new submit token for all clusters of a group; the old one ends",
         SubmitToken,
-        handlers.group_submit_token,
+        handlers.group_submit_token_create,
         query=(ACCOUNT,),
         status=201,
     ),
@@ -106,9 +106,9 @@ CLUSTERS: tuple[Endpoint, ...] = (
         "/v1/clusters/{cluster}/graph",
         "Set what a cluster has: JGF, R or the short form, packed (gzip, deflate) or not; it goes before the agent's",
         GraphInfo,
-        graph_handlers.graph_put,
+        handlers_graphs.graph_put,
         dict[str, Any],
-        who=EITHER,
+        who=USER_OR_AGENT,
         is_upload=True,
     ),
     Endpoint(
@@ -116,9 +116,9 @@ CLUSTERS: tuple[Endpoint, ...] = (
         "/v1/clusters/{cluster}/graph",
         "What a cluster has, compact; or as it was given",
         Graph,
-        graph_handlers.graph_get,
-        who=EITHER,
-        query=(Query("form", about="compact (default) or source", words=graph_handlers.FORMS),),
+        handlers_graphs.graph_get,
+        who=USER_OR_AGENT,
+        query=(QueryParameter("form", about="compact (default) or source", words=handlers_graphs.FORMS),),
         has_text=True,
     ),
     Endpoint(
@@ -126,25 +126,25 @@ CLUSTERS: tuple[Endpoint, ...] = (
         "/v1/clusters/{cluster}/graph",
         "Remove the graph that was set: what the agent says holds again",
         Deleted,
-        graph_handlers.graph_delete,
-        who=EITHER,
+        handlers_graphs.graph_delete,
+        who=USER_OR_AGENT,
     ),
     Endpoint(
         "GET",
         "/v1/clusters/{cluster}/subsystems",
         "The subsystems of a cluster",
         Page[Subsystem],
-        graph_handlers.subsystem_list,
-        who=EITHER,
+        handlers_graphs.subsystem_list,
+        who=USER_OR_AGENT,
     ),
     Endpoint(
         "PUT",
         "/v1/clusters/{cluster}/subsystems/{subsystem}",
         "Set or replace a subsystem: a further graph on the vertices of the main one",
         Subsystem,
-        graph_handlers.subsystem_put,
+        handlers_graphs.subsystem_put,
         dict[str, Any],
-        who=EITHER,
+        who=USER_OR_AGENT,
         is_upload=True,
     ),
     Endpoint(
@@ -152,8 +152,8 @@ CLUSTERS: tuple[Endpoint, ...] = (
         "/v1/clusters/{cluster}/subsystems/{subsystem}",
         "A subsystem, as it was given",
         str,
-        graph_handlers.subsystem_get,
-        who=EITHER,
+        handlers_graphs.subsystem_get,
+        who=USER_OR_AGENT,
         media="text/plain",
     ),
     Endpoint(
@@ -161,7 +161,7 @@ CLUSTERS: tuple[Endpoint, ...] = (
         "/v1/clusters/{cluster}/subsystems/{subsystem}",
         "Remove a subsystem",
         Deleted,
-        graph_handlers.subsystem_delete,
-        who=EITHER,
+        handlers_graphs.subsystem_delete,
+        who=USER_OR_AGENT,
     ),
 )

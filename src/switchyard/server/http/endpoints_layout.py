@@ -7,21 +7,21 @@ from switchyard.model.layout import (
     ClusterSet,
     DefaultLabelRequest,
     DomainPoolRequest,
+    LayoutPart,
     LayoutView,
-    Named,
-    Part,
+    NamedDefault,
     SetRequest,
 )
 from switchyard.model.queue import DomainTags, Queue, QueueView, TagsRequest
 from switchyard.server.http import handlers_layout as handlers
-from switchyard.server.http.body_bounds import LAYOUT as LARGE
+from switchyard.server.http.body_bounds import LAYOUT_BODY as LARGE
 from switchyard.server.http.endpoint import Endpoint
-from switchyard.server.http.parameters import CURSOR, LIMIT, Query
+from switchyard.server.http.query_parameters import CURSOR, LIMIT, QueryParameter
 
-RESET = Query("reset", "boolean", "only forget what was set at run time: the server's file holds again")
+RESET = QueryParameter("reset", "boolean", "only forget what was set at run time: the server's file holds again")
 
 
-def _of_sets(part: Part, path: str, one: str, many: str) -> tuple[Endpoint, ...]:
+def _set_endpoints(part: LayoutPart, path: str, one: str, many: str) -> tuple[Endpoint, ...]:
     at = f"{path}/{{name}}"
     return (
         Endpoint("GET", path, many, Page[ClusterSet], handlers.set_list(part), query=(LIMIT, CURSOR)),
@@ -41,19 +41,19 @@ def _of_sets(part: Part, path: str, one: str, many: str) -> tuple[Endpoint, ...]
             at,
             f"Remove a {one}; needs If-Match",
             Deleted,
-            handlers.remove(part, "name"),
+            handlers.layout_remove(part, "name"),
             query=(RESET,),
             is_conditional=True,
         ),
     )
 
 
-LAYOUT: tuple[Endpoint, ...] = (
+LAYOUT_ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET", "/v1/layout", "Pools, labels, queues and defaults, and who set them", LayoutView, handlers.layout_get
     ),
-    *_of_sets(Part.POOL, "/v1/pools", "pool", "Pools"),
-    *_of_sets(Part.LABEL, "/v1/cluster-labels", "cluster label", "Cluster labels"),
+    *_set_endpoints(LayoutPart.POOL, "/v1/pools", "pool", "Pools"),
+    *_set_endpoints(LayoutPart.LABEL, "/v1/cluster-labels", "cluster label", "Cluster labels"),
     Endpoint("GET", "/v1/queues", "Queues", Page[QueueView], handlers.queue_list, query=(LIMIT, CURSOR)),
     Endpoint("GET", "/v1/queues/{name}", "One queue", QueueView, handlers.queue_get),
     Endpoint(
@@ -71,7 +71,7 @@ LAYOUT: tuple[Endpoint, ...] = (
         "/v1/queues/{name}",
         "Remove a queue; needs If-Match",
         Deleted,
-        handlers.remove(Part.QUEUE, "name"),
+        handlers.layout_remove(LayoutPart.QUEUE, "name"),
         query=(RESET,),
         is_conditional=True,
     ),
@@ -89,7 +89,7 @@ LAYOUT: tuple[Endpoint, ...] = (
         "/v1/layout/domain-tags/{domain}",
         "Remove the queue tags of a domain; needs If-Match",
         Deleted,
-        handlers.remove(Part.DOMAIN_TAGS, "domain"),
+        handlers.layout_remove(LayoutPart.DOMAIN_TAGS, "domain"),
         query=(RESET,),
         is_conditional=True,
     ),
@@ -97,7 +97,7 @@ LAYOUT: tuple[Endpoint, ...] = (
         "PUT",
         "/v1/layout/default-label",
         "Set the label of jobs that have neither label nor pool; needs If-Match, or If-None-Match: *",
-        Named,
+        NamedDefault,
         handlers.default_label_put,
         DefaultLabelRequest,
         is_conditional=True,
@@ -107,7 +107,7 @@ LAYOUT: tuple[Endpoint, ...] = (
         "/v1/layout/default-label",
         "Remove the default label; needs If-Match",
         Deleted,
-        handlers.remove(Part.DEFAULT_LABEL),
+        handlers.layout_remove(LayoutPart.DEFAULT_LABEL),
         query=(RESET,),
         is_conditional=True,
     ),
@@ -115,7 +115,7 @@ LAYOUT: tuple[Endpoint, ...] = (
         "PUT",
         "/v1/layout/domain-pools/{domain}",
         "Set the pool of a domain's jobs; needs If-Match, or If-None-Match: *",
-        Named,
+        NamedDefault,
         handlers.domain_pool_put,
         DomainPoolRequest,
         is_conditional=True,
@@ -125,7 +125,7 @@ LAYOUT: tuple[Endpoint, ...] = (
         "/v1/layout/domain-pools/{domain}",
         "Remove the pool of a domain; needs If-Match",
         Deleted,
-        handlers.remove(Part.DOMAIN_POOL, "domain"),
+        handlers.layout_remove(LayoutPart.DOMAIN_POOL, "domain"),
         query=(RESET,),
         is_conditional=True,
     ),

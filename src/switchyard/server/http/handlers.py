@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from switchyard.errors import BadValue, Malformed
 from switchyard.model import jobfile
 from switchyard.model.access import Grant, NewToken, Token, User
-from switchyard.model.api import AuditEntry, CancelledMany, Created, Deleted, Event, Me, Output, Page, Version
+from switchyard.model.api import AuditEntry, CancelledMany, CreatedJob, Deleted, Event, Me, Output, Page, Version
 from switchyard.model.cluster import Agent, Cluster, Invite, NewInvite, SubmitConsent, SubmitToken
 from switchyard.model.idset import IdSet
 from switchyard.model.job import Job, State, Task
@@ -18,8 +18,8 @@ from switchyard.model.poll import Joined, Rotated
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.server.http.call import Call
 from switchyard.service.access import submit_tokens, user_tokens, users
-from switchyard.service.cluster import agents, cluster_show, clusters, joining
-from switchyard.service.job import explaining, jobs, selected, steer, tasks
+from switchyard.service.cluster import agent_join, agents, cluster_show, clusters
+from switchyard.service.job import bulk_cancel, explanation, job_control, jobs, tasks
 from switchyard.service.run import logs
 from switchyard.store.jobs import JobFilter
 
@@ -31,7 +31,7 @@ def version(call: Call) -> Version:
 
 
 def whoami(call: Call) -> Me:
-    return users.me(call.yard.context, call.actor)
+    return users.describe_caller(call.yard.context, call.actor)
 
 
 def plan(call: Call) -> Plan:
@@ -49,7 +49,7 @@ def job_list(call: Call) -> Page[Job]:
         launch_plan=call.text("launch_plan"),
         labels=_labels(call.texts("label")),
         ids=call.texts("id"),
-        oldest=selected.oldest(call.yard.context, call.number_or_none("since_s")),
+        oldest=bulk_cancel.lowest_id_since(call.yard.context, call.number_or_none("since_s")),
     )
     return jobs.job_list(
         call.yard.context,
@@ -67,20 +67,20 @@ def job_get(call: Call) -> Job:
 
 def job_cancel(call: Call) -> Job:
     if call.body.tasks is not None:
-        return steer.tasks_cancel(call.yard.context, call.actor, call.path["job"], IdSet.parse(call.body.tasks))
+        return job_control.tasks_cancel(call.yard.context, call.actor, call.path["job"], IdSet.parse(call.body.tasks))
     return jobs.job_cancel(call.yard.context, call.actor, call.path["job"], call.body.reason)
 
 
-def cancel_many(call: Call) -> CancelledMany:
-    return selected.cancel_many(call.yard.context, call.actor, call.body)
+def jobs_cancel(call: Call) -> CancelledMany:
+    return bulk_cancel.cancel_many(call.yard.context, call.actor, call.body)
 
 
 def job_change(call: Call) -> Job:
-    return steer.job_change(call.yard.context, call.actor, call.path["job"], call.body)
+    return job_control.job_change(call.yard.context, call.actor, call.path["job"], call.body)
 
 
-def job_retry(call: Call) -> Created:
-    return steer.retry(call.yard.context, call.yard.submit, call.actor, call.path["job"], call.body)
+def job_retry(call: Call) -> CreatedJob:
+    return job_control.retry_job(call.yard.context, call.yard.submit, call.actor, call.path["job"], call.body)
 
 
 def task_list(call: Call) -> Page[Task]:
@@ -116,12 +116,12 @@ def job_output(call: Call) -> Output:
 
 
 def job_explain(call: Call) -> Explanation:
-    return explaining.job_explain(call.yard.context, call.actor, call.path["job"])
+    return explanation.job_explain(call.yard.context, call.actor, call.path["job"])
 
 
 def cluster_list(call: Call) -> Page[Cluster]:
     found = clusters.cluster_list(call.yard.context, call.actor)
-    return page(call, found, lambda cluster: cluster.name)
+    return page_of(call, found, lambda cluster: cluster.name)
 
 
 def cluster_create(call: Call) -> Cluster:
@@ -142,7 +142,7 @@ def cluster_delete(call: Call) -> Deleted:
 
 
 def invite_create(call: Call) -> NewInvite:
-    return clusters.invite(call.yard.context, call.actor, _name(call, "cluster"), call.body)
+    return clusters.invite_create(call.yard.context, call.actor, _name(call, "cluster"), call.body)
 
 
 def invite_list(call: Call) -> Page[Invite]:
@@ -156,28 +156,28 @@ def invite_revoke(call: Call) -> Deleted:
     return Deleted(call.path["invite"])
 
 
-def submit_token(call: Call) -> SubmitToken:
+def submit_token_create(call: Call) -> SubmitToken:
     account = call.text("account") or ""
-    return submit_tokens.cluster_token(call.yard.context, call.actor, call.path["cluster"], account)
+    return submit_tokens.create_cluster_token(call.yard.context, call.actor, call.path["cluster"], account)
 
 
 def consent_give(call: Call) -> SubmitConsent:
-    return submit_tokens.consent(call.yard.context, call.actor, call.path["cluster"], is_given=True)
+    return submit_tokens.set_consent(call.yard.context, call.actor, call.path["cluster"], is_given=True)
 
 
 def consent_withdraw(call: Call) -> Deleted:
-    submit_tokens.consent(call.yard.context, call.actor, call.path["cluster"], is_given=False)
+    submit_tokens.set_consent(call.yard.context, call.actor, call.path["cluster"], is_given=False)
     return Deleted(call.path["cluster"])
 
 
-def group_submit_token(call: Call) -> SubmitToken:
+def group_submit_token_create(call: Call) -> SubmitToken:
     account = call.text("account") or ""
-    return submit_tokens.group_token(call.yard.context, call.actor, call.path["group"], account)
+    return submit_tokens.create_group_token(call.yard.context, call.actor, call.path["group"], account)
 
 
 def agent_list(call: Call) -> Page[Agent]:
     found = agents.agent_list(call.yard.context, call.actor, call.text("cluster"))
-    return page(call, found, lambda agent: agent.id)
+    return page_of(call, found, lambda agent: agent.id)
 
 
 def agent_remove(call: Call) -> Deleted:
@@ -196,19 +196,19 @@ def agent_self(call: Call) -> Agent:
 
 def agent_rotate(call: Call) -> Rotated:
     assert call.agent is not None
-    return agents.rotate(call.yard.context, call.agent)
+    return agents.rotate_credential(call.yard.context, call.agent)
 
 
-def schema(_call: Call) -> dict[str, Any]:
-    return jobfile.schema()
+def job_schema(_call: Call) -> dict[str, Any]:
+    return jobfile.job_file_schema()
 
 
-def join(call: Call) -> Joined:
-    return joining.join(call.yard.context, call.token, call.body, is_open=call.yard.settings.is_open)
+def cluster_join(call: Call) -> Joined:
+    return agent_join.join_agent(call.yard.context, call.token, call.body, is_open=call.yard.settings.is_open)
 
 
 def user_list(call: Call) -> Page[User]:
-    return page(call, users.user_list(call.yard.context, call.actor), lambda user: user.name)
+    return page_of(call, users.user_list(call.yard.context, call.actor), lambda user: user.name)
 
 
 def user_create(call: Call) -> User:
@@ -243,7 +243,7 @@ def token_revoke(call: Call) -> Deleted:
 
 
 def grant_list(call: Call) -> Page[Grant]:
-    return page(call, users.grant_list(call.yard.context, call.actor), lambda grant: grant.id)
+    return page_of(call, users.grant_list(call.yard.context, call.actor), lambda grant: grant.id)
 
 
 def grant_create(call: Call) -> Grant:
@@ -259,7 +259,7 @@ def audit_list(call: Call) -> Page[AuditEntry]:
     return users.audit_list(call.yard.context, call.actor, before=call.id_cursor, limit=call.limit)
 
 
-def page(call: Call, items: Sequence[T], key: Callable[[T], str]) -> Page[T]:
+def page_of(call: Call, items: Sequence[T], key: Callable[[T], str]) -> Page[T]:
     """A page of what is in memory, by key."""
     after = call.text("cursor") or ""
     rest = sorted((item for item in items if key(item) > after), key=key)

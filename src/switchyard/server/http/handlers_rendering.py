@@ -7,16 +7,16 @@ from switchyard.server.http.call import Call
 from switchyard.service.rules import cluster_resources
 
 
-def render(call: Call) -> Rendering:
+def rendering_make(call: Call) -> Rendering:
     yard, body = call.yard, call.body
     return cluster_resources.render(
         yard.context, yard.settings.templates, call.actor, project=body.project, domain=body.domain
     )
 
 
-def changes(call: Call) -> RenderingChange:
+def rendering_changes(call: Call) -> RenderingChange:
     yard = call.yard
-    return cluster_resources.changes(
+    return cluster_resources.compare_rendering(
         yard.context,
         yard.settings.templates,
         call.actor,

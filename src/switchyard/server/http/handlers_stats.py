@@ -9,6 +9,6 @@ from switchyard.service.job import stats
 SINCE_S = 3600
 
 
-def routes(call: Call) -> RouteStats:
+def route_stats_get(call: Call) -> RouteStats:
     since_s = call.number("since_s", SINCE_S)
     return stats.route_stats(call.yard.context, call.actor, since_s)

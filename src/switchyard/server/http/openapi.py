@@ -7,13 +7,13 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from switchyard.errors import BY_CODE
+from switchyard.errors import ERRORS_BY_CODE
 from switchyard.model.api import Problem
 from switchyard.model.names import KEY_PATTERN
-from switchyard.model.schema import described
-from switchyard.server.http.endpoint import AGENT, EITHER, JOINER, OPEN, PATH_WORDS, Endpoint
+from switchyard.model.schema import schemas_of
+from switchyard.server.http.endpoint import AGENT, JOINER, OPEN, PATH_PATTERNS, USER_OR_AGENT, Endpoint
 from switchyard.server.http.endpoints import ENDPOINTS
-from switchyard.server.http.parameters import SEQ_MAX
+from switchyard.server.http.query_parameters import SEQ_MAX
 from switchyard.server.metrics import MEDIA as METRICS_MEDIA
 
 REF = "#/components/schemas/{name}"
@@ -29,14 +29,14 @@ BULK_JOBS = {
     "if": {"required": ["each"], "properties": {"each": {"const": True}}},
     "else": {"properties": {"jobs": {"items": {"$ref": REF.format(name="JobRequest")}}}},
 }
-ALIVE = (("/healthz", "The process lives"), ("/readyz", "The server can serve"))
+HEALTH_PATHS = (("/healthz", "The process lives"), ("/readyz", "The server can serve"))
 
 
 @cache
 def document(*, is_open: bool = False) -> dict[str, Any]:
     """The whole document; made when it is first asked for, not at the start. `is_open`: of a server without tokens."""
     types = [Problem, *(kind for end in ENDPOINTS for kind in (end.answer, end.body) if kind is not None)]
-    schemas, components = described(types, ref_template=REF)
+    schemas, components = schemas_of(types, ref_template=REF)
     components["BulkRequest"] |= BULK_JOBS
     by_type = dict(zip(map(_key, types), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -49,7 +49,9 @@ def document(*, is_open: bool = False) -> dict[str, Any]:
         "paths": paths | _plain_paths(),
         "components": {
             "schemas": components,
-            "responses": {str(status): _problems(status) for status in sorted({e.status for e in BY_CODE.values()})},
+            "responses": {
+                str(status): _problems(status) for status in sorted({e.status for e in ERRORS_BY_CODE.values()})
+            },
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
         "security": [*bearer, {}] if is_open else bearer,
@@ -59,7 +61,7 @@ def document(*, is_open: bool = False) -> dict[str, Any]:
 def _plain_paths() -> dict[str, dict[str, Any]]:
     """Addresses that stand in no table: they are no part of the API's versions."""
     found: dict[str, dict[str, Any]] = {}
-    for path, about in ALIVE:
+    for path, about in HEALTH_PATHS:
         ok = {"description": about, "content": {"application/json": {"schema": {"type": "object"}}}}
         found[path] = {"get": {"summary": about, "responses": {"200": ok, "503": ok}, "security": []}}
     shown = {
@@ -104,16 +106,16 @@ def _responses(endpoint: Endpoint, by_type: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {str(endpoint.status): good}
     if endpoint.is_keyed:
         found["200"] = good | {"description": "The idempotency key was used for the same body: the same answer"}
-    found |= {str(status): _problem_ref(status) for status in sorted(refusals(endpoint))}
+    found |= {str(status): _problem_ref(status) for status in sorted(refusal_statuses(endpoint))}
     return found | {"default": _problem_ref(500)}
 
 
-def refusals(endpoint: Endpoint) -> set[int]:
+def refusal_statuses(endpoint: Endpoint) -> set[int]:
     """With which statuses it may say no. A defect (500) may be everywhere, and is the `default`."""
     found = {400, 413, 429, 503}
     if endpoint.who != OPEN:
         found |= {401, 403, 404}
-    if endpoint.who in (AGENT, EITHER, JOINER):
+    if endpoint.who in (AGENT, USER_OR_AGENT, JOINER):
         found.add(410)
     if endpoint.method != "GET":
         found.add(409)
@@ -131,7 +133,7 @@ def _problem_ref(status: int) -> dict[str, Any]:
 
 
 def _problems(status: int) -> dict[str, Any]:
-    codes = [code for code, error in BY_CODE.items() if error.status == status]
+    codes = [code for code, error in ERRORS_BY_CODE.items() if error.status == status]
     return {
         "description": f"A problem with one of these codes: {', '.join(codes)}",
         "content": {"application/problem+json": {"schema": {"$ref": REF.format(name="Problem")}}},
@@ -140,7 +142,7 @@ def _problems(status: int) -> dict[str, Any]:
 
 def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": PATH_WORDS[name]}}
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": PATH_PATTERNS[name]}}
         for name in re.findall(r"{(\w+)}", endpoint.path)
     ]
 

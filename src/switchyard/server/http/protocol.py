@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import TooLarge, TooSlow, Unavailable, YardError
-from switchyard.server.http.answer import problem_of
-from switchyard.server.http.gate import Gate, Peer, Phase, reset_on_close
-from switchyard.server.http.stepped import HEADERS_MAX, SteppedProtocol
+from switchyard.server.http.asgi_messages import problem_of
+from switchyard.server.http.connection_gate import ClientConnection, ConnectionGate, ConnectionPhase, reset_on_close
+from switchyard.server.http.stepped_protocol import HEADERS_MAX, SteppedProtocol
 from switchyard.server.refusal_log import REFUSALS
 
 HEAD_BYTES_MAX = 64 * 1024  # request line and headers; also the trailers of a chunked body
-HEAD_STATUS = 431
+HEAD_TOO_LARGE_STATUS = 431
 PHRASES = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
 
 
@@ -29,7 +29,7 @@ def raw_answer(error: YardError, status: int) -> bytes:
     return f"{head}{again}\r\n".encode() + body
 
 
-FULL = raw_answer(
+SERVER_FULL = raw_answer(
     Unavailable("This server has as many connections as it takes, and each has a request in work."), status=503
 )
 
@@ -37,7 +37,7 @@ FULL = raw_answer(
 class BoundedProtocol(SteppedProtocol):
     """Tells the gate what the connection waits for, and closes it when `check` finds its time over."""
 
-    def __init__(self, gate: Gate, peer: Peer | None, **given: Any) -> None:
+    def __init__(self, gate: ConnectionGate, peer: ClientConnection | None, **given: Any) -> None:
         """`peer`: what the gate let in before a TLS handshake; without one, the gate is asked here."""
         super().__init__(**given)
         self._gate = gate
@@ -58,12 +58,12 @@ class BoundedProtocol(SteppedProtocol):
         peer = self._admitted or self._gate.admit(host, sock)
         if peer is None:
             self._peer = self._gate.refused(host, sock)
-            transport.write(FULL)
+            transport.write(SERVER_FULL)
             transport.close()
             return
         self._peer = peer
         peer.protocol = self
-        self._gate.move(peer, Phase.SILENT)
+        self._gate.move(peer, ConnectionPhase.SILENT)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gate.leave(self._peer)
@@ -75,10 +75,10 @@ class BoundedProtocol(SteppedProtocol):
         self._unparsed += len(data)
         super().feed(data)
         if self._unparsed > HEAD_BYTES_MAX and not self.transport.is_closing():
-            self._refuse(TooLarge(f"The head of the request is over {HEAD_BYTES_MAX} bytes."), HEAD_STATUS)
-        elif not self._is_whole and self._peer.phase is Phase.BUSY:
+            self._refuse(TooLarge(f"The head of the request is over {HEAD_BYTES_MAX} bytes."), HEAD_TOO_LARGE_STATUS)
+        elif not self._is_whole and self._peer.phase is ConnectionPhase.BUSY:
             self._body_bytes, self._window = 0, self._gate.now
-            self._gate.move(self._peer, Phase.BODY)
+            self._gate.move(self._peer, ConnectionPhase.BODY)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -89,8 +89,8 @@ class BoundedProtocol(SteppedProtocol):
     def on_headers_complete(self) -> None:
         self._is_in_head = self._is_whole = False
         self._has_asked = True
-        if self._peer.phase is not Phase.BUSY:
-            self._gate.move(self._peer, Phase.BUSY)
+        if self._peer.phase is not ConnectionPhase.BUSY:
+            self._gate.move(self._peer, ConnectionPhase.BUSY)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -102,15 +102,15 @@ class BoundedProtocol(SteppedProtocol):
         super().on_message_complete()
         self._unparsed = 0
         self._is_whole = True
-        if self._peer.phase is Phase.BODY:
-            self._gate.move(self._peer, Phase.BUSY)
-        elif self._peer.phase is Phase.SILENT:  # the rest of a request that is answered
-            self._gate.move(self._peer, Phase.SILENT)
+        if self._peer.phase is ConnectionPhase.BODY:
+            self._gate.move(self._peer, ConnectionPhase.BUSY)
+        elif self._peer.phase is ConnectionPhase.SILENT:  # the rest of a request that is answered
+            self._gate.move(self._peer, ConnectionPhase.SILENT)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.cycle.response_complete:  # no further request is in the pipeline
-            self._gate.move(self._peer, Phase.SILENT)
+            self._gate.move(self._peer, ConnectionPhase.SILENT)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -122,7 +122,7 @@ class BoundedProtocol(SteppedProtocol):
 
     def send_400_response(self, msg: str) -> None:
         if self._is_in_head and len(self.headers) >= HEADERS_MAX:
-            self._refuse(TooLarge(f"The request has over {HEADERS_MAX} headers."), HEAD_STATUS)
+            self._refuse(TooLarge(f"The request has over {HEADERS_MAX} headers."), HEAD_TOO_LARGE_STATUS)
             return
         self._note(msg)
         super().send_400_response(msg)
@@ -144,9 +144,9 @@ class BoundedProtocol(SteppedProtocol):
             if self._unsent - left < bounds.slow_bytes:
                 self._cut("the answer is not read")
             self._stalled_at, self._unsent = now, left
-        elif peer.phase is Phase.SILENT:
+        elif peer.phase is ConnectionPhase.SILENT:
             self._check_silent(now - peer.since)
-        elif peer.phase is Phase.BODY:
+        elif peer.phase is ConnectionPhase.BODY:
             self._check_body(now)
 
     def _check_silent(self, waited: int) -> None:

@@ -8,25 +8,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from switchyard.errors import Busy, Malformed, TooLarge
-from switchyard.server.http.answer import ClientGone, Receive, Scope, header
-from switchyard.server.limiter import caller
-from switchyard.server.yard import Yard
-from switchyard.service.cluster.graphs import Source
+from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, ClientGone, header
+from switchyard.server.limiter import current_caller
+from switchyard.server.runtime import ServerRuntime
+from switchyard.service.cluster.graphs import PackedGraph
 
 STEP_BYTES = 2**20  # unpacked at once: a bomb is noticed within one step
 GZIP = 16 + zlib.MAX_WBITS
 ENCODINGS = {"": None, "identity": None, "gzip": GZIP, "x-gzip": GZIP, "deflate": zlib.MAX_WBITS}
-LEVEL = 1  # a graph repeats itself: more effort saves little
+COMPRESSION_LEVEL = 1  # a graph repeats itself: more effort saves little
 
 
-async def read_upload(yard: Yard, scope: Scope, receive: Receive) -> Source:
+async def read_upload(yard: ServerRuntime, scope: AsgiScope, receive: AsgiReceive) -> PackedGraph:
     """The whole body. Unpacking is work, so it is done on a thread, a piece at a time."""
     bounds = yard.settings.bounds
     declared = header(scope, b"content-length")
     if declared is not None and declared.isdigit() and int(declared) > bounds.graph_bytes:
         raise TooLarge(f"The body has {int(declared)} bytes; the most here is {bounds.graph_bytes}.")
     upload = Upload(_encoding(scope), unpacked_max=bounds.graph_bytes, packed_max=bounds.graph_packed_bytes)
-    with _place(yard):
+    with _upload_slot(yard):
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -38,9 +38,9 @@ async def read_upload(yard: Yard, scope: Scope, receive: Receive) -> Source:
 
 
 @contextmanager
-def _place(yard: Yard) -> Iterator[None]:
+def _upload_slot(yard: ServerRuntime) -> Iterator[None]:
     """One of the few places for uploads. One caller has at most half of them: a slow one must not keep others out."""
-    who, most = caller.get(), yard.settings.bounds.uploads
+    who, most = current_caller.get(), yard.settings.bounds.uploads
     if yard.uploads.total() >= most or yard.uploads[who] >= max(1, most // 2):
         raise Busy("Too many large uploads at once.")
     yard.uploads[who] += 1
@@ -52,7 +52,7 @@ def _place(yard: Yard) -> Iterator[None]:
             del yard.uploads[who]
 
 
-def _encoding(scope: Scope) -> int | None:
+def _encoding(scope: AsgiScope) -> int | None:
     word = (header(scope, b"content-encoding") or b"").decode("latin-1").strip().lower()
     if word not in ENCODINGS:
         raise Malformed(f"Content-Encoding {word[:40]!r} is not known here; known: gzip, deflate, identity.")
@@ -64,7 +64,7 @@ class Upload:
 
     def __init__(self, encoding: int | None, *, unpacked_max: int, packed_max: int) -> None:
         self._unpacker = None if encoding is None else zlib.decompressobj(encoding)
-        self._packer = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP)
+        self._packer = zlib.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, GZIP)
         self._unpacked_max = unpacked_max
         self._packed_max = packed_max
         self._hash = hashlib.sha256()
@@ -84,13 +84,13 @@ class Upload:
                 raise Malformed(f"The body cannot be unpacked: {exc}.") from exc
             piece = self._unpacker.unconsumed_tail or self._unpacker.unused_data
 
-    def end(self) -> Source:
+    def end(self) -> PackedGraph:
         if self._unpacker is not None:
             self._keep(self._unpacker.flush(STEP_BYTES))
             if not self._unpacker.eof:
                 raise Malformed("The packed body is cut off.")
         self._packed += self._packer.flush()
-        return Source(bytes(self._packed), self._size, self._hash.hexdigest())
+        return PackedGraph(bytes(self._packed), self._size, self._hash.hexdigest())
 
     def _keep(self, part: bytes) -> None:
         self._size += len(part)

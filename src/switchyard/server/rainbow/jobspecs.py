@@ -16,13 +16,13 @@ from switchyard.model.jobspec import from_jobspec
 from switchyard.model.names import Title
 from switchyard.model.quantity import parse_amount, parse_bytes, parse_duration_s
 from switchyard.model.selection import Select
-from switchyard.service.run.pollers import ANSWER_BYTES, Handed
+from switchyard.service.run.pollers import ANSWER_BYTES, Handover
 
-WHERE = "the jobspec"
+JOBSPEC_NAME = "the jobspec"
 BYTES_MAX = 8 * 2**20  # as any job
 RECEIVED_BYTES_MAX = ANSWER_BYTES - 16 * 1024  # less the job's name and the like
 VALUES_MAX = 100_000  # a list that is written once and used often comes as an alias
-KEPT_BYTES_MAX = 64 * 1024  # a jobspec of this size, a thousand times, is what the memory below may hold
+CACHED_BYTES_MAX = 64 * 1024  # a jobspec of this size, a thousand times, is what the memory below may hold
 _SPEC = frozenset(JobSpec.__struct_fields__) - {"resources"}
 _RESOURCES = frozenset(Resources.__struct_fields__)
 
@@ -31,7 +31,7 @@ def read_request(
     text: str, *, name: str, clusters: list[ClusterToken], algorithm: str, options: dict[str, str]
 ) -> JobRequest:
     """A job as Rainbow's clients ask for it."""
-    read = _read if len(text) <= KEPT_BYTES_MAX else _read.__wrapped__
+    read = _read if len(text) <= CACHED_BYTES_MAX else _read.__wrapped__
     request = read(text)
     select = None
     if algorithm:
@@ -49,28 +49,28 @@ def read_request(
 def _read(text: str) -> JobRequest:
     """The request that a jobspec makes. Most submits repeat one that was read before."""
     if len(text) > BYTES_MAX:
-        raise Malformed(f"{WHERE} is over {BYTES_MAX} bytes.")
-    form = load_yaml(text, where=WHERE, nodes_max=VALUES_MAX)
+        raise Malformed(f"{JOBSPEC_NAME} is over {BYTES_MAX} bytes.")
+    form = load_yaml(text, where=JOBSPEC_NAME, nodes_max=VALUES_MAX)
     if not isinstance(form, dict):
-        raise Malformed(f"{WHERE} is not a mapping with version, resources and tasks.")
+        raise Malformed(f"{JOBSPEC_NAME} is not a mapping with version, resources and tasks.")
     try:
         form = msgspec.json.decode(msgspec.json.encode(form))  # names that look like numbers are names
     except TypeError as exc:
-        raise Malformed(f"{WHERE} has a key that is no text: {exc}.") from exc
-    plain = from_jobspec(form, where=WHERE).plain
+        raise Malformed(f"{JOBSPEC_NAME} has a key that is no text: {exc}.") from exc
+    plain = from_jobspec(form, where=JOBSPEC_NAME).plain
     spec: dict[str, Any] = {key: value for key, value in plain.items() if key in _SPEC}
     spec["resources"] = {key: value for key, value in plain.items() if key in _RESOURCES}
     rest = {key: value for key, value in plain.items() if key not in _SPEC | _RESOURCES}
-    request = convert({"spec": spec, **rest}, JobRequest, where=WHERE)
+    request = convert({"spec": spec, **rest}, JobRequest, where=JOBSPEC_NAME)
     if len(msgspec.json.encode([text, shlex.join(request.spec.command)])) > RECEIVED_BYTES_MAX:
         raise Malformed(
-            f"{WHERE} is over what a cluster can receive in one answer ({RECEIVED_BYTES_MAX} bytes of JSON).",
+            f"{JOBSPEC_NAME} is over what a cluster can receive in one answer ({RECEIVED_BYTES_MAX} bytes of JSON).",
             next_step="Put what is large in a file that the job reads.",
         )
     return request
 
 
-def written(handed: Handed) -> str:
+def received_job(handed: Handover) -> str:
     """One job as a cluster receives it: with its own jobspec, or with one that says the same. JSON."""
     lease = handed.lease
     spec = lease.spec if isinstance(lease.spec, JobSpec) else msgspec.json.decode(lease.spec, type=JobSpec)

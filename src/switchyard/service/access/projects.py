@@ -9,9 +9,9 @@ from switchyard.model.access import Role
 from switchyard.model.api import Project, ProjectChange, ProjectRequest
 from switchyard.service.access.users import DEFAULT_PROJECT, project_row
 from switchyard.service.committer import Batch
-from switchyard.service.context import Context, audited, bump
+from switchyard.service.context import Context, bump_version, record_audit
 from switchyard.service.rights import Actor
-from switchyard.service.unreadable import read_or
+from switchyard.service.unreadable_rows import read_or_default
 from switchyard.store import access
 
 
@@ -39,8 +39,8 @@ def project_create(context: Context, actor: Actor, request: ProjectRequest) -> P
         )
         if not access.project_put(batch.tx, row):
             raise NameTaken(f"There is a project {request.name} already.")
-        bump(batch, "access")
-        audited(batch, context, actor.name, "project.create", request.name, after=request)
+        bump_version(batch, "access")
+        record_audit(batch, context, actor.name, "project.create", request.name, after=request)
         return Project(request.name, request.description, batch.now_us, request.title, request.labels)
 
     return context.committer.call(apply)
@@ -71,8 +71,8 @@ def project_change(context: Context, actor: Actor, name: str, change: ProjectCha
             columns["archived_us"] = (row.archived_us or batch.now_us) if change.is_archived else None
         if columns:
             access.project_change(batch.tx, name, columns)
-            bump(batch, "access")
-            audited(batch, context, actor.name, "project.change", name, before=_view(row), after=change)
+            bump_version(batch, "access")
+            record_audit(batch, context, actor.name, "project.change", name, before=_view(row), after=change)
         again = access.project_get(batch.tx, name)
         assert again is not None
         return _view(again)
@@ -81,7 +81,7 @@ def project_change(context: Context, actor: Actor, name: str, change: ProjectCha
 
 
 def _view(row: access.Row) -> Project:
-    labels: dict[str, str] = read_or(
+    labels: dict[str, str] = read_or_default(
         "projects", row.name, lambda: msgspec.json.decode(row.labels, type=dict[str, str]), {}
     )
     return Project(row.name, row.description, row.created_us, row.title, labels, row.archived_us is not None)

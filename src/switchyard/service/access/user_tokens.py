@@ -7,7 +7,7 @@ import msgspec
 from switchyard.errors import NotFound, Unauthenticated, UnknownName
 from switchyard.model.access import NewToken, Role, Token, TokenRequest
 from switchyard.service.committer import Batch
-from switchyard.service.context import Context, audited, bump
+from switchyard.service.context import Context, bump_version, record_audit
 from switchyard.service.credential import make_credential
 from switchyard.service.rights import Actor
 from switchyard.store import access
@@ -25,8 +25,8 @@ def token_create(context: Context, actor: Actor, request: TokenRequest) -> NewTo
             raise UnknownName(f"There is no user {name!r}.", next_step="`yard user add` makes one.")
         parent = _parent(batch, actor)
         token, info = make_token(batch, context, row.id, request, name, parent=parent)
-        bump(batch, "access")
-        audited(batch, context, actor.name, "token.create", name, after=info)
+        bump_version(batch, "access")
+        record_audit(batch, context, actor.name, "token.create", name, after=info)
         return NewToken(token, info)
 
     return context.committer.call(apply)
@@ -73,11 +73,11 @@ def token_revoke(context: Context, actor: Actor, token_id: str, *, only: bool = 
         if row is None or not (actor.is_platform_admin or row.user_id == actor.user_id):
             raise NotFound(f"There is no token {token_id[:40]}.", next_step="`yard token ls` lists the tokens.")
         if only:
-            access.token_adopt(batch.tx, token_id, row.parent_id)
+            access.token_set_parent(batch.tx, token_id, row.parent_id)
         made = access.token_descendants(batch.tx, token_id)
-        access.token_end(batch.tx, [token_id, *made], at_us=batch.now_us)
-        bump(batch, "access")
-        audited(batch, context, actor.name, "token.revoke", token_id, after={"with": made} if made else None)
+        access.token_revoke(batch.tx, [token_id, *made], at_us=batch.now_us)
+        bump_version(batch, "access")
+        record_audit(batch, context, actor.name, "token.revoke", token_id, after={"with": made} if made else None)
 
     context.committer.call(apply)
 

@@ -7,12 +7,12 @@ import msgspec
 from switchyard.errors import BadRequest, Conflict, Denied, NameTaken, NotFound, UnknownName
 from switchyard.model.access import (
     EVERYONE,
-    RANK,
+    ROLE_RANK,
     Grant,
+    GranteeKind,
     GrantRequest,
-    On,
+    GrantTarget,
     Role,
-    To,
     TokenRequest,
     User,
     UserChange,
@@ -21,59 +21,63 @@ from switchyard.model.access import (
 from switchyard.model.api import AuditEntry, Me, Page
 from switchyard.service.access.user_tokens import make_token
 from switchyard.service.committer import Batch
-from switchyard.service.context import Context, audited, bump
-from switchyard.service.rights import Actor, reaches
-from switchyard.service.unreadable import read_or
+from switchyard.service.context import Context, bump_version, record_audit
+from switchyard.service.rights import Actor, grant_applies
+from switchyard.service.unreadable_rows import read_or_default
 from switchyard.store import access, submit_tokens
 
 FIRST_ADMIN = "admin"
 DEFAULT_PROJECT = "default"
 
 
-def first_start(context: Context, *, is_open: bool) -> str | None:
+def prepare_first_start(context: Context, *, is_open: bool) -> str | None:
     """On an empty database: the default project; and at the first start with authentication the first administrator
     and their token, shown once. An open server has no use for them, and would only hide them from a later start."""
 
     def apply(batch: Batch) -> str | None:
-        bump(batch, "access")  # first: its row's lock makes two servers' first starts one after the other
+        bump_version(batch, "access")  # first: its row's lock makes two servers' first starts one after the other
         if access.project_put(batch.tx, project_row(DEFAULT_PROJECT, "made at first start", at_us=batch.now_us)):
-            _grant(batch, context, GrantRequest(Role.SUBMIT, To.EVERYONE, On.PROJECT, EVERYONE, DEFAULT_PROJECT))
+            _insert_grant(
+                batch,
+                context,
+                GrantRequest(Role.SUBMIT, GranteeKind.EVERYONE, GrantTarget.PROJECT, EVERYONE, DEFAULT_PROJECT),
+            )
         if is_open or access.user_all(batch.tx):
             return None
-        token = _administrator(batch, context, FIRST_ADMIN, "made at first start")
-        audited(batch, context, "server", "first-start", FIRST_ADMIN)
+        token = _ensure_admin_token(batch, context, FIRST_ADMIN, "made at first start")
+        record_audit(batch, context, "server", "first-start", FIRST_ADMIN)
         return token
 
     return context.committer.call(apply)
 
 
-def new_admin_token(context: Context, name: str) -> str:
+def create_admin_token(context: Context, name: str) -> str:
     """A token of a platform administrator for whoever has the database: the user and the grant are made if need be."""
     note = "made by `yard server new-admin-token`"
 
     def apply(batch: Batch) -> str:
-        bump(batch, "access")
-        token = _administrator(batch, context, name, note)
-        audited(batch, context, "server", "new-admin-token", name)
+        bump_version(batch, "access")
+        token = _ensure_admin_token(batch, context, name, note)
+        record_audit(batch, context, "server", "new-admin-token", name)
         return token
 
     return context.committer.call(apply)
 
 
-def _administrator(batch: Batch, context: Context, name: str, note: str) -> str:
+def _ensure_admin_token(batch: Batch, context: Context, name: str, note: str) -> str:
     """A new token of this user, who is enabled and an administrator of the platform from here on."""
     row = access.user_by_name(batch.tx, name)
-    user_id: str = row.id if row is not None else _user(batch, context, UserRequest(name, note))
+    user_id: str = row.id if row is not None else _insert_user(batch, context, UserRequest(name, note))
     if row is not None and not row.is_enabled:
         access.user_change(batch.tx, user_id, {"is_enabled": True})
-    wanted = GrantRequest(Role.ADMIN, To.USER, On.PLATFORM, user_id)
+    wanted = GrantRequest(Role.ADMIN, GranteeKind.USER, GrantTarget.PLATFORM, user_id)
     is_granted = any(
         (grant.to_kind, grant.subject, grant.on_kind, grant.role)
         == (wanted.to.value, user_id, wanted.on.value, wanted.role.value)
         for grant in access.grant_all(batch.tx)
     )
     if not is_granted:
-        _grant(batch, context, wanted)
+        _insert_grant(batch, context, wanted)
     token, _ = make_token(batch, context, user_id, TokenRequest(note=note), name)
     return token
 
@@ -86,11 +90,11 @@ def project_row(
     return {"name": name, "title": title, "description": description, "labels": text, "created_us": at_us}
 
 
-def me(context: Context, actor: Actor) -> Me:
+def describe_caller(context: Context, actor: Actor) -> Me:
     reach = [
         f"{grant.role.value} on {grant.on.value} {_object_name(context, grant)}"
         for grant in context.snapshots.access.grants
-        if reaches(grant, actor.id, actor.groups)
+        if grant_applies(grant, actor.id, actor.groups)
     ]
     return Me(actor.name, list(actor.groups), actor.is_platform_admin, reach)
 
@@ -117,9 +121,9 @@ def user_create(context: Context, actor: Actor, request: UserRequest) -> User:
     def apply(batch: Batch) -> None:
         if access.user_by_name(batch.tx, request.name) is not None:
             raise NameTaken(f"There is a user {request.name} already.")
-        _user(batch, context, request)
-        bump(batch, "access")
-        audited(batch, context, actor.name, "user.create", request.name, after=request)
+        _insert_user(batch, context, request)
+        bump_version(batch, "access")
+        record_audit(batch, context, actor.name, "user.create", request.name, after=request)
 
     context.committer.call(apply)
     return user_get(context, actor, request.name)
@@ -134,14 +138,14 @@ def user_change(context: Context, actor: Actor, name: str, change: UserChange) -
     if change.groups is not None:
         columns["groups"] = msgspec.json.encode(sorted(set(change.groups))).decode()
     if change.is_enabled is not None:
-        _not_oneself(actor, name, "disable")
+        _refuse_self(actor, name, "disable")
         columns["is_enabled"] = change.is_enabled
 
     def apply(batch: Batch) -> None:
         if columns:
             access.user_change(batch.tx, before.id, columns)
-            bump(batch, "access")
-            audited(batch, context, actor.name, "user.change", name, before=before, after=change)
+            bump_version(batch, "access")
+            record_audit(batch, context, actor.name, "user.change", name, before=before, after=change)
 
     context.committer.call(apply)
     return user_get(context, actor, name)
@@ -149,15 +153,15 @@ def user_change(context: Context, actor: Actor, name: str, change: UserChange) -
 
 def user_delete(context: Context, actor: Actor, name: str) -> None:
     actor.need_platform(Role.ADMIN)
-    _not_oneself(actor, name, "delete")
+    _refuse_self(actor, name, "delete")
     before = user_get(context, actor, name)
 
     def apply(batch: Batch) -> None:
         access.user_delete(batch.tx, before.id)
-        submit_tokens.account_delete(batch.tx, before.id)
-        bump(batch, "access")
-        bump(batch, "clusters")
-        audited(batch, context, actor.name, "user.delete", name, before=before)
+        submit_tokens.submit_token_delete_account(batch.tx, before.id)
+        bump_version(batch, "access")
+        bump_version(batch, "clusters")
+        record_audit(batch, context, actor.name, "user.delete", name, before=before)
 
     context.committer.call(apply)
 
@@ -177,13 +181,13 @@ def grant_create(context: Context, actor: Actor, request: GrantRequest) -> Grant
         raise Denied(f"Granting here needs the role admin on {request.on.value} {request.object}.")
 
     def apply(batch: Batch) -> Grant:
-        user = access.user_lock(batch.tx, request.subject) if request.to is To.USER else None
-        if request.to is To.USER and user is None:
+        user = access.user_lock(batch.tx, request.subject) if request.to is GranteeKind.USER else None
+        if request.to is GranteeKind.USER and user is None:
             raise UnknownName(f"There is no user {request.subject!r}.", next_step="`yard user ls` lists the users.")
         subject = user.id if user is not None else request.subject
-        grant = _grant(batch, context, msgspec.structs.replace(request, subject=subject, object=object_))
-        bump(batch, "access")
-        audited(batch, context, actor.name, "grant.create", grant.id, after=request)
+        grant = _insert_grant(batch, context, msgspec.structs.replace(request, subject=subject, object=object_))
+        bump_version(batch, "access")
+        record_audit(batch, context, actor.name, "grant.create", grant.id, after=request)
         shown = request.subject if user is not None else grant.subject
         return msgspec.structs.replace(grant, subject=shown, object=request.object)
 
@@ -194,14 +198,14 @@ def grant_delete(context: Context, actor: Actor, grant_id: str) -> None:
     found = next((grant for grant in context.snapshots.access.grants if grant.id == grant_id), None)
     if found is None or not _may_administer(context, actor, found.on, found.object):
         raise NotFound(f"There is no grant {grant_id[:40]}.", next_step="`yard grant ls` lists the grants.")
-    admins = [g for g in context.snapshots.access.grants if g.on is On.PLATFORM and g.role is Role.ADMIN]
+    admins = [g for g in context.snapshots.access.grants if g.on is GrantTarget.PLATFORM and g.role is Role.ADMIN]
     if admins == [found]:
         raise Conflict("This is the last administrator's grant.", next_step="Make another administrator first.")
 
     def apply(batch: Batch) -> None:
         access.grant_delete(batch.tx, grant_id)
-        bump(batch, "access")
-        audited(batch, context, actor.name, "grant.delete", grant_id, before=_grant_view(context, found))
+        bump_version(batch, "access")
+        record_audit(batch, context, actor.name, "grant.delete", grant_id, before=_grant_view(context, found))
 
     context.committer.call(apply)
 
@@ -221,12 +225,12 @@ def audit_entry(row: access.Row) -> AuditEntry:
         actor=row.actor,
         action=row.action,
         object=row.object,
-        before=read_or("audit", row.id, lambda: msgspec.json.decode(row.before) if row.before else None, None),
-        after=read_or("audit", row.id, lambda: msgspec.json.decode(row.after) if row.after else None, None),
+        before=read_or_default("audit", row.id, lambda: msgspec.json.decode(row.before) if row.before else None, None),
+        after=read_or_default("audit", row.id, lambda: msgspec.json.decode(row.after) if row.after else None, None),
     )
 
 
-def _user(batch: Batch, context: Context, request: UserRequest) -> str:
+def _insert_user(batch: Batch, context: Context, request: UserRequest) -> str:
     user_id = context.new_id()
     row = {
         "id": user_id,
@@ -240,9 +244,9 @@ def _user(batch: Batch, context: Context, request: UserRequest) -> str:
     return user_id
 
 
-def _grant(batch: Batch, context: Context, request: GrantRequest) -> Grant:
-    subject = EVERYONE if request.to is To.EVERYONE else request.subject
-    object_ = "all" if request.on is On.PLATFORM else request.object
+def _insert_grant(batch: Batch, context: Context, request: GrantRequest) -> Grant:
+    subject = EVERYONE if request.to is GranteeKind.EVERYONE else request.subject
+    object_ = "all" if request.on is GrantTarget.PLATFORM else request.object
     grant = Grant(context.new_id(), request.role, request.to, subject, request.on, object_, batch.now_us)
     row = {
         "id": grant.id,
@@ -259,14 +263,14 @@ def _grant(batch: Batch, context: Context, request: GrantRequest) -> Grant:
 
 def _object_key(context: Context, actor: Actor, request: GrantRequest) -> str:
     """A cluster is granted by its registration, so that a later one of its name inherits nothing."""
-    if request.on is On.PLATFORM:
+    if request.on is GrantTarget.PLATFORM:
         return "all"
-    if request.on is On.CLUSTER:
+    if request.on is GrantTarget.CLUSTER:
         member = context.snapshots.world.by_name.get(request.object)
         if member is None or not actor.may_cluster(Role.VIEW, member):  # no word on what is hidden
             raise UnknownName(f"There is no cluster {request.object!r}.", next_step="`yard cluster ls` lists them.")
         return member.id
-    if request.on is On.PROJECT and request.object not in context.snapshots.access.projects:
+    if request.on is GrantTarget.PROJECT and request.object not in context.snapshots.access.projects:
         raise UnknownName(f"There is no project {request.object!r}.", next_step="`yard project ls` lists them.")
     return request.object
 
@@ -274,36 +278,36 @@ def _object_key(context: Context, actor: Actor, request: GrantRequest) -> str:
 def _grant_view(context: Context, grant: Grant) -> Grant:
     """As it is shown: with names."""
     users = context.snapshots.access.users
-    is_known = grant.to is To.USER and grant.subject in users
+    is_known = grant.to is GranteeKind.USER and grant.subject in users
     subject = users[grant.subject][0] if is_known else grant.subject
     return msgspec.structs.replace(grant, subject=subject, object=_object_name(context, grant))
 
 
 def _object_name(context: Context, grant: Grant) -> str:
-    if grant.on is not On.CLUSTER:
+    if grant.on is not GrantTarget.CLUSTER:
         return grant.object
     member = context.snapshots.world.by_id.get(grant.object)
     return member.name if member else grant.object
 
 
-def _may_administer(context: Context, actor: Actor, on: On, object_: str) -> bool:
+def _may_administer(context: Context, actor: Actor, on: GrantTarget, object_: str) -> bool:
     if actor.is_platform_admin:
         return True
-    if on is On.PROJECT:
+    if on is GrantTarget.PROJECT:
         return actor.may_project(Role.ADMIN, object_)
-    if on is On.CLUSTER:
+    if on is GrantTarget.CLUSTER:
         member = context.snapshots.world.by_id.get(object_)
         return member is not None and actor.may_cluster(Role.ADMIN, member)
-    if on is On.CLUSTER_GROUP:
-        return actor.rights.cluster_groups.get(object_, -1) >= RANK[Role.ADMIN]
+    if on is GrantTarget.CLUSTER_GROUP:
+        return actor.rights.cluster_groups.get(object_, -1) >= ROLE_RANK[Role.ADMIN]
     return False
 
 
-def _not_oneself(actor: Actor, name: str, verb: str) -> None:
+def _refuse_self(actor: Actor, name: str, verb: str) -> None:
     if actor.name == name:
         raise BadRequest(f"You cannot {verb} yourself.", next_step="Ask another administrator.")
 
 
 def _user_view(row: access.Row) -> User:
-    groups: list[str] = read_or("users", row.id, lambda: msgspec.json.decode(row.groups, type=list[str]), [])
+    groups: list[str] = read_or_default("users", row.id, lambda: msgspec.json.decode(row.groups, type=list[str]), [])
     return User(row.id, row.name, row.full_name, groups, bool(row.is_enabled), row.created_us)

@@ -14,21 +14,21 @@ from switchyard.model.cluster import Agent, AgentChange
 from switchyard.model.poll import Rotated
 from switchyard.model.rival import Rival
 from switchyard.route.world import Member
-from switchyard.service.cluster.clusters import refuse_while_held, visible
+from switchyard.service.cluster.clusters import refuse_while_jobs_live, visible_cluster
 from switchyard.service.committer import Batch
-from switchyard.service.context import Context, audited, bump
-from switchyard.service.credential import hash_secret, holds, make_credential
+from switchyard.service.context import Context, bump_version, record_audit
+from switchyard.service.credential import hash_secret, make_credential, secret_matches
 from switchyard.service.fleet import AgentEntry
 from switchyard.service.rights import Actor
-from switchyard.service.run.journals import read_rival
+from switchyard.service.run.agent_sessions import read_rival
 from switchyard.store import clusters
 
 # A new credential that was not used by then is forgotten: its answer got lost, and who knows where it went.
-NEXT_US = 600_000_000
+NEXT_CREDENTIAL_US = 600_000_000
 
 
 def agent_list(context: Context, actor: Actor, cluster: str | None) -> list[Agent]:
-    only = visible(context, actor, cluster).id if cluster is not None else None
+    only = visible_cluster(context, actor, cluster).id if cluster is not None else None
     found = []
     for entry in context.snapshots.fleet.agents.values():
         member = context.snapshots.world.by_id.get(entry.cluster_id)
@@ -56,11 +56,11 @@ def agent_view(context: Context, entry: AgentEntry) -> Agent:
         created_us=entry.created_us,
         seen_us=context.snapshots.seen.get(entry.id),
         place=entry.place,
-        rival=_refused(entry),
+        rival=_refused_rival(entry),
     )
 
 
-def _refused(entry: AgentEntry) -> Rival | None:
+def _refused_rival(entry: AgentEntry) -> Rival | None:
     rival = read_rival(entry.rival)
     return rival if rival is not None and rival.refused_us is not None else None
 
@@ -77,10 +77,12 @@ def agent_change(context: Context, actor: Actor, agent_id: str, change: AgentCha
 
     def apply(batch: Batch) -> None:
         clusters.agent_change(batch.tx, agent_id, columns)
-        bump(batch, "clusters")
+        bump_version(batch, "clusters")
         batch.clusters.add(member.id)  # a parked poll looks again: there may be leases now, or the word to rotate
         before = {"is_paused": entry.is_paused, "is_rotation_asked": entry.is_rotation_asked}
-        audited(batch, context, actor.name, _action(change), f"{member.name}/{entry.name}", before=before, after=change)
+        record_audit(
+            batch, context, actor.name, _action(change), f"{member.name}/{entry.name}", before=before, after=change
+        )
 
     if columns:
         context.committer.call(apply)
@@ -98,11 +100,11 @@ def agent_remove(context: Context, actor: Actor, agent_id: str, *, abandon: bool
     actor.need_cluster(Role.ADMIN, member)
 
     def apply(batch: Batch) -> None:
-        refuse_while_held(batch, [agent_id], f"agent {entry.name}", abandon)
+        refuse_while_jobs_live(batch, [agent_id], f"agent {entry.name}", abandon)
         clusters.agent_change(batch.tx, agent_id, {"deleted_us": batch.now_us})
-        bump(batch, "clusters")
+        bump_version(batch, "clusters")
         batch.clusters.add(member.id)  # its parked poll comes back now, and is told
-        audited(batch, context, actor.name, "agent.remove", f"{member.name}/{entry.name}")
+        record_audit(batch, context, actor.name, "agent.remove", f"{member.name}/{entry.name}")
 
     context.committer.call(apply)
 
@@ -115,32 +117,34 @@ def _visible(context: Context, actor: Actor, agent_id: str) -> tuple[AgentEntry,
     return entry, member
 
 
-def rotate(context: Context, entry: AgentEntry) -> Rotated:
+def rotate_credential(context: Context, entry: AgentEntry) -> Rotated:
     """A new credential for an agent that showed its own. Asked again, the one before is forgotten."""
     credential, hash_ = make_credential("agent", entry.id)
 
     def apply(batch: Batch) -> None:
-        clusters.agent_change(batch.tx, entry.id, {"next_hash": hash_, "next_until_us": batch.now_us + NEXT_US})
-        bump(batch, "clusters")
+        clusters.agent_change(
+            batch.tx, entry.id, {"next_hash": hash_, "next_until_us": batch.now_us + NEXT_CREDENTIAL_US}
+        )
+        bump_version(batch, "clusters")
 
     context.committer.call(apply)
     return Rotated(credential)
 
 
-def is_next(entry: AgentEntry, secret: str, now_us: int) -> bool:
+def is_next_credential(entry: AgentEntry, secret: str, now_us: int) -> bool:
     """Whether this is the credential that a rotation has made, and its time is not over."""
     is_open = entry.next_hash is not None and entry.next_until_us is not None and now_us < entry.next_until_us
-    return is_open and entry.next_hash is not None and holds(secret, entry.next_hash)
+    return is_open and entry.next_hash is not None and secret_matches(secret, entry.next_hash)
 
 
-def settle_rotation(context: Context, entry: AgentEntry, secret: str) -> None:
+def finish_rotation(context: Context, entry: AgentEntry, secret: str) -> None:
     """The new credential is used for the first time: the old one ends."""
     hash_ = hash_secret(secret)
 
     def apply(batch: Batch) -> None:
         settled = clusters.agent_settle_rotation(batch.tx, entry.id, hash_)
         if settled:
-            bump(batch, "clusters")
-            audited(batch, context, f"agent:{entry.name}", "agent.rotate", entry.id)
+            bump_version(batch, "clusters")
+            record_audit(batch, context, f"agent:{entry.name}", "agent.rotate", entry.id)
 
     context.committer.call(apply)

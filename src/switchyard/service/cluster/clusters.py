@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from switchyard.errors import Conflict, NameTaken, NoSuchCluster, NotFound
-from switchyard.model.access import On, Role, To
+from switchyard.model.access import GranteeKind, GrantTarget, Role
 from switchyard.model.cluster import (
     Cluster,
     ClusterChange,
@@ -19,21 +19,21 @@ from switchyard.model.cluster import (
 )
 from switchyard.model.selection import Scalar, StateValue
 from switchyard.route.world import Member
-from switchyard.service.cluster.states import set_by_hand, state_of
+from switchyard.service.cluster.cluster_state import set_manual_values, state_values
 from switchyard.service.committer import Batch
-from switchyard.service.context import Context, audited, bump
+from switchyard.service.context import Context, bump_version, record_audit
 from switchyard.service.credential import make_credential
 from switchyard.service.fleet import ClusterEntry
-from switchyard.service.quote.quotes import record_of
+from switchyard.service.quote.quotes import quote_record_of
 from switchyard.service.rights import Actor
 from switchyard.store import access, clusters, graphs, leases, submit_tokens
 
-BY_FILE = "config file"  # who registers a cluster that the server's file names
-DISABLED = "the server's file does not enable it"
-RESERVED = ("fit",)  # `/v1/clusters/fit` asks all clusters
+CONFIG_FILE_ACTOR = "config file"  # who registers a cluster that the server's file names
+DISABLED_REASON = "the server's file does not enable it"
+RESERVED_CLUSTER_NAMES = ("fit",)  # `/v1/clusters/fit` asks all clusters
 
 
-def visible(context: Context, actor: Actor, name: str) -> Member:
+def visible_cluster(context: Context, actor: Actor, name: str) -> Member:
     member = context.snapshots.world.by_name.get(name)
     if member is None or not actor.may_cluster(Role.VIEW, member):
         raise NoSuchCluster(f"There is no cluster {name[:128]!r}, or it is not yours to see.")
@@ -52,8 +52,8 @@ def cluster_view(context: Context, member: Member | None) -> Cluster:
     if member is None or row is None:
         raise NoSuchCluster("The cluster was deleted a moment ago.")
     bound_us = context.selections.stale_after_us
-    state = state_of(context.snapshots, member.id, now_us=context.now_us(), stale_after_us=bound_us)
-    return msgspec.structs.replace(_view(context, member, row, state), quotes=record_of(context, member.id))
+    state = state_values(context.snapshots, member.id, now_us=context.now_us(), stale_after_us=bound_us)
+    return msgspec.structs.replace(_view(context, member, row, state), quotes=quote_record_of(context, member.id))
 
 
 def _view(context: Context, member: Member, row: ClusterEntry, state: list[StateValue]) -> Cluster:
@@ -84,15 +84,15 @@ def cluster_create(context: Context, actor: Actor, request: ClusterRequest) -> C
     def apply(batch: Batch) -> str:
         if clusters.cluster_by_name(batch.tx, request.name) is not None:
             raise NameTaken(f"There is a cluster {request.name} already.")
-        return register(batch, context, actor.name, request)
+        return register_cluster(batch, context, actor.name, request)
 
     cluster_id = context.committer.call(apply)
     return cluster_view(context, context.snapshots.world.by_id.get(cluster_id))
 
 
-def register(batch: Batch, context: Context, actor: str, request: ClusterRequest) -> str:
+def register_cluster(batch: Batch, context: Context, actor: str, request: ClusterRequest) -> str:
     """A new registration; open to everyone's jobs unless private."""
-    if request.name in RESERVED:
+    if request.name in RESERVED_CLUSTER_NAMES:
         raise NameTaken(f"No cluster can be called {request.name}: it is a word of the API.")
     cluster_id = context.new_id()
     row = {
@@ -111,12 +111,12 @@ def register(batch: Batch, context: Context, actor: str, request: ClusterRequest
     clusters.cluster_insert(batch.tx, row)
     if not request.is_private:
         _open_to_everyone(batch, context, cluster_id)
-    bump(batch, "clusters")
-    audited(batch, context, actor, "cluster.create", request.name, after=request)
+    bump_version(batch, "clusters")
+    record_audit(batch, context, actor, "cluster.create", request.name, after=request)
     return cluster_id
 
 
-def register_configured(
+def register_configured_cluster(
     batch: Batch, context: Context, name: str, *, is_enabled: bool, was_enabled: bool | None
 ) -> None:
     """A cluster that the server's file names: there is one, down until an agent joins it. Not enabled: cordoned.
@@ -124,26 +124,26 @@ def register_configured(
     The file's word counts when it is new; what was cordoned or let go at run time since stays so.
     """
     row = clusters.cluster_by_name(batch.tx, name)
-    cluster_id = row.id if row else register(batch, context, BY_FILE, ClusterRequest(name))
+    cluster_id = row.id if row else register_cluster(batch, context, CONFIG_FILE_ACTOR, ClusterRequest(name))
     if row is not None and is_enabled == was_enabled:
         return
-    if is_enabled and (row is None or row.reason != DISABLED):
+    if is_enabled and (row is None or row.reason != DISABLED_REASON):
         return
     clusters.cluster_change(
-        batch.tx, cluster_id, {"is_cordoned": not is_enabled, "reason": "" if is_enabled else DISABLED}
+        batch.tx, cluster_id, {"is_cordoned": not is_enabled, "reason": "" if is_enabled else DISABLED_REASON}
     )
-    bump(batch, "clusters")
+    bump_version(batch, "clusters")
     batch.clusters.add(cluster_id)
-    audited(batch, context, BY_FILE, "cluster.change", name, after={"is_cordoned": not is_enabled})
+    record_audit(batch, context, CONFIG_FILE_ACTOR, "cluster.change", name, after={"is_cordoned": not is_enabled})
 
 
 def _open_to_everyone(batch: Batch, context: Context, cluster_id: str) -> None:
     _grant_everyone(batch, context, cluster_id, Role.SUBMIT)
 
 
-def close_to_tokens(batch: Batch, context: Context, cluster_id: str) -> None:
+def restrict_to_submit_tokens(batch: Batch, context: Context, cluster_id: str) -> None:
     """Everyone sees the cluster, and those submit to it who show its submit token, until an administrator shares it."""
-    access.grant_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=cluster_id, everyone=True)
+    access.grant_delete_of(batch.tx, on_kind=GrantTarget.CLUSTER.value, object_=cluster_id, everyone=True)
     _grant_everyone(batch, context, cluster_id, Role.VIEW)
 
 
@@ -151,19 +151,19 @@ def _grant_everyone(batch: Batch, context: Context, cluster_id: str, role: Role)
     grant = {
         "id": context.new_id(),
         "role": role.value,
-        "to_kind": To.EVERYONE.value,
-        "subject": To.EVERYONE.value,
-        "on_kind": On.CLUSTER.value,
+        "to_kind": GranteeKind.EVERYONE.value,
+        "subject": GranteeKind.EVERYONE.value,
+        "on_kind": GrantTarget.CLUSTER.value,
         "object": cluster_id,
         "created_us": batch.now_us,
     }
     access.grant_insert(batch.tx, grant)
-    bump(batch, "access")
+    bump_version(batch, "access")
 
 
 def cluster_change(context: Context, actor: Actor, name: str, change: ClusterChange) -> Cluster:
     """Cordoning and setting state need `operate`; everything else is the administrator's."""
-    member = visible(context, actor, name)
+    member = visible_cluster(context, actor, name)
     is_operating = change.is_private is None and change.groups is None and change.labels is None
     actor.need_cluster(Role.OPERATE if is_operating else Role.ADMIN, member)
     columns: dict[str, object] = {}
@@ -182,19 +182,21 @@ def cluster_change(context: Context, actor: Actor, name: str, change: ClusterCha
     def apply(batch: Batch) -> None:
         if change.state:
             row = clusters.cluster_lock(batch.tx, member.id)
-            columns["state"] = set_by_hand(row.state, change.state, at_us=batch.now_us, by=actor.name) if row else "{}"
+            columns["state"] = (
+                set_manual_values(row.state, change.state, at_us=batch.now_us, by=actor.name) if row else "{}"
+            )
         if not columns:
             return
         before = cluster_view(context, member)
         clusters.cluster_change(batch.tx, member.id, columns)
         if change.is_private is not None:  # said once more, it also shares a cluster that was reached by tokens alone
-            access.grant_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id, everyone=True)
-            bump(batch, "access")
+            access.grant_delete_of(batch.tx, on_kind=GrantTarget.CLUSTER.value, object_=member.id, everyone=True)
+            bump_version(batch, "access")
             if not change.is_private:
                 _open_to_everyone(batch, context, member.id)
-        bump(batch, "clusters")
+        bump_version(batch, "clusters")
         batch.clusters.add(member.id)  # what waits there may be leased from now on
-        audited(batch, context, actor.name, "cluster.change", name, before=_gist(before), after=change)
+        record_audit(batch, context, actor.name, "cluster.change", name, before=_audit_summary(before), after=change)
 
     context.committer.call(apply)
     return cluster_view(context, context.snapshots.world.by_id.get(member.id))
@@ -202,47 +204,49 @@ def cluster_change(context: Context, actor: Actor, name: str, change: ClusterCha
 
 def cluster_delete(context: Context, actor: Actor, name: str, *, abandon: bool = False) -> None:
     """The registration ends: its agents are gone, its grants too; a new one of the name inherits no jobs."""
-    member = visible(context, actor, name)
+    member = visible_cluster(context, actor, name)
     actor.need_cluster(Role.ADMIN, member)
-    registration_end(context, member, by=actor.name, abandon=abandon)
+    end_registration(context, member, by=actor.name, abandon=abandon)
 
 
-def registration_end(context: Context, member: Member, *, by: str, abandon: bool) -> None:
+def end_registration(context: Context, member: Member, *, by: str, abandon: bool) -> None:
     """Whoever asks has the right to."""
 
     def apply(batch: Batch) -> None:
         agents = context.snapshots.fleet.by_cluster.get(member.id, ())
-        refuse_while_held(batch, agents, f"cluster {member.name}", abandon)
+        refuse_while_jobs_live(batch, agents, f"cluster {member.name}", abandon)
         clusters.cluster_change(batch.tx, member.id, {"deleted_us": batch.now_us, "graph": None})
         graphs.source_delete_of(batch.tx, member.id)
         clusters.agent_delete_of(batch.tx, member.id, at_us=batch.now_us)
-        access.grant_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id)
-        submit_tokens.token_delete_of(batch.tx, on_kind=On.CLUSTER.value, object_=member.id)
+        access.grant_delete_of(batch.tx, on_kind=GrantTarget.CLUSTER.value, object_=member.id)
+        submit_tokens.submit_token_delete_of(batch.tx, on_kind=GrantTarget.CLUSTER.value, object_=member.id)
         submit_tokens.consent_delete_of(batch.tx, member.id)
-        bump(batch, "clusters")
-        bump(batch, "access")
+        bump_version(batch, "clusters")
+        bump_version(batch, "access")
         batch.clusters.add(member.id)  # its parked polls come back now, and are told
-        audited(batch, context, by, "cluster.delete", member.name, before=_gist(cluster_view(context, member)))
+        record_audit(
+            batch, context, by, "cluster.delete", member.name, before=_audit_summary(cluster_view(context, member))
+        )
 
     context.committer.call(apply)
 
 
-def state_said(context: Context, cluster_id: str, state: Mapping[str, Scalar | None], *, by: str) -> None:
+def set_polled_state(context: Context, cluster_id: str, state: Mapping[str, Scalar | None], *, by: str) -> None:
     """A cluster that only polls says how it is. It holds until it says otherwise."""
 
     def apply(batch: Batch) -> None:
         row = clusters.cluster_lock(batch.tx, cluster_id)
         if row is not None:
-            changed = set_by_hand(row.state, state, at_us=batch.now_us, by=by)
+            changed = set_manual_values(row.state, state, at_us=batch.now_us, by=by)
             clusters.cluster_change(batch.tx, cluster_id, {"state": changed})
-            bump(batch, "clusters")
+            bump_version(batch, "clusters")
 
     context.committer.call(apply)
 
 
-def refuse_while_held(batch: Batch, agent_ids: Sequence[str], what: str, abandon: bool) -> None:
+def refuse_while_jobs_live(batch: Batch, agent_ids: Sequence[str], what: str, abandon: bool) -> None:
     """What runs there would end as FAILED while its processes go on: only for who says so."""
-    held = 0 if abandon else leases.held_count(batch.tx, list(agent_ids))
+    held = 0 if abandon else leases.leased_count(batch.tx, list(agent_ids))
     if held:
         raise Conflict(
             f"The {what} has {held} job{'' if held == 1 else 's'} that {'has' if held == 1 else 'have'} not ended.",
@@ -251,7 +255,7 @@ def refuse_while_held(batch: Batch, agent_ids: Sequence[str], what: str, abandon
         )
 
 
-def invite(context: Context, actor: Actor, name: str, request: InviteRequest) -> NewInvite:
+def invite_create(context: Context, actor: Actor, name: str, request: InviteRequest) -> NewInvite:
     """A join token for a cluster, which is registered if it is new."""
     existing = context.snapshots.world.by_name.get(name)
     if existing is None or not actor.may_cluster(Role.VIEW, existing):
@@ -264,7 +268,7 @@ def invite(context: Context, actor: Actor, name: str, request: InviteRequest) ->
     def apply(batch: Batch) -> Invite:
         row = clusters.cluster_by_name(batch.tx, name)
         fresh = ClusterRequest(name, request.is_private, request.groups)
-        cluster_id = row.id if row else register(batch, context, actor.name, fresh)
+        cluster_id = row.id if row else register_cluster(batch, context, actor.name, fresh)
         info = Invite(
             id=invite_id,
             cluster=name,
@@ -285,14 +289,14 @@ def invite(context: Context, actor: Actor, name: str, request: InviteRequest) ->
                 "revoked_us": None,
             },
         )
-        audited(batch, context, actor.name, "cluster.invite", name, after=info)
+        record_audit(batch, context, actor.name, "cluster.invite", name, after=info)
         return info
 
     return NewInvite(token, context.committer.call(apply))
 
 
 def invite_list(context: Context, actor: Actor, name: str, *, after: str, limit: int) -> list[Invite]:
-    member = visible(context, actor, name)
+    member = visible_cluster(context, actor, name)
     actor.need_cluster(Role.ADMIN, member)
     with context.database.read() as tx:
         rows = clusters.invite_list(tx, member.id, after=after, limit=limit)
@@ -306,18 +310,18 @@ def invite_list(context: Context, actor: Actor, name: str, *, after: str, limit:
 
 def invite_revoke(context: Context, actor: Actor, invite_id: str) -> None:
     def apply(batch: Batch) -> None:
-        row = clusters.invite_get(batch.tx, invite_id)
+        row = clusters.invite_lock(batch.tx, invite_id)
         member = context.snapshots.world.by_id.get(row.cluster_id) if row else None
         if row is None or member is None or not actor.may_cluster(Role.VIEW, member):
             raise NotFound(f"There is no invite {invite_id[:40]}.")
         actor.need_cluster(Role.ADMIN, member)
         clusters.invite_change(batch.tx, invite_id, {"revoked_us": batch.now_us})
-        audited(batch, context, actor.name, "invite.revoke", member.name)
+        record_audit(batch, context, actor.name, "invite.revoke", member.name)
 
     context.committer.call(apply)
 
 
-def _gist(cluster: Cluster) -> dict[str, object]:
+def _audit_summary(cluster: Cluster) -> dict[str, object]:
     return {
         "is_private": cluster.is_private,
         "groups": cluster.groups,

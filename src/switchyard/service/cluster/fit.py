@@ -12,14 +12,14 @@ import msgspec
 
 from switchyard.match.demand import Demand
 from switchyard.match.engine import Misfit, engine
-from switchyard.match.free import free_part
+from switchyard.match.free_graph import free_part
 from switchyard.model.access import Role
 from switchyard.model.cluster import Health
 from switchyard.model.verdict import Fit, FitAnswer, FitRequest
 from switchyard.route.world import Member, World
 from switchyard.service.context import Context
 from switchyard.service.rights import Actor
-from switchyard.service.submit.demands import demand_of_form, demand_of_spec
+from switchyard.service.submit.demands import demand_of_any_jobspec, demand_of_spec
 
 ANSWERS_MAX = 1024  # kept, of all shapes and actors
 ANSWERS_BYTES_MAX = 64 * 2**20
@@ -27,7 +27,7 @@ ANSWERS_BYTES_MAX = 64 * 2**20
 _encoder = msgspec.json.Encoder()
 
 
-class Fitting:
+class FitChecker:
     """The use case, with the answers it remembers."""
 
     def __init__(self, context: Context) -> None:
@@ -138,4 +138,4 @@ def _demand(request: FitRequest) -> Demand:
     if request.job is not None:
         return demand_of_spec(request.job.spec)
     assert request.jobspec is not None
-    return demand_of_form(request.jobspec)
+    return demand_of_any_jobspec(request.jobspec)

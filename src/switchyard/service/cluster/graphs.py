@@ -20,24 +20,24 @@ from switchyard.model.access import Role
 from switchyard.model.cluster import GraphInfo, Subsystem
 from switchyard.model.graph import Graph
 from switchyard.route.world import Member
-from switchyard.service.cluster.clusters import visible
+from switchyard.service.cluster.clusters import visible_cluster
 from switchyard.service.committer import Batch
-from switchyard.service.context import Context, audited, bump
+from switchyard.service.context import Context, bump_version, record_audit
 from switchyard.service.fleet import AgentEntry
 from switchyard.service.rights import Actor
 from switchyard.store import clusters, graphs
 
 log = structlog.get_logger()
 
-AGENT, OPERATOR = "", "containment"  # under which the two main graphs are kept
-RESERVED = ("containment", "cluster")  # both mean the main graph
+AGENT_SOURCE, OPERATOR_SOURCE = "", "containment"  # under which the two main graphs are kept
+RESERVED_SUBSYSTEMS = ("containment", "cluster")  # both mean the main graph
 TRIES_MAX = 5  # when others change the same cluster's graph at the same time
 SUBSYSTEMS_MAX = 64
 SOURCES_BYTES_MAX = 512 * 2**20  # of one cluster, unpacked: they are all read at each change
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PackedGraph:
     """A graph as somebody gave it: in gzip's form, with the size and the hash of what is in it."""
 
     body: bytes
@@ -45,11 +45,11 @@ class Source:
     hash: str
 
 
-Sources = dict[str, Source]
+PackedGraphs = dict[str, PackedGraph]
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class GraphCaller:
     """Who asks: a user, or an agent for its own cluster."""
 
     actor: Actor
@@ -60,43 +60,45 @@ class Caller:
         return f"agent:{self.agent.name}" if self.agent else self.actor.name
 
 
-def graph_put(context: Context, caller: Caller, name: str, source: Source) -> GraphInfo:
+def graph_put(context: Context, caller: GraphCaller, name: str, source: PackedGraph) -> GraphInfo:
     """Set the operator's own graph of a cluster: it goes before what the agent says."""
-    member = _settable(context, caller, name)
-    graph = _change(context, member, lambda old: {**old, OPERATOR: source}, by=caller.name, action="graph.set")
+    member = _operable_cluster(context, caller, name)
+    graph = _change_sources(
+        context, member, lambda old: {**old, OPERATOR_SOURCE: source}, by=caller.name, action="graph.set"
+    )
     assert graph is not None
-    return info_of(name, graph)
+    return graph_info(name, graph)
 
 
-def graph_delete(context: Context, caller: Caller, name: str) -> None:
+def graph_delete(context: Context, caller: GraphCaller, name: str) -> None:
     """Remove the operator's own graph: what the agent says holds again."""
-    member = _settable(context, caller, name)
-    _remove(context, member, OPERATOR, by=caller.name, action="graph.delete")
+    member = _operable_cluster(context, caller, name)
+    _remove(context, member, OPERATOR_SOURCE, by=caller.name, action="graph.delete")
 
 
-def graph_get(context: Context, caller: Caller, name: str) -> Graph:
-    member = _visible(context, caller, name)
+def graph_get(context: Context, caller: GraphCaller, name: str) -> Graph:
+    member = _cluster_for_caller(context, caller, name)
     if member.graph is None:
         raise _no_graph(name)
     return member.graph
 
 
-def graph_source(context: Context, caller: Caller, name: str) -> bytes:
+def graph_source(context: Context, caller: GraphCaller, name: str) -> bytes:
     """The main graph as it was given, unpacked."""
-    member = _visible(context, caller, name)
+    member = _cluster_for_caller(context, caller, name)
     with context.database.read() as tx:
-        found = graphs.source_get(tx, member.id, OPERATOR) or graphs.source_get(tx, member.id, AGENT)
+        found = graphs.source_get(tx, member.id, OPERATOR_SOURCE) or graphs.source_get(tx, member.id, AGENT_SOURCE)
     if found is None:
         raise _no_graph(name)
     return gzip.decompress(found.body)
 
 
-def subsystem_put(context: Context, caller: Caller, name: str, subsystem: str, source: Source) -> Subsystem:
+def subsystem_put(context: Context, caller: GraphCaller, name: str, subsystem: str, source: PackedGraph) -> Subsystem:
     """Set or replace one subsystem: a further graph on the vertices of the main one."""
-    member = _settable(context, caller, name)
+    member = _operable_cluster(context, caller, name)
 
-    def changed(old: Sources) -> Sources:
-        if main_of(old) is None:
+    def changed(old: PackedGraphs) -> PackedGraphs:
+        if main_source(old) is None:
             raise Conflict(
                 f"Cluster {name} has no graph yet that a subsystem could be attached to.",
                 next_step=f"Start its agent, or run `yard cluster set-graph {name} FILE` first.",
@@ -105,7 +107,7 @@ def subsystem_put(context: Context, caller: Caller, name: str, subsystem: str, s
             raise Malformed(f"Cluster {name} has {len(old)} graphs; the most is {SUBSYSTEMS_MAX}.")
         return {**old, subsystem: source}
 
-    _change(context, member, changed, by=caller.name, action="subsystem.set", subsystem=subsystem)
+    _change_sources(context, member, changed, by=caller.name, action="subsystem.set", subsystem=subsystem)
     with context.database.read() as tx:
         row = graphs.source_get(tx, member.id, subsystem)
     if row is None:
@@ -113,79 +115,81 @@ def subsystem_put(context: Context, caller: Caller, name: str, subsystem: str, s
     return _shown(row)
 
 
-def subsystem_delete(context: Context, caller: Caller, name: str, subsystem: str) -> None:
+def subsystem_delete(context: Context, caller: GraphCaller, name: str, subsystem: str) -> None:
     """Remove one subsystem; nothing of it stays."""
-    member = _settable(context, caller, name)
+    member = _operable_cluster(context, caller, name)
     _remove(context, member, subsystem, by=caller.name, action="subsystem.delete")
 
 
-def subsystem_list(context: Context, caller: Caller, name: str) -> list[Subsystem]:
-    member = _visible(context, caller, name)
+def subsystem_list(context: Context, caller: GraphCaller, name: str) -> list[Subsystem]:
+    member = _cluster_for_caller(context, caller, name)
     with context.database.read() as tx:
         rows = graphs.source_heads(tx, member.id)
-    return [_shown(row) for row in rows if row.subsystem not in (AGENT, OPERATOR)]
+    return [_shown(row) for row in rows if row.subsystem not in (AGENT_SOURCE, OPERATOR_SOURCE)]
 
 
-def subsystem_source(context: Context, caller: Caller, name: str, subsystem: str) -> bytes:
+def subsystem_source(context: Context, caller: GraphCaller, name: str, subsystem: str) -> bytes:
     """One subsystem as it was given, unpacked."""
-    member = _visible(context, caller, name)
+    member = _cluster_for_caller(context, caller, name)
     with context.database.read() as tx:
         row = graphs.source_get(tx, member.id, subsystem)
-    if row is None or subsystem in (AGENT, OPERATOR):
+    if row is None or subsystem in (AGENT_SOURCE, OPERATOR_SOURCE):
         raise _no_subsystem(name, subsystem)
     return gzip.decompress(row.body)
 
 
-def agent_graph(context: Context, agent_id: str, graph: Graph) -> None:
+def store_agent_graph(context: Context, agent_id: str, graph: Graph) -> None:
     """An agent tells what its cluster has. What cannot be joined with an operator's subsystems changes nothing."""
     snapshots = context.snapshots
     entry = snapshots.fleet.agents.get(agent_id)
     member = snapshots.world.by_id.get(entry.cluster_id) if entry else None
     if entry is None or member is None or member.graph == graph:
         return
-    source = source_of(msgspec.json.encode(graph))
+    source = pack_graph(msgspec.json.encode(graph))
     with context.database.read() as tx:
         kept = graphs.source_heads(tx, member.id)
-    if any(row.subsystem == AGENT and row.hash == source.hash for row in kept):
+    if any(row.subsystem == AGENT_SOURCE and row.hash == source.hash for row in kept):
         return
     try:
-        _change(context, member, lambda old: {**old, AGENT: source}, by=f"agent:{entry.name}", action="graph.agent")
+        _change_sources(
+            context, member, lambda old: {**old, AGENT_SOURCE: source}, by=f"agent:{entry.name}", action="graph.agent"
+        )
     except Malformed as exc:
         # The poll goes on: an agent that says something new must not be cut off by a subsystem it knows nothing of.
         log.warning("graph of agent not taken", cluster=member.name, agent=entry.name, error=exc.detail)
 
 
-def source_of(body: bytes) -> Source:
-    return Source(gzip.compress(body, 1, mtime=0), len(body), sha256(body).hexdigest())
+def pack_graph(body: bytes) -> PackedGraph:
+    return PackedGraph(gzip.compress(body, 1, mtime=0), len(body), sha256(body).hexdigest())
 
 
-def info_of(name: str, graph: Graph) -> GraphInfo:
+def graph_info(name: str, graph: Graph) -> GraphInfo:
     return GraphInfo(
         cluster=name, nodes=graph.nodes, totals=graph.totals, shapes=len(graph.shapes), signature=graph.signature
     )
 
 
-def main_of(sources: Mapping[str, Source]) -> Source | None:
-    return sources.get(OPERATOR) or sources.get(AGENT)
+def main_source(sources: Mapping[str, PackedGraph]) -> PackedGraph | None:
+    return sources.get(OPERATOR_SOURCE) or sources.get(AGENT_SOURCE)
 
 
 def _remove(context: Context, member: Member, subsystem: str, *, by: str, action: str) -> None:
-    def changed(old: Sources) -> Sources:
+    def changed(old: PackedGraphs) -> PackedGraphs:
         if subsystem not in old:
             raise (
                 NotFound(f"Cluster {member.name} has no graph that was set by hand.")
-                if subsystem == OPERATOR
+                if subsystem == OPERATOR_SOURCE
                 else _no_subsystem(member.name, subsystem)
             )
         return {name: source for name, source in old.items() if name != subsystem}
 
-    _change(context, member, changed, by=by, action=action, subsystem=subsystem)
+    _change_sources(context, member, changed, by=by, action=action, subsystem=subsystem)
 
 
-def _change(
+def _change_sources(
     context: Context,
     member: Member,
-    changed: Callable[[Sources], Sources],
+    changed: Callable[[PackedGraphs], PackedGraphs],
     *,
     by: str,
     action: str,
@@ -195,22 +199,22 @@ def _change(
     for _ in range(TRIES_MAX):
         with context.database.read() as tx:
             rows = graphs.source_all(tx, member.id)
-        old = {row.subsystem: Source(row.body, row.bytes, row.hash) for row in rows}
+        old = {row.subsystem: PackedGraph(row.body, row.bytes, row.hash) for row in rows}
         new = changed(old)
-        graph = compiled(context, new, where=f"cluster {member.name}")
+        graph = compile_sources(context, new, where=f"cluster {member.name}")
 
-        def apply(batch: Batch, old: Sources = old, new: Sources = new, graph: Graph | None = graph) -> bool:
+        def apply(batch: Batch, old: PackedGraphs = old, new: PackedGraphs = new, graph: Graph | None = graph) -> bool:
             if clusters.cluster_lock(batch.tx, member.id) is None:
                 raise NotFound(f"Cluster {member.name} was deleted a moment ago.")
             now = {row.subsystem: row.hash for row in graphs.source_heads(batch.tx, member.id)}
             if now != {name: source.hash for name, source in old.items()}:
                 return False
-            _swap(batch, member.id, old, new, by=by)
+            _write_sources(batch, member.id, old, new, by=by)
             encoded = None if graph is None else msgspec.json.encode(graph).decode()
             clusters.cluster_change(batch.tx, member.id, {"graph": encoded})
-            bump(batch, "clusters")
+            bump_version(batch, "clusters")
             what = f"{member.name}/{subsystem}" if subsystem else member.name
-            audited(batch, context, by, action, what, before=_gist(old), after=_gist(new))
+            record_audit(batch, context, by, action, what, before=_source_digests(old), after=_source_digests(new))
             return True
 
         if context.committer.call(apply):
@@ -218,11 +222,11 @@ def _change(
     raise Busy(f"Others change the graph of cluster {member.name} at the same time.")
 
 
-def compiled(context: Context, sources: Sources, *, where: str) -> Graph | None:
-    main = main_of(sources)
+def compile_sources(context: Context, sources: PackedGraphs, *, where: str) -> Graph | None:
+    main = main_source(sources)
     if sum(source.size for source in sources.values()) > SOURCES_BYTES_MAX:
         raise Malformed(f"{where}: its graphs have over {SOURCES_BYTES_MAX} bytes together.")
-    further = {name: source for name, source in sources.items() if name not in (AGENT, OPERATOR)}
+    further = {name: source for name, source in sources.items() if name not in (AGENT_SOURCE, OPERATOR_SOURCE)}
     if main is None:
         if further:
             raise Conflict(
@@ -235,7 +239,7 @@ def compiled(context: Context, sources: Sources, *, where: str) -> Graph | None:
     return context.compiler.compile(main.body, bodies, sizes=sizes, where=where)
 
 
-def _swap(batch: Batch, cluster_id: str, old: Sources, new: Sources, *, by: str) -> None:
+def _write_sources(batch: Batch, cluster_id: str, old: PackedGraphs, new: PackedGraphs, *, by: str) -> None:
     for name in sorted(old.keys() - new.keys()):
         graphs.source_delete(batch.tx, cluster_id, name)
     for name, source in sorted(new.items()):
@@ -243,7 +247,7 @@ def _swap(batch: Batch, cluster_id: str, old: Sources, new: Sources, *, by: str)
             graphs.source_put(batch.tx, source_row(batch, cluster_id, name, source, by=by))
 
 
-def source_row(batch: Batch, cluster_id: str, subsystem: str, source: Source, *, by: str) -> dict[str, object]:
+def source_row(batch: Batch, cluster_id: str, subsystem: str, source: PackedGraph, *, by: str) -> dict[str, object]:
     return {
         "cluster_id": cluster_id,
         "subsystem": subsystem,
@@ -255,17 +259,17 @@ def source_row(batch: Batch, cluster_id: str, subsystem: str, source: Source, *,
     }
 
 
-def _visible(context: Context, caller: Caller, name: str) -> Member:
+def _cluster_for_caller(context: Context, caller: GraphCaller, name: str) -> Member:
     if caller.agent is None:
-        return visible(context, caller.actor, name)
+        return visible_cluster(context, caller.actor, name)
     member = context.snapshots.world.by_id.get(caller.agent.cluster_id)
     if member is None or member.name != name:
         raise Denied("An agent sees the graph of its own cluster alone.")
     return member
 
 
-def _settable(context: Context, caller: Caller, name: str) -> Member:
-    member = _visible(context, caller, name)
+def _operable_cluster(context: Context, caller: GraphCaller, name: str) -> Member:
+    member = _cluster_for_caller(context, caller, name)
     if caller.agent is None:
         caller.actor.need_cluster(Role.OPERATE, member)
     return member
@@ -289,5 +293,5 @@ def _shown(row: graphs.Row) -> Subsystem:
     return Subsystem(name=row.subsystem, bytes=row.bytes, hash=row.hash, by=row.actor, at_us=row.at_us)
 
 
-def _gist(sources: Sources) -> dict[str, str]:
+def _source_digests(sources: PackedGraphs) -> dict[str, str]:
     return {name or "agent": f"{source.size} bytes, sha256:{source.hash[:16]}" for name, source in sources.items()}

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from switchyard.errors import Malformed, NotFound, UnknownName
 from switchyard.model.access import Role
-from switchyard.model.layout import Layout, LayoutView, Part
-from switchyard.model.native import NAMES
+from switchyard.model.layout import Layout, LayoutPart, LayoutView
+from switchyard.model.native_grammars import NAMES
 from switchyard.model.queue import (
     DEFAULT_QUEUE,
     PLAIN_QUEUE,
@@ -16,19 +16,21 @@ from switchyard.model.queue import (
     QueueView,
     known_tags,
 )
-from switchyard.service.cluster.layout import layout_view, put_part, refuse_lost_tags, tag_of, visible_clusters
+from switchyard.service.cluster.layout import etag_of, layout_view, put_part, refuse_lost_tags, visible_clusters
 from switchyard.service.context import Context
-from switchyard.service.laid import Laid
+from switchyard.service.layout_snapshot import LayoutSnapshot
 from switchyard.service.rights import Actor
-from switchyard.service.rules.attributes import Condition
+from switchyard.service.rules.attributes import WriteCondition
 from switchyard.store.database import Tx
 
 BUILT_IN = "built-in"  # the source of a queue that nobody set
 
 
-def whole_view(context: Context, actor: Actor) -> LayoutView:
+def full_layout_view(context: Context, actor: Actor) -> LayoutView:
     """Everything that is laid out."""
-    return replace(layout_view(context, actor), queues=queue_list(context, actor), domain_tags=tags_list(context))
+    return replace(
+        layout_view(context, actor), queues=queue_list(context, actor), domain_tags=domain_tags_list(context)
+    )
 
 
 def queue_list(context: Context, actor: Actor) -> list[QueueView]:
@@ -46,7 +48,7 @@ def queue_get(context: Context, actor: Actor, name: str) -> QueueView:
     return _view(context, actor, laid, name)
 
 
-def queue_put(context: Context, actor: Actor, name: str, queue: Queue, *, condition: Condition) -> QueueView:
+def queue_put(context: Context, actor: Actor, name: str, queue: Queue, *, condition: WriteCondition) -> QueueView:
     """Give a queue these settings, and no others."""
     if len(set(queue.attributes)) < len(queue.attributes):
         twice = sorted({tag for tag in queue.attributes if queue.attributes.count(tag) > 1})
@@ -58,16 +60,18 @@ def queue_put(context: Context, actor: Actor, name: str, queue: Queue, *, condit
     def check(tx: Tx, layout: Layout) -> None:
         refuse_lost_tags(tx, layout, layout.queues | {name: queue})
 
-    put_part(context, actor, (Part.QUEUE, name), queue, condition=condition, check=check)
+    put_part(context, actor, (LayoutPart.QUEUE, name), queue, condition=condition, check=check)
     return queue_get(context, actor, name)
 
 
-def tags_list(context: Context) -> list[DomainTags]:
+def domain_tags_list(context: Context) -> list[DomainTags]:
     laid = context.snapshots.laid
     return [_tags_view(laid, domain) for domain in sorted(laid.layout.domain_tags)]
 
 
-def tags_put(context: Context, actor: Actor, domain: str, tags: list[str], *, condition: Condition) -> DomainTags:
+def domain_tags_put(
+    context: Context, actor: Actor, domain: str, tags: list[str], *, condition: WriteCondition
+) -> DomainTags:
     """The tags of a domain's jobs, where neither the job nor an attribute gives any."""
 
     def check(_: Tx, layout: Layout) -> None:
@@ -81,13 +85,13 @@ def tags_put(context: Context, actor: Actor, domain: str, tags: list[str], *, co
                 next_step=f"Known queue tags: {', '.join(sorted(known))}.",
             )
 
-    put_part(context, actor, (Part.DOMAIN_TAGS, domain), tags, condition=condition, check=check)
+    put_part(context, actor, (LayoutPart.DOMAIN_TAGS, domain), tags, condition=condition, check=check)
     return _tags_view(context.snapshots.laid, domain)
 
 
-def _view(context: Context, actor: Actor, laid: Laid, name: str) -> QueueView:
+def _view(context: Context, actor: Actor, laid: LayoutSnapshot, name: str) -> QueueView:
     """Of the clusters and projects that a queue names those one may see."""
-    queue, standing = laid.layout.queues.get(name, PLAIN_QUEUE), laid.rows.get((Part.QUEUE, name))
+    queue, standing = laid.layout.queues.get(name, PLAIN_QUEUE), laid.rows.get((LayoutPart.QUEUE, name))
     visible = visible_clusters(context, actor)
     projects = {*queue.limits.projects, *queue.weights}
     seen = {project for project in projects if actor.may_project(Role.VIEW, project)}
@@ -101,15 +105,15 @@ def _view(context: Context, actor: Actor, laid: Laid, name: str) -> QueueView:
     )
     if name not in laid.layout.queues:
         return QueueView(name, shown, BUILT_IN, "")
-    etag = tag_of(laid, Part.QUEUE, name)[0] or ""
+    etag = etag_of(laid, LayoutPart.QUEUE, name)[0] or ""
     if standing is None:
         return QueueView(name, shown, "file", etag)
     return QueueView(name, shown, "set", etag, standing.changed_us, standing.changed_by)
 
 
-def _tags_view(laid: Laid, domain: str) -> DomainTags:
-    tags, standing = laid.layout.domain_tags[domain], laid.rows.get((Part.DOMAIN_TAGS, domain))
-    etag = tag_of(laid, Part.DOMAIN_TAGS, domain)[0] or ""
+def _tags_view(laid: LayoutSnapshot, domain: str) -> DomainTags:
+    tags, standing = laid.layout.domain_tags[domain], laid.rows.get((LayoutPart.DOMAIN_TAGS, domain))
+    etag = etag_of(laid, LayoutPart.DOMAIN_TAGS, domain)[0] or ""
     if standing is None:
         return DomainTags(domain, tags, "file", etag)
     return DomainTags(domain, tags, "set", etag, standing.changed_us, standing.changed_by)

@@ -14,21 +14,21 @@ from switchyard.model.api import Event, Page
 from switchyard.model.attributes import JobPolicy
 from switchyard.model.ids import LENGTH, is_id
 from switchyard.model.idset import IdSet
-from switchyard.model.job import Job, State, Tally, Usage
-from switchyard.model.lifecycle import FINAL, cancel
-from switchyard.model.names import readable
-from switchyard.model.queue import queue_of
-from switchyard.model.unreadable import UNREADABLE
+from switchyard.model.job import Job, State, TaskCounts, Usage
+from switchyard.model.lifecycle import FINAL_STATES, cancel
+from switchyard.model.names import printable_line
+from switchyard.model.queue import queue_of_lane
+from switchyard.model.unreadable import UNREADABLE_ERRORS
 from switchyard.service.committer import Batch
-from switchyard.service.context import Context, audited_jobs
-from switchyard.service.job.sight import Sight
+from switchyard.service.context import Context, record_job_audit
+from switchyard.service.job.visibility import Visibility
 from switchyard.service.rights import Actor
 from switchyard.service.run.array_cancel import cancel_tasks
-from switchyard.service.run.arrays import Arrays
-from switchyard.service.run.report import change_of, life_of, read_avoid, record, why_cancelling
+from switchyard.service.run.arrays import BatchArrays
+from switchyard.service.run.report import cancelling_reason, life_of, read_avoided_clusters, record_step, step_columns
 from switchyard.service.submit.bounds import decode_bounds
-from switchyard.service.token.needs import needs_of_row
-from switchyard.service.unreadable import tell
+from switchyard.service.token.token_needs import needs_of_row
+from switchyard.service.unreadable_rows import log_unreadable
 from switchyard.store import events, jobs
 from switchyard.store.database import Tx
 
@@ -40,7 +40,7 @@ def job_get(context: Context, actor: Actor, ref: str) -> Job:
     with context.database.read() as tx:
         row = visible_job(tx, actor, ref)
         policy = policy_of(tx, row)
-    return msgspec.structs.replace(job_view(row, Sight(context, actor)), policy=policy)
+    return msgspec.structs.replace(job_view(row, Visibility(context, actor)), policy=policy)
 
 
 def policy_of(tx: Tx, row: jobs.Row) -> JobPolicy | None:
@@ -48,8 +48,8 @@ def policy_of(tx: Tx, row: jobs.Row) -> JobPolicy | None:
     body = jobs.policy_get(tx, row.policy_hash) if row.policy_hash else None
     try:
         return msgspec.json.decode(body, type=JobPolicy) if body else None
-    except UNREADABLE as exc:
-        tell("policies", row.policy_hash, str(exc))
+    except UNREADABLE_ERRORS as exc:
+        log_unreadable("policies", row.policy_hash, str(exc))
         return None
 
 
@@ -65,7 +65,7 @@ def job_list(
             budget=context.list_budget,
             with_spec=with_spec,
         )
-    sight = Sight(context, actor)
+    sight = Visibility(context, actor)
     return Page([job_view(row, sight) for row in rows], more)
 
 
@@ -73,46 +73,46 @@ def job_cancel(context: Context, actor: Actor, ref: str, reason: str) -> Job:
     """Ask for a job's end. Confirmed by its cluster, unless nobody has it yet."""
     with context.database.read() as tx:
         row = visible_job(tx, actor, ref)
-    may_act(actor, row)
+    need_job_control(actor, row)
 
-    said = f"cancelled by {actor.name}" + (f": {readable(reason)}" if reason else "")
+    said = f"cancelled by {actor.name}" + (f": {printable_line(reason)}" if reason else "")
 
     def apply(batch: Batch) -> jobs.Row:
-        asked = cancel_rows(batch, list(jobs.job_lock(batch.tx, [row.id]).values()), said)
+        asked = request_cancel(batch, list(jobs.job_lock(batch.tx, [row.id]).values()), said)
         if asked:
-            audit_others(batch, context, actor, "job.cancel", [row], reason=readable(reason))
+            audit_others_jobs(batch, context, actor, "job.cancel", [row], reason=printable_line(reason))
         found = jobs.job_get(batch.tx, row.id)
         assert found is not None
         return found
 
-    return job_view(context.committer.call(apply, locks=[row.id]), Sight(context, actor))
+    return job_view(context.committer.call(apply, locks=[row.id]), Visibility(context, actor))
 
 
-def cancel_rows(batch: Batch, rows: Sequence[jobs.Row], said: str) -> list[str]:
+def request_cancel(batch: Batch, rows: Sequence[jobs.Row], said: str) -> list[str]:
     """Ask for the end of locked jobs; the ids of those that were not over, and not asked before."""
     changes: dict[str, dict[str, Any]] = {}
     asked: list[str] = []
     for row in rows:
         step = cancel(life_of(row))
-        if row.array is not None and State(row.state) not in FINAL:
+        if row.array is not None and State(row.state) not in FINAL_STATES:
             _cancel_array(batch, row, said)
             asked.append(row.id)
         elif step is not None:
-            change: dict[str, Any] = change_of(batch, row, step) if step.life.state in FINAL else {}
+            change: dict[str, Any] = step_columns(batch, row, step) if step.life.state in FINAL_STATES else {}
             change |= {"blocked": None, "wake_us": None, "expires_us": None}
-            reason = said if step.life.state in FINAL else why_cancelling(row.reason, said)
+            reason = said if step.life.state in FINAL_STATES else cancelling_reason(row.reason, said)
             changes[row.id] = change | {"cancel_us": batch.now_us, "reason": reason}
-            record(batch, row, step)
+            record_step(batch, row, step)
             if row.cluster_id:
                 batch.clusters.add(row.cluster_id)
             asked.append(row.id)
-    jobs.job_change(batch.tx, changes)
+    jobs.job_update_many(batch.tx, changes)
     jobs.dependency_clear(batch.tx, [row.id for row in rows])
     return asked
 
 
 def _cancel_array(batch: Batch, row: jobs.Row, said: str) -> None:
-    arrays = Arrays(batch)
+    arrays = BatchArrays(batch)
     arrays.load([row])
     array = arrays.job(row.id)
     array.is_cancelling = True
@@ -127,22 +127,22 @@ def _cancel_array(batch: Batch, row: jobs.Row, said: str) -> None:
         reason=said,
     )
     arrays.flush()
-    jobs.job_change(
+    jobs.job_update_many(
         batch.tx, {row.id: {"cancel_us": batch.now_us, "is_ready": False, "blocked": None, "wake_us": None}}
     )
 
 
-def audit_others(
+def audit_others_jobs(
     batch: Batch, context: Context, actor: Actor, action: str, rows: Iterable[jobs.Row], **after: object
 ) -> None:
     """Record what is done to jobs of others: one's own are one's own affair, and there are very many."""
     owners = {row.id: row.owner for row in rows if row.owner_id != actor.id}
-    audited_jobs(
+    record_job_audit(
         batch, context, actor.name, action, owners, after={key: value for key, value in after.items() if value}
     )
 
 
-def may_act(actor: Actor, row: jobs.Row) -> None:
+def need_job_control(actor: Actor, row: jobs.Row) -> None:
     """One's own jobs with `submit`, others' with `operate`."""
     if row.owner_id != actor.id or not actor.may_project(Role.SUBMIT, row.project):
         actor.need_project(Role.OPERATE, row.project)
@@ -152,16 +152,16 @@ def job_events(context: Context, actor: Actor, ref: str, *, after: int, limit: i
     with context.database.read() as tx:
         row = visible_job(tx, actor, ref)
         found = events.event_list(tx, job_id=row.id, projects=None, after=after, limit=limit)
-    return _event_page(found, limit, Sight(context, actor), owner_id=row.owner_id)
+    return _event_page(found, limit, Visibility(context, actor), owner_id=row.owner_id)
 
 
 def all_events(context: Context, actor: Actor, *, after: int, limit: int, since_s: int | None = None) -> Page[Event]:
     with context.database.read() as tx:
         if since_s is not None:
-            after = max(after, events.event_before(tx, context.now_us() - since_s * 1_000_000))
+            after = max(after, events.event_number_before(tx, context.now_us() - since_s * 1_000_000))
         projects = actor.viewable_projects()
         found = events.event_list(tx, job_id=None, projects=projects, reader=actor.id, after=after, limit=limit)
-    return _event_page(found, limit, Sight(context, actor))
+    return _event_page(found, limit, Visibility(context, actor))
 
 
 def last_event(context: Context) -> int:
@@ -192,16 +192,16 @@ def next_events(
             after=after,
             limit=limit,
         )
-    items = _event_page(found, limit, Sight(context, actor), owner_id=owner_id).items
+    items = _event_page(found, limit, Visibility(context, actor), owner_id=owner_id).items
     return items, items[-1].seq if len(items) == limit else max(newest, items[-1].seq if items else after)
 
 
-def last_of(row: jobs.Row) -> tuple[tuple[str, str], ...]:
+def avoided_clusters(row: jobs.Row) -> tuple[tuple[str, str], ...]:
     """The clusters that come last for a job."""
-    return tuple(sorted((cluster_id, avoid.why) for cluster_id, avoid in read_avoid(row.avoid).items()))
+    return tuple(sorted((cluster_id, avoid.why) for cluster_id, avoid in read_avoided_clusters(row.avoid).items()))
 
 
-def resolve(tx: Tx, actor: Actor, ref: str) -> str:
+def resolve_job_id(tx: Tx, actor: Actor, ref: str) -> str:
     """An id from an id or an unambiguous prefix."""
     ref = ref.upper()
     if is_id(ref):
@@ -217,7 +217,7 @@ def resolve(tx: Tx, actor: Actor, ref: str) -> str:
 
 
 def visible_job(tx: Tx, actor: Actor, ref: str) -> jobs.Row:
-    row = jobs.job_get(tx, resolve(tx, actor, ref))
+    row = jobs.job_get(tx, resolve_job_id(tx, actor, ref))
     if row is None or not (row.owner_id == actor.id or actor.may_project(Role.VIEW, row.project)):
         raise NoSuchJob(f"There is no job {ref[:40]}, or it is not yours to see.")
     return row
@@ -232,21 +232,21 @@ def visible_filter(context: Context, actor: Actor, wanted: jobs.JobFilter) -> jo
         raise Denied(f"You may not view the jobs of project {wanted.project}.")
     if wanted.owner is not None and wanted.owner == actor.name:
         wanted = replace(wanted, owner=None, owner_id=actor.id)  # not those of an earlier user of the same name
-    if wanted.cluster is not None and not Sight(context, actor).sees_name(wanted.cluster):
+    if wanted.cluster is not None and not Visibility(context, actor).sees_name(wanted.cluster):
         return replace(wanted, projects=[], reader=actor.id)
     return replace(wanted, projects=actor.viewable_projects(), reader=actor.id)
 
 
-def job_view(row: jobs.Row, sight: Sight) -> Job:
+def job_view(row: jobs.Row, sight: Visibility) -> Job:
     """A row as the API shows it to a reader. One that cannot be read is shown as far as it can, with the reason."""
     try:
         return _view(row, sight)
-    except UNREADABLE as exc:
-        tell("jobs", row.id, f"{type(exc).__name__}: {exc}")
+    except UNREADABLE_ERRORS as exc:
+        log_unreadable("jobs", row.id, f"{type(exc).__name__}: {exc}")
         return _damaged_view(row, exc, sight)
 
 
-def _damaged_view(row: jobs.Row, why: Exception, sight: Sight) -> Job:
+def _damaged_view(row: jobs.Row, why: Exception, sight: Visibility) -> Job:
     # One of which nobody knows how it stands, and that has not ended: whoever waits for its end goes on waiting.
     unknown = State.PENDING if row.ended_us is None else State.FAILED
     said = row.reason if str(row.reason).startswith("unreadable") else f"unreadable: {why}"
@@ -265,7 +265,7 @@ def _damaged_view(row: jobs.Row, why: Exception, sight: Sight) -> Job:
     )
 
 
-def _view(row: jobs.Row, sight: Sight) -> Job:
+def _view(row: jobs.Row, sight: Visibility) -> Job:
     body, bounds, is_own = getattr(row, "spec", None), decode_bounds(row.bounds), sight.is_own(row)
     spec, is_env_hidden = sight.spec(row, body) if body is not None else (None, False)
     return Job(
@@ -276,7 +276,7 @@ def _view(row: jobs.Row, sight: Sight) -> Job:
         domain=row.domain,
         workflow=row.workflow,
         launch_plan=row.launch_plan,
-        state=State.RUNNING if row.tasks_live and State(row.state) not in FINAL else State(row.state),
+        state=State.RUNNING if row.tasks_live and State(row.state) not in FINAL_STATES else State(row.state),
         priority=row.priority,
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
         spec=spec,
@@ -302,23 +302,23 @@ def _view(row: jobs.Row, sight: Sight) -> Job:
         tries=row.tries,
         retry_of=row.retry_of,
         array=row.array if row.array is None or row.array_max is None else f"{row.array}%{row.array_max}",
-        tasks=tally_of(row),
+        tasks=array_tally(row),
         pool=bounds.pool,
         cluster_label=bounds.label,
-        queue=queue_of(row.lane),
+        queue=queue_of_lane(row.lane),
         tags=list(bounds.tags),
         spill=list(bounds.spill),
         tokens=needs_of_row(row),
     )
 
 
-def tally_of(row: Any) -> Tally | None:
+def array_tally(row: Any) -> TaskCounts | None:
     """How an array stands, for the API."""
     if row.array is None:
         return None
     total = len(IdSet.parse(row.array))
     ended = row.tasks_ok + row.tasks_failed + row.tasks_cancelled
-    return Tally(
+    return TaskCounts(
         total=total,
         waiting=max(0, total - ended - row.tasks_live),
         live=row.tasks_live,
@@ -328,7 +328,9 @@ def tally_of(row: Any) -> Tally | None:
     )
 
 
-def _event_page(found: Sequence[events.Row], limit: int, sight: Sight, *, owner_id: str | None = None) -> Page[Event]:
+def _event_page(
+    found: Sequence[events.Row], limit: int, sight: Visibility, *, owner_id: str | None = None
+) -> Page[Event]:
     """`owner_id`: of the one job that they are about."""
     items = [
         Event(

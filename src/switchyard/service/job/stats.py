@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from switchyard.model.ids import make_id
-from switchyard.model.queue import queue_of
-from switchyard.model.stats import BY, Bar, RouteStats
+from switchyard.model.queue import queue_of_lane
+from switchyard.model.stats import STATS_DIMENSIONS, OutcomeCounts, RouteStats
 from switchyard.service.context import Context
-from switchyard.service.job.history import readable_verdicts
-from switchyard.service.job.pending import blocked_word, reason_word
-from switchyard.service.job.sight import HIDDEN, Sight
+from switchyard.service.job.decision_history import readable_verdicts
+from switchyard.service.job.live_job_counts import blocked_category, reason_category
+from switchyard.service.job.visibility import HIDDEN, Visibility
 from switchyard.service.rights import Actor
-from switchyard.service.submit.counting import pool_and_label, rejecting_step
-from switchyard.store import decisions, stats
+from switchyard.service.submit.decision_counts import pool_and_label, rejecting_step
+from switchyard.store import decision_events, route_counts
 
 LOOK_MAX = 20_000  # jobs: some tens of milliseconds
 GROUPS_MAX = 5000  # different ways that they went; of more, those that most went
@@ -24,7 +24,7 @@ NONE, OTHER = "-", "other"
 def route_stats(context: Context, actor: Actor, since_s: int) -> RouteStats:
     since_us = max(0, context.now_us() - since_s * 1_000_000)
     with context.database.read() as tx:
-        groups, looked_at = stats.route_groups(
+        groups, looked_at = route_counts.count_by_route(
             tx,
             oldest=make_id(since_us, 0),
             projects=actor.viewable_projects(),
@@ -32,10 +32,10 @@ def route_stats(context: Context, actor: Actor, since_s: int) -> RouteStats:
             budget=LOOK_MAX,
             limit=GROUPS_MAX,
         )
-        bodies = decisions.verdicts_many(tx, [row.plan_hash for row in groups if row.plan_hash])
-    sight = Sight(context, actor)
+        bodies = decision_events.verdicts_get_many(tx, [row.plan_hash for row in groups if row.plan_hash])
+    sight = Visibility(context, actor)
     steps = {key: rejecting_step(verdicts) for key, verdicts in readable_verdicts(bodies).items()}
-    counts: dict[str, dict[str, dict[str, int]]] = {by: {} for by in BY}
+    counts: dict[str, dict[str, dict[str, int]]] = {by: {} for by in STATS_DIMENSIONS}
     for row in groups:
         outcome = _outcome(row)
         is_seen = sight.sees(row.cluster_id, row.cluster, is_own=bool(row.is_own))
@@ -46,30 +46,34 @@ def route_stats(context: Context, actor: Actor, since_s: int) -> RouteStats:
     return RouteStats(since_us, looked_at, looked_at < LOOK_MAX, sum(row.size for row in groups), bars)
 
 
-def _outcome(row: stats.Row) -> str:
+def _outcome(row: route_counts.Row) -> str:
     if row.state in ("PENDING", "REJECTED"):
         return str(row.state).lower()
     return "assigned" if row.is_assigned else "ended"
 
 
-def _names(row: stats.Row, outcome: str, steps: Mapping[str, str], *, is_seen: bool) -> Iterator[tuple[str, str]]:
+def _names(
+    row: route_counts.Row, outcome: str, steps: Mapping[str, str], *, is_seen: bool
+) -> Iterator[tuple[str, str]]:
     """What a group of jobs is counted under, for each way to count. `is_seen`: the reader may know its cluster."""
     pool, label = pool_and_label(row.bounds)
     yield "cluster", (row.cluster or NONE) if is_seen else HIDDEN
     yield "pool", pool or NONE
     yield "label", label or NONE
-    yield "queue", queue_of(row.lane)
+    yield "queue", queue_of_lane(row.lane)
     yield "outcome", outcome
     if outcome == "rejected":
         yield "reason", f"rejected: {steps.get(row.plan_hash, OTHER)}"
     if outcome == "pending":
-        yield "reason", f"pending: {blocked_word(row.blocked) if row.blocked else reason_word(row.reason)}"
+        yield "reason", f"pending: {blocked_category(row.blocked) if row.blocked else reason_category(row.reason)}"
 
 
-def _bars(counts: Mapping[str, Mapping[str, int]]) -> list[Bar]:
-    ranked = sorted((Bar(name, **found) for name, found in counts.items()), key=lambda bar: (-bar.total, bar.name))
+def _bars(counts: Mapping[str, Mapping[str, int]]) -> list[OutcomeCounts]:
+    ranked = sorted(
+        (OutcomeCounts(name, **found) for name, found in counts.items()), key=lambda bar: (-bar.total, bar.name)
+    )
     shown, rest = ranked[:BARS_MAX], ranked[BARS_MAX:]
     if rest:
         sums = {word: sum(getattr(bar, word) for bar in rest) for word in ("assigned", "pending", "rejected", "ended")}
-        shown.append(Bar(OTHER, **sums))
+        shown.append(OutcomeCounts(OTHER, **sums))
     return shown

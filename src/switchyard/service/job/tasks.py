@@ -9,16 +9,16 @@ from msgspec.structs import replace
 from switchyard.errors import BadRequest
 from switchyard.model.idset import IdSet
 from switchyard.model.job import State, Task
-from switchyard.model.lifecycle import FINAL
-from switchyard.model.tasks import read_task
+from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.task_states import read_task
 from switchyard.service.context import Context
 from switchyard.service.job.jobs import visible_job
-from switchyard.service.job.sight import Sight
+from switchyard.service.job.visibility import Visibility
 from switchyard.service.rights import Actor
 from switchyard.store import events, jobs, ranges
 
 SCAN_MAX = 10_000  # tasks looked at for one page: some milliseconds
-WRONG = frozenset({State.FAILED, State.CANCELLED, State.PENDING})  # the last: to be tried again
+STATES_WITH_REASON = frozenset({State.FAILED, State.CANCELLED, State.PENDING})  # the last: to be tried again
 
 
 def task_list(
@@ -31,7 +31,7 @@ def task_list(
             raise BadRequest(f"Job {row.id} is not an array.", next_step="`yard show` has all there is.")
         every = IdSet.parse(row.array).after(after)
         looked_at = list(islice(every, SCAN_MAX))
-        rows = ranges.range_of_job(tx, row.id, between=(looked_at[0], looked_at[-1])) if looked_at else []
+        rows = ranges.range_list(tx, row.id, between=(looked_at[0], looked_at[-1])) if looked_at else []
     tasks = {index: _waiting(row, index) for index in looked_at}
     for each in rows:
         for index in range(max(each.lo, after + 1), min(each.hi, looked_at[-1]) + 1):
@@ -39,13 +39,13 @@ def task_list(
                 tasks[index] = _task(row, each, index)
     found = [task for task in tasks.values() if not states or task.state in states]
     if len(found) > limit:
-        return _seen(context, actor, row, found[:limit]), found[limit - 1].index
-    return _seen(context, actor, row, found), None if next(every, None) is None else looked_at[-1]
+        return _visible_tasks(context, actor, row, found[:limit]), found[limit - 1].index
+    return _visible_tasks(context, actor, row, found), None if next(every, None) is None else looked_at[-1]
 
 
-def _seen(context: Context, actor: Actor, row: jobs.Row, tasks: list[Task]) -> list[Task]:
+def _visible_tasks(context: Context, actor: Actor, row: jobs.Row, tasks: list[Task]) -> list[Task]:
     """With their reasons, and without the names of clusters that are hidden from the reader."""
-    sight = Sight(context, actor)
+    sight = Visibility(context, actor)
     found = _with_reasons(context, row.id, tasks)
     if sight.is_own(row):
         return found
@@ -54,11 +54,11 @@ def _seen(context: Context, actor: Actor, row: jobs.Row, tasks: list[Task]) -> l
 
 def _with_reasons(context: Context, job_id: str, tasks: list[Task]) -> list[Task]:
     """Why those that went wrong did: it stands in the array's events."""
-    wrong = [task.fence for task in tasks if task.fence and task.state in WRONG]
+    wrong = [task.fence for task in tasks if task.fence and task.state in STATES_WITH_REASON]
     if not wrong:
         return tasks
     with context.database.read() as tx:
-        said = {row.fence: row.reason for row in events.event_of_tasks(tx, job_id, wrong)}
+        said = {row.fence: row.reason for row in events.event_list_of_tasks(tx, job_id, wrong)}
     return [
         replace(task, reason=said[task.fence].removeprefix(f"task {task.index}").removeprefix(": "))
         if task.fence in said
@@ -69,7 +69,7 @@ def _with_reasons(context: Context, job_id: str, tasks: list[Task]) -> list[Task
 
 def _waiting(row: jobs.Row, index: int) -> Task:
     state = State(row.state)
-    if state in FINAL or row.cancel_us is not None:
+    if state in FINAL_STATES or row.cancel_us is not None:
         return Task(index, State.CANCELLED)
     return Task(index, State.PENDING if state is State.PENDING else State.ASSIGNED, cluster=row.cluster)
 
@@ -78,6 +78,6 @@ def _task(row: jobs.Row, each: ranges.Row, index: int) -> Task:
     found = read_task(each.tasks, index - each.lo)
     fence = each.fence + index - each.lo
     if found.state is None:
-        state = State.CANCELLED if State(row.state) in FINAL else State.PENDING
+        state = State.CANCELLED if State(row.state) in FINAL_STATES else State.PENDING
         return Task(index, state, found.exit_code, found.signal, fence, each.cluster)
     return Task(index, found.state, found.exit_code, found.signal, fence, each.cluster, found.is_cancelling)

@@ -23,15 +23,15 @@ from switchyard.model.attributes import (
     KindInfo,
     PolicyView,
 )
-from switchyard.model.scope import RANK, Level, Scope, scope_of
+from switchyard.model.scope import LEVEL_RANK, Level, Scope, scope_of
 from switchyard.policy.draft import Entry
 from switchyard.policy.kinds.kind import Kind
-from switchyard.policy.resolve import Effective, Policy
+from switchyard.policy.resolve import EffectiveRules, Policy
 from switchyard.service.access.users import audit_entry
 from switchyard.service.committer import Batch
-from switchyard.service.context import Context, audited, bump
+from switchyard.service.context import Context, bump_version, record_audit
 from switchyard.service.rights import Actor
-from switchyard.service.unreadable import read_or
+from switchyard.service.unreadable_rows import read_or_default
 from switchyard.store import access, attributes
 from switchyard.store.database import Tx
 
@@ -40,7 +40,7 @@ VALUE_BYTES_MAX = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class WriteCondition:
     """When a write may happen. Neither: in any case, the last writer wins (Flyte's door)."""
 
     if_match: str | None = None  # only while the row has this etag; `*`: while there is one
@@ -61,7 +61,7 @@ class Condition:
             raise Outdated(f"The {what} is no longer what you read: {now}.")
 
 
-ANYWAY = Condition()
+UNCONDITIONAL = WriteCondition()
 
 
 def put(
@@ -71,7 +71,7 @@ def put(
     scope: Scope,
     raw: object,
     *,
-    condition: Condition = ANYWAY,
+    condition: WriteCondition = UNCONDITIONAL,
     is_merged: bool = False,
 ) -> AttributeRow:
     """Create or replace the row exactly at a scope. `raw`: plain data, or the kind's own struct.
@@ -84,16 +84,16 @@ def put(
     what = object_name(found, scope)
 
     def apply(batch: Batch) -> AttributeRow:
-        bump(batch, "policy")  # first: its lock makes all writers of rules, on all servers, one after the other
-        _must_exist(batch.tx, scope)
-        before = attributes.row_get(batch.tx, found.name, scope.key)
+        bump_version(batch, "policy")  # first: its lock makes all writers of rules, on all servers, one after the other
+        _require_active_project(batch.tx, scope)
+        before = attributes.attribute_get(batch.tx, found.name, scope.key)
         condition.check(before, what)
         merged = _merged(context, found, before, value) if is_merged and before is not None else value
-        if before is None and attributes.row_count(batch.tx) >= ROWS_MAX:
+        if before is None and attributes.attribute_count(batch.tx) >= ROWS_MAX:
             raise BadRequest(f"There are {ROWS_MAX} attribute rows, which is the most.", next_step="Delete some first.")
         row = _write(batch, context, actor, row=(found, scope), value=msgspec.json.encode(merged).decode())
         was = None if before is None else msgspec.json.decode(before.value)
-        audited(batch, context, actor.name, "attribute.put", what, before=was, after=merged)
+        record_audit(batch, context, actor.name, "attribute.put", what, before=was, after=merged)
         return row_view(found, row)
 
     return context.committer.call(apply)
@@ -104,18 +104,18 @@ def check(context: Context, actor: Actor, kind: str | int, scope: Scope, raw: ob
     found = kind_of(context, kind)
     _may_write(context, actor, found, scope)
     with context.database.read() as tx:
-        _must_exist(tx, scope)
+        _require_active_project(tx, scope)
     plain: dict[str, Any] = msgspec.to_builtins(_checked(context, found, raw))
     return plain
 
 
-def get_here(context: Context, actor: Actor, kind: str | int, scope: Scope) -> AttributeRow:
+def get_exact(context: Context, actor: Actor, kind: str | int, scope: Scope) -> AttributeRow:
     """The row exactly at a scope, inherited values not considered."""
     found = kind_of(context, kind)
     _may_read(context, actor, scope)
-    _needs_level(found, scope)
+    _require_level(found, scope)
     with context.database.read() as tx:
-        row = attributes.row_get(tx, found.name, scope.key)
+        row = attributes.attribute_get(tx, found.name, scope.key)
     if row is None:
         raise NoSuchAttribute(f"There is no {found.name} exactly at {scope}.")
     return row_view(found, row)
@@ -126,7 +126,7 @@ def get_nearest(context: Context, actor: Actor, kind: str | int, scope: Scope) -
     found = kind_of(context, kind)
     _may_read(context, actor, scope)
     with context.database.read() as tx:
-        row = attributes.row_nearest(tx, found.name, scope.key)
+        row = attributes.attribute_nearest(tx, found.name, scope.key)
     return None if row is None else row_view(found, row)
 
 
@@ -146,7 +146,7 @@ def policy_view(context: Context, actor: Actor, scope: Scope) -> PolicyView:
     return PolicyView(policy.version, scope, views)
 
 
-def list_kind(
+def list_rows(
     context: Context,
     actor: Actor,
     kind: str | int,
@@ -165,11 +165,11 @@ def list_kind(
     wanted = {name: text for name, text in named.items() if text is not None}
     rank, last = _read_cursor(after)
     with context.database.read() as tx:
-        rows = attributes.row_list(
+        rows = attributes.attribute_list(
             tx,
             found.name,
             wanted=wanted,
-            rank=None if level is None else RANK[level],
+            rank=None if level is None else LEVEL_RANK[level],
             projects=actor.viewable_projects(),
             after=(rank, last),
             limit=limit,
@@ -178,8 +178,8 @@ def list_kind(
     return Page([row_view(found, row) for row in rows], more)
 
 
-def delete_here(
-    context: Context, actor: Actor, kind: str | int, scope: Scope, *, condition: Condition = ANYWAY
+def delete_exact(
+    context: Context, actor: Actor, kind: str | int, scope: Scope, *, condition: WriteCondition = UNCONDITIONAL
 ) -> bool:
     """Delete the row exactly at a scope, and no other; false if there was none."""
     found = kind_of(context, kind)
@@ -187,15 +187,15 @@ def delete_here(
     what = object_name(found, scope)
 
     def apply(batch: Batch) -> bool:
-        if attributes.row_get(batch.tx, found.name, scope.key) is None:
+        if attributes.attribute_get(batch.tx, found.name, scope.key) is None:
             return False  # nothing changes, so no server has to look
-        bump(batch, "policy")
-        before = attributes.row_get(batch.tx, found.name, scope.key)  # now that nobody else changes it
+        bump_version(batch, "policy")
+        before = attributes.attribute_get(batch.tx, found.name, scope.key)  # now that nobody else changes it
         if before is None:
             return False
         condition.check(before, what)
         _write(batch, context, actor, row=(found, scope), value=None)
-        audited(batch, context, actor.name, "attribute.delete", what, before=msgspec.json.decode(before.value))
+        record_audit(batch, context, actor.name, "attribute.delete", what, before=msgspec.json.decode(before.value))
         return True
 
     return context.committer.call(apply)
@@ -208,7 +208,7 @@ def history(
     found = kind_of(context, kind)
     _may_read(context, actor, scope)
     with context.database.read() as tx:
-        rows = access.audit_of(tx, object_name(found, scope), before=before, limit=limit)
+        rows = access.audit_list_of(tx, object_name(found, scope), before=before, limit=limit)
     items = [audit_entry(row) for row in rows]
     return Page(items, items[-1].id if len(items) == limit else None)
 
@@ -244,14 +244,14 @@ def row_view(kind: Kind, row: attributes.Row) -> AttributeRow:
         number=kind.number,
         level=scope.level,
         scope=scope,
-        value=read_or("attributes", row.id, lambda: msgspec.json.decode(row.value), {}),
+        value=read_or_default("attributes", row.id, lambda: msgspec.json.decode(row.value), {}),
         etag=row.etag,
         changed_us=row.changed_us,
         changed_by=row.changed_by,
     )
 
 
-def effective_view(kind: Kind, effective: Effective) -> EffectiveAttribute:
+def effective_view(kind: Kind, effective: EffectiveRules) -> EffectiveAttribute:
     fields = [
         _field_view(path, entry) for path, entry in sorted(effective.fields(kind).items()) if entry.value is not None
     ]
@@ -287,13 +287,13 @@ def _write(
     batch: Batch, context: Context, actor: Actor, *, row: tuple[Kind, Scope], value: str | None
 ) -> attributes.Row:
     kind, scope = row
-    return attributes.row_put(
+    return attributes.attribute_put(
         batch.tx,
         kind.name,
         scope.key,
         {
             "id": context.new_id(),
-            "rank": RANK[scope.level],
+            "rank": LEVEL_RANK[scope.level],
             "value": value,
             "etag": context.new_id(),
             "changed_us": batch.now_us,
@@ -303,7 +303,7 @@ def _write(
 
 
 def _may_write(context: Context, actor: Actor, kind: Kind, scope: Scope) -> None:
-    _needs_level(kind, scope)
+    _require_level(kind, scope)
     if scope.project is None:
         actor.need_platform(Role.ADMIN)
     else:
@@ -318,7 +318,7 @@ def _may_read(context: Context, actor: Actor, scope: Scope) -> None:
     _known_domain(context, scope)
 
 
-def _needs_level(kind: Kind, scope: Scope) -> None:
+def _require_level(kind: Kind, scope: Scope) -> None:
     level = scope.level
     if level in kind.levels:
         return
@@ -345,7 +345,7 @@ def _known_project(context: Context, actor: Actor, project: str) -> None:
         raise UnknownName(f"There is no project {project!r}.", next_step="`yard project ls` lists the projects.")
 
 
-def _must_exist(tx: Tx, scope: Scope) -> None:
+def _require_active_project(tx: Tx, scope: Scope) -> None:
     """In the write's own transaction: a project may have been archived meanwhile."""
     if scope.project is None:
         return
@@ -360,7 +360,7 @@ def _must_exist(tx: Tx, scope: Scope) -> None:
 
 def _read_cursor(text: str) -> tuple[int, str]:
     if not text:
-        return max(RANK.values()) + 1, ""
+        return max(LEVEL_RANK.values()) + 1, ""
     rank, _, last = text.partition(":")
     if not (rank.isascii() and rank.isdigit() and len(rank) < 3):
         raise Malformed("The parameter 'cursor' is not one that this list gave out.")

@@ -11,10 +11,10 @@ import msgspec
 from switchyard.errors import BadRequest, UnknownName
 from switchyard.model.access import Role
 from switchyard.model.rendering import RenderedFile, Rendering, RenderingChange
-from switchyard.policy.kinds.cluster_resources import RESERVED, ClusterResources
-from switchyard.policy.render import NAMESPACE_TEMPLATE, Filled, fill, namespace_of
+from switchyard.policy.kinds.cluster_resources import RESERVED_KEYS, ClusterResourcesKind
+from switchyard.policy.render import NAMESPACE_TEMPLATE, FilledTemplate, fill_template, namespace_of
 from switchyard.service.committer import Batch
-from switchyard.service.context import Context, audited
+from switchyard.service.context import Context, record_audit
 from switchyard.service.rights import Actor
 from switchyard.store import renders
 
@@ -26,7 +26,7 @@ SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class VariableSource:
     """Where the platform's value of a variable comes from: exactly one of these."""
 
     value: str | None = None
@@ -35,17 +35,17 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Templates:
+class ResourceTemplates:
     """What the operator configured. Files and the values in them are read at each rendering."""
 
     folder: Path | None = None
-    platform: Mapping[str, Source] = field(default_factory=dict)
-    by_domain: Mapping[str, Mapping[str, Source]] = field(default_factory=dict)
+    platform: Mapping[str, VariableSource] = field(default_factory=dict)
+    by_domain: Mapping[str, Mapping[str, VariableSource]] = field(default_factory=dict)
     namespace: str = NAMESPACE_TEMPLATE
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def render(context: Context, templates: Templates, actor: Actor, *, project: str, domain: str) -> Rendering:
+def render(context: Context, templates: ResourceTemplates, actor: Actor, *, project: str, domain: str) -> Rendering:
     """Fill the templates of a project and domain, and keep the result as the last one."""
     shown = _render(context, templates, actor, project=project, domain=domain)
 
@@ -53,13 +53,15 @@ def render(context: Context, templates: Templates, actor: Actor, *, project: str
         kept = msgspec.structs.replace(shown, at_us=batch.now_us)
         body = msgspec.json.encode(kept).decode()
         renders.render_put(batch.tx, project=project, domain=domain, body=body, at_us=batch.now_us)
-        audited(batch, context, actor.name, "cluster-resources.render", f"{project}/{domain}", after=kept.values)
+        record_audit(batch, context, actor.name, "cluster-resources.render", f"{project}/{domain}", after=kept.values)
         return kept
 
     return context.committer.call(apply)
 
 
-def changes(context: Context, templates: Templates, actor: Actor, *, project: str, domain: str) -> RenderingChange:
+def compare_rendering(
+    context: Context, templates: ResourceTemplates, actor: Actor, *, project: str, domain: str
+) -> RenderingChange:
     """What a rendering would be now, beside the last one. Nothing is kept."""
     shown = _render(context, templates, actor, project=project, domain=domain)
     with context.database.read() as tx:
@@ -67,10 +69,10 @@ def changes(context: Context, templates: Templates, actor: Actor, *, project: st
     return RenderingChange(shown, msgspec.json.decode(body, type=Rendering) if body is not None else None)
 
 
-def _render(context: Context, templates: Templates, actor: Actor, *, project: str, domain: str) -> Rendering:
+def _render(context: Context, templates: ResourceTemplates, actor: Actor, *, project: str, domain: str) -> Rendering:
     _check_scope(context, actor, project=project, domain=domain)
     values, origins, unread = platform_values(templates, domain)
-    for name, (value, origin) in _rows(context, project=project, domain=domain).items():
+    for name, (value, origin) in _attribute_values(context, project=project, domain=domain).items():
         values[name], origins[name] = value, origin
         unread.pop(name, None)
     try:
@@ -79,13 +81,13 @@ def _render(context: Context, templates: Templates, actor: Actor, *, project: st
         raise BadRequest(f"{exc}.", next_step="Ask for a project of another name, or for another template.") from exc
     # Last: whatever a row says, these are ours.
     values |= {"namespace": namespace, "project": project, "domain": domain}
-    origins |= dict.fromkeys(RESERVED, "the scope")
+    origins |= dict.fromkeys(RESERVED_KEYS, "the scope")
     files, mistakes = [], list(unread.values())
     for path in template_files(templates.folder):
         try:
-            filled = fill(_text_of(path, TEMPLATE_BYTES_MAX), values, where=path.name)
+            filled = fill_template(_text_of(path, TEMPLATE_BYTES_MAX), values, where=path.name)
         except (OSError, ValueError) as exc:
-            filled = Filled(mistakes=(f"{path.name}: {exc}",))
+            filled = FilledTemplate(mistakes=(f"{path.name}: {exc}",))
         mistakes += filled.mistakes
         files.append(RenderedFile(path.name, filled.text))
     if mistakes:
@@ -113,14 +115,14 @@ def _check_scope(context: Context, actor: Actor, *, project: str, domain: str) -
         )
 
 
-def _rows(context: Context, *, project: str, domain: str) -> dict[str, tuple[str, str]]:
+def _attribute_values(context: Context, *, project: str, domain: str) -> dict[str, tuple[str, str]]:
     """What the attribute rows say: a value and the row it is from, by name."""
-    kind = ClusterResources()
+    kind = ClusterResourcesKind()
     found = context.snapshots.policy.effective((domain, project, "", "")).fields(kind)
     return {path.partition(".")[2]: (entry.value, str(entry.source)) for path, entry in found.items()}
 
 
-def platform_values(templates: Templates, domain: str) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+def platform_values(templates: ResourceTemplates, domain: str) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """The configured values that hold in a domain, where each is from, and why others could not be read; by name."""
     values: dict[str, str] = {}
     origins: dict[str, str] = {}
@@ -138,7 +140,7 @@ def platform_values(templates: Templates, domain: str) -> tuple[dict[str, str], 
     return values, origins, mistakes
 
 
-def _value(source: Source, environment: Mapping[str, str]) -> str:
+def _value(source: VariableSource, environment: Mapping[str, str]) -> str:
     """The value as text. Empty is a mistake: it is what a variable that nobody set looks like."""
     if source.value is not None:
         found, what = source.value, "its value"

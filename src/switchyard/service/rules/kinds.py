@@ -5,13 +5,13 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from switchyard.errors import Conflict
-from switchyard.policy.kinds import BUILTIN, GROUP, Kind, Kinds
+from switchyard.policy.kinds import BUILTIN_KINDS, ENTRY_POINT_GROUP, Kind, Kinds
 
 
 def load_kinds() -> Kinds:
     """Read once, at the server's start. A package that cannot be loaded stops it: its rules would silently not hold."""
-    found: list[Kind] = list(BUILTIN)
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+    found: list[Kind] = list(BUILTIN_KINDS)
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
         try:
             made = point.load()()
         except (ImportError, AttributeError, TypeError) as exc:

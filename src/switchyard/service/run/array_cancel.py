@@ -7,13 +7,13 @@ from dataclasses import replace
 from switchyard.errors import BadRequest
 from switchyard.model.idset import IdSet
 from switchyard.model.job import State
-from switchyard.model.tasks import TaskState, fresh, live_positions, read_task, write_task
+from switchyard.model.task_states import TaskState, live_positions, new_task_states, read_task, write_task
 from switchyard.model.taskset import TaskSet
 from switchyard.service.committer import Batch
 from switchyard.service.run.arrays import ArrayJob
 from switchyard.store import ranges
 
-APART_MAX = 5000  # runs of neighbours that one request cancels before anybody had them: a row each
+CANCELLED_RANGES_MAX = 5000  # runs of neighbours that one request cancels before anybody had them: a row each
 
 
 def cancel_tasks(batch: Batch, array: ArrayJob, wanted: IdSet | None) -> None:
@@ -39,15 +39,16 @@ def cancel_tasks(batch: Batch, array: ArrayJob, wanted: IdSet | None) -> None:
                 each.is_changed = True
                 batch.clusters.add(each.cluster_id or "")
     if wanted is not None and unleased:
-        _bury(batch, array, unleased)
+        _insert_cancelled_ranges(batch, array, unleased)
     array.is_changed = True
 
 
-def _bury(batch: Batch, array: ArrayJob, tasks: TaskSet) -> None:
+def _insert_cancelled_ranges(batch: Batch, array: ArrayJob, tasks: TaskSet) -> None:
     """Keep that these tasks were cancelled before anybody had them."""
-    if tasks.span_count() > APART_MAX:
+    if tasks.span_count() > CANCELLED_RANGES_MAX:
         raise BadRequest(
-            f"Over {APART_MAX:,} of these tasks of {array.row.id} are not neighbours, and nobody has leased them.",
+            f"Over {CANCELLED_RANGES_MAX:,} of these tasks of {array.row.id} are not neighbours, and nobody has leased "
+            "them.",
             next_step="Cancel the whole array, ranges without a step, or fewer tasks at once.",
         )
     rows = []
@@ -61,7 +62,7 @@ def _bury(batch: Batch, array: ArrayJob, tasks: TaskSet) -> None:
                 "hi": hi,
                 "cluster_id": None,
                 "agent_id": None,
-                "tasks": write_task(fresh(1), 0, TaskState(State.CANCELLED)) * size,
+                "tasks": write_task(new_task_states(1), 0, TaskState(State.CANCELLED)) * size,
                 "is_live": False,
                 "is_cancelling": False,
                 "leased_us": batch.now_us,

@@ -11,25 +11,32 @@ from typing import Any
 
 from switchyard.model.idset import IdSet
 from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import FINAL, Answer, Life, Step, lose, report
-from switchyard.model.names import readable
+from switchyard.model.lifecycle import FINAL_STATES, LifecycleState, ReportAnswer, Transition, apply_report, mark_lost
+from switchyard.model.names import printable_line
 from switchyard.model.poll import Report
-from switchyard.model.tasks import TaskState, cancelling_positions, fresh, live_positions, read_task, write_task
-from switchyard.model.taskset import TaskSet, add_later, read_later, write_later
-from switchyard.model.unreadable import UNREADABLE
+from switchyard.model.task_states import (
+    TaskState,
+    cancelling_positions,
+    live_positions,
+    new_task_states,
+    read_task,
+    write_task,
+)
+from switchyard.model.taskset import TaskSet, add_delayed_tasks, read_delayed_tasks, write_delayed_tasks
+from switchyard.model.unreadable import UNREADABLE_ERRORS
 from switchyard.service.committer import Batch
-from switchyard.service.unreadable import tell
+from switchyard.service.unreadable_rows import log_unreadable
 from switchyard.store import jobs, ranges
 
 PREEMPTED_WAIT_US = 1_000_000  # an array stays where it is: not at once again into the place that was taken away
 
 
-def on_lost_of(row: Any) -> OnLost:
+def read_on_lost(row: Any) -> OnLost:
     """The least that can be done about a loss, where the row's own word cannot be read."""
     try:
         return OnLost(row.on_lost)
     except ValueError:
-        tell("jobs", row.id, f"column on_lost: {row.on_lost!r}")
+        log_unreadable("jobs", row.id, f"column on_lost: {row.on_lost!r}")
         return OnLost.WAIT
 
 
@@ -62,8 +69,8 @@ class ArrayJob:
         is_damaged, total, todo, later = False, 0, TaskSet(row.array), []
         try:
             total = len(IdSet.parse(row.array))
-            todo, later = TaskSet.read(row.todo, row.array), read_later(row.later, row.array)
-        except UNREADABLE:
+            todo, later = TaskSet.read(row.todo, row.array), read_delayed_tasks(row.later, row.array)
+        except UNREADABLE_ERRORS:
             if not is_tolerant:
                 raise
             is_damaged = True
@@ -118,7 +125,7 @@ class ArrayJob:
         nobody = TaskSet(self.row.array)
         self.todo = self.todo.plus(by_time.pop(None, ()))
         waiting = [(due_us, nobody.plus(some)) for due_us, some in by_time.items() if due_us is not None]
-        self.later = add_later(self.later, waiting)
+        self.later = add_delayed_tasks(self.later, waiting)
 
     def range_with(self, fence: int) -> RangeState | None:
         return next(
@@ -137,7 +144,7 @@ class ArrayJob:
             "is_ready": self.is_ready,
         }
         if not self.is_damaged:
-            change |= {"todo": str(self.todo), "later": write_later(self.later)}
+            change |= {"todo": str(self.todo), "later": write_delayed_tasks(self.later)}
         if self.places is not None and not self.is_damaged:
             change["places"] = min(self.places, self.left)  # what it cannot use any more is others'
         if self.row.state == State.ASSIGNED.value and self.state is State.RUNNING:
@@ -145,7 +152,7 @@ class ArrayJob:
             change |= {"leased_us": now_us, "started_us": self.row.started_us or now_us}  # some may run elsewhere
         if self.later:
             change["wake_us"] = min(due for due, _ in self.later)
-        if self.state in FINAL:
+        if self.state in FINAL_STATES:
             change |= {"ended_us": now_us, "reason": self.verdict(), "wake_us": None}
         return change
 
@@ -157,7 +164,7 @@ class ArrayJob:
 
     def end_if_over(self) -> bool:
         """Whether the last task's end was the array's."""
-        if not self.is_over or self.state in FINAL:
+        if not self.is_over or self.state in FINAL_STATES:
             return False
         if self.failed:
             self.state = State.FAILED
@@ -187,7 +194,7 @@ class RangeState:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class LeasedRange:
     """A range that was just cut for an agent."""
 
     job_id: str
@@ -197,9 +204,9 @@ class Cut:
     attempt: int  # of each of its tasks
 
 
-def cut(batch: Batch, array: ArrayJob, agent_id: str, count: int) -> list[Cut]:
+def lease_tasks(batch: Batch, array: ArrayJob, agent_id: str, count: int) -> list[LeasedRange]:
     """Lease the first `count` tasks, as one range per run of neighbours that were handed over equally often."""
-    cuts: list[Cut] = []
+    cuts: list[LeasedRange] = []
     is_again = array.may_have_gone_back
     taken, array.todo = array.todo.take(count)
     for lo, hi in taken.spans():
@@ -207,7 +214,9 @@ def cut(batch: Batch, array: ArrayJob, agent_id: str, count: int) -> list[Cut]:
         first = lo
         while first <= hi:
             last = min([hi, *(edge for a, b in before for edge in (a - 1, b) if edge >= first)])
-            cuts.append(Cut(array.row.id, array.fence + 1, first, last, 1 + sum(a <= first <= b for a, b in before)))
+            cuts.append(
+                LeasedRange(array.row.id, array.fence + 1, first, last, 1 + sum(a <= first <= b for a, b in before))
+            )
             array.fence += last - first + 1
             array.live += last - first + 1
             array.is_changed = True
@@ -223,7 +232,7 @@ def cut(batch: Batch, array: ArrayJob, agent_id: str, count: int) -> list[Cut]:
                 "hi": each.hi,
                 "cluster_id": array.row.cluster_id,
                 "agent_id": agent_id,
-                "tasks": fresh(each.hi - each.lo + 1),
+                "tasks": new_task_states(each.hi - each.lo + 1),
                 "is_live": True,
                 "is_cancelling": False,
                 "leased_us": batch.now_us,
@@ -235,7 +244,7 @@ def cut(batch: Batch, array: ArrayJob, agent_id: str, count: int) -> list[Cut]:
     return cuts
 
 
-class Arrays:
+class BatchArrays:
     """The arrays touched by one batch: loaded once, written back once."""
 
     def __init__(self, batch: Batch) -> None:
@@ -256,7 +265,7 @@ class Arrays:
 
     def report(
         self, agent_id: str | None, item: Report, again_at_us: int | None, *, is_preempted: bool = False
-    ) -> Answer:
+    ) -> ReportAnswer:
         """What an agent says of one task. `again_at_us`: when a failure is tried again.
 
         No agent: the server itself, of a task whose agent was silent for longer than the job bears.
@@ -266,24 +275,24 @@ class Arrays:
         array = self._jobs[item.job]
         found = array.range_with(item.fence)
         if found is None or (agent_id is not None and found.agent_id != agent_id):
-            return Answer.STOP
+            return ReportAnswer.STOP
         position = item.fence - found.fence
         before = read_task(found.tasks, position)
-        if before.state is None or before.state in FINAL:
-            return Answer.STALE if before.state in FINAL else Answer.STOP
-        life = Life(
+        if before.state is None or before.state in FINAL_STATES:
+            return ReportAnswer.STALE if before.state in FINAL_STATES else ReportAnswer.STOP
+        life = LifecycleState(
             state=before.state,
             attempt=1,
             fence=item.fence,
             is_leased=True,
             cancel_requested=before.is_cancelling or array.is_cancelling,
-            on_lost=on_lost_of(array.row),
+            on_lost=read_on_lost(array.row),
         )
-        again, why = again_at_us is not None, readable(item.reason)
+        again, why = again_at_us is not None, printable_line(item.reason)
         if agent_id is None:
-            answer, step = Answer.TAKEN, lose(life, why, definite=False, again=again, is_removed=True)
+            answer, step = ReportAnswer.TAKEN, mark_lost(life, why, definite=False, again=again, is_removed=True)
         else:
-            answer, step = report(
+            answer, step = apply_report(
                 life, fence=item.fence, seen=item.seen, reason=why, again=again, is_preempted=is_preempted
             )
         if step is not None:
@@ -297,7 +306,7 @@ class Arrays:
         *,
         position: int,
         item: Report,
-        step: Step,
+        step: Transition,
         again_at_us: int | None,
     ) -> None:
         state = step.life.state
@@ -307,10 +316,12 @@ class Arrays:
         went_back = state is State.PENDING
         after = TaskState(
             None if went_back else state,
-            item.exit_code if state in FINAL or went_back else None,
-            item.signal if state in FINAL or went_back else None,
+            item.exit_code if state in FINAL_STATES or went_back else None,
+            item.signal if state in FINAL_STATES or went_back else None,
             # That its end was asked for stays until the end: the agent may not have heard of it yet.
-            is_cancelling=state not in FINAL and not went_back and read_task(found.tasks, position).is_cancelling,
+            is_cancelling=state not in FINAL_STATES
+            and not went_back
+            and read_task(found.tasks, position).is_cancelling,
             is_preempted=step.event == "preempted",
         )
         found.tasks = write_task(found.tasks, position, after)
@@ -319,7 +330,7 @@ class Arrays:
             array.live -= 1
             is_later = step.event == "retrying" or again_at_us is not None
             array.returned.append((again_at_us or self._batch.now_us if is_later else None, index))
-        elif state in FINAL:
+        elif state in FINAL_STATES:
             array.live -= 1
             array.ok += state is State.SUCCEEDED
             array.failed += state is State.FAILED
@@ -345,22 +356,22 @@ class Arrays:
             array.take_back()
             was = array.state
             if array.end_if_over():
-                _note(batch, array, array.state.value.lower(), array.verdict())
+                _record_progress(batch, array, array.state.value.lower(), array.verdict())
             elif array.live != array.row.tasks_live or array.state is not was:
-                _note(batch, array, "progress", "")
+                _record_progress(batch, array, "progress", "")
             changes[array.row.id] = array.columns(batch.now_us)
             batch.free(array.row, array.row.tasks_live - array.live)
             if array.is_ready and array.row.cluster_id:
                 batch.clusters.add(array.row.cluster_id)
             if array.later:
                 batch.versions.add("pending")
-        jobs.job_change(batch.tx, changes)
+        jobs.job_update_many(batch.tx, changes)
         touched = [each for array in changed for each in array.ranges.values() if each.is_changed]
         ranges.range_change(batch.tx, [_range_columns(each, batch.now_us) for each in touched])
         self._jobs = {}
 
 
-def _note(batch: Batch, array: ArrayJob, kind: str, reason: str) -> None:
+def _record_progress(batch: Batch, array: ArrayJob, kind: str, reason: str) -> None:
     done = array.ok + array.failed + array.cancelled
     said = reason or f"{done} tasks ended, {array.live} live, {array.left - array.live} left"
     batch.event(

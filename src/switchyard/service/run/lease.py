@@ -12,30 +12,30 @@ import msgspec
 from msgspec.structs import replace as replaced
 
 from switchyard.errors import Gone, Resync, YardError
-from switchyard.model.cluster import POLLS
+from switchyard.model.cluster import POLLING_BACKEND
 from switchyard.model.idset import IdSet
 from switchyard.model.job import State
 from switchyard.model.layout import Layout
-from switchyard.model.poll import BATCH_MAX, Held, Lease, Room, Stop
-from switchyard.model.queue import queue_named, queue_of
-from switchyard.model.tasks import cancelling_positions, live_positions
-from switchyard.route.order import Line, Passed, Waiting
+from switchyard.model.poll import BATCH_MAX, AttemptRef, Lease, Room, Stop
+from switchyard.model.queue import queue_named, queue_of_lane
+from switchyard.model.task_states import cancelling_positions, live_positions
+from switchyard.route.queue_order import BypassTimes, FairQueue, QueuedJob
 from switchyard.service.committer import Batch
-from switchyard.service.run.arrays import Arrays, cut
-from switchyard.service.run.crowds import Crowds
-from switchyard.service.run.journals import SyncAsk, answered, begin_session
-from switchyard.service.run.unknown_attempts import to_stop
+from switchyard.service.run.agent_sessions import SyncRequest, begin_session, rival_answer_columns
+from switchyard.service.run.arrays import BatchArrays, lease_tasks
+from switchyard.service.run.concurrency_groups import ConcurrencyGroups
+from switchyard.service.run.unknown_attempts import attempts_to_stop
 from switchyard.service.submit.bounds import decode_bounds
-from switchyard.service.unreadable import each_readable
-from switchyard.service.upkeep.queues import Usage, waiting_of
+from switchyard.service.unreadable_rows import read_each
+from switchyard.service.upkeep.queue_usage import ProjectCores, ordered_job_of
 from switchyard.store import clusters, leases, ranges
 
 SPECS_BYTES_MAX = 16 * 2**20  # in one answer: it is held in memory, and encoded; the next poll gets the next
-LOOK_PAST = 100  # jobs of all lanes together that are looked at behind those that do not fit
+LOOK_PAST_MAX = 100  # jobs of all lanes together that are looked at behind those that do not fit
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseAsk:
+class LeaseRequest:
     """One agent asks for work under its session."""
 
     agent_id: str
@@ -55,12 +55,12 @@ class LeaseAsk:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class LeaseAnswer:
     """What goes down to an agent."""
 
     session: int
     leases: list[Lease]
-    cancels: list[Held]
+    cancels: list[AttemptRef]
     stops: list[Stop]
     is_asked: bool = False  # the agent is to poll again now, to show that it lives
 
@@ -71,10 +71,10 @@ class Leasing:
     def __init__(self, layout: Callable[[], Layout], *, admins: Callable[[], Container[str]] = frozenset) -> None:
         self._layout = layout
         self._admins = admins  # the ids of the platform's administrators, as they are now
-        self._usage = Usage()
-        self._passed = Passed()
+        self._usage = ProjectCores()
+        self._passed = BypassTimes()
 
-    def apply_leases(self, batch: Batch, asks: list[LeaseAsk]) -> list[Any]:
+    def apply_leases(self, batch: Batch, asks: list[LeaseRequest]) -> list[Any]:
         """One look for all agents that wait; several of one cluster share its line in the order they asked."""
         standing = clusters.agent_sessions(batch.tx, [ask.agent_id for ask in asks])
         paused = {agent for agent, row in standing.items() if row.is_paused}
@@ -84,10 +84,12 @@ class Leasing:
         for ask in valid:
             if ask.want:
                 wants[ask.cluster_id] = wants.get(ask.cluster_id, 0) + ask.want
-        heads = leases.lease_heads(batch.tx, wants) if wants else {}
-        looking = _Looking(batch, self._passed, heads)
+        heads = leases.lease_candidates(batch.tx, wants) if wants else {}
+        looking = _LeaseRound(batch, self._passed, heads)
         lines = self._lines(batch, heads)
-        told = [ask.agent_id for ask in valid if ask.backend != POLLS]  # who only polls hears of no cancels here
+        told = [
+            ask.agent_id for ask in valid if ask.backend != POLLING_BACKEND
+        ]  # who only polls hears of no cancels here
         cancels = _cancels(batch, told) if told else {}
         results: list[Any] = []
         given: list[tuple[str, str]] = []
@@ -96,75 +98,75 @@ class Leasing:
                 results.append(Gone("This agent was removed."))
             elif not _has_session(ask, row := standing[ask.agent_id]):
                 results.append(Resync())
-            elif (shown := answered(row, batch.now_us)) and not ask.is_fresh:
-                results.append(Given(row.session, [], [], [], is_asked=True))
+            elif (shown := rival_answer_columns(row, batch.now_us)) and not ask.is_fresh:
+                results.append(LeaseAnswer(row.session, [], [], [], is_asked=True))
             else:
                 if shown:
                     clusters.agent_change(batch.tx, ask.agent_id, shown)
                 chosen = []
                 if (line := lines.get(ask.cluster_id)) is not None:
                     more = partial(self._look_past, looking, ask.cluster_id, wants[ask.cluster_id], line)
-                    chosen = choose(line, ask, looking, more=more)
+                    chosen = choose_jobs(line, ask, looking, more=more)
                 found = [lease for row, count in chosen for lease in self._give(batch, looking.arrays, ask, row, count)]
                 given += [(row.id, ask.agent_id) for row, _ in chosen if row.array is None]
-                pending = [Held(*each) for each in cancels.get(ask.agent_id, []) if each not in ask.cancelling]
-                results.append(Given(row.session, found, pending, []))
+                pending = [AttemptRef(*each) for each in cancels.get(ask.agent_id, []) if each not in ask.cancelling]
+                results.append(LeaseAnswer(row.session, found, pending, []))
         leases.lease_give(batch.tx, given, at_us=batch.now_us)
         looking.crowds.park()
         looking.arrays.flush()
         return results
 
-    def _lines(self, batch: Batch, heads: dict[str, list[leases.Row]]) -> dict[str, Line[leases.Row]]:
+    def _lines(self, batch: Batch, heads: dict[str, list[leases.Row]]) -> dict[str, FairQueue[leases.Row]]:
         """The ready jobs of each cluster in the order of leases. What one line gives counts in the others, too."""
         projects = {row.project for rows in heads.values() for row in rows}
         # Of one project alone nobody asks how much it has.
         cores = self._usage.cores(batch.tx, batch.now_us) if len(projects) > 1 else {}
-        return {cluster: Line.of(self._lanes(cluster, rows, batch), cores) for cluster, rows in heads.items()}
+        return {cluster: FairQueue.of(self._lanes(cluster, rows, batch), cores) for cluster, rows in heads.items()}
 
-    def _lanes(self, cluster_id: str, rows: list[leases.Row], batch: Batch) -> list[list[Waiting[leases.Row]]]:
+    def _lanes(self, cluster_id: str, rows: list[leases.Row], batch: Batch) -> list[list[QueuedJob[leases.Row]]]:
         queues, lanes = self._layout().queues, []
         by_lane: dict[str, list[leases.Row]] = {}
         for row in rows:
             by_lane.setdefault(row.lane, []).append(row)
         for lane, found in by_lane.items():
-            queue = queue_named(queues, queue_of(lane))
+            queue = queue_named(queues, queue_of_lane(lane))
             aged = self._passed.aged(
                 cluster_id, (row.id for row in found), now_us=batch.now_us, ageing_us=queue.ageing_us
             )
-            lanes.append([waiting_of(row, queue, is_aged=row.id in aged) for row in found])
+            lanes.append([ordered_job_of(row, queue, is_aged=row.id in aged) for row in found])
         return lanes
 
-    def _look_past(self, looking: _Looking, cluster_id: str, want: int, line: Line[leases.Row]) -> bool:
+    def _look_past(self, looking: _LeaseRound, cluster_id: str, want: int, line: FairQueue[leases.Row]) -> bool:
         """Bring up those who stand behind jobs that do not fit, once in a batch; whether there are any."""
         rows = looking.heads.pop(cluster_id, [])
         lengths = Counter(row.lane for row in rows)
         if max(lengths.values(), default=0) < want:
             return False  # all of every lane has been looked at
         seen = {row.id for row in rows}
-        deeper = leases.lease_heads(looking.batch.tx, {cluster_id: want + LOOK_PAST // len(lengths) + 1})
+        deeper = leases.lease_candidates(looking.batch.tx, {cluster_id: want + LOOK_PAST_MAX // len(lengths) + 1})
         found = [row for row in deeper[cluster_id] if row.id not in seen and looking.crowds.knows(row)]
         looking.arrays.load([row for row in found if row.array is not None], is_tolerant=False)
         line.add(self._lanes(cluster_id, found, looking.batch))
         return bool(found)
 
-    def _give(self, batch: Batch, arrays: Arrays, ask: LeaseAsk, row: leases.Row, count: int) -> list[Lease]:
+    def _give(self, batch: Batch, arrays: BatchArrays, ask: LeaseRequest, row: leases.Row, count: int) -> list[Lease]:
         """The leases of one job: one, or of an array one per run of neighbours."""
         State(row.state)  # a job of which it cannot be said how it stands is handed to nobody
         self._passed.forget(ask.cluster_id, row.id)
         lease = self._lease(row, ask.cluster)
         if row.array is None:
-            _record(batch, row, "")
+            _record_leased(batch, row, "")
             return [lease]
-        cuts = cut(batch, arrays.job(row.id), ask.agent_id, count)
+        cuts = lease_tasks(batch, arrays.job(row.id), ask.agent_id, count)
         for each in cuts:
-            _record(batch, row, f"tasks {each.lo}-{each.hi}")
+            _record_leased(batch, row, f"tasks {each.lo}-{each.hi}")
         return [replaced(lease, attempt=each.attempt, fence=each.fence, lo=each.lo, hi=each.hi) for each in cuts]
 
     def _lease(self, row: leases.Row, cluster: str, *, job: str | None = None) -> Lease:
-        native = queue_named(self._layout().queues, queue_of(row.lane)).native.get(cluster)
-        return lease_of(row, cluster, native=native, job=job, is_owner_admin=row.owner_id in self._admins())
+        native = queue_named(self._layout().queues, queue_of_lane(row.lane)).native.get(cluster)
+        return build_lease(row, cluster, native=native, job=job, is_owner_admin=row.owner_id in self._admins())
 
-    def apply_syncs(self, batch: Batch, asks: list[SyncAsk]) -> list[Any]:
+    def apply_syncs(self, batch: Batch, asks: list[SyncRequest]) -> list[Any]:
         """Begin sessions: redeliver what was leased and never arrived, name what is to be stopped."""
         results: dict[int, Any] = {}
         # By id, as every replica locks them; an agent that asks twice has two answers, each with its own session.
@@ -175,29 +177,27 @@ class Leasing:
                 results[index] = session
                 continue
             batch.versions.add("seen")  # the other replicas hear at once that this agent is alive
-            held = {(row.id, row.fence): row for row in leases.held_by(batch.tx, ask.agent_id)}
+            held = {(row.id, row.fence): row for row in leases.leased_by(batch.tx, ask.agent_id)}
             unknown = [row for key, row in held.items() if key not in ask.inventory]
-            missing = each_readable("jobs", unknown, partial(self._lease, cluster=ask.cluster))
+            missing = read_each("jobs", unknown, partial(self._lease, cluster=ask.cluster))
             tasks, again = self._held_tasks(batch, ask)
-            cancels = [Held(job, fence) for job, fence in _cancels(batch, [ask.agent_id]).get(ask.agent_id, [])]
-            gone = to_stop(batch, ask, set(held) | tasks)
+            cancels = [AttemptRef(job, fence) for job, fence in _cancels(batch, [ask.agent_id]).get(ask.agent_id, [])]
+            gone = attempts_to_stop(batch, ask, set(held) | tasks)
             stops = [Stop(job, fence, "not leased to this agent") for job, fence in gone]
-            results[index] = Given(session, [*missing, *again], cancels, stops)
+            results[index] = LeaseAnswer(session, [*missing, *again], cancels, stops)
         return [results[index] for index in range(len(asks))]
 
-    def _held_tasks(self, batch: Batch, ask: SyncAsk) -> tuple[set[tuple[str, int]], list[Lease]]:
+    def _held_tasks(self, batch: Batch, ask: SyncRequest) -> tuple[set[tuple[str, int]], list[Lease]]:
         """All live tasks an agent holds, and the leases of those it does not know of."""
         known: set[tuple[str, int]] = set()
         again: list[Lease] = []
-        for row in ranges.range_held_by(batch.tx, ask.agent_id):
+        for row in ranges.range_leased_by(batch.tx, ask.agent_id):
             live = live_positions(row.tasks)
             known |= {(row.job_id, row.fence + position) for position in live}
             missing = IdSet.of(position for position in live if (row.job_id, row.fence + position) not in ask.inventory)
             if not missing:
                 continue
-            found = each_readable(
-                "jobs", [row], partial(self._lease, cluster=ask.cluster, job=row.job_id), key="job_id"
-            )
+            found = read_each("jobs", [row], partial(self._lease, cluster=ask.cluster, job=row.job_id), key="job_id")
             if not found:
                 continue
             lease = found[0]
@@ -208,17 +208,17 @@ class Leasing:
         return known, again
 
 
-class _Looking:
+class _LeaseRound:
     """What one look at the lines of all clusters shares."""
 
-    def __init__(self, batch: Batch, passed: Passed, heads: dict[str, list[leases.Row]]) -> None:
+    def __init__(self, batch: Batch, passed: BypassTimes, heads: dict[str, list[leases.Row]]) -> None:
         self.batch = batch
         self.passed = passed
         self.heads = dict(heads)
         rows = [row for found in heads.values() for row in found]
-        self.arrays = Arrays(batch)
+        self.arrays = BatchArrays(batch)
         self.arrays.load([row for row in rows if row.array is not None], is_tolerant=False)
-        self.crowds = Crowds(batch, rows)
+        self.crowds = ConcurrencyGroups(batch, rows)
 
     def size(self, row: leases.Row) -> int:
         """How much of a job there is to lease: one, or of an array as many tasks as may run."""
@@ -227,11 +227,11 @@ class _Looking:
 
     def is_busy(self, agent_id: str) -> bool:
         """Whether an agent has something that will end."""
-        return leases.held_count(self.batch.tx, [agent_id]) > 0
+        return leases.leased_count(self.batch.tx, [agent_id]) > 0
 
 
-def choose(
-    line: Line[leases.Row], ask: LeaseAsk, looking: _Looking, *, more: Callable[[], bool]
+def choose_jobs(
+    line: FairQueue[leases.Row], ask: LeaseRequest, looking: _LeaseRound, *, more: Callable[[], bool]
 ) -> list[tuple[leases.Row, int]]:
     """Take from the line, in order, what fits: jobs, and of an array how many tasks.
 
@@ -241,7 +241,7 @@ def choose(
     and so does a job whose crowd is full. `more`: lengthens the line, where it can.
     """
     chosen: list[tuple[leases.Row, int]] = []
-    passed: list[Waiting[leases.Row]] = []
+    passed: list[QueuedJob[leases.Row]] = []
     want, room, spare, has_misfits = ask.want, ask.room, SPECS_BYTES_MAX, False
     while want > 0 and spare > 0:
         waiting = line.next()
@@ -254,14 +254,14 @@ def choose(
             passed.append(waiting)
             continue
         size = looking.size(row)
-        count = min(size, want, _fitting(row, room), spare // len(row.spec) + 1)
+        count = min(size, want, _count_fitting(row, room), spare // len(row.spec) + 1)
         if count:
             spare -= count * len(row.spec)
             chosen.append((row, count))
             looking.crowds.take(row, count)
             line.give(waiting, row.cores * count)
             want -= count
-            room = _less(room, row, count)
+            room = _room_after(room, row, count)
         if count < size:
             passed.append(waiting)
         if size and not count:
@@ -273,18 +273,18 @@ def choose(
     return chosen
 
 
-def _has_session(ask: LeaseAsk, agent: clusters.Row) -> bool:
+def _has_session(ask: LeaseRequest, agent: clusters.Row) -> bool:
     """Whether an agent's session is the one it asks under, and begun by the process that asks."""
     is_same = not agent.incarnation or ask.incarnation in (None, agent.incarnation)
     return ask.session is None or (ask.session == agent.session and is_same)
 
 
-def _is_for(row: leases.Row, ask: LeaseAsk) -> bool:
+def _is_for(row: leases.Row, ask: LeaseRequest) -> bool:
     """Whether this agent's backend is the one: the first of those the job wants that its cluster has.
 
     Who only polls gets no arrays: it could not say which task it means.
     """
-    if ask.backend == POLLS and row.array is not None:
+    if ask.backend == POLLING_BACKEND and row.array is not None:
         return False
     wanted = row.lane.partition(" ")[2]
     if not wanted:
@@ -295,7 +295,7 @@ def _is_for(row: leases.Row, ask: LeaseAsk) -> bool:
     return not decode_bounds(row.bounds).needs_backend
 
 
-def _fitting(row: leases.Row, room: Room | None) -> int:
+def _count_fitting(row: leases.Row, room: Room | None) -> int:
     """How many of these there is room for."""
     if room is None:
         return BATCH_MAX
@@ -303,7 +303,7 @@ def _fitting(row: leases.Row, room: Room | None) -> int:
     return min((has // asks for asks, has in pairs if asks), default=BATCH_MAX)
 
 
-def _less(room: Room | None, row: leases.Row, count: int) -> Room | None:
+def _room_after(room: Room | None, row: leases.Row, count: int) -> Room | None:
     if room is None:
         return None
     return Room(
@@ -316,15 +316,15 @@ def _less(room: Room | None, row: leases.Row, count: int) -> Room | None:
 def _cancels(batch: Batch, agent_ids: list[str]) -> dict[str, list[tuple[str, int]]]:
     """The attempts whose end was asked for, by the agent that has them: jobs, and tasks of arrays."""
     found: dict[str, list[tuple[str, int]]] = {}
-    for agent_id, rows in leases.held_cancels(batch.tx, agent_ids).items():
+    for agent_id, rows in leases.leased_cancels(batch.tx, agent_ids).items():
         found.setdefault(agent_id, []).extend((row.id, row.fence) for row in rows)
-    for row in ranges.range_cancels(batch.tx, agent_ids):
+    for row in ranges.range_cancelling(batch.tx, agent_ids):
         asked = live_positions(row.tasks) if row.cancel_us is not None else cancelling_positions(row.tasks)
         found.setdefault(row.agent_id, []).extend((row.job_id, row.fence + position) for position in asked)
     return found
 
 
-def lease_of(row: leases.Row, cluster: str, *, native: str | None, job: str | None, is_owner_admin: bool) -> Lease:
+def build_lease(row: leases.Row, cluster: str, *, native: str | None, job: str | None, is_owner_admin: bool) -> Lease:
     return Lease(
         job=job or row.id,
         attempt=row.attempt,
@@ -339,14 +339,14 @@ def lease_of(row: leases.Row, cluster: str, *, native: str | None, job: str | No
         priority=row.priority,
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
         cluster=cluster,
-        queue=queue_of(row.lane),
+        queue=queue_of_lane(row.lane),
         native_queue=native,
         known=row.fence_known,
         spec=msgspec.Raw(row.spec.encode()),
     )
 
 
-def _record(batch: Batch, row: leases.Row, reason: str) -> None:
+def _record_leased(batch: Batch, row: leases.Row, reason: str) -> None:
     batch.event(
         row.id,
         "leased",

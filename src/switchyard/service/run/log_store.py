@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from switchyard.model.log import Piece, Stream
+from switchyard.model.log import LogPiece, Stream
 from switchyard.model.poll import OutputChunk
 from switchyard.service.committer import Batch
-from switchyard.service.usage import Usage
+from switchyard.service.user_usage import UserUsage
 from switchyard.store.database import Tx
-from switchyard.store.output import output_holders
+from switchyard.store.database_logs import leased_attempt_owners
 
 
 class LogStore(Protocol):
-    """The database (`store/output.py`) or a directory (`store/logfiles.py`); one contract suite for both.
+    """The database (`store/database_logs.py`) or a directory (`store/directory_logs.py`); one contract suite for both.
 
     Pieces may come twice, out of order and with other boundaries. What is read has no byte twice and is in order; a gap
     was left out by the bound.
@@ -24,7 +24,7 @@ class LogStore(Protocol):
 
     is_outside: bool  # it takes part in no transaction, and may be slow: not for the writer's thread
 
-    def keep(self, tx: Tx, pieces: Sequence[Piece], /) -> Counter[str]:
+    def keep(self, tx: Tx, pieces: Sequence[LogPiece], /) -> Counter[str]:
         """How many bytes more, or less, are kept of each job from here on."""
         ...
 
@@ -51,13 +51,13 @@ class OutputWrite:
         return sum(len(chunk.data) for chunk in self.chunks)
 
 
-def apply_output(batch: Batch, writes: list[OutputWrite], *, logs: LogStore, usage: Usage) -> list[Any]:
+def apply_output(batch: Batch, writes: list[OutputWrite], *, logs: LogStore, usage: UserUsage) -> list[Any]:
     for write in writes:
         usage.note_bytes(batch, keep_output(batch.tx, logs, write.agent_id, write.chunks, usage))
     return [None] * len(writes)
 
 
-def keep_output(tx: Tx, logs: LogStore, agent_id: str, chunks: Sequence[OutputChunk], usage: Usage) -> Counter[str]:
+def keep_output(tx: Tx, logs: LogStore, agent_id: str, chunks: Sequence[OutputChunk], usage: UserUsage) -> Counter[str]:
     """Keep chunks of attempts that this agent leased; those of others are dropped without a word.
 
     So is the output of a user for whom the yard keeps as much as it may: it is left out, as by the bound of a stream.
@@ -65,13 +65,13 @@ def keep_output(tx: Tx, logs: LogStore, agent_id: str, chunks: Sequence[OutputCh
     """
     if not chunks:
         return Counter()
-    holders = output_holders(tx, agent_id, ((chunk.job, chunk.fence) for chunk in chunks))
+    holders = leased_attempt_owners(tx, agent_id, ((chunk.job, chunk.fence) for chunk in chunks))
     owners = {job: owner for (job, _), owner in holders.items()}
     full = {owner for owner in set(owners.values()) if usage.is_full(owner)}
     added = logs.keep(
         tx,
         [
-            Piece(Stream(chunk.job, chunk.fence, chunk.stream), chunk.offset, chunk.data)
+            LogPiece(Stream(chunk.job, chunk.fence, chunk.stream), chunk.offset, chunk.data)
             for chunk in chunks
             if (chunk.job, chunk.fence) in holders and owners[chunk.job] not in full
         ],

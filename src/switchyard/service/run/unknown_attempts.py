@@ -10,44 +10,44 @@ from collections.abc import Iterable
 from heapq import merge
 from itertools import islice
 
-from switchyard.model.lifecycle import adopt
+from switchyard.model.lifecycle import adopt_attempt
 from switchyard.service.committer import Batch
-from switchyard.service.run.journals import SyncAsk
-from switchyard.service.run.report import adoption, life_of, record
-from switchyard.store import jobs, restored
+from switchyard.service.run.agent_sessions import SyncRequest
+from switchyard.service.run.report import adoption_columns, life_of, record_step
+from switchyard.store import jobs, restore_recovery
 
-RUN = 5_000  # sorted at once: some milliseconds
-Attempt = tuple[str, int]
+SORT_RUN = 5_000  # sorted at once: some milliseconds
+JobFence = tuple[str, int]
 
 
-def to_stop(batch: Batch, ask: SyncAsk, known: set[Attempt]) -> list[Attempt]:
+def attempts_to_stop(batch: Batch, ask: SyncRequest, known: set[JobFence]) -> list[JobFence]:
     """Those that nobody leased to this agent, in order."""
     unknown = [attempt for attempt in ask.inventory if attempt not in known]
     adopted = _adopt(batch, ask, unknown)
-    return in_order(attempt for attempt in unknown if attempt not in adopted)
+    return sort_in_runs(attempt for attempt in unknown if attempt not in adopted)
 
 
-def in_order(attempts: Iterable[Attempt]) -> list[Attempt]:
+def sort_in_runs(attempts: Iterable[JobFence]) -> list[JobFence]:
     """Sorted, in runs: others get their turn in between."""
     left = iter(attempts)
-    runs: list[list[Attempt]] = []
-    while run := sorted(islice(left, RUN)):
+    runs: list[list[JobFence]] = []
+    while run := sorted(islice(left, SORT_RUN)):
         runs.append(run)
     return runs[0] if len(runs) == 1 else list(merge(*runs))
 
 
-def _adopt(batch: Batch, ask: SyncAsk, unknown: list[Attempt]) -> set[Attempt]:
+def _adopt(batch: Batch, ask: SyncRequest, unknown: list[JobFence]) -> set[JobFence]:
     """What the agent has from before a restore, and the store knows nothing of: it goes on with it."""
     fences: dict[str, int] = {}
     for job, fence in unknown:
         fences[job] = max(fence, fences.get(job, fence))  # of several the last one: the others were followed by it
-    live = restored.job_restored(batch.tx, list(fences))
-    found: set[Attempt] = set()
+    live = restore_recovery.job_ids_from_backup(batch.tx, list(fences))
+    found: set[JobFence] = set()
     for row in jobs.job_lock(batch.tx, live).values() if live else ():
-        step = adopt(life_of(row), fences[row.id])
-        change = adoption(batch, row, ask.agent_id, step) if step is not None else None
+        step = adopt_attempt(life_of(row), fences[row.id])
+        change = adoption_columns(batch, row, ask.agent_id, step) if step is not None else None
         if step is not None and change is not None:
-            jobs.job_change(batch.tx, {row.id: change})
-            record(batch, row, step)
+            jobs.job_update_many(batch.tx, {row.id: change})
+            record_step(batch, row, step)
             found.add((row.id, fences[row.id]))
     return found

@@ -11,13 +11,13 @@ from switchyard.errors import UnknownName
 from switchyard.match.demand import Demand
 from switchyard.model.job import JobRequest
 from switchyard.model.quantity import parse_duration_s
-from switchyard.model.spill import opened, parse_rule, pools_of
+from switchyard.model.spill import opened_pools, parse_rule, pools_in_rules
 from switchyard.policy.draft import Draft
-from switchyard.route.ask import Ask
-from switchyard.route.route import Ruling, rule
+from switchyard.route.router import Eligibility, evaluate
+from switchyard.route.routing_request import RoutingRequest
 from switchyard.route.world import World
 from switchyard.service.rights import Actor
-from switchyard.service.submit.selections import Named
+from switchyard.service.submit.selection_settings import NamedAlgorithm
 
 
 class Bounds(Struct, frozen=True, omit_defaults=True):
@@ -35,7 +35,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
     needs_backend: bool = False
     is_interruptible: bool = False
     engine: str | None = None  # the match engine it asked for
-    select: Named | None = None  # the selection algorithm it asked for, with its options
+    select: NamedAlgorithm | None = None  # the selection algorithm it asked for, with its options
     parameters: str = ""  # what that may reckon with, as JSON
     is_array: bool = False
     order: tuple[str, ...] = ()  # the clusters as the request lists them: steps that do not sort go by it
@@ -58,18 +58,18 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
         last: tuple[tuple[str, str], ...] = (),
         hidden: frozenset[str] | None = None,
         waited_s: float = 0,
-    ) -> Ask:
+    ) -> RoutingRequest:
         """What the job asks of the router, with the grants its owner has now and the pools its waiting has opened."""
         by_token = frozenset(self.by_token)
-        return Ask(
+        return RoutingRequest(
             demand,
-            granted=_with(owner.granted_clusters(world), by_token),
+            granted=_union_or_same(owner.granted_clusters(world), by_token),
             hidden=owner.hidden_clusters(world) - by_token if hidden is None else hidden,
             named=None if self.named is None else frozenset(self.named),
             settled=self.settled,
             last=last,
             pool=self.pool,
-            spilled=opened(self.spill, waited_s) if self.spill else (),
+            spilled=opened_pools(self.spill, waited_s) if self.spill else (),
             label=self.label,
             tags=self.tags,
             backends=self.backends,
@@ -80,7 +80,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
         )
 
 
-def _with(granted: frozenset[str], by_token: frozenset[str]) -> frozenset[str]:
+def _union_or_same(granted: frozenset[str], by_token: frozenset[str]) -> frozenset[str]:
     """A set that nothing is added to stays the same one: thousands of ids are then not compared one by one."""
     return granted | by_token if by_token else granted
 
@@ -91,7 +91,7 @@ def bounds_of(
     draft: Draft,
     request: JobRequest,
     *,
-    select: Named | None,
+    select: NamedAlgorithm | None,
 ) -> Bounds:
     return Bounds(
         None if named is None else tuple(sorted(named)),
@@ -114,7 +114,7 @@ def bounds_of(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Again:
+class RetryBounds:
     """What bounds a retry: the clusters of the job before, and those of them that its token still opens."""
 
     named: tuple[str, ...] | None
@@ -125,19 +125,19 @@ class Again:
         return msgspec.structs.replace(bounds, named=self.named, by_token=self.by_token, settled=self.settled)
 
 
-def again(before: Bounds, *, by_token: tuple[str, ...], is_elsewhere: bool) -> Again:
+def retry_bounds(before: Bounds, *, by_token: tuple[str, ...], is_elsewhere: bool) -> RetryBounds:
     """Elsewhere it leaves the cluster it was pinned to or promised, and never those that its tokens bound it to."""
     if is_elsewhere:
-        return Again(before.by_token or None, by_token, None)
-    return Again(before.named, by_token, before.settled)
+        return RetryBounds(before.by_token or None, by_token, None)
+    return RetryBounds(before.named, by_token, before.settled)
 
 
-def rule_within(bounds: Bounds, ask: Ask, world: World) -> Ruling:
+def evaluate_with_spill(bounds: Bounds, ask: RoutingRequest, world: World) -> Eligibility:
     """The ruling on a job's ask. What only a pool that opens later could run waits for it instead of being rejected."""
-    ruling = rule(ask, world)
-    if ruling.outcome != "reject" or ask.spilled == (pools := pools_of(bounds.spill)):
+    ruling = evaluate(ask, world)
+    if ruling.outcome != "reject" or ask.spilled == (pools := pools_in_rules(bounds.spill)):
         return ruling
-    if rule(dataclasses.replace(ask, spilled=pools), world).outcome == "reject":
+    if evaluate(dataclasses.replace(ask, spilled=pools), world).outcome == "reject":
         return ruling
     coming = next(each for each in map(parse_rule, bounds.spill) if each.pool not in (None, *ask.spilled))
     return dataclasses.replace(
@@ -145,7 +145,7 @@ def rule_within(bounds: Bounds, ask: Ask, world: World) -> Ruling:
     )
 
 
-def refuse_empty_names(bounds: Bounds, world: World) -> None:
+def refuse_empty_pool_or_label(bounds: Bounds, world: World) -> None:
     """Fail closed: a pool or label whose every cluster is unknown is as unknown as they are."""
     for word, name, sets in (("pool", bounds.pool, world.pools), ("label", bounds.label, world.labels)):
         members = sets.get(name, {}) if name is not None else {}

@@ -10,19 +10,19 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import BadRequest, KeyReused, Malformed, TooLarge, YardError
-from switchyard.model.api import BulkAnswer, BulkItem, BulkRequest, Created, Problem
+from switchyard.model.api import BulkAnswer, BulkItem, BulkRequest, CreatedJob, Problem
 from switchyard.model.decode import JsonReader, refuse_many_values
 from switchyard.model.ids import make_id, read_id
-from switchyard.model.job import BYTES_MAX, VALUES_MAX, JobRequest
-from switchyard.service.clock import Ids
+from switchyard.model.job import REQUEST_BYTES_MAX, REQUEST_VALUES_MAX, JobRequest
+from switchyard.service.clock import IdGenerator
 from switchyard.service.committer import Batch
 from switchyard.service.rights import Actor
-from switchyard.service.submit.newjob import JobInsert, insert, missing_jobs
+from switchyard.service.submit.new_job import JobInsert, insert_job, unknown_dependencies
 from switchyard.service.submit.submit import Submit
 from switchyard.store import jobs
 
-SHOWN_MAX = 20  # mistakes named in one refusal
-CHECKED_BYTES = 16 * 1024  # of a job; a smaller one cannot have too many values
+MISTAKES_SHOWN_MAX = 20  # mistakes named in one refusal
+VALUES_CHECKED_FROM_BYTES = 16 * 1024  # of a job; a smaller one cannot have too many values
 SELECTIONS_MAX = 200  # different ones in one request
 
 _reader = JsonReader(JobRequest)
@@ -45,15 +45,15 @@ class BulkInsert:
 
 
 @dataclass(frozen=True, slots=True)
-class BulkAccepted:
+class AcceptedBulk:
     answer: BulkAnswer
     is_new: bool
 
 
-class Bulk:
+class BulkSubmit:
     """The use case, on top of the single submit."""
 
-    def __init__(self, submit: Submit, ids: Ids) -> None:
+    def __init__(self, submit: Submit, ids: IdGenerator) -> None:
         self._submit = submit
         self._ids = ids
 
@@ -67,14 +67,14 @@ class Bulk:
             try:
                 parsed[place] = _read(bytes(raw))
             except YardError as exc:
-                refused[place] = _bare(exc)
+                refused[place] = _without_traceback(exc)
         refused |= _bad_references(parsed, len(request.jobs))
-        refused |= _left_alone(parsed, refused)
+        refused |= _dependents_of_refused(parsed, refused)
         self._refuse_many_selections(parsed.values())
         for place, job in parsed.items():
             if place in refused:
                 continue
-            named = [_absolute(text, ids) for text in job.after]
+            named = [_resolve_reference(text, ids) for text in job.after]
             try:
                 decided = self._submit.decide(
                     actor,
@@ -86,7 +86,7 @@ class Bulk:
                 )
                 writes.append(decided)
             except YardError as exc:
-                refused[place] = _bare(exc)
+                refused[place] = _without_traceback(exc)
         self._submit.count_refused(refused.values())
         if refused and not request.each:
             raise _refusal(refused, len(request.jobs))
@@ -115,23 +115,23 @@ class Bulk:
         return [self._apply(batch, bulk) for bulk in bulks]
 
     def _apply(self, batch: Batch, bulk: BulkInsert) -> Any:
-        missing = missing_jobs(batch, list(bulk.writes))
+        missing = unknown_dependencies(batch, list(bulk.writes))
         if missing and not bulk.each:
             return next(iter(missing.values()))
         if bulk.key is not None and (held := self._held(batch, bulk)) is not None:
             return held
         self._submit.put_shared(batch, list(bulk.writes))
         refused = dict(bulk.refused)
-        made: dict[str, Created] = {}
-        places = {write.row["id"]: place for place, write in _placed(bulk)}
+        made: dict[str, CreatedJob] = {}
+        places = {write.row["id"]: place for place, write in _writes_with_positions(bulk)}
         for write in bulk.writes:
             if id(write) in missing:
                 refused[places[write.row["id"]]] = missing[id(write)]
                 continue
-            insert(batch, write)
+            insert_job(batch, write)
             made[write.row["id"]] = write.created
         self._submit.settle(batch, [write for write in bulk.writes if write.row["id"] in made])
-        return BulkAccepted(_answer(bulk, made, refused), is_new=True)
+        return AcceptedBulk(_answer(bulk, made, refused), is_new=True)
 
     def _held(self, batch: Batch, bulk: BulkInsert) -> Any:
         """The answer an earlier request with this key got, if there was one."""
@@ -143,64 +143,68 @@ class Bulk:
             "job_id": f"{bulk.first_id}+{total}",
             "created_us": batch.now_us,
         }
-        held = next(iter(jobs.key_claim(batch.tx, [row]).values()))
+        held = next(iter(jobs.idempotency_claim(batch.tx, [row]).values()))
         if held.job_id == row["job_id"]:
             return None
         if held.body_hash != bulk.body_hash:
             return KeyReused(f"The idempotency key {bulk.key!r} was used for another request.")
         first, _, count = held.job_id.partition("+")
-        ids = neighbours(first, int(count or 1))
+        ids = consecutive_ids(first, int(count or 1))
         found = jobs.job_states(batch.tx, ids)
         items = [
-            BulkItem(job=Created(one.id, one.state, one.cluster, one.reason))
+            BulkItem(job=CreatedJob(one.id, one.state, one.cluster, one.reason))
             if (one := found.get(job_id)) is not None
             else BulkItem(problem=_problem(bulk.refused.get(place) or BadRequest("It was refused the first time.")))
             for place, job_id in enumerate(ids)
         ]
         made = sum(item.job is not None for item in items)
-        return BulkAccepted(BulkAnswer(items, made=made, refused=len(items) - made), is_new=False)
+        return AcceptedBulk(BulkAnswer(items, made=made, refused=len(items) - made), is_new=False)
 
 
 def _read(body: bytes) -> JobRequest:
     """One job of many has the bounds of a job that comes alone."""
-    if len(body) > CHECKED_BYTES:
-        if len(body) > BYTES_MAX:
-            raise TooLarge(f"The job has {len(body)} bytes; the most is {BYTES_MAX}.")
-        refuse_many_values(body, VALUES_MAX)
+    if len(body) > VALUES_CHECKED_FROM_BYTES:
+        if len(body) > REQUEST_BYTES_MAX:
+            raise TooLarge(f"The job has {len(body)} bytes; the most is {REQUEST_BYTES_MAX}.")
+        refuse_many_values(body, REQUEST_VALUES_MAX)
     request: JobRequest = _reader.read(body)
     return request
 
 
-def _bare(error: YardError) -> YardError:
+def _without_traceback(error: YardError) -> YardError:
     """Without its frames: of 100,000 refusals they would be a million objects, that are freed all at once."""
     error.__traceback__ = error.__cause__ = error.__context__ = None
     return error
 
 
-def unwritten_bulk(bulk: BulkInsert) -> BulkAccepted:
+def bulk_answer_without_commit(bulk: BulkInsert) -> AcceptedBulk:
     """What a bulk request would answer, with the commit left out: the benchmark's upper bound."""
     made = {write.row["id"]: write.created for write in bulk.writes}
-    return BulkAccepted(_answer(bulk, made, bulk.refused), is_new=True)
+    return AcceptedBulk(_answer(bulk, made, bulk.refused), is_new=True)
 
 
-def _placed(bulk: BulkInsert) -> list[tuple[int, JobInsert]]:
-    ids = neighbours(bulk.first_id, len(bulk.writes) + len(bulk.refused))
+def _writes_with_positions(bulk: BulkInsert) -> list[tuple[int, JobInsert]]:
+    ids = consecutive_ids(bulk.first_id, len(bulk.writes) + len(bulk.refused))
     place = {job_id: number for number, job_id in enumerate(ids)}
     return [(place[write.row["id"]], write) for write in bulk.writes]
 
 
-def _answer(bulk: BulkInsert, made: dict[str, Created], refused: dict[int, YardError]) -> BulkAnswer:
-    by_place = {place: BulkItem(job=made[write.row["id"]]) for place, write in _placed(bulk) if write.row["id"] in made}
+def _answer(bulk: BulkInsert, made: dict[str, CreatedJob], refused: dict[int, YardError]) -> BulkAnswer:
+    by_place = {
+        place: BulkItem(job=made[write.row["id"]])
+        for place, write in _writes_with_positions(bulk)
+        if write.row["id"] in made
+    }
     by_place |= {place: BulkItem(problem=_problem(error)) for place, error in refused.items()}
     return BulkAnswer([by_place[place] for place in sorted(by_place)], made=len(made), refused=len(refused))
 
 
-def neighbours(first: str, count: int) -> list[str]:
+def consecutive_ids(first: str, count: int) -> list[str]:
     at_us, entropy = read_id(first)
     return [make_id(at_us, entropy + number) for number in range(count)]
 
 
-def _absolute(text: str, ids: list[str]) -> str:
+def _resolve_reference(text: str, ids: list[str]) -> str:
     """`#3:ok` → the id of the fourth job of this request."""
     reference, colon, condition = text.partition(":")
     return f"{ids[int(reference[1:])]}{colon}{condition}" if reference.startswith("#") else text
@@ -218,12 +222,12 @@ def _bad_references(parsed: dict[int, JobRequest], count: int) -> dict[int, Yard
             refused[place] = BadRequest(f"It waits for #{max(targets)}, and the request has {count} jobs.")
         elif place in targets:
             refused[place] = BadRequest("It waits for itself.")
-    for place in _in_ring(edges, set(refused)):
+    for place in _in_cycle(edges, set(refused)):
         refused[place] = BadRequest("It waits for itself, round through others of the request.")
     return refused
 
 
-def _left_alone(parsed: dict[int, JobRequest], refused: dict[int, YardError]) -> dict[int, YardError]:
+def _dependents_of_refused(parsed: dict[int, JobRequest], refused: dict[int, YardError]) -> dict[int, YardError]:
     """Jobs that wait for a refused one of the same request would wait for ever: they are refused too, in turn."""
     found: dict[int, YardError] = {}
     while True:
@@ -238,7 +242,7 @@ def _left_alone(parsed: dict[int, JobRequest], refused: dict[int, YardError]) ->
         found |= {place: BadRequest("It waits for a job of this request that is refused.") for place in more}
 
 
-def _in_ring(edges: dict[int, list[int]], known: set[int]) -> set[int]:
+def _in_cycle(edges: dict[int, list[int]], known: set[int]) -> set[int]:
     """What is left when all that can be begun has been taken away, again and again."""
     left = {place: {target for target in targets if target not in known} for place, targets in edges.items()}
     ready = [place for place, targets in left.items() if not targets]
@@ -258,8 +262,8 @@ def _in_ring(edges: dict[int, list[int]], known: set[int]) -> set[int]:
 
 
 def _refusal(refused: dict[int, YardError], count: int) -> YardError:
-    shown = [f"jobs[{place}]: {refused[place].detail}" for place in sorted(refused)[:SHOWN_MAX]]
-    more = f"\n… and {len(refused) - SHOWN_MAX} more" if len(refused) > SHOWN_MAX else ""
+    shown = [f"jobs[{place}]: {refused[place].detail}" for place in sorted(refused)[:MISTAKES_SHOWN_MAX]]
+    more = f"\n… and {len(refused) - MISTAKES_SHOWN_MAX} more" if len(refused) > MISTAKES_SHOWN_MAX else ""
     first = refused[min(refused)]
     kinds = {type(error) for error in refused.values()}
     kind = type(first) if len(kinds) == 1 else Malformed if Malformed in kinds else BadRequest

@@ -10,18 +10,18 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import Malformed
-from switchyard.match.canonical import demand_of_jobspec
-from switchyard.match.demand import Demand, Kind, Need, each_need
-from switchyard.match.nextgen import demand_of_nextgen
-from switchyard.match.plain import demand_of
+from switchyard.match.canonical_jobspec import demand_of_jobspec
+from switchyard.match.demand import Demand, Need, NeedKind, walk_needs
+from switchyard.match.nextgen_jobspec import demand_of_nextgen
+from switchyard.match.plain_demand import demand_of_resources
 from switchyard.match.requirement import Requirement
-from switchyard.model.image import SUBSYSTEM, Compatibility, architecture_of
+from switchyard.model.image_compatibility import SYSTEM_SUBSYSTEM, Compatibility, architecture_of
 from switchyard.model.job import JobSpec
 
-FORMS_MAX = 1024  # jobspecs kept as demands; most jobs of a user differ in their command alone
+DEMANDS_CACHE_MAX = 1024  # jobspecs kept as demands; most jobs of a user differ in their command alone
 
 # A vertex's type and unit, and what a rule calls it.
-_WORDS = {
+_RESOURCE_NAMES = {
     ("core", ""): "cpu",
     ("gpu", ""): "gpu",
     ("memory", "B"): "memory",
@@ -35,18 +35,18 @@ def demand_of_spec(spec: JobSpec) -> Demand:
     """The plain form, or the jobspec that the job was written as."""
     requires = tuple(_requirement(need) for need in spec.compatibility) if spec.compatibility else ()
     if spec.demand is None:
-        return demand_of(spec.resources, requires)
-    return demand_of_form(spec.demand, requires)
+        return demand_of_resources(spec.resources, requires)
+    return demand_of_any_jobspec(spec.demand, requires)
 
 
-@lru_cache(maxsize=FORMS_MAX)
+@lru_cache(maxsize=DEMANDS_CACHE_MAX)
 def largest_task(demand: Demand) -> Mapping[str, int]:
     """What one task asks for at most, in the words of task resources: a slot's content, or that of a top vertex."""
     found: dict[str, int] = {}
     for task in _tasks(demand.needs):
         below: dict[str, int] = {}
-        for need, count in each_need((replace(task, count=1),)):
-            if (word := _WORDS.get((need.type, need.unit))) is not None:
+        for need, count in walk_needs((replace(task, count=1),)):
+            if (word := _RESOURCE_NAMES.get((need.type, need.unit))) is not None:
                 below[word] = below.get(word, 0) + count
         found = {word: max(found.get(word, 0), below.get(word, 0)) for word in (*found, *below)}
     return found
@@ -55,22 +55,22 @@ def largest_task(demand: Demand) -> Mapping[str, int]:
 def _tasks(needs: tuple[Need, ...]) -> Iterator[Need]:
     """The outermost slots, and each top vertex with what it holds outside of slots."""
     yield from _slots(needs)
-    yield from (_outside(need) for need in needs if need.kind is not Kind.SLOT)
+    yield from (_without_slots(need) for need in needs if need.kind is not NeedKind.SLOT)
 
 
 def _slots(needs: tuple[Need, ...]) -> Iterator[Need]:
     for need in needs:
-        if need.kind is Kind.SLOT:
+        if need.kind is NeedKind.SLOT:
             yield need
         else:
             yield from _slots(need.holds)
 
 
-def _outside(need: Need) -> Need:
-    return replace(need, holds=tuple(_outside(inner) for inner in need.holds if inner.kind is not Kind.SLOT))
+def _without_slots(need: Need) -> Need:
+    return replace(need, holds=tuple(_without_slots(inner) for inner in need.holds if inner.kind is not NeedKind.SLOT))
 
 
-def demand_of_form(form: Mapping[str, Any], requires: tuple[Requirement, ...] = ()) -> Demand:
+def demand_of_any_jobspec(form: Mapping[str, Any], requires: tuple[Requirement, ...] = ()) -> Demand:
     """A jobspec: named groups of resources are Rainbow's, a list of them Flux's."""
     try:
         return _read(_encoder.encode(form), requires)
@@ -78,26 +78,26 @@ def demand_of_form(form: Mapping[str, Any], requires: tuple[Requirement, ...] = 
         raise Malformed("The demand is nested too deeply.") from exc
 
 
-@lru_cache(maxsize=FORMS_MAX)
+@lru_cache(maxsize=DEMANDS_CACHE_MAX)
 def _read(body: bytes, requires: tuple[Requirement, ...]) -> Demand:
     form = msgspec.json.decode(body)
     is_dictionary = isinstance(form.get("resources"), Mapping)
     demand = (demand_of_nextgen if is_dictionary else demand_of_jobspec)(form, where="the demand")
     if not requires:
         return demand
-    return replace(demand, needs=tuple(_asked(need, requires) for need in demand.needs))
+    return replace(demand, needs=tuple(_with_requirements(need, requires) for need in demand.needs))
 
 
-def _asked(need: Need, requires: tuple[Requirement, ...]) -> Need:
+def _with_requirements(need: Need, requires: tuple[Requirement, ...]) -> Need:
     """What is required of nodes, asked where a node is meant: at a slot, which lies in one, or at the node itself."""
-    if need.kind is Kind.SLOT or need.type == "node":
+    if need.kind is NeedKind.SLOT or need.type == "node":
         return replace(need, requires=(*need.requires, *requires))
     if not need.holds:
         raise Malformed(
             f"The demand asks for {need.type[:64]} outside of any node or slot, so nothing can be asked of its node.",
             next_step="Put the resources into a slot or a node, or leave the compatibility out.",
         )
-    return replace(need, holds=tuple(_asked(inner, requires) for inner in need.holds))
+    return replace(need, holds=tuple(_with_requirements(inner, requires) for inner in need.holds))
 
 
 def _requirement(need: Compatibility) -> Requirement:
@@ -105,7 +105,7 @@ def _requirement(need: Compatibility) -> Requirement:
     if need.field == "architecture" and equals is not None:
         equals = architecture_of(equals)
     return Requirement(
-        SUBSYSTEM,
+        SYSTEM_SUBSYSTEM,
         need.field,
         match=equals,
         min=None if need.min is None else str(need.min),

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from switchyard.errors import UnknownName
-from switchyard.match.engine import BUILT_IN, DEFAULT, engine
+from switchyard.match.engine import BUILT_IN_ENGINES, DEFAULT_ENGINE, engine
 
 
 @dataclass(frozen=True, slots=True)
 class Engines:
     """`default` unless a user names another of `allowed`."""
 
-    default: str = DEFAULT
-    allowed: tuple[str, ...] = BUILT_IN
+    default: str = DEFAULT_ENGINE
+    allowed: tuple[str, ...] = BUILT_IN_ENGINES
 
     def choose(self, name: str | None) -> str:
         if name is None:

@@ -22,7 +22,7 @@ class PoolEntry:
 
 
 @dataclass
-class Counts:
+class TokenWaitCounts:
     """By namespace, of the server that leads: what waits. What only grows is in the tally."""
 
     waiting: Mapping[str, int] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenSettings:
     """Wired once, in the server. `task_types`: what jobs of a type of task need, by the config."""
 
     pools: TokenPools = field(default_factory=NoopPools)
@@ -38,7 +38,7 @@ class Tokens:
     quota_max: int = 100
     lease_s_max: int = LEASE_S_MAX
     task_types: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    counts: Counts = field(default_factory=Counts)
+    counts: TokenWaitCounts = field(default_factory=TokenWaitCounts)
 
     def leases_end_in_s(self, ahead_us: int, per_s: int | None) -> float:
         """How long callers may still hold tokens that a server granted before, by what it stored.

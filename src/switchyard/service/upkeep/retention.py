@@ -13,7 +13,7 @@ from functools import partial
 from time import monotonic
 
 from switchyard.model.ids import make_id
-from switchyard.policy.limits import JOB_BYTES
+from switchyard.policy.limits import JOB_OVERHEAD_BYTES
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.upkeep.chores import KEYS_KEPT_US
@@ -23,7 +23,7 @@ from switchyard.store import attributes, jobs, retention, usage
 JOBS_MAX = 200  # in one transaction: some ten milliseconds on either database
 LOGS_MAX = 20  # jobs whose output goes in one transaction: up to 16 MiB each, as far as the bound allows
 ROWS_MAX = 2000  # small rows in one transaction
-LOOK_MAX = 1000  # jobs looked at for one query
+JOBS_READ_MAX = 1000  # jobs looked at for one query
 ROUND_S = 1.0  # one round of the chore; what is left goes on in the next
 LOGS_AGAIN_US = 86_400_000_000  # how often jobs that were passed by while they still ran are looked at again
 # What was put within this time stays: longer than any process believes that a hash is stored (submit.KNOWN_US), by far.
@@ -34,7 +34,7 @@ SHARED_MAX = 20_000  # of them looked at in one sweep
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RetentionTerms:
     """How long each is kept, in µs; none: for ever."""
 
     jobs_us: int | None = None
@@ -49,7 +49,7 @@ class Terms:
 
 
 @dataclass(slots=True)
-class Sweep:
+class SharedSweep:
     """Specs and verdict sets that may be unused: all jobs are walked, and what one of them has is struck off."""
 
     doubted: dict[str, set[str]]
@@ -59,15 +59,15 @@ class Sweep:
 
 
 @dataclass
-class Retention:
+class RetentionChore:
     """The chore, with how far it has come. `go` does one bounded round."""
 
-    terms: Terms
+    terms: RetentionTerms
     jobs_after: str = ""
     logs_after: str = ""
     logs_since_us: int = 0  # this and the next on the steady clock
     swept_us: int | None = None
-    sweep: Sweep | None = None
+    sweep: SharedSweep | None = None
     removed: dict[str, int] = field(default_factory=dict)
 
     def go(self, context: Context, leadership: Leadership) -> bool:
@@ -89,7 +89,7 @@ class Retention:
             context,
             leadership,
             "keys",
-            lambda batch: jobs.key_clean(batch.tx, before_us=batch.now_us - kept_us, limit=ROWS_MAX),
+            lambda batch: jobs.idempotency_clean(batch.tx, before_us=batch.now_us - kept_us, limit=ROWS_MAX),
         )
 
     def _rules(self, context: Context, leadership: Leadership) -> bool:
@@ -97,7 +97,7 @@ class Retention:
             context,
             leadership,
             "attributes",
-            lambda batch: attributes.row_clean(batch.tx, before_us=batch.now_us - RULES_KEPT_US, limit=ROWS_MAX),
+            lambda batch: attributes.attribute_clean(batch.tx, before_us=batch.now_us - RULES_KEPT_US, limit=ROWS_MAX),
         )
 
     def _jobs(self, context: Context, leadership: Leadership) -> bool:
@@ -131,8 +131,8 @@ class Retention:
         """Jobs that ended so long ago. One that did was made before that, too, and ids sort by when they were made."""
         before_us = context.now_us() - kept_us
         with context.database.read() as tx:
-            return retention.old_jobs(
-                tx, after=after, before=make_id(before_us, 0), ended_before_us=before_us, budget=LOOK_MAX
+            return retention.job_ids_ended_before(
+                tx, after=after, before=make_id(before_us, 0), ended_before_us=before_us, budget=JOBS_READ_MAX
             )
 
     def _forget_output(self, context: Context, leadership: Leadership, job_ids: list[str]) -> None:
@@ -171,19 +171,19 @@ class Retention:
             if self.swept_us is not None and context.steady_us() - self.swept_us < SHARED_AGAIN_US:
                 return False
             self.swept_us = context.steady_us()
-            self.sweep = _begin(context, context.now_us() - SHARED_IDLE_US)
+            self.sweep = _begin_sweep(context, context.now_us() - SHARED_IDLE_US)
         sweep = self.sweep
         if sweep.is_walked or not any(sweep.doubted.values()):
             return self._sweep_out(context, leadership, sweep)
         with context.database.read() as tx:
-            rows = retention.jobs_hashes(tx, after=sweep.after, limit=LOOK_MAX)
+            rows = retention.job_hashes_page(tx, after=sweep.after, limit=JOBS_READ_MAX)
         sweep.doubted["specs"].difference_update(row.spec_hash for row in rows)
         sweep.doubted["verdict_sets"].difference_update(row.plan_hash for row in rows)
         sweep.doubted["policies"].difference_update(row.policy_hash for row in rows)
         sweep.is_walked, sweep.after = not rows, rows[-1].id if rows else sweep.after
         return True
 
-    def _sweep_out(self, context: Context, leadership: Leadership, sweep: Sweep) -> bool:
+    def _sweep_out(self, context: Context, leadership: Leadership, sweep: SharedSweep) -> bool:
         for name, hashes in sweep.doubted.items():
             if hashes:
                 some = sorted(hashes)[:ROWS_MAX]
@@ -210,21 +210,21 @@ class Retention:
         return count > 0
 
 
-def _begin(context: Context, before_us: int) -> Sweep:
+def _begin_sweep(context: Context, before_us: int) -> SharedSweep:
     with context.database.read() as tx:
         doubted = {
-            name: set(retention.shared_old(tx, name, used_before_us=before_us, limit=SHARED_MAX))
-            for name in retention.SHARED
+            name: set(retention.shared_unused(tx, name, used_before_us=before_us, limit=SHARED_MAX))
+            for name in retention.SHARED_TABLES
         }
-    return Sweep(doubted, before_us)
+    return SharedSweep(doubted, before_us)
 
 
 def _delete_jobs(batch: Batch, *, context: Context, job_ids: list[str]) -> int:
     """A submit elsewhere that waits for one of them may come between: then the job it waits for is simply gone."""
     locked = jobs.job_lock(batch.tx, job_ids)
-    waited_for = retention.jobs_waited_for(batch.tx, sorted(locked))
+    waited_for = retention.job_ids_depended_on(batch.tx, sorted(locked))
     gone = sorted(set(locked) - waited_for)
-    freed = usage.spec_bytes(batch.tx, gone, each=JOB_BYTES)
+    freed = usage.spec_bytes(batch.tx, gone, each=JOB_OVERHEAD_BYTES)
     context.usage.note_bytes(batch, {owner: -size for owner, size in freed.items()})
     return retention.jobs_delete(batch.tx, gone)
 

@@ -1,14 +1,20 @@
-"""Slurm by its own commands: builders of words, readers of text, one table of states, one caller. No JSON, no REST.
+"""Slurm by its own commands: command lines, parsers, one table of states, one runner. No JSON, no REST.
 
-command.py    the words of every command               script.py    the script of a job
-parse.py      what squeue, sacct and sbatch print      states.py    the table of native states
-nodes.py      graph and load from scontrol             quoting.py   quotes from `sbatch --test-only`
-options.py    which options no job may give            caller.py    runs a command, with an end
-handed.py     what is kept of each hand-over           output.py    files that jobs write, here or over ssh
-squeue.py     asks squeue for all jobs at once         cluster.py   what there is, and how busy it is
-accounting.py asks sacct, and how far behind it is     per_node.py  the systems of its nodes, by srun
-following.py  follows all jobs, look by look           backend.py   the contract
-
-A job that squeue no longer lists: missing_jobs.py asks, lost_decision.py decides. An end: evidence.py says whether it
-is the job's own, end_checks.py applies that, notes.py reads what the script left, usage_wait.py waits for the usage.
+| file | what it does |
+|---|---|
+| `backend.py` | implements the contract of backends |
+| `command_lines.py`, `option_grammars.py` | build every command line; what each word in it may be |
+| `options.py` | options that no job may give |
+| `script.py`, `script_notes.py` | the script of a job; what the script wrote about its start and end |
+| `command_runner.py` | runs a command with a time limit |
+| `parse.py`, `states.py` | parse squeue, sacct and sbatch; the table of native states |
+| `squeue.py`, `poll_pace.py` | ask squeue for all jobs at once, and how often |
+| `accounting.py` | asks sacct, and how far behind it is |
+| `job_tracker.py` | follows all jobs |
+| `missing_jobs.py`, `missing_job_decision.py` | ask about jobs that squeue no longer lists; decide what became of them
+|
+| `evidence.py`, `end_checks.py`, `usage_wait.py` | whether an end belongs to this attempt; wait for its usage |
+| `submitted_scripts.py`, `job_files.py` | records of submissions; files that jobs write, here or over ssh |
+| `cluster.py`, `nodes.py`, `node_systems.py`, `excluded_nodes.py` | what the cluster has, and how busy it is |
+| `quotes.py` | quotes from `sbatch --test-only` |
 """

@@ -13,16 +13,16 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from switchyard.agent.backends.slurm import command
-from switchyard.agent.backends.slurm.caller import Caller
-from switchyard.agent.backends.slurm.parse import PREFIX, job_of, read_accounts, read_backlog, split_handle
-from switchyard.agent.backends.slurm.states import Facts
+from switchyard.agent.backends.slurm import command_lines
+from switchyard.agent.backends.slurm.command_runner import CommandRunner
+from switchyard.agent.backends.slurm.parse import JOB_NAME_PREFIX, array_job_of, read_backlog, read_sacct, split_handle
+from switchyard.agent.backends.slurm.states import SlurmJobFacts
 from switchyard.agent.log import line
 from switchyard.errors import YardError
 
-JOBS_MAX = 200  # in one question to sacct
-AGAIN_S_MIN, AGAIN_S_MAX = 1.0, 30.0  # between two questions about the same missing job …
-AGAIN_SHARE = 10  # … of which there is one in each tenth of the time since the first
+SACCT_JOBS_MAX = 200  # in one question to sacct
+ASK_AGAIN_S_MIN, ASK_AGAIN_S_MAX = 1.0, 30.0  # between two questions about the same missing job …
+ASK_AGAIN_SHARE = 10  # … of which there is one in each tenth of the time since the first
 COMMIT_S = 5.0  # slurmdbd commits up to CommitDelay (usually 1 s) after it acknowledged
 SILENT_SHARE = 10  # accounts that gave no answer are left alone for ten times as long as they took for it
 SILENT_S_MAX = 60.0  # how long at most they are left alone after they gave no answer
@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 class Accounting:
     """Used by one thread."""
 
-    def __init__(self, caller: Caller, *, settle_s: float) -> None:
+    def __init__(self, caller: CommandRunner, *, settle_s: float) -> None:
         self._caller = caller
         self._settle_s = max(settle_s, COMMIT_S)
         self._silent_until = float("-inf")  # a database that hangs must not hold up the news of the queue
-        self._ends: dict[str, Facts] = {}  # of followed jobs, as the accounts tell them
+        self._ends: dict[str, SlurmJobFacts] = {}  # of followed jobs, as the accounts tell them
         self._asked_at: dict[str, tuple[float, float]] = {}  # missing jobs → when they were first and last asked for
         self._answered_at: dict[str, float] = {}  # missing jobs → when a question about them was sent and answered
         self._empty_since: float | None = None  # since when slurmctld's backlog for slurmdbd has been empty
@@ -58,25 +58,25 @@ class Accounting:
             self._alive_at.clear()
             self._is_witness_missing = False
 
-    def end_of(self, handle: str) -> Facts | None:
+    def end_of(self, handle: str) -> SlurmJobFacts | None:
         """Return the end that the accounts told before."""
         return self._ends.get(handle)
 
-    def ask(self, handles: Sequence[str]) -> dict[str, Facts] | None:
+    def ask(self, handles: Sequence[str]) -> dict[str, SlurmJobFacts] | None:
         """Return what the accounts say of these jobs. None: they gave no answer, now or a moment ago."""
-        rows: dict[str, Facts] = {}
-        jobs = sorted({job_of(split_handle(handle)[0]) for handle in handles}, key=int)
+        rows: dict[str, SlurmJobFacts] = {}
+        jobs = sorted({array_job_of(split_handle(handle)[0]) for handle in handles}, key=int)
         if jobs and time.monotonic() < self._silent_until:
             return None
-        for first in range(0, len(jobs), JOBS_MAX):
+        for first in range(0, len(jobs), SACCT_JOBS_MAX):
             begun = time.monotonic()
             try:
-                said = self._caller.ask(command.sacct(jobs[first : first + JOBS_MAX]))
+                said = self._caller.ask(command_lines.sacct(jobs[first : first + SACCT_JOBS_MAX]))
             except YardError:
                 took_s = time.monotonic() - begun
                 self._silent_until = time.monotonic() + min(took_s * SILENT_SHARE, SILENT_S_MAX)
                 return None
-            rows |= {row.handle: row.facts for row in read_accounts(said, prefix=PREFIX)}
+            rows |= {row.handle: row.facts for row in read_sacct(said, prefix=JOB_NAME_PREFIX)}
         wanted = set(handles)
         told = {handle: facts for handle, facts in rows.items() if handle in wanted}
         self._ends |= {handle: facts for handle, facts in told.items() if facts.is_over}
@@ -102,7 +102,7 @@ class Accounting:
             if not self._is_witness_missing:
                 self._complete_until, self._complete_at = witness[1], time.monotonic()
 
-    def note_alive(self, rows: Mapping[str, Facts], look_at: float) -> None:
+    def note_alive(self, rows: Mapping[str, SlurmJobFacts], look_at: float) -> None:
         """Look for a witness: a job that lived when others were missing already, and has ended since."""
         for handle, facts in rows.items():
             if facts.is_over:
@@ -123,12 +123,12 @@ class Accounting:
 
     def _is_due(self, handle: str, now: float) -> bool:
         first_at, last_at = self._asked_at.get(handle, (now, float("-inf")))
-        return now - last_at >= min(max((now - first_at) / AGAIN_SHARE, AGAIN_S_MIN), AGAIN_S_MAX)
+        return now - last_at >= min(max((now - first_at) / ASK_AGAIN_SHARE, ASK_AGAIN_S_MIN), ASK_AGAIN_S_MAX)
 
     def _look_at_backlog(self) -> None:
         asked_at = time.monotonic()
         try:
-            backlog = read_backlog(self._caller.ask(command.sdiag()))
+            backlog = read_backlog(self._caller.ask(command_lines.sdiag()))
         except YardError as exc:
             backlog = None
             if not self._is_sdiag_told:

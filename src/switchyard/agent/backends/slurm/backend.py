@@ -18,30 +18,30 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from switchyard.agent.accounts import Account, Way, find_account, sudo_words, uid_words
-from switchyard.agent.backends import Piece, Quote, Setting, Status
-from switchyard.agent.backends.slurm import command
-from switchyard.agent.backends.slurm.caller import Caller, Said
-from switchyard.agent.backends.slurm.cluster import Cluster
-from switchyard.agent.backends.slurm.following import Following, View
-from switchyard.agent.backends.slurm.handed import Handed, Register, range_of
-from switchyard.agent.backends.slurm.notes import file_of
-from switchyard.agent.backends.slurm.options import refusal
-from switchyard.agent.backends.slurm.output import Files, RemoteFiles, SharedFiles
-from switchyard.agent.backends.slurm.parse import PREFIX, handle_of, read_accounts, read_submitted, split_handle
-from switchyard.agent.backends.slurm.quoting import cost_of, read_problem, read_start
-from switchyard.agent.backends.slurm.script import places_of, script_of
-from switchyard.agent.backends.slurm.squeue import ask_queue
+from switchyard.agent.accounts import AccountSwitch, LocalAccount, find_account, sbatch_uid_options, sudo_prefix
+from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status
+from switchyard.agent.backends.slurm import command_lines
+from switchyard.agent.backends.slurm.cluster import SlurmCluster
+from switchyard.agent.backends.slurm.command_runner import CommandResult, CommandRunner
+from switchyard.agent.backends.slurm.job_files import JobFiles, RemoteFiles, SharedFiles
+from switchyard.agent.backends.slurm.job_tracker import JobTracker, TrackerSnapshot
+from switchyard.agent.backends.slurm.option_grammars import JOB
+from switchyard.agent.backends.slurm.options import native_options_refusal
+from switchyard.agent.backends.slurm.parse import JOB_NAME_PREFIX, handle_of, read_sacct, read_sbatch, split_handle
+from switchyard.agent.backends.slurm.quotes import cost_of, read_problem, read_start_delay_s
+from switchyard.agent.backends.slurm.script import script_of, work_folders_of
+from switchyard.agent.backends.slurm.script_notes import task_file
+from switchyard.agent.backends.slurm.squeue import ask_squeue
 from switchyard.agent.backends.slurm.states import status_of
-from switchyard.agent.backends.slurm.words import JOB
+from switchyard.agent.backends.slurm.submitted_scripts import SubmissionRegister, SubmittedScript, merge_leases
 from switchyard.agent.job_accounts import JobAccounts
 from switchyard.agent.log import line
-from switchyard.agent.need import need_of, room_of, spec_of, total
+from switchyard.agent.need import need_of, room_of, spec_of, total_need
 from switchyard.errors import PolicyRefused, Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
 from switchyard.model.retry import Cause
 
@@ -51,9 +51,9 @@ FIND_AGAIN_S = 1.0  # an answer about a name serves all tasks under it for so lo
 QUOTE_S_MAX = 10.0
 ATTEMPTS_MAX = 20  # a job that was handed over so often is not given back once more
 # What scancel says of a job that has no end to be asked for any more.
-OVER = re.compile(r"Invalid job id|already complet|being terminated", re.I)
+ALREADY_OVER_ERROR = re.compile(r"Invalid job id|already complet|being terminated", re.I)
 # sbatch failed for a reason that says nothing about the job, or nothing sure.
-PASSING = re.compile(
+TRANSIENT_ERROR = re.compile(
     r"timed out|temporarily|Zero Bytes|Transport endpoint|Connection reset|Unexpected message|try again|STANDBY"
     r"|Unable to contact|Unable to establish|Connection refused|Unable to resolve|communication|Resource temporarily"
     r"|Protocol authentication error|Invalid authentication credential|munge|Broken pipe|I/O error|saving job",
@@ -61,12 +61,12 @@ PASSING = re.compile(
 )
 
 # Its own no: the job was not taken. What a wrapper of the site's says instead may come after the submit.
-REFUSED = re.compile(
+REFUSED_ERROR = re.compile(
     r"^sbatch: (error|fatal|unrecogni[sz]ed|invalid)|submission failed|allocation failure", re.I | re.M
 )
-CUT_SHORT = (124, 137)  # what timeout(1) says of a command that it ended
-NOT_RUN = (126, 127)  # what a shell says of a command that it cannot run, or does not find
-SSH_FAILED = 255
+TIMEOUT_CODES = (124, 137)  # what timeout(1) says of a command that it ended
+NOT_RUN_CODES = (126, 127)  # what a shell says of a command that it cannot run, or does not find
+SSH_FAILED_CODE = 255
 
 log = logging.getLogger(__name__)
 
@@ -82,17 +82,17 @@ class SlurmBackend:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._site = setting.site.slurm
-        self._caller = Caller(self._site, setting.environment)
+        self._caller = CommandRunner(self._site, setting.environment)
         self._files = self._make_files()
         self._accounts = JobAccounts(
             setting.site, is_root_allowed=setting.is_root_allowed, is_elsewhere=self._caller.is_remote
         )
         if (sharing := self._accounts.sharing()) is not None:
             log.warning(line(sharing.event, what=sharing.detail, next=sharing.advice))
-        self._register = Register(setting.directory / "slurm")
-        self._cluster = Cluster(setting, self._caller)
+        self._register = SubmissionRegister(setting.directory / "slurm")
+        self._cluster = SlurmCluster(setting, self._caller)
         self._cancelled: set[str] = set()  # whose end we asked for, to tell it from the site's own doing
-        self._following = Following(
+        self._following = JobTracker(
             self._caller,
             self._files,
             self._site,
@@ -119,32 +119,32 @@ class SlurmBackend:
     def state(self) -> Load:
         return self._cluster.load
 
-    def quote(self, spec: JobSpec) -> Quote:
+    def quote(self, spec: JobSpec) -> BackendQuote:
         options = spec.native.options if spec.native else []
-        if why := refusal(spec) or self._setting.site.allow.options_refusal(options):
-            return Quote(can=False, reason=why)
+        if why := native_options_refusal(spec) or self._setting.site.allow.options_refusal(options):
+            return BackendQuote(can=False, reason=why)
         partition = self._cluster.partitions.default
         excluded = self._cluster.excluded_for(spec)
-        words = command.test_only(spec, partition="", account=self._site.account, excluded=excluded)
+        words = command_lines.sbatch_test_only(spec, partition="", account=self._site.account, excluded=excluded)
         said = self._caller.call(words, stdin=b"#!/bin/sh\ntrue\n", timeout_s=min(QUOTE_S_MAX, self._site.timeout_s))
         text = said.err + said.text
-        if said.code != 0 and PASSING.search(text):
+        if said.code != 0 and TRANSIENT_ERROR.search(text):
             raise Unavailable(f"Slurm gave no quote: {read_problem(text)}")
         if said.code != 0:
-            return Quote(can=False, reason=read_problem(text))
-        eta_s = read_start(text, now_s=time.time())
-        if eta_s is None and need_of(spec).fits(room_of(self.state(), less=total(()))):
+            return BackendQuote(can=False, reason=read_problem(text))
+        eta_s = read_start_delay_s(text, now_s=time.time())
+        if eta_s is None and need_of(spec).fits(room_of(self.state(), less=total_need(()))):
             eta_s = 0
-        return Quote(can=True, eta_s=eta_s, cost=cost_of(spec, self._setting.site, partition=partition))
+        return BackendQuote(can=True, eta_s=eta_s, cost=cost_of(spec, self._setting.site, partition=partition))
 
     def submit(self, lease: Lease) -> str:
         return self.submit_range([lease])[0]
 
     def submit_range(self, leases: Sequence[Lease]) -> list[str]:
-        whole = range_of(leases)
+        whole = merge_leases(leases)
         # The tasks keep their own indexes where Slurm can count so far.
         is_countable = (whole.hi or 0) < self._cluster.array_size_max
-        return self._hand_over(Handed(whole, base=0 if is_countable else whole.lo or 0))
+        return self._hand_over(SubmittedScript(whole, base=0 if is_countable else whole.lo or 0))
 
     def find(self, marker: str) -> str | None:
         known = self._register.of(marker)
@@ -190,7 +190,7 @@ class SlurmBackend:
             return
         self._cancelled.update(asked)
         # What is not there under our name is over, and its number may be another's.
-        found = {each.handle: each for each in ask_queue(self._caller, self._users(), set(asked.values()))}
+        found = {each.handle: each for each in ask_squeue(self._caller, self._users(), set(asked.values()))}
         natives: dict[str, list[str]] = {}
         for handle, name in asked.items():
             there = found.get(handle_of(self._following.native_of(handle), name))
@@ -207,16 +207,16 @@ class SlurmBackend:
             raise problems[0]
 
     def _ask_end(self, owner: str, natives: Sequence[str]) -> None:
-        said = self._caller.call(self._as(find_account(owner) if owner else None, command.scancel(natives)))
-        problems = [text for text in said.err.splitlines() if "error" in text and not OVER.search(text)]
-        if said.code != 0 and (problems or not OVER.search(said.err)):
+        said = self._caller.call(self._as(find_account(owner) if owner else None, command_lines.scancel(natives)))
+        problems = [text for text in said.err.splitlines() if "error" in text and not ALREADY_OVER_ERROR.search(text)]
+        if said.code != 0 and (problems or not ALREADY_OVER_ERROR.search(said.err)):
             raise Unavailable(f"scancel failed ({said.code}): {said.err.strip()[:300]}")
 
-    def output(self, native_id: str, stream: str, *, offset: int, size: int) -> Piece:
+    def output(self, native_id: str, stream: str, *, offset: int, size: int) -> OutputPiece:
         _, name = split_handle(native_id)
         if self._register.get(name) is None:
-            return Piece(b"", 0)
-        return self._files.read(name, file_of(native_id, stream), offset=offset, size=size)
+            return OutputPiece(b"", 0)
+        return self._files.read(name, task_file(native_id, stream), offset=offset, size=size)
 
     def refresh(self) -> float:
         is_new, again_s = self._following.refresh()
@@ -260,7 +260,7 @@ class SlurmBackend:
     def close(self) -> None:
         self._news.set()
 
-    def _make_files(self) -> Files:
+    def _make_files(self) -> JobFiles:
         if self._caller.is_remote:
             assert self._site.folder is not None, "the site's file is checked for it"
             return RemoteFiles(self._site.folder, self._caller)
@@ -272,26 +272,28 @@ class SlurmBackend:
         others = {handed.account for handed in self._register.all() if handed.account}
         return sorted({str(os.geteuid()), *others}) if others else []
 
-    def _account_of(self, lease: Lease) -> Account | None:
+    def _account_of(self, lease: Lease) -> LocalAccount | None:
         """The account it is to run under; none: our own. What the site does not take is refused here."""
         spec, site = spec_of(lease), self._setting.site
         options = spec.native.options if spec.native else []
         queue = lease.queue or self._cluster.partitions.default or None  # where it goes if it names none
-        why = refusal(spec) or site.allow.refusal(user=lease.owner, project=lease.project, queue=queue, options=options)
+        why = native_options_refusal(spec) or site.allow.refusal(
+            user=lease.owner, project=lease.project, queue=queue, options=options
+        )
         if why:
             raise PolicyRefused(why)
         return self._accounts.account_of(lease)
 
-    def _as(self, account: Account | None, words: list[str]) -> list[str]:
+    def _as(self, account: LocalAccount | None, words: list[str]) -> list[str]:
         """A command in the name of another account."""
         if account is None or self._setting.site.accounts is None:
             return words
-        if self._setting.site.accounts.way is Way.UID:
-            return [words[0], *(uid_words(account) if words[0] == "sbatch" else []), *words[1:]]
+        if self._setting.site.accounts.way is AccountSwitch.UID:
+            return [words[0], *(sbatch_uid_options(account) if words[0] == "sbatch" else []), *words[1:]]
         program = f"{self._site.bin}/{words[0]}" if self._site.bin else words[0]
-        return [*sudo_words(account, program), *words[1:]]
+        return [*sudo_prefix(account, program), *words[1:]]
 
-    def _hand_over(self, handed: Handed) -> list[str]:
+    def _hand_over(self, handed: SubmittedScript) -> list[str]:
         lease, name = handed.lease, handed.name
         if (problem := self._refused.pop(name, None)) is not None:  # and nobody has heard of it since
             self._drop(handed)
@@ -301,9 +303,9 @@ class SlurmBackend:
         handed = replace(handed, account=account.name if account else "")
         partition = lease.native_queue or self._setting.site.queues.get(lease.queue, "")
         folder = self._files.folder(name)
-        self._files.make(name, account, places_of(lease, base=handed.base))
+        self._files.make(name, account, work_folders_of(lease, base=handed.base))
         self._register.write(handed, is_durable=True)
-        words = command.sbatch(
+        words = command_lines.sbatch(
             lease,
             name,
             folder,
@@ -328,32 +330,32 @@ class SlurmBackend:
         self._register.write(handed)
         return [handle for each in handed.leases() if (handle := handed.handle(each)) is not None]
 
-    def _submitted(self, said: Said, handed: Handed) -> str:
+    def _submitted(self, said: CommandResult, handed: SubmittedScript) -> str:
         """The job's number, or what is to be made of an sbatch without one."""
-        native = read_submitted(said.text)
+        native = read_sbatch(said.text)
         if said.code == 0 and native is not None:
             return native
         problem = read_problem(said.err) or read_problem(said.text)
         if said.code == 0 or native is not None or self._is_doubtful(said):
             raise Unavailable(f"sbatch gave no sure answer ({said.code}): {problem}")
-        if not REFUSED.search(said.err):
+        if not REFUSED_ERROR.search(said.err):
             self._refused[handed.name] = problem
             raise Unavailable(f"sbatch failed, not in Slurm's words ({said.code}): {problem}")
         self._drop(handed)
         raise PolicyRefused(f"Slurm refused it: {problem}")
 
-    def _drop(self, handed: Handed) -> None:
+    def _drop(self, handed: SubmittedScript) -> None:
         """The files first: what is left of them after a crash in between is still known."""
         self._files.remove(handed.name)
         self._register.remove(handed)
 
-    def _is_doubtful(self, said: Said) -> bool:
+    def _is_doubtful(self, said: CommandResult) -> bool:
         """Does this failure leave open whether the job arrived, or say nothing about the job?"""
-        if said.code < 0 or said.code in (*CUT_SHORT, *NOT_RUN) or PASSING.search(said.err):
+        if said.code < 0 or said.code in (*TIMEOUT_CODES, *NOT_RUN_CODES) or TRANSIENT_ERROR.search(said.err):
             return True
-        return self._caller.is_remote and said.code == SSH_FAILED and "sbatch:" not in said.err
+        return self._caller.is_remote and said.code == SSH_FAILED_CODE and "sbatch:" not in said.err
 
-    def _look_for(self, handed: Handed) -> str:
+    def _look_for(self, handed: SubmittedScript) -> str:
         """The number of the job with this name, as controller, its own script or accounts say. Empty: nobody knows."""
         name, now = handed.name, time.monotonic()
         at, native = self._looked.get(name, (float("-inf"), ""))
@@ -361,14 +363,14 @@ class SlurmBackend:
             return native
         # Only of the account that it was submitted for: others may call their jobs so, too.
         users = [handed.account] if handed.account else []
-        found = [each.native for each in ask_queue(self._caller, users, [name])]
+        found = [each.native for each in ask_squeue(self._caller, users, [name])]
         if not found:  # before the accounts, which may be away for hours
             handles = [handle_of(handed.native_of("0", lease), name) for lease in handed.leases()]
-            notes = self._files.notes((name, file_of(handle, "started")) for handle in handles)
+            notes = self._files.notes((name, task_file(handle, "started")) for handle in handles)
             found = [note.text.partition(" ")[0] for note in notes.values()]
         if not found and self._cluster.has_accounts:
-            said = self._caller.ask(command.sacct_by_name([name], user=handed.account, days=FIND_DAYS))
-            found = [each.native for each in read_accounts(said, prefix=PREFIX) if each.name == name]
+            said = self._caller.ask(command_lines.sacct_by_name([name], user=handed.account, days=FIND_DAYS))
+            found = [each.native for each in read_sacct(said, prefix=JOB_NAME_PREFIX) if each.name == name]
         # A job can write what it likes into its own notes.
         native = next((number for each in found if JOB.allows(number := each.partition("_")[0])), "")
         self._looked[name] = (now, native)
@@ -376,7 +378,7 @@ class SlurmBackend:
             log.warning(line("found-by-name", name=name, native_id=native))
         return native
 
-    def _status(self, handle: str, view: View, now_s: float) -> Status:
+    def _status(self, handle: str, view: TrackerSnapshot, now_s: float) -> Status:
         is_ours = handle in self._cancelled
         facts = view.facts.get(handle)
         if handle in view.doubted and not (is_ours and facts and facts.state == "CANCELLED"):
@@ -386,13 +388,13 @@ class SlurmBackend:
         if handle in view.missing:
             return self._bounded(handle, view.missing[handle])
         if not split_handle(handle)[1]:
-            return Status(seen=Seen.LOST, reason="no job of this cluster is called so")
-        return Status(seen=Seen.SUBMITTED, text=view.silence or "handed over")
+            return Status(seen=ObservedState.LOST, reason="no job of this cluster is called so")
+        return Status(seen=ObservedState.SUBMITTED, text=view.silence or "handed over")
 
     def _bounded(self, handle: str, status: Status) -> Status:
         """A job that the cluster forgets before it begins goes back to the queue, but not for ever."""
         handed = self._register.get(split_handle(handle)[1])
-        if status.seen is not Seen.RETURNED or handed is None or handed.lease.attempt < ATTEMPTS_MAX:
+        if status.seen is not ObservedState.RETURNED or handed is None or handed.lease.attempt < ATTEMPTS_MAX:
             return status
         reason = f"{status.reason}; it was handed over {handed.lease.attempt} times"
-        return Status(seen=Seen.FAILED, text=status.text, reason=reason, cause=Cause.CLUSTER)
+        return Status(seen=ObservedState.FAILED, text=status.text, reason=reason, cause=Cause.CLUSTER)

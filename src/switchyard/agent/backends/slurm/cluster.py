@@ -12,15 +12,15 @@ import msgspec
 from msgspec import Struct
 
 from switchyard.agent.backends import Setting
-from switchyard.agent.backends.slurm import command
-from switchyard.agent.backends.slurm.caller import Caller
-from switchyard.agent.backends.slurm.excluded import constraint_of, excluded
+from switchyard.agent.backends.slurm import command_lines
+from switchyard.agent.backends.slurm.command_runner import CommandRunner
+from switchyard.agent.backends.slurm.excluded_nodes import constraint_of, find_excluded_nodes
 from switchyard.agent.backends.slurm.nodes import (
-    Node,
     Partitions,
+    SlurmNode,
     count_jobs,
     graph_of,
-    load_of,
+    load_from_nodes,
     read_nodes,
     read_partitions,
 )
@@ -31,28 +31,28 @@ from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
 
-SAMPLE_S = 30  # Slurm's own default of how often it looks what memory a job uses
-ARRAY_SIZE = 1001  # Slurm's own default of MaxArraySize
+MEMORY_SAMPLE_S = 30  # Slurm's own default of how often it looks what memory a job uses
+ARRAY_SIZE_DEFAULT = 1001  # Slurm's own default of MaxArraySize
 BUSY_SHARE = 20  # of its time at most a twentieth goes into looking at the nodes
 
 log = logging.getLogger(__name__)
 
 
-class Kept(Struct, frozen=True):
+class CachedClusterInfo(Struct, frozen=True):
     """What changes seldom."""
 
     graph: Graph
     partitions: tuple[str, ...] = ()
     default: str = ""
     has_accounts: bool = False
-    array_size_max: int = ARRAY_SIZE
-    sample_s: int = SAMPLE_S
+    array_size_max: int = ARRAY_SIZE_DEFAULT
+    sample_s: int = MEMORY_SAMPLE_S
 
 
-class Cluster:
+class SlurmCluster:
     """`look` and `refresh` belong to one thread each; what they found is read by any."""
 
-    def __init__(self, setting: Setting, caller: Caller) -> None:
+    def __init__(self, setting: Setting, caller: CommandRunner) -> None:
         self._setting = setting
         self._caller = caller
         self._path = setting.directory / "cluster.json"
@@ -67,7 +67,7 @@ class Cluster:
             self._kept = kept
         self._keep()
         self.load = Load(signature=self._kept.graph.signature)
-        self._nodes: list[Node] = []  # as they were when it was last asked what is free
+        self._nodes: list[SlurmNode] = []  # as they were when it was last asked what is free
 
     @property
     def graph(self) -> Graph:
@@ -93,8 +93,8 @@ class Cluster:
         """The nodes that the job's own constraint rules out; asked for only if it has one."""
         if not constraint_of(spec):
             return ""
-        nodes = self._nodes or read_nodes(self._caller.ask(command.show_nodes()))
-        return excluded(spec, self.graph, {node.name for node in nodes})
+        nodes = self._nodes or read_nodes(self._caller.ask(command_lines.show_nodes()))
+        return find_excluded_nodes(spec, self.graph, {node.name for node in nodes})
 
     def look(self) -> bool:
         """Ask for all that changes seldom; true: the graph is another."""
@@ -109,24 +109,25 @@ class Cluster:
         if begun < self._next_at:
             return False
         self._next_at = begun + self._setting.site.slurm.state_s  # also after a failure
-        nodes = self._nodes = read_nodes(self._caller.ask(command.show_nodes()))
-        running, queued = count_jobs(self._caller.ask(command.squeue_depth()))
-        before, self.load = self.load, load_of(nodes, self.graph, running=running, queued=queued)
+        nodes = self._nodes = read_nodes(self._caller.ask(command_lines.show_nodes()))
+        running, queued = count_jobs(self._caller.ask(command_lines.squeue_depth()))
+        before, self.load = self.load, load_from_nodes(nodes, self.graph, running=running, queued=queued)
         took_s = time.monotonic() - begun
         self._next_at = time.monotonic() + max(self._setting.site.slurm.state_s, took_s * BUSY_SHARE)
         return before != self.load
 
-    def _ask(self) -> Kept:
-        config = read_config(self._caller.ask(command.show_config()))
-        partitions = read_partitions(self._caller.ask(command.show_partitions()))
+    def _ask(self) -> CachedClusterInfo:
+        config = read_config(self._caller.ask(command_lines.show_config()))
+        partitions = read_partitions(self._caller.ask(command_lines.show_partitions()))
         given = self._setting.graph
         size = config.get("MaxArraySize", "")
-        return Kept(
-            graph=given or graph_of(read_nodes(self._caller.ask(command.show_nodes())), where="scontrol show nodes"),
+        return CachedClusterInfo(
+            graph=given
+            or graph_of(read_nodes(self._caller.ask(command_lines.show_nodes())), where="scontrol show nodes"),
             partitions=partitions.names,
             default=partitions.default,
             has_accounts="slurmdbd" in config.get("AccountingStorageType", ""),
-            array_size_max=int(size) if size.isdigit() else ARRAY_SIZE,
+            array_size_max=int(size) if size.isdigit() else ARRAY_SIZE_DEFAULT,
             sample_s=_sample_s(config.get("JobAcctGatherFrequency", "")),
         )
 
@@ -140,11 +141,11 @@ class Cluster:
 def _sample_s(text: str) -> int:
     """`30`, `task=30,energy=0`."""
     found = re.search(r"(?:^|task=)([0-9]+)", text)
-    return int(found[1]) if found else SAMPLE_S
+    return int(found[1]) if found else MEMORY_SAMPLE_S
 
 
-def _read(path: Path) -> Kept | None:
+def _read(path: Path) -> CachedClusterInfo | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Kept)
+        return msgspec.json.decode(path.read_bytes(), type=CachedClusterInfo)
     except (OSError, msgspec.DecodeError):
         return None

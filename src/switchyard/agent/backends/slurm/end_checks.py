@@ -9,29 +9,29 @@ from switchyard.agent.backends import Status
 from switchyard.agent.backends.slurm.accounting import Accounting
 from switchyard.agent.backends.slurm.evidence import (
     NODE_FAIL,
-    Signs,
-    Verdict,
-    judge,
-    judge_another,
-    needs_signs,
-    noted,
+    EndVerdict,
+    ScriptEvidence,
+    facts_from_notes,
+    judge_end,
+    judge_other_start,
+    needs_evidence,
 )
-from switchyard.agent.backends.slurm.missing_jobs import given_back
-from switchyard.agent.backends.slurm.notes import try_read_signs, withdraw_surely
-from switchyard.agent.backends.slurm.output import Files
+from switchyard.agent.backends.slurm.job_files import JobFiles
+from switchyard.agent.backends.slurm.missing_jobs import returned_status
 from switchyard.agent.backends.slurm.parse import handle_of, split_handle
-from switchyard.agent.backends.slurm.states import RERUN, Facts
+from switchyard.agent.backends.slurm.script_notes import try_read_evidence, withdraw_jobs
+from switchyard.agent.backends.slurm.states import RERUN_REASON, SlurmJobFacts
 from switchyard.agent.site import SlurmSite
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 
-DOUBTS = frozenset({Verdict.WAIT, Verdict.UNBEGUN, Verdict.UNENDED})
+DOUBTFUL_VERDICTS = frozenset({EndVerdict.WAIT, EndVerdict.UNBEGUN, EndVerdict.UNENDED})
 
 
 class EndChecks:
     """Used by one thread, except for `other_natives`."""
 
     def __init__(
-        self, accounting: Accounting, files: Files, site: SlurmSite, *, has_accounts: Callable[[], bool]
+        self, accounting: Accounting, files: JobFiles, site: SlurmSite, *, has_accounts: Callable[[], bool]
     ) -> None:
         self._accounting = accounting
         self._files = files
@@ -41,50 +41,52 @@ class EndChecks:
         self._given_back: dict[str, Status] = {}  # withdrawn by us
         self.other_natives: dict[str, str] = {}  # handle → the number under which the job ran instead of its own
 
-    def check(self, rows: dict[str, Facts], every: Mapping[str, Facts], look_at: float) -> dict[str, Status]:
+    def check(
+        self, rows: dict[str, SlurmJobFacts], every: Mapping[str, SlurmJobFacts], look_at: float
+    ) -> dict[str, Status]:
         """Change the ends in `rows` to what they are taken for. Returns the status of jobs whose end is not believed.
 
         `every`: all that squeue listed, also under numbers that are not followed.
         """
-        ended = [handle for handle, facts in rows.items() if needs_signs(facts)]
+        ended = [handle for handle, facts in rows.items() if needs_evidence(facts)]
         self._given_back = {handle: status for handle, status in self._given_back.items() if handle in rows}
-        signs = try_read_signs(self._files, ended, again=[each for each in ended if rows[each].is_second_start])
+        signs = try_read_evidence(self._files, ended, again=[each for each in ended if rows[each].is_second_start])
         if signs is None:
             self._doubted_since = {}
-            return {handle: Status(seen=Seen.SUBMITTED, text=rows[handle].state) for handle in ended}
+            return {handle: Status(seen=ObservedState.SUBMITTED, text=rows[handle].state) for handle in ended}
         verdicts = self._judge(ended, rows, every, signs, look_at)
         for handle, verdict in verdicts.items():
-            rows[handle] = _taken_for(verdict, rows[handle], signs[handle])
-        doubted = {handle: verdict for handle, verdict in verdicts.items() if verdict in DOUBTS}
+            rows[handle] = _corrected_facts(verdict, rows[handle], signs[handle])
+        doubted = {handle: verdict for handle, verdict in verdicts.items() if verdict in DOUBTFUL_VERDICTS}
         self._doubted_since = {handle: self._doubted_since.get(handle, look_at) for handle in doubted}
-        unbegun = [handle for handle, verdict in doubted.items() if verdict is Verdict.UNBEGUN]
-        statuses = {handle: _doubt(handle, rows[handle], verdict) for handle, verdict in doubted.items()}
+        unbegun = [handle for handle, verdict in doubted.items() if verdict is EndVerdict.UNBEGUN]
+        statuses = {handle: _doubtful_status(handle, rows[handle], verdict) for handle, verdict in doubted.items()}
         return statuses | self._give_back(unbegun, rows)
 
     def _judge(
         self,
         ended: Collection[str],
-        rows: dict[str, Facts],
-        every: Mapping[str, Facts],
-        signs: Mapping[str, Signs],
+        rows: dict[str, SlurmJobFacts],
+        every: Mapping[str, SlurmJobFacts],
+        signs: Mapping[str, ScriptEvidence],
         look_at: float,
-    ) -> dict[str, Verdict]:
+    ) -> dict[str, EndVerdict]:
         settled = {
             handle for handle in ended if look_at - self._doubted_since.get(handle, look_at) >= self._site.settle_s
         }
         verdicts = {
-            handle: judge(split_handle(handle)[0], rows[handle], signs[handle], is_settled=handle in settled)
+            handle: judge_end(split_handle(handle)[0], rows[handle], signs[handle], is_settled=handle in settled)
             for handle in ended
         }
-        elsewhere = [handle for handle, verdict in verdicts.items() if verdict is Verdict.ANOTHER]
+        elsewhere = [handle for handle, verdict in verdicts.items() if verdict is EndVerdict.ANOTHER]
         self.other_natives = {handle: start.native for handle in elsewhere if (start := signs[handle].start)}
-        verdicts |= dict.fromkeys(elsewhere, Verdict.WAIT)
+        verdicts |= dict.fromkeys(elsewhere, EndVerdict.WAIT)
         for handle, other in self._find_others(every).items():
-            verdicts[handle] = judge_another(rows[handle], other, signs[handle], is_settled=handle in settled)
+            verdicts[handle] = judge_other_start(rows[handle], other, signs[handle], is_settled=handle in settled)
             rows[handle] = other or rows[handle]
         return verdicts
 
-    def _find_others(self, every: Mapping[str, Facts]) -> dict[str, Facts | None]:
+    def _find_others(self, every: Mapping[str, SlurmJobFacts]) -> dict[str, SlurmJobFacts | None]:
         """Find what became of starts under other numbers: of submits that were given up and arrived after all."""
         others = {handle: handle_of(native, split_handle(handle)[1]) for handle, native in self.other_natives.items()}
         asked = [other for other in others.values() if other not in every]
@@ -93,30 +95,30 @@ class EndChecks:
         # Accounts that give no answer may know these jobs: then they wait.
         return {handle: known.get(other) for handle, other in others.items() if told is not None or other in known}
 
-    def _give_back(self, handles: Collection[str], rows: Mapping[str, Facts]) -> dict[str, Status]:
+    def _give_back(self, handles: Collection[str], rows: Mapping[str, SlurmJobFacts]) -> dict[str, Status]:
         """Withdraw jobs that never began: a node may still come to launch what its controller has given up."""
-        outcome = withdraw_surely(self._files, [handle for handle in handles if handle not in self._given_back])
+        outcome = withdraw_jobs(self._files, [handle for handle in handles if handle not in self._given_back])
         for handle in outcome.withdrawn:
-            doubt = _doubt(handle, rows[handle], Verdict.UNBEGUN)
-            self._given_back[handle] = given_back(doubt.reason, text=doubt.text)
+            doubt = _doubtful_status(handle, rows[handle], EndVerdict.UNBEGUN)
+            self._given_back[handle] = returned_status(doubt.reason, text=doubt.text)
         waiting = set(handles) - outcome.failed - self._given_back.keys()  # they begin just now
-        return {handle: _doubt(handle, rows[handle], Verdict.WAIT) for handle in waiting} | {
+        return {handle: _doubtful_status(handle, rows[handle], EndVerdict.WAIT) for handle in waiting} | {
             handle: self._given_back[handle] for handle in handles if handle in self._given_back
         }
 
 
-def _taken_for(verdict: Verdict, facts: Facts, signs: Signs) -> Facts:
-    if verdict is Verdict.NOTED:
-        return noted(facts, signs) or facts
-    return replace(facts, reason=RERUN) if verdict is Verdict.RERUN else facts
+def _corrected_facts(verdict: EndVerdict, facts: SlurmJobFacts, signs: ScriptEvidence) -> SlurmJobFacts:
+    if verdict is EndVerdict.NOTED:
+        return facts_from_notes(facts, signs) or facts
+    return replace(facts, reason=RERUN_REASON) if verdict is EndVerdict.RERUN else facts
 
 
-def _doubt(handle: str, facts: Facts, verdict: Verdict) -> Status:
-    if verdict is Verdict.WAIT:
-        return Status(seen=Seen.SUBMITTED, text=facts.state)
+def _doubtful_status(handle: str, facts: SlurmJobFacts, verdict: EndVerdict) -> Status:
+    if verdict is EndVerdict.WAIT:
+        return Status(seen=ObservedState.SUBMITTED, text=facts.state)
     native, word = split_handle(handle)[0], facts.state.lower()
-    sign = "no sign that it began" if verdict is Verdict.UNBEGUN else "a sign that it began and none of such an end"
+    sign = "no sign that it began" if verdict is EndVerdict.UNBEGUN else "a sign that it began and none of such an end"
     reason = f"the cluster says that job {native} {word}, and it left {sign}: was its number given twice?"
     if facts.state == NODE_FAIL:
         reason = f"the cluster says that the node of job {native} failed, and it left {sign}"
-    return Status(seen=Seen.LOST, text=facts.state, reason=reason)
+    return Status(seen=ObservedState.LOST, text=facts.state, reason=reason)

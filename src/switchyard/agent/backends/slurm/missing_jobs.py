@@ -1,7 +1,7 @@
 """Follows the jobs that squeue no longer lists: asks the accounts and the jobs' folders, then decides.
 
-The decision itself is in lost_decision.py. A job that never began is withdrawn before it is given back: the agent
-claims its start, so that a node which launches it late after all finds it taken.
+The decision itself is in missing_job_decision.py. A job that never began is withdrawn before it is given back: the
+agent claims its start, so that a node which launches it late after all finds it taken.
 """
 
 from __future__ import annotations
@@ -11,22 +11,28 @@ from dataclasses import dataclass, replace
 
 from switchyard.agent.backends import Status
 from switchyard.agent.backends.slurm.accounting import Accounting
-from switchyard.agent.backends.slurm.evidence import Signs, noted
-from switchyard.agent.backends.slurm.lost_decision import Accounts, Decision, End, MissingJob, decide
-from switchyard.agent.backends.slurm.notes import try_read_signs, withdraw_surely
-from switchyard.agent.backends.slurm.output import Files
+from switchyard.agent.backends.slurm.evidence import ScriptEvidence, facts_from_notes
+from switchyard.agent.backends.slurm.job_files import JobFiles
+from switchyard.agent.backends.slurm.missing_job_decision import (
+    AccountingProgress,
+    EndKnowledge,
+    MissingJob,
+    MissingJobDecision,
+    decide_missing_job,
+)
 from switchyard.agent.backends.slurm.parse import split_handle
-from switchyard.agent.backends.slurm.states import FORGOTTEN, Facts
+from switchyard.agent.backends.slurm.script_notes import try_read_evidence, withdraw_jobs
+from switchyard.agent.backends.slurm.states import FORGOTTEN_REASON, SlurmJobFacts
 from switchyard.agent.site import SlurmSite
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.retry import Cause
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class MissingJobsResult:
     """What became of missing jobs: their ends, or that they are lost or given back. The others wait."""
 
-    ends: dict[str, Facts]
+    ends: dict[str, SlurmJobFacts]
     statuses: dict[str, Status]
 
 
@@ -36,7 +42,7 @@ class MissingJobs:
     def __init__(
         self,
         accounting: Accounting,
-        files: Files,
+        files: JobFiles,
         site: SlurmSite,
         *,
         has_accounts: Callable[[], bool],
@@ -55,11 +61,11 @@ class MissingJobs:
         """Start anew: the controller gave no answer, so nobody knows which jobs it would have listed."""
         self._since.clear()
 
-    def resolve(self, missing: Collection[str], look_at: float, *, array_names: Container[str]) -> Resolved:
+    def resolve(self, missing: Collection[str], look_at: float, *, array_names: Container[str]) -> MissingJobsResult:
         """`look_at`: when squeue was asked; `array_names`: names of which squeue lists some job."""
         self._since = {handle: self._since.get(handle, look_at) for handle in missing}
         self._concluded = {handle: status for handle, status in self._concluded.items() if handle in missing}
-        signs = try_read_signs(self._files, missing)
+        signs = try_read_evidence(self._files, missing)
         ends = self._ends_by_notes(missing, signs or {})
         unknown = [handle for handle in missing if handle not in ends]
         if unknown and self._has_accounts():
@@ -72,27 +78,29 @@ class MissingJobs:
             for handle in missing
         }
         ends |= {
-            handle: replace(facts, reason=FORGOTTEN)
+            handle: replace(facts, reason=FORGOTTEN_REASON)
             for handle in unknown
             if handle not in ends
-            and decisions[handle] is Decision.END
+            and decisions[handle] is MissingJobDecision.END
             and signs
-            and (facts := noted(Facts(state=""), signs[handle]))
+            and (facts := facts_from_notes(SlurmJobFacts(state=""), signs[handle]))
         }
-        return Resolved(ends, self._conclude(decisions, signs or {}))
+        return MissingJobsResult(ends, self._conclude(decisions, signs or {}))
 
-    def _ends_by_notes(self, missing: Iterable[str], signs: Mapping[str, Signs]) -> dict[str, Facts]:
+    def _ends_by_notes(self, missing: Iterable[str], signs: Mapping[str, ScriptEvidence]) -> dict[str, SlurmJobFacts]:
         """Return the ends that the jobs' scripts noted, except kills: by whom and why, the accounts may know."""
-        ends: dict[str, Facts] = {}
+        ends: dict[str, SlurmJobFacts] = {}
         for handle in missing:
-            facts = noted(Facts(state=""), signs[handle]) if handle in signs else None
+            facts = facts_from_notes(SlurmJobFacts(state=""), signs[handle]) if handle in signs else None
             if facts is not None and facts.is_by_force and handle in self._cancelled:
                 facts = replace(facts, state="CANCELLED")
             if facts is not None and (not facts.is_by_force or facts.state == "CANCELLED"):
                 ends[handle] = facts
         return ends
 
-    def _cancelled_while_waiting(self, handles: Iterable[str], signs: Mapping[str, Signs]) -> dict[str, Facts]:
+    def _cancelled_while_waiting(
+        self, handles: Iterable[str], signs: Mapping[str, ScriptEvidence]
+    ) -> dict[str, SlurmJobFacts]:
         """Return the tasks that we cancelled before they began: of those Slurm keeps nothing, so no end will come."""
         tasks = {
             handle
@@ -102,65 +110,79 @@ class MissingJobs:
             and handle in signs
             and not signs[handle].is_any
         }
-        return dict.fromkeys(withdraw_surely(self._files, tasks).withdrawn, Facts(state="CANCELLED"))
+        return dict.fromkeys(withdraw_jobs(self._files, tasks).withdrawn, SlurmJobFacts(state="CANCELLED"))
 
     def _decide(
         self,
         handle: str,
-        end: Facts | None,
-        signs: Mapping[str, Signs] | None,
+        end: SlurmJobFacts | None,
+        signs: Mapping[str, ScriptEvidence] | None,
         look_at: float,
         *,
         array_names: Container[str],
-    ) -> Decision:
+    ) -> MissingJobDecision:
         since = self._since[handle]
         left = signs[handle] if signs is not None else None
-        known = End.KNOWN if end else End.KILLED if left is not None and left.ending is not None else End.UNKNOWN
+        known = (
+            EndKnowledge.KNOWN
+            if end
+            else EndKnowledge.KILLED
+            if left is not None and left.ending is not None
+            else EndKnowledge.UNKNOWN
+        )
         job = MissingJob(
             end=known,
             is_denied=look_at - since >= self._site.settle_s,
             has_begun=left.is_any if left is not None else None,
             is_array_known=split_handle(handle)[1] in array_names,
         )
-        return decide(
+        return decide_missing_job(
             job, self._accounts_of(handle, since), is_overdue=look_at - since >= self._site.accounts_lost_after_s
         )
 
-    def _accounts_of(self, handle: str, since: float) -> Accounts:
+    def _accounts_of(self, handle: str, since: float) -> AccountingProgress:
         if not self._has_accounts():
-            return Accounts.NONE
-        return Accounts.CAUGHT_UP if self._accounting.has_caught_up(handle, since) else Accounts.BEHIND
+            return AccountingProgress.NONE
+        return (
+            AccountingProgress.CAUGHT_UP if self._accounting.has_caught_up(handle, since) else AccountingProgress.BEHIND
+        )
 
-    def _conclude(self, decisions: Mapping[str, Decision], signs: Mapping[str, Signs]) -> dict[str, Status]:
+    def _conclude(
+        self, decisions: Mapping[str, MissingJobDecision], signs: Mapping[str, ScriptEvidence]
+    ) -> dict[str, Status]:
         """Return the jobs that are lost or given back. Those that never began are withdrawn first.
 
         A job that begins just now waits; a job that nobody can withdraw is lost.
         """
-        over = {handle for handle, decision in decisions.items() if decision in (Decision.LOST, Decision.GIVE_BACK)}
+        over = {
+            handle
+            for handle, decision in decisions.items()
+            if decision in (MissingJobDecision.LOST, MissingJobDecision.GIVE_BACK)
+        }
         unbegun = {handle for handle in over if not signs[handle].is_any}
-        outcome = withdraw_surely(self._files, unbegun - self._concluded.keys())
+        outcome = withdraw_jobs(self._files, unbegun - self._concluded.keys())
         for handle in outcome.withdrawn | outcome.failed:
-            is_returned = decisions[handle] is Decision.GIVE_BACK and handle in outcome.withdrawn
-            is_cancelled = decisions[handle] is Decision.LOST
+            is_returned = decisions[handle] is MissingJobDecision.GIVE_BACK and handle in outcome.withdrawn
+            is_cancelled = decisions[handle] is MissingJobDecision.LOST
             self._concluded[handle] = (
-                given_back(_unbegun(handle)) if is_returned else _lost_unbegun(handle, is_cancelled)
+                returned_status(_unbegun_reason(handle)) if is_returned else _lost_unbegun_status(handle, is_cancelled)
             )
-        begun = {handle: Status(seen=Seen.LOST, reason=_begun(handle)) for handle in over - unbegun}
+        begun = {handle: Status(seen=ObservedState.LOST, reason=_begun_reason(handle)) for handle in over - unbegun}
         return {handle: self._concluded[handle] for handle in unbegun if handle in self._concluded} | begun
 
 
-def given_back(reason: str, *, text: str = "") -> Status:
-    return Status(seen=Seen.RETURNED, text=text, reason=reason, cause=Cause.CLUSTER)
+def returned_status(reason: str, *, text: str = "") -> Status:
+    return Status(seen=ObservedState.RETURNED, text=text, reason=reason, cause=Cause.CLUSTER)
 
 
-def _lost_unbegun(handle: str, is_array_known: bool) -> Status:
+def _lost_unbegun_status(handle: str, is_array_known: bool) -> Status:
     perhaps = "; it knows others of its array: was it cancelled there?" if is_array_known else ""
-    return Status(seen=Seen.LOST, reason=_unbegun(handle) + perhaps)
+    return Status(seen=ObservedState.LOST, reason=_unbegun_reason(handle) + perhaps)
 
 
-def _unbegun(handle: str) -> str:
+def _unbegun_reason(handle: str) -> str:
     return f"the cluster does not know job {split_handle(handle)[0]} any more, and it left no sign that it began"
 
 
-def _begun(handle: str) -> str:
+def _begun_reason(handle: str) -> str:
     return f"the cluster does not know job {split_handle(handle)[0]} any more; it began, and left no word of its end"

@@ -10,18 +10,18 @@ from typing import Any
 
 from switchyard.agent.backends.slurm.parse import read_ids, read_pairs
 from switchyard.errors import Unavailable
-from switchyard.model.cluster import FREE_MAX, Load
+from switchyard.model.cluster import FREE_NODES_MAX, Load
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph import FreeNodes
-from switchyard.model.graph.read import compile_graph
+from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.names import LABEL_KEY_PATTERN
 
 MB = 2**20
 _KEY = re.compile(LABEL_KEY_PATTERN)
 _GPU = re.compile(r"gpu(?::([A-Za-z][^:,(]*))?(?::([0-9]+))?(?:\([^)]*\))?\Z")
 # A node in one of these takes no new job, whatever else is said of it.
-DOWN = frozenset({"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "INVAL", "INVALID_REG", "UNKNOWN"})
-CLOSED = DOWN | {
+DOWN_STATES = frozenset({"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "INVAL", "INVALID_REG", "UNKNOWN"})
+CLOSED_STATES = DOWN_STATES | {
     "DRAIN",
     "DRAINED",
     "DRAINING",
@@ -40,7 +40,7 @@ CLOSED = DOWN | {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class SlurmNode:
     name: str
     cores: int
     sockets: int = 1
@@ -57,7 +57,7 @@ class Node:
 
     @property
     def is_open(self) -> bool:
-        return not self.states & CLOSED
+        return not self.states & CLOSED_STATES
 
     @property
     def properties(self) -> dict[str, str | bool]:
@@ -76,7 +76,7 @@ class Partitions:
     down: frozenset[str] = field(default_factory=frozenset)
 
 
-def read_nodes(text: str) -> list[Node]:
+def read_nodes(text: str) -> list[SlurmNode]:
     """Every node but those that are still to come."""
     found = [_node(read_pairs(line)) for line in text.splitlines() if line.startswith("NodeName=")]
     return [node for node in found if "FUTURE" not in node.states]
@@ -91,26 +91,26 @@ def read_partitions(text: str) -> Partitions:
     )
 
 
-def graph_of(nodes: Iterable[Node], *, where: str) -> Graph:
+def graph_of(nodes: Iterable[SlurmNode], *, where: str) -> Graph:
     """Equal nodes as one group. A node that is down stays: a job that needs it may wait for it."""
-    groups: dict[tuple[Any, ...], list[Node]] = {}
+    groups: dict[tuple[Any, ...], list[SlurmNode]] = {}
     for node in nodes:
         if node.cores:
-            groups.setdefault(_kind(node), []).append(node)
+            groups.setdefault(_group_key(node), []).append(node)
     if not groups:
         raise Unavailable(f"{where} says of no node what it has.", next_step="Look at `scontrol show nodes`.")
     return compile_graph([_group(members) for members in groups.values()], where=where)
 
 
-def load_of(nodes: Iterable[Node], graph: Graph, *, running: int, queued: int) -> Load:
+def load_from_nodes(nodes: Iterable[SlurmNode], graph: Graph, *, running: int, queued: int) -> Load:
     """What is free on nodes that take jobs, and how many take none."""
     nodes = list(nodes)
-    shapes = {_kind_of(kind): kind.shape for kind in graph.kinds}
+    shapes = {_shape_key(kind): kind.shape for kind in graph.kinds}
     free: Counter[tuple[int | None, int, int, int]] = Counter()
     for node in nodes:
         shape = shapes.get((node.cores, node.gpus, node.memory_mb * MB, _frozen(node.properties)))
-        free[shape, *(_left(node) if node.is_open else (0, 0, 0))] += 1
-    is_known = all(shape is not None for shape, *_ in free) and len(free) <= FREE_MAX
+        free[shape, *(_free_resources(node) if node.is_open else (0, 0, 0))] += 1
+    is_known = all(shape is not None for shape, *_ in free) and len(free) <= FREE_NODES_MAX
     kinds = [FreeNodes(shape or 0, count, *left) for (shape, *left), count in free.items()] if is_known else None
     return Load(
         free_cores=sum(cores * count for (_, cores, _, _), count in free.items()),
@@ -122,8 +122,8 @@ def load_of(nodes: Iterable[Node], graph: Graph, *, running: int, queued: int) -
         signature=graph.signature,
         values={
             "nodes_free": sum(1 for node in nodes if node.is_open and not node.used_cores),
-            "nodes_down": sum(1 for node in nodes if node.states & DOWN),
-            "nodes_closed": sum(1 for node in nodes if not node.is_open and not node.states & DOWN),
+            "nodes_down": sum(1 for node in nodes if node.states & DOWN_STATES),
+            "nodes_closed": sum(1 for node in nodes if not node.is_open and not node.states & DOWN_STATES),
         },
     )
 
@@ -138,22 +138,22 @@ def count_jobs(text: str) -> tuple[int, int]:
     return running, queued
 
 
-def _node(row: Mapping[str, str]) -> Node:
+def _node(row: Mapping[str, str]) -> SlurmNode:
     gpus, gpu_type = _gpus(row.get("Gres", ""))
-    cores = _whole(row.get("CPUEfctv", "")) or _whole(row.get("CPUTot", ""))
-    return Node(
+    cores = _read_int(row.get("CPUEfctv", "")) or _read_int(row.get("CPUTot", ""))
+    return SlurmNode(
         name=row["NodeName"],
         cores=cores,
-        sockets=_whole(row.get("Sockets", "")) or 1,
-        memory_mb=_whole(row.get("RealMemory", "")),
-        storage_mb=_whole(row.get("TmpDisk", "")),
+        sockets=_read_int(row.get("Sockets", "")) or 1,
+        memory_mb=_read_int(row.get("RealMemory", "")),
+        storage_mb=_read_int(row.get("TmpDisk", "")),
         gpus=gpus,
         gpu_type=gpu_type,
-        features=_names(row.get("ActiveFeatures", "")),
-        partitions=_names(row.get("Partitions", "")),
+        features=_read_names(row.get("ActiveFeatures", "")),
+        partitions=_read_names(row.get("Partitions", "")),
         states=frozenset(re.sub(r"[^A-Z_+]", "", row.get("State", "UNKNOWN").upper()).split("+")),
-        used_cores=min(cores, _whole(row.get("CPUAlloc", ""))),
-        used_memory_mb=_whole(row.get("AllocMem", "")),
+        used_cores=min(cores, _read_int(row.get("CPUAlloc", ""))),
+        used_memory_mb=_read_int(row.get("AllocMem", "")),
         used_gpus=_used_gpus(row.get("AllocTRES", "")),
     )
 
@@ -169,11 +169,11 @@ def _used_gpus(text: str) -> int:
     """`cpu=1,mem=64M,gres/gpu=1,gres/gpu:a100=1`: the sum stands without a type."""
     pairs = dict(part.partition("=")[::2] for part in text.split(","))
     if "gres/gpu" in pairs:
-        return _whole(pairs["gres/gpu"])
-    return sum(_whole(value) for key, value in pairs.items() if key.startswith("gres/gpu:"))
+        return _read_int(pairs["gres/gpu"])
+    return sum(_read_int(value) for key, value in pairs.items() if key.startswith("gres/gpu:"))
 
 
-def _left(node: Node) -> tuple[int, int, int]:
+def _free_resources(node: SlurmNode) -> tuple[int, int, int]:
     return (
         node.cores - node.used_cores,
         max(0, node.gpus - node.used_gpus),
@@ -181,12 +181,12 @@ def _left(node: Node) -> tuple[int, int, int]:
     )
 
 
-def _kind(node: Node) -> tuple[Any, ...]:
+def _group_key(node: SlurmNode) -> tuple[Any, ...]:
     sizes = (node.cores, node.sockets, node.memory_mb, node.storage_mb, node.gpus)
     return (*sizes, _frozen(node.properties))
 
 
-def _kind_of(kind: Any) -> tuple[Any, ...]:
+def _shape_key(kind: Any) -> tuple[Any, ...]:
     return (kind.cores, kind.gpus, kind.memory_bytes, _frozen(kind.properties))
 
 
@@ -194,7 +194,7 @@ def _frozen(properties: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(properties.items()))
 
 
-def _group(members: list[Node]) -> dict[str, Any]:
+def _group(members: list[SlurmNode]) -> dict[str, Any]:
     first = members[0]
     return {
         "nodes": len(members),
@@ -210,10 +210,10 @@ def _group(members: list[Node]) -> dict[str, Any]:
     }
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _read_names(text: str) -> tuple[str, ...]:
     return () if text in ("", "(null)") else tuple(sorted({name for name in text.split(",") if name}))
 
 
-def _whole(text: str) -> int:
+def _read_int(text: str) -> int:
     found = re.match(r"[0-9]+", text)
     return int(found[0]) if found else 0

@@ -9,17 +9,17 @@ import re
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
-from switchyard.agent.backends.slurm.states import Facts
+from switchyard.agent.backends.slurm.states import SlurmJobFacts
 
-QUEUE_FIELDS = (
+SQUEUE_FIELDS = (
     *("JobArrayID", "State", "exit_code", "Name", "StartTime", "EndTime", "NodeList"),
     *("RestartCnt", "UserName", "Reason"),
 )
-ACCOUNT_FIELDS = ("jobid", "jobname", "state", "exitcode", "start", "end", "nodelist", "maxrss")
-PREFIX = "yard-"  # how the names of all our jobs begin
+SACCT_FIELDS = ("jobid", "jobname", "state", "exitcode", "start", "end", "nodelist", "maxrss")
+JOB_NAME_PREFIX = "yard-"  # how the names of all our jobs begin
 TASKS_MAX = 100_000  # of one array in one row; Slurm itself allows four million
 
-_ID = re.compile(r"([0-9]+)(?:_(?:([0-9]+)|\[([0-9,\-:]+)(?:%[0-9]+)?\]))?(?:\+[0-9]+)?\Z")
+_JOB_ID = re.compile(r"([0-9]+)(?:_(?:([0-9]+)|\[([0-9,\-:]+)(?:%[0-9]+)?\]))?(?:\+[0-9]+)?\Z")
 _SUBMITTED = re.compile(r"([0-9]+)(?:;[^\s;]+)?\Z")
 _SIZE = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _BACKLOG = re.compile(r"^DBD Agent queue size:\s*([0-9]+)\s*$", re.M)
@@ -27,12 +27,12 @@ _PAIR = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_:]*)=")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SlurmJobRow:
     """A native job, or a task of one, under the name it was submitted with."""
 
     native: str  # 1234 or 1234_7
     name: str
-    facts: Facts
+    facts: SlurmJobFacts
 
     @property
     def handle(self) -> str:
@@ -49,29 +49,29 @@ def split_handle(handle: str) -> tuple[str, str]:
     return native, name
 
 
-def job_of(native: str) -> str:
+def array_job_of(native: str) -> str:
     """The number of the whole array that a task belongs to."""
     return native.partition("_")[0]
 
 
-def read_submitted(text: str) -> str | None:
+def read_sbatch(text: str) -> str | None:
     """The job's number in what `sbatch --parsable` printed: the last line that is one, since sites add banners."""
     numbers = [found[1] for line in text.splitlines() if (found := _SUBMITTED.match(line.strip()))]
     return numbers[-1] if numbers else None
 
 
-def read_queue(text: str, names: Container[str], *, mark: str) -> Iterator[Found]:
+def read_squeue(text: str, names: Container[str], *, mark: str) -> Iterator[SlurmJobRow]:
     """Rows of squeue with our mark in them and one of these names; of an array's waiting tasks one each."""
     for line in text.split("\n"):
         number, _, rest = line.partition(f"|{mark}|")
         parts = [number, *rest.split("|")]
-        if len(parts) < len(QUEUE_FIELDS) or parts[3] not in names:
+        if len(parts) < len(SQUEUE_FIELDS) or parts[3] not in names:
             continue
         number, state, ending, name, started, ended, nodes, restarts, _user = parts[:9]
         code, signal = read_wait_status(ending)
         reason = "|".join(parts[9:]).removesuffix("|")
-        facts = Facts(
-            state=_word(state),
+        facts = SlurmJobFacts(
+            state=_state_word(state),
             exit_code=code,
             signal=signal,
             started_s=read_time(started),
@@ -81,15 +81,15 @@ def read_queue(text: str, names: Container[str], *, mark: str) -> Iterator[Found
             restarts=int(restarts) if restarts.isdigit() else 0,
         )
         for native in read_ids(number):
-            yield Found(native, name, facts)
+            yield SlurmJobRow(native, name, facts)
 
 
-def read_accounts(text: str, *, prefix: str) -> list[Found]:
+def read_sacct(text: str, *, prefix: str) -> list[SlurmJobRow]:
     """Rows of sacct; what the steps used goes to their job."""
-    found: list[Found] = []
+    found: list[SlurmJobRow] = []
     for line in text.splitlines():
         parts = line.split("|")
-        if len(parts) < len(ACCOUNT_FIELDS):
+        if len(parts) < len(SACCT_FIELDS):
             continue
         state, ending, started, ended, nodes, memory = parts[-6:]
         name = "|".join(parts[1:-6])
@@ -99,12 +99,12 @@ def read_accounts(text: str, *, prefix: str) -> list[Found]:
                 found[-1] = _with_memory(found[-1], size)
             continue
         if not name.startswith(prefix):
-            found.append(Found("", "", Facts(state="")))  # so that its steps find no one else
+            found.append(SlurmJobRow("", "", SlurmJobFacts(state="")))  # so that its steps find no one else
             continue
         code, signal = read_wait_status(ending)
         word, _, by = state.partition(" ")
-        facts = Facts(
-            state=_word(word),
+        facts = SlurmJobFacts(
+            state=_state_word(word),
             exit_code=code,
             signal=signal,
             started_s=read_time(started),
@@ -113,13 +113,13 @@ def read_accounts(text: str, *, prefix: str) -> list[Found]:
             reason=by,
             memory_bytes_max=read_size(memory),
         )
-        found += [Found(native, name, facts) for native in read_ids(whole)]
+        found += [SlurmJobRow(native, name, facts) for native in read_ids(whole)]
     return [each for each in found if each.native]
 
 
 def read_ids(text: str) -> list[str]:
     """`7` → 7; `7_3` → 7_3; `7_[1-3,9%2]` → 7_1, 7_2, 7_3, 7_9; of a heterogeneous job the first part."""
-    found = _ID.match(text.strip())
+    found = _JOB_ID.match(text.strip())
     if found is None:
         return []
     job, task, tasks = found.groups()
@@ -180,12 +180,12 @@ def _indexes(part: str) -> range | list[int]:
     return range(int(first), min(stop, int(first) + TASKS_MAX) + 1, int(step) if step.isdigit() and int(step) else 1)
 
 
-def _with_memory(found: Found, size: int) -> Found:
+def _with_memory(found: SlurmJobRow, size: int) -> SlurmJobRow:
     most = max(size, found.facts.memory_bytes_max or 0)
     return replace(found, facts=replace(found.facts, memory_bytes_max=most))
 
 
-def _word(text: str) -> str:
+def _state_word(text: str) -> str:
     return text.strip().rstrip("+").upper()
 
 

@@ -24,17 +24,17 @@ import re
 from collections.abc import Mapping
 from shlex import quote
 
-from switchyard.agent.backends.slurm.evidence import NOTES_END
-from switchyard.agent.backends.slurm.states import RERUN_CODE, UNPLACED, UNPLACED_CODE
-from switchyard.agent.environment import variables
+from switchyard.agent.backends.slurm.evidence import EXIT_FOLLOWS_NOTE
+from switchyard.agent.backends.slurm.states import NO_CWD_CODE, NO_CWD_REASON, RERUN_CODE
+from switchyard.agent.environment import job_variables
 from switchyard.agent.need import spec_of
 from switchyard.model.job import JobSpec
 from switchyard.model.poll import Lease
 
-OWN = ("SWITCHYARD_FENCE", "SWITCHYARD_ARRAY_INDEX", "SLURM_ARRAY_TASK_ID")
-SIGNAL_ALONE = re.compile(r"--signal[= ]R?B")  # `B:USR1@60`, `RB:USR1@60`
-NICE = ("nice", "-n", "0", "--")
-FRAME = """\
+SET_BY_SCRIPT = ("SWITCHYARD_FENCE", "SWITCHYARD_ARRAY_INDEX", "SLURM_ARRAY_TASK_ID")
+SIGNAL_TO_SCRIPT_OPTION = re.compile(r"--signal[= ]R?B")  # `B:USR1@60`, `RB:USR1@60`
+ENV_SAFE_PREFIX = ("nice", "-n", "0", "--")
+SCRIPT_TEMPLATE = """\
 #!/bin/sh
 # {name}
 folder={folder}
@@ -55,12 +55,12 @@ set +C
 {place}
 {run}
 """
-BECOME = "exec env -- {environment} {command}"
+EXEC_TEMPLATE = "exec env -- {environment} {command}"
 # Made before the command runs: a disk that is full at its end has no place for a new file, and an empty one says that.
-RESERVE = """\
+RESERVE_EXIT_TEMPLATE = """\
 {{ true >"$folder/ending$task"; }} 2>/dev/null && noted=' {word}'
 """
-NOTE = """\
+NOTE_EXIT_TEMPLATE = """\
 trap : HUP INT QUIT USR1 USR2 ALRM TERM XCPU
 exec 9>&2
 if [ "$noted" ]; then exec 2>>"$folder/ending$task"; fi
@@ -93,9 +93,11 @@ def script_of(
 ) -> bytes:
     """`lease` is a job's, or a whole range's; `base` is the index of the native task 0. `login`: of another account."""
     spec = spec_of(lease)
-    is_noted = not _is_signalled_alone(spec)
+    is_noted = not _is_script_signalled(spec)
     words = [
-        f"{key}={value}" for key, value in {**(login or {}), **variables(lease, cluster)}.items() if key not in OWN
+        f"{key}={value}"
+        for key, value in {**(login or {}), **job_variables(lease, cluster)}.items()
+        if key not in SET_BY_SCRIPT
     ]
     environment = [quote(word) for word in words]
     if lease.lo is None:
@@ -106,22 +108,22 @@ def script_of(
         environment.append(f'"SWITCHYARD_FENCE=$((SLURM_ARRAY_TASK_ID + {base} - {lease.lo} + {lease.fence}))"')
         environment += [f'"SWITCHYARD_ARRAY_INDEX={index}"', f'"SLURM_ARRAY_TASK_ID={index}"']
         place = _enter(quote(spec.cwd) if spec.cwd else '"$folder/work$task"')
-    text = FRAME.format(
+    text = SCRIPT_TEMPLATE.format(
         name=name,
         folder=quote(folder),
         rerun=RERUN_CODE,
-        reserve=RESERVE.format(word=NOTES_END) if is_noted else "",
+        reserve=RESERVE_EXIT_TEMPLATE.format(word=EXIT_FOLLOWS_NOTE) if is_noted else "",
         place=place,
-        run=(NOTE if is_noted else BECOME).format(
+        run=(NOTE_EXIT_TEMPLATE if is_noted else EXEC_TEMPLATE).format(
             environment=" ".join(environment),
             # A first word with a `=` would be one more variable to env; nice knows no such thing.
-            command=" ".join(map(quote, [*(NICE if "=" in spec.command[0] else []), *spec.command])),
+            command=" ".join(map(quote, [*(ENV_SAFE_PREFIX if "=" in spec.command[0] else []), *spec.command])),
         ),
     )
     return text.encode("utf-8", "surrogateescape")
 
 
-def places_of(lease: Lease, *, base: int) -> list[str]:
+def work_folders_of(lease: Lease, *, base: int) -> list[str]:
     """The folders, within its own, that the tasks work in unless the job names another."""
     if spec_of(lease).cwd:
         return []
@@ -133,10 +135,10 @@ def places_of(lease: Lease, *, base: int) -> list[str]:
 def _enter(place: str) -> str:
     """Our own places are there, made by the agent; if not, they are made now."""
     make = f" 2>/dev/null || {{ mkdir -p {place} && cd {place}; }}" if place.startswith('"$folder') else ""
-    return f"cd {place}{make} || {{ note exit {UNPLACED}; exit {UNPLACED_CODE}; }}"
+    return f"cd {place}{make} || {{ note exit {NO_CWD_REASON}; exit {NO_CWD_CODE}; }}"
 
 
-def _is_signalled_alone(spec: JobSpec) -> bool:
+def _is_script_signalled(spec: JobSpec) -> bool:
     """Does the job ask sbatch for a signal that goes to its script alone?"""
     words = " ".join(spec.native.options if spec.native else [])
-    return bool(SIGNAL_ALONE.search(words))
+    return bool(SIGNAL_TO_SCRIPT_OPTION.search(words))

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from switchyard.agent.backends import Status
 from switchyard.model.job import Usage
-from switchyard.model.lifecycle import Seen
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.retry import Cause
 
-WAITS, RUNS = Seen.SUBMITTED, Seen.RUNNING
-TABLE: dict[str, Seen] = {
+WAITS, RUNS = ObservedState.SUBMITTED, ObservedState.RUNNING
+SEEN_BY_STATE: dict[str, ObservedState] = {
     "PENDING": WAITS,
     "CONFIGURING": WAITS,
     "POWER_UP_NODE": WAITS,
@@ -32,18 +32,18 @@ TABLE: dict[str, Seen] = {
     "STAGE_OUT": RUNS,
     "STOPPED": RUNS,
     "SUSPENDED": RUNS,
-    "COMPLETED": Seen.SUCCEEDED,
-    "BOOT_FAIL": Seen.FAILED,
-    "CANCELLED": Seen.CANCELLED,
-    "DEADLINE": Seen.FAILED,
-    "FAILED": Seen.FAILED,
-    "LAUNCH_FAILED": Seen.FAILED,
-    "NODE_FAIL": Seen.FAILED,
-    "OUT_OF_MEMORY": Seen.FAILED,
-    "PREEMPTED": Seen.FAILED,
-    "RECONFIG_FAIL": Seen.FAILED,
-    "REVOKED": Seen.CANCELLED,  # of a federation: a sister cluster has run it
-    "TIMEOUT": Seen.FAILED,
+    "COMPLETED": ObservedState.SUCCEEDED,
+    "BOOT_FAIL": ObservedState.FAILED,
+    "CANCELLED": ObservedState.CANCELLED,
+    "DEADLINE": ObservedState.FAILED,
+    "FAILED": ObservedState.FAILED,
+    "LAUNCH_FAILED": ObservedState.FAILED,
+    "NODE_FAIL": ObservedState.FAILED,
+    "OUT_OF_MEMORY": ObservedState.FAILED,
+    "PREEMPTED": ObservedState.FAILED,
+    "RECONFIG_FAIL": ObservedState.FAILED,
+    "REVOKED": ObservedState.CANCELLED,  # of a federation: a sister cluster has run it
+    "TIMEOUT": ObservedState.FAILED,
 }
 # Failures that are not the command's own: what is said of them, and whose fault it was.
 FAULTS: dict[str, tuple[str, Cause]] = {
@@ -57,17 +57,18 @@ FAULTS: dict[str, tuple[str, Cause]] = {
     "TIMEOUT": ("time limit reached", Cause.JOB),
 }
 RERUN_CODE = 96  # of our script, when Slurm starts it a second time (see script.py)
-UNPLACED_CODE = 1  # of our script, when it cannot enter the command's working directory
+NO_CWD_CODE = 1  # of our script, when it cannot enter the command's working directory
 # Reasons that we give ourselves: that start was refused; only its script's note tells that it was ended; no directory.
-RERUN, FORGOTTEN, UNPLACED = "rerun", "forgotten", "cwd"
-FORCE = frozenset({signal.SIGKILL, signal.SIGTERM})  # how Slurm and the kernel end what does not end itself
-LAUNCH_SIGNAL = 53  # no signal: slurmd says so of a job whose output it could not open, or whose account is unknown
-LAUNCH_S = 1  # a node that refuses to launch a job does so at once
-ENDED_WORDS = frozenset(word for word, seen in TABLE.items() if seen not in (WAITS, RUNS))
+RERUN_REASON, FORGOTTEN_REASON, NO_CWD_REASON = "rerun", "forgotten", "cwd"
+KILL_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM})  # how Slurm and the kernel end what does not end itself
+# no signal: slurmd says so of a job whose output it could not open, or whose account is unknown
+LAUNCH_FAILURE_SIGNAL = 53
+LAUNCH_FAILURE_S_MAX = 1  # a node that refuses to launch a job does so at once
+ENDED_STATES = frozenset(word for word, seen in SEEN_BY_STATE.items() if seen not in (WAITS, RUNS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class SlurmJobFacts:
     """What Slurm says of one job or one task of an array, whichever command said it."""
 
     state: str
@@ -82,7 +83,7 @@ class Facts:
 
     @property
     def is_over(self) -> bool:
-        return self.state in ENDED_WORDS
+        return self.state in ENDED_STATES
 
     @property
     def is_second_start(self) -> bool:
@@ -91,11 +92,11 @@ class Facts:
     @property
     def is_at_once(self) -> bool:
         """Did it end as soon as it had a node?"""
-        return (self.elapsed_s or 0) <= LAUNCH_S
+        return (self.elapsed_s or 0) <= LAUNCH_FAILURE_S_MAX
 
     @property
     def is_by_force(self) -> bool:
-        return self.signal in FORCE
+        return self.signal in KILL_SIGNALS
 
     @property
     def elapsed_s(self) -> int | None:
@@ -104,61 +105,68 @@ class Facts:
         return max(0, self.ended_s - self.started_s)
 
 
-def status_of(facts: Facts, *, now_s: float, is_cancel_asked: bool = False) -> Status:
+def status_of(facts: SlurmJobFacts, *, now_s: float, is_cancel_asked: bool = False) -> Status:
     """What the agent is to make of it."""
-    seen = TABLE.get(facts.state)
+    seen = SEEN_BY_STATE.get(facts.state)
     if seen is None:
-        return Status(seen=Seen.UNKNOWN, text=facts.state)
+        return Status(seen=ObservedState.UNKNOWN, text=facts.state)
     if seen is WAITS:
-        return Status(seen=seen, text=facts.state, reason=_waits(facts))
+        return Status(seen=seen, text=facts.state, reason=_pending_reason(facts))
     if seen is RUNS:
         return Status(seen=seen, text=facts.state, ago_us=_ago_us(facts.started_s, now_s))
-    if seen is Seen.FAILED and facts.exit_code == 0 and facts.signal == 0 and facts.state == "FAILED":
-        return _failed(facts, now_s, "the cluster says that it failed, not why" + _beside(facts), Cause.CLUSTER)
-    if seen is Seen.FAILED:
+    if seen is ObservedState.FAILED and facts.exit_code == 0 and facts.signal == 0 and facts.state == "FAILED":
+        return _failed(facts, now_s, "the cluster says that it failed, not why" + _reason_suffix(facts), Cause.CLUSTER)
+    if seen is ObservedState.FAILED:
         return _failed(facts, now_s, *_fault(facts))
-    if seen is Seen.CANCELLED:
-        reason = "cancelled" if is_cancel_asked else f"cancelled at the cluster{_by(facts)}"
+    if seen is ObservedState.CANCELLED:
+        reason = "cancelled" if is_cancel_asked else f"cancelled at the cluster{_cancelled_by(facts)}"
         return _end(facts, now_s, seen, reason, Cause.CLUSTER, exit_code=None, number=None)
     return _end(facts, now_s, seen, "", Cause.JOB, exit_code=0, number=None)
 
 
-def _fault(facts: Facts) -> tuple[str, Cause]:
+def _fault(facts: SlurmJobFacts) -> tuple[str, Cause]:
     if facts.state in FAULTS:
         return FAULTS[facts.state]
     if not facts.nodes:
-        return f"the cluster did not start it{_beside(facts)}", Cause.CLUSTER
-    if facts.signal == LAUNCH_SIGNAL:
+        return f"the cluster did not start it{_reason_suffix(facts)}", Cause.CLUSTER
+    if facts.signal == LAUNCH_FAILURE_SIGNAL:
         return "its node could not launch it; often its output folder cannot be written there", Cause.CLUSTER
-    if facts.reason == RERUN:
+    if facts.reason == RERUN_REASON:
         return "the cluster started it a second time, which was refused: it may have run in part", Cause.CLUSTER
-    if facts.reason == UNPLACED:
+    if facts.reason == NO_CWD_REASON:
         return "its node could not enter its working directory: the command did not run", Cause.JOB
     code, number = _ending(facts)
-    if facts.reason == FORGOTTEN and number:
+    if facts.reason == FORGOTTEN_REASON and number:
         return f"the cluster does not know it any more; it was killed by {signal_name(number)}", Cause.CLUSTER
     return (f"killed by {signal_name(number)}" if number else f"exit code {code}"), Cause.JOB
 
 
-def _failed(facts: Facts, now_s: float, reason: str, cause: Cause) -> Status:
-    is_own_word = facts.reason not in (RERUN, UNPLACED) and facts.signal != LAUNCH_SIGNAL
+def _failed(facts: SlurmJobFacts, now_s: float, reason: str, cause: Cause) -> Status:
+    is_own_word = facts.reason not in (RERUN_REASON, NO_CWD_REASON) and facts.signal != LAUNCH_FAILURE_SIGNAL
     has_own_end = facts.state == "FAILED" and facts.nodes and is_own_word
     code, number = _ending(facts) if has_own_end else (None, None)
-    return _end(facts, now_s, Seen.FAILED, reason, cause, exit_code=code, number=number)
+    return _end(facts, now_s, ObservedState.FAILED, reason, cause, exit_code=code, number=number)
 
 
-def read_shells_word(code: int) -> tuple[int, int]:
+def split_shell_code(code: int) -> tuple[int, int]:
     """Exit code and signal. A shell tells of a signal by a code above 128; a command that ends so is told alike."""
     return (0, code - 128) if 128 < code <= 128 + 64 else (code, 0)
 
 
-def _ending(facts: Facts) -> tuple[int | None, int | None]:
+def _ending(facts: SlurmJobFacts) -> tuple[int | None, int | None]:
     """Exit code or signal: Slurm keeps them apart."""
     return (None, facts.signal) if facts.signal else (facts.exit_code, None)
 
 
 def _end(
-    facts: Facts, now_s: float, seen: Seen, reason: str, cause: Cause, *, exit_code: int | None, number: int | None
+    facts: SlurmJobFacts,
+    now_s: float,
+    seen: ObservedState,
+    reason: str,
+    cause: Cause,
+    *,
+    exit_code: int | None,
+    number: int | None,
 ) -> Status:
     has_begun = bool(facts.nodes) and facts.started_s is not None
     return Status(
@@ -180,15 +188,15 @@ def _ago_us(at_s: int | None, now_s: float) -> int:
     return 0 if at_s is None else max(0, int((now_s - at_s) * 1_000_000))
 
 
-def _waits(facts: Facts) -> str:
+def _pending_reason(facts: SlurmJobFacts) -> str:
     return "" if facts.reason in ("", "None") else f"waits at the cluster: {facts.reason}"
 
 
-def _beside(facts: Facts) -> str:
+def _reason_suffix(facts: SlurmJobFacts) -> str:
     return f": {facts.reason}" if facts.reason not in ("", "None") else ""
 
 
-def _by(facts: Facts) -> str:
+def _cancelled_by(facts: SlurmJobFacts) -> str:
     return f" by uid {facts.reason.removeprefix('by ')}" if facts.reason.startswith("by ") else ""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from switchyard.agent.backends.slurm.accounting import Accounting
-from switchyard.agent.backends.slurm.states import Facts
+from switchyard.agent.backends.slurm.states import SlurmJobFacts
 
 USAGE_S_MAX = 5.0  # how long an end waits for its usage
 
@@ -23,7 +23,7 @@ class UsageWait:
         self._sample_s = sample_s
         self._since: dict[str, float] = {}  # ended jobs whose usage is asked for → since when
 
-    def complete(self, rows: Mapping[str, Facts]) -> dict[str, Facts]:
+    def complete(self, rows: Mapping[str, SlurmJobFacts]) -> dict[str, SlurmJobFacts]:
         """Return the ends of `rows` that change: with their usage, or COMPLETING while that may still come."""
         now = time.monotonic()
         ended = [handle for handle, facts in rows.items() if facts.is_over and self._is_sampled(facts)]
@@ -32,7 +32,7 @@ class UsageWait:
         asked = [handle for handle in waiting if self._accounting.end_of(handle) is None]
         if asked:
             self._accounting.ask(asked)
-        completed: dict[str, Facts] = {}
+        completed: dict[str, SlurmJobFacts] = {}
         for handle in ended:
             row, told = rows[handle], self._accounting.end_of(handle)
             if told is not None:
@@ -43,6 +43,6 @@ class UsageWait:
                 completed[handle] = replace(row, state="COMPLETING")
         return completed
 
-    def _is_sampled(self, facts: Facts) -> bool:
+    def _is_sampled(self, facts: SlurmJobFacts) -> bool:
         """Did the job run long enough for Slurm to measure its memory?"""
         return self._has_accounts() and (facts.elapsed_s or 0) > self._sample_s()

@@ -1,0 +1,65 @@
+"""What the system of each node is: the agent's own question, put to every node by srun. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from switchyard.agent.backends.slurm.command_runner import CommandRunner
+from switchyard.agent.backends.slurm.option_grammars import build_option
+from switchyard.errors import Unavailable, YardError
+
+PARALLEL_NODES = 8  # a node answers in a second or two; more would only crowd the controller
+ANSWER_S = 60.0  # a node without a free core does not answer
+SRUN_WAIT_S = 20  # how long srun waits for one
+UNUSABLE_MARKS = frozenset(
+    "*~#%$@!-"
+)  # marks of sinfo's states: the node does not answer, is off, or is to be rebooted
+USABLE_STATES = frozenset({"idle", "mixed", "allocated", "completing"})
+
+
+def describe_systems(caller: CommandRunner, *, program: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The subsystem `system` of all nodes that answered, and why the others did not.
+
+    `program` is Switchyard as the nodes see it, as on a shared file system.
+    """
+    words = [*program, "agent", "discover", "--per-node", "-o", "json"]
+    asked = _usable(caller.ask(["sinfo", "--noheader", "--Node", "-o", "%N %T"]))
+    if not asked:
+        raise Unavailable("No node of this cluster is up.", next_step="See `sinfo`.")
+    with ThreadPoolExecutor(PARALLEL_NODES) as pool:
+        answers = list(pool.map(lambda node: _ask(caller, node, words), asked))
+    attach: dict[str, Any] = {}
+    silent: dict[str, str] = {}
+    for node, answer in zip(asked, answers, strict=True):
+        if isinstance(answer, str):
+            silent[node] = answer
+        else:
+            attach[node] = answer
+    return {"attach": attach}, silent
+
+
+def _usable(said: str) -> list[str]:
+    """A node is listed once for each of its partitions."""
+    rows = [row.split() for row in said.splitlines()]
+    found = [row[0] for row in rows if len(row) == 2 and row[1] in USABLE_STATES and not UNUSABLE_MARKS & set(row[1])]
+    return sorted(set(found))
+
+
+def _ask(caller: CommandRunner, node: str, words: Sequence[str]) -> list[Any] | str:
+    """What is attached to one node, or why it is not known."""
+    fixed = ["--nodes=1", "--ntasks=1", "--time=2", "--export=ALL"]
+    try:
+        how = [build_option("--nodelist", node), build_option("--immediate", SRUN_WAIT_S), *fixed]
+        said = caller.call(["srun", "--quiet", "--job-name=yard-discover", *how, *words], timeout_s=ANSWER_S)
+        if said.code != 0:
+            return said.err.strip().splitlines()[-1] if said.err.strip() else f"srun ended with {said.code}"
+        # On virtual nodes the machine's name is not the node's: the node is known by whom we asked.
+        found: dict[str, list[Any]] = json.loads(said.out)["attach"]
+        return next(iter(found.values()))
+    except YardError as exc:
+        return exc.detail
+    except (ValueError, KeyError, TypeError, StopIteration):
+        return "its answer cannot be read"

@@ -1,0 +1,46 @@
+"""How a waiting job stands in its queue, and what was decided about a job over time. Knows no command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from switchyard.cli.output import paint, printable
+from switchyard.cli.table import Column, format_duration, now_us
+from switchyard.cli.verdicts import print_wrapped_table
+from switchyard.model.queue import QueuePosition
+from switchyard.model.verdict import Decision
+
+SHARES_SHOWN = 8
+DECISION_COLUMNS = (Column("WHEN"), Column("WHAT"), Column("STATE"), Column("CLUSTER"), Column("WHY"))
+DECISIONS_SHOWN = 20  # decisions, the newest
+
+
+def print_queue_position(standing: QueuePosition) -> None:
+    """Its place in line, the limits it waits for, and the shares by which equals are ordered."""
+    ahead = f"{standing.ahead}{'+' * standing.is_more} ahead of it"
+    text = f"Queue {standing.queue}: number {standing.position} ({ahead}), priority {standing.priority}"
+    print(paint(printable(text), "bold"))
+    if standing.limit is not None:
+        print(printable(f"  {standing.running or 0} of at most {standing.limit} run in {standing.queue}"))
+    if standing.project_limit is not None:
+        print(f"  {standing.project_running or 0} of at most {standing.project_limit} of its project run there")
+    for share in standing.shares[:SHARES_SHOWN]:
+        cores = "1 core" if share.cores == 1 else f"{share.cores} cores"
+        print(printable(f"  {share.project}: {cores} at weight {share.weight:g}, share {share.share:g}"))
+    if len(standing.shares) > SHARES_SHOWN:
+        print(f"  and {len(standing.shares) - SHARES_SHOWN} more projects")
+    if standing.shares:
+        print("  Of equal priority, the project with the least share comes first.")
+
+
+def print_decisions(history: Sequence[Decision]) -> None:
+    """What was decided when; one decision alone is told by the table of verdicts."""
+    if len(history) < 2:
+        return
+    left_out = len(history) - DECISIONS_SHOWN
+    print(paint(f"History{f', the last {DECISIONS_SHOWN} of {len(history)}' if left_out > 0 else ''}:", "bold"))
+    rows = [
+        [f"{format_duration(now_us() - each.at_us)} ago", each.what, each.state, each.cluster or "", each.reason]
+        for each in history[-DECISIONS_SHOWN:]
+    ]
+    print_wrapped_table(DECISION_COLUMNS, rows)

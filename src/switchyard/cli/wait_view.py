@@ -1,0 +1,116 @@
+"""Waiting with the user: state changes as lines on stderr, a spinner on a terminal, the output at the end."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+import time
+from types import TracebackType
+
+from switchyard.cli.job_view import count_ended_tasks, format_job_line
+from switchyard.cli.output import print_notice, printable
+from switchyard.cli.progress import format_progress_bar
+from switchyard.cli.table import format_duration, now_us
+from switchyard.model.api import Output
+from switchyard.model.job import Job, TaskCounts
+from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.sdk.client import Client
+
+SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+SPINNER_FRAME_S = 0.1
+
+
+def wait_for_job(yard: Client, job: str, *, timeout_s: float | None, quiet: bool = False, say_end: bool = True) -> Job:
+    """Wait for the end of a job, saying each change of its state on stderr (the last one only if `say_end`)."""
+    with Spinner(quiet=quiet) as spinner:
+        said: tuple[object, ...] = ()
+
+        def say(seen: Job) -> Job:
+            nonlocal said
+            # Not the tasks of an array: a thousand lines say less than a bar.
+            face = (seen.state, seen.attempt, seen.cluster, seen.reason, seen.cancel_requested)
+            if face != said and (say_end or seen.state not in FINAL_STATES):
+                spinner.line(format_job_line(seen, now_us(), stream=sys.stderr))
+            said = face
+            spinner.text = f"{seen.id} {seen.state.value}" + (f" {_tasks_text(seen.tasks)}" if seen.tasks else "")
+            return seen
+
+        *_, last = map(say, yard.watch(job, timeout_s=timeout_s))
+    return last
+
+
+def _tasks_text(tally: TaskCounts) -> str:
+    failed = f", {tally.failed} failed" if tally.failed else ""
+    return format_progress_bar(count_ended_tasks(tally), tally.total) + failed
+
+
+class Spinner:
+    """Shows on a terminal that something goes on. Anywhere else only the lines are printed."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.text = ""
+        self._quiet = quiet
+        self._is_shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not quiet
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._spin, name="spinner", daemon=True)
+
+    def __enter__(self) -> Spinner:
+        if self._is_shown:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._is_shown:
+            self._thread.join()
+            self._write("\x1b[K")
+
+    def line(self, text: str) -> None:
+        """A line that stays, above the spinner."""
+        if not self._quiet:
+            self._write(("\x1b[K" if self._is_shown else "") + text + "\n")
+
+    def _spin(self) -> None:
+        started = time.monotonic()
+        for frame in itertools.cycle(SPINNER_FRAMES):
+            if self._stop.wait(SPINNER_FRAME_S):
+                return
+            passed = format_duration(int((time.monotonic() - started) * 1_000_000))
+            # The cursor goes back to the start, so that whatever is printed next takes the spinner's place.
+            self._write(f"\x1b[K{frame} {self.text} {passed}\r")
+
+    def _write(self, text: str) -> None:
+        with self._lock:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+def write_output(output: Output, *, to_stderr: bool = False, after: int = 0) -> int:
+    """The bytes beyond `after`, raw, with a notice where some were left out. Gives the offset reached."""
+    stream = (sys.stderr if to_stderr else sys.stdout).buffer
+    sys.stdout.flush()
+    for chunk in output.chunks:
+        end = chunk.offset + len(chunk.data)
+        if end <= after:
+            continue
+        if chunk.offset > after:
+            stream.flush()
+            _print_gap(output.stream, after, chunk.offset)
+        stream.write(chunk.data[max(0, after - chunk.offset) :])
+        after = end
+    stream.flush()
+    if output.size > after:
+        _print_gap(output.stream, after, output.size)
+        after = output.size
+    return after
+
+
+def _print_gap(stream: str, start: int, end: int) -> None:
+    print_notice(
+        printable(f"… {end - start} bytes of {stream} from offset {start} on were left out: over the server's bound …")
+    )

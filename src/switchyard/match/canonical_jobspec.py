@@ -1,0 +1,122 @@
+"""Flux's jobspec as a demand: version 1 (RFC 25) and the canonical form (RFC 14) with nested `with` and slots. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from switchyard.errors import Malformed
+from switchyard.match.counts import least_count
+from switchyard.match.demand import DEPTH_MAX, NEEDS_MAX, Demand, Need, NeedKind, merge_needs
+from switchyard.match.requirement import Requirement
+from switchyard.model.constraint import read_constraint
+
+KNOWN = frozenset({"type", "count", "unit", "with", "label", "exclusive", "id", "requires"})
+BYTES_MAX = 2**63 - 1
+TYPE_CHARS_MAX = 64
+
+
+def demand_of_jobspec(form: Mapping[str, Any], *, where: str = "the jobspec") -> Demand:
+    """`resources` as a list, and `attributes.system.constraints`. No resources: it fits everywhere."""
+    resources = form.get("resources")
+    if not isinstance(resources, list):
+        raise Malformed(f"{where}: resources: expected a list of resources.")
+    reading = ResourceReader(where)
+    needs = merge_needs([reading.need(entry, f"resources[{number}]", 1) for number, entry in enumerate(resources)])
+    system = _mapping(_mapping(form.get("attributes")).get("system"))
+    constraint = read_constraint(system.get("constraints"), where=f"{where}: attributes.system.constraints")
+    return Demand(needs, constraint=constraint)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+@dataclass(slots=True)
+class ResourceReader:
+    """Reads nested resources, bounded in depth and number. Used for Rainbow's form too, whose nesting is the same."""
+
+    where: str
+    left: int = NEEDS_MAX
+
+    def need(self, entry: Any, place: str, depth: int) -> Need:
+        if depth > DEPTH_MAX:
+            raise self.refused(place, f"nested deeper than {DEPTH_MAX}")
+        self.left -= 1
+        if self.left < 0:
+            raise self.refused(place, f"over {NEEDS_MAX} resources")
+        if not isinstance(entry, Mapping):
+            raise self.refused(place, f"expected a resource with a type and a count, not {str(entry)[:60]!r}")
+        kind, unit = self.type_of(entry, place), self._unit(entry, place)
+        count = least_count(
+            entry.get("count", 1), place=f"{self.where}: {place}.count", **({"most": BYTES_MAX} if unit else {})
+        )
+        holds = self.holds(entry, place, depth)
+        return Need(
+            kind,
+            count,
+            unit,
+            NeedKind.SLOT if kind == "slot" else NeedKind.VERTEX,
+            self.requires(entry.get("requires"), f"{place}.requires"),
+            holds,
+            slot_units=1 if kind == "slot" else count,
+        )
+
+    def type_of(self, entry: Mapping[str, Any], place: str) -> str:
+        kind = entry.get("type")
+        if not isinstance(kind, str) or not kind or len(kind) > TYPE_CHARS_MAX or not kind.isprintable():
+            raise self.refused(f"{place}.type", f"expected the name of a type, not {str(kind)[:60]!r}")
+        return kind
+
+    def holds(self, entry: Mapping[str, Any], place: str, depth: int) -> tuple[Need, ...]:
+        below = entry.get("with")
+        if below is None:
+            return ()
+        if not isinstance(below, list):
+            raise self.refused(f"{place}.with", f"expected a list of resources, not {str(below)[:60]!r}")
+        return merge_needs(
+            [self.need(inner, f"{place}.with[{number}]", depth + 1) for number, inner in enumerate(below)]
+        )
+
+    def requires(self, value: Any, place: str) -> tuple[Requirement, ...]:
+        """Entries without a subsystem, a field or a bound ask for nothing, as Rainbow has it."""
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            raise self.refused(place, f"expected a list, not {str(value)[:60]!r}")
+        found: set[Requirement] = set()
+        for number, entry in enumerate(value):
+            if not isinstance(entry, Mapping):
+                raise self.refused(f"{place}[{number}]", f"expected fields, not {str(entry)[:60]!r}")
+            fields = {
+                name: self._text(entry[name], f"{place}[{number}].{name}")
+                for name in ("name", "field", "match", "min", "max")
+                if entry.get(name) is not None
+            }
+            bounds = {name: fields[name] for name in ("match", "min", "max") if name in fields}
+            if "name" in fields and "field" in fields and bounds:
+                found.add(Requirement(fields["name"], fields["field"], **bounds))
+        return tuple(sorted(found, key=repr))
+
+    def _text(self, value: Any, place: str) -> str:
+        """Numbers and booleans as people write them."""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if not isinstance(value, str | int | float):
+            raise self.refused(place, f"expected a text, a number, or true or false, not {str(value)[:60]!r}")
+        text = str(value)
+        if len(text) > 1024:
+            raise self.refused(place, "over 1024 characters")
+        return text
+
+    def _unit(self, entry: Mapping[str, Any], place: str) -> str:
+        unit = entry.get("unit")
+        if unit is None or unit == "":
+            return ""
+        if not isinstance(unit, str) or len(unit) > 16:
+            raise self.refused(f"{place}.unit", f"expected a unit such as GB, not {str(unit)[:60]!r}")
+        return unit
+
+    def refused(self, place: str, why: str) -> Malformed:
+        return Malformed(f"{self.where}: {place[:300]}: {why}.")

@@ -1,0 +1,344 @@
+"""A demand made ready to be asked of any graph: amounts that float up a tree until somebody takes them. Pure.
+
+Every kind of need is a place in a vector of amounts. At a vertex, what lies below is added up; then whoever may stand
+here takes what it holds out of that vector and puts one unit of itself in: a slot anywhere inside a node, a need of the
+vertex's own type as often as the vertex is large. What nobody above can take any more is dropped. Where only one may
+take an amount, taking most is best, and there is one vector. Where several compete, all ways are kept that no other way
+beats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from switchyard.match.demand import Need, NeedKind, walk_needs
+from switchyard.match.outcome import SEARCH_STEPS_MAX
+from switchyard.match.requirement import Requirement
+from switchyard.match.tree import Tree
+
+AmountVector = tuple[int, ...]
+SubtreeMemo = dict[tuple[Tree, bool], list[AmountVector]]
+UNBOUNDED = 2**80  # a slot that holds nothing fits this often
+COMPARED_PER_STEP = 20  # to compare two vectors is that much cheaper than to make one
+
+
+class TooComplex(Exception):
+    """More ways than the bound allows. Never leaves this room."""
+
+
+class SearchBudget:
+    """How much searching is left. With a beam only so many ways are kept: a yes is then certain, a no is not."""
+
+    def __init__(self, steps: int = SEARCH_STEPS_MAX, *, beam: int | None = None) -> None:
+        self._left = self._all = steps * COMPARED_PER_STEP
+        self.beam = beam
+        self.was_cut = False
+
+    @property
+    def steps(self) -> int:
+        """How much was spent."""
+        return (self._all - self._left) // COMPARED_PER_STEP
+
+    def spend(self, *, made: int = 0, compared: int = 0) -> None:
+        self._left -= made * COMPARED_PER_STEP + compared
+        if self._left < 0:
+            raise TooComplex
+
+
+@dataclass(frozen=True, slots=True)
+class NeedConsumer:
+    """One who may take at a vertex: puts units of `place` in, and takes `takes` out for each."""
+
+    place: int
+    kind: NeedKind
+    type: str
+    unit: str
+    requires: tuple[Requirement, ...]
+    takes: tuple[tuple[int, int], ...]
+    is_distinct: bool
+    is_alone: bool  # nobody else wants what it takes
+    above: frozenset[str]  # types of the vertices that hold it, slots between left out: a slot is complete there
+    below: frozenset[str]  # types of the vertices it holds, slots between left out
+
+    def may(self, tree: Tree) -> bool:
+        return all(requirement.is_met(tree.attached) for requirement in self.requires)
+
+    def most(self, vector: AmountVector) -> int:
+        return min((vector[place] // amount for place, amount in self.takes), default=UNBOUNDED)
+
+    def take(self, vector: AmountVector, units: int) -> AmountVector:
+        changed = list(vector)
+        for place, amount in self.takes:
+            changed[place] -= amount * units
+        changed[self.place] += units
+        return tuple(changed)
+
+    def room(self, tree: Tree) -> int:
+        return min(tree.size, 1) if self.is_distinct else tree.amount(self.unit)
+
+
+@dataclass(frozen=True)
+class CompiledNeeds:
+    """Compiled needs. `goal`: what must float up to the top. `caps`: more than that of a place is of no use."""
+
+    takers: tuple[NeedConsumer, ...]  # those inside before those that hold them
+    goal: tuple[tuple[int, int], ...]
+    width: int
+    nested: frozenset[str]
+    caps: AmountVector | None
+    is_competing: bool
+
+    @cached_property
+    def zero(self) -> AmountVector:
+        return (0,) * self.width
+
+    @cached_property
+    def by_type(self) -> dict[str, tuple[NeedConsumer, ...]]:
+        """Who takes at a vertex of which type, and takes the vertex itself."""
+        types = {taker.type for taker in self.takers if taker.kind is NeedKind.VERTEX}
+        return {
+            kind: tuple(taker for taker in self.takers if taker.kind is NeedKind.VERTEX and taker.type == kind)
+            for kind in types
+        }
+
+    @cached_property
+    def slots(self) -> tuple[NeedConsumer, ...]:
+        return tuple(taker for taker in self.takers if taker.kind is NeedKind.SLOT)
+
+    @cached_property
+    def places(self) -> tuple[NeedConsumer, ...]:
+        return tuple(taker for taker in self.takers if taker.kind is NeedKind.PLACE)
+
+    @cached_property
+    def amounts_of_slot(self) -> tuple[tuple[tuple[str, str], int], ...] | None:
+        """Of a lone slot that holds nothing but amounts, by type and unit: a node's totals then say it all."""
+        *inner, slot = self.takers
+        if slot.kind is not NeedKind.SLOT or self.is_competing:
+            return None
+        if any(
+            taker.takes or taker.requires or taker.is_distinct or taker.kind is not NeedKind.VERTEX for taker in inner
+        ):
+            return None
+        counts = dict(slot.takes)
+        return tuple(((taker.type, taker.unit), counts[taker.place]) for taker in inner)
+
+    @cached_property
+    def memo(self) -> SubtreeMemo:
+        """Partial answers, for an engine that remembers."""
+        return {}
+
+    @cached_property
+    def _useless(self) -> dict[tuple[str, bool], tuple[int, ...]]:
+        return {}
+
+    def useless_above(self, tree: Tree, *, is_node: bool) -> tuple[int, ...]:
+        """Places that nobody above this vertex can take."""
+        key = (tree.type, is_node)
+        found = self._useless.get(key)
+        if found is None:
+            wanted = {place for place, _ in self.goal}
+            for taker in self.takers:
+                is_past = (
+                    is_node if taker.kind is NeedKind.SLOT else taker.type == tree.type and tree.type not in self.nested
+                )
+                if not is_past:
+                    wanted.update(place for place, _ in taker.takes)
+            found = self._useless[key] = tuple(place for place in range(self.width) if place not in wanted)
+        return found
+
+    def at(
+        self, tree: Tree, below: list[AmountVector], *, is_inside: bool, is_node: bool, budget: SearchBudget
+    ) -> list[AmountVector]:
+        """What floats up from a vertex, given what floats up to it: all ways that no other way beats."""
+        ways = below
+        if is_inside and self.slots:
+            for slot in self.slots:
+                if (is_node or tree.type in slot.above) and slot.may(tree):
+                    ways = self._taken(ways, slot, UNBOUNDED, budget)
+        takers = [taker for taker in self.by_type.get(tree.type, ()) if taker.may(tree)]
+        if len(takers) == 1:
+            ways = self._taken(ways, takers[0], takers[0].room(tree), budget)
+        elif takers:
+            ways = [
+                way
+                for below_it in ways
+                for way in self._shared(below_it, takers, tree, below=below_it, left=tree.size, budget=budget)
+            ]
+        for place in self.places:
+            if place.type == tree.type and place.may(tree):
+                ways = self._taken(ways, place, UNBOUNDED, budget)
+        if is_node and self.slots:
+            for slot in self.slots:
+                if tree.type in slot.below and slot.may(tree):
+                    ways = self._taken(ways, slot, UNBOUNDED, budget)
+        useless = self.useless_above(tree, is_node=is_node)
+        if useless:
+            ways = [_zeroed(vector, useless) for vector in ways]
+        return ways if len(ways) == 1 else self.best(ways, budget)
+
+    def _taken(
+        self, ways: list[AmountVector], taker: NeedConsumer, room: int, budget: SearchBudget
+    ) -> list[AmountVector]:
+        found: list[AmountVector] = []
+        for vector in ways:
+            most = min(room, taker.most(vector))
+            if self.caps is not None:
+                most = min(most, max(0, self.caps[taker.place] - vector[taker.place]))
+            if most == 0 or self._is_best_taken(taker):
+                found.append(taker.take(vector, most) if most else vector)
+                continue
+            budget.spend(made=most)
+            found += [taker.take(vector, units) for units in range(most + 1)]
+        return found
+
+    def _is_best_taken(self, taker: NeedConsumer) -> bool:
+        """Whether taking most beats every other way: it costs nothing, or nobody else wants what it costs."""
+        return not taker.takes or (taker.is_alone and taker.type not in self.nested)
+
+    def _shared(
+        self,
+        vector: AmountVector,
+        takers: list[NeedConsumer],
+        tree: Tree,
+        *,
+        below: AmountVector,
+        left: int,
+        budget: SearchBudget,
+    ) -> list[AmountVector]:
+        """Every way in which several takers divide one vertex between them. Nobody holds what another put in here."""
+        taker, rest = takers[0], takers[1:]
+        in_one = max(1, taker.room(tree) // max(1, tree.size)) if taker.unit == "B" else 1
+        most = min(1 if taker.is_distinct else left * in_one, _most_from_below(taker, below, vector))
+        if self.caps is not None:
+            most = min(most, max(0, self.caps[taker.place] - vector[taker.place]))
+        least = most if not rest and self._is_best_taken(taker) else 0
+        budget.spend(made=most - least + 1)
+        found: list[AmountVector] = []
+        for units in range(most, least - 1, -1):
+            after = taker.take(vector, units) if units else vector
+            still = left - -(-units // in_one)
+            found += self._shared(after, rest, tree, below=below, left=still, budget=budget) if rest else [after]
+        return found
+
+    def add(self, ways: list[AmountVector], more: list[AmountVector], budget: SearchBudget) -> list[AmountVector]:
+        """Both together: each way here with each way there."""
+        if len(ways) == 1 and len(more) == 1:
+            total = tuple(map(int.__add__, ways[0], more[0]))
+            return [total if self.caps is None else tuple(map(min, total, self.caps))]
+        budget.spend(made=len(ways) * len(more))
+        return self.best([tuple(map(int.__add__, one, other)) for one in ways for other in more], budget)
+
+    def times(self, ways: list[AmountVector], count: int, budget: SearchBudget) -> list[AmountVector]:
+        """The same subtree `count` times."""
+        if len(ways) == 1:
+            total = tuple(amount * count for amount in ways[0])
+            return [total if self.caps is None else tuple(map(min, total, self.caps))]
+        found = [self.zero]
+        while True:
+            if count & 1:
+                found = self.add(found, ways, budget)
+            count >>= 1
+            if not count:
+                return found
+            ways = self.add(ways, ways, budget)
+
+    def best(self, ways: list[AmountVector], budget: SearchBudget) -> list[AmountVector]:
+        """Without those that another one equals or beats in every place."""
+        if self.caps is not None:
+            caps = self.caps
+            ways = [tuple(map(min, vector, caps)) for vector in ways]
+        kept: list[AmountVector] = []
+        for vector in sorted(set(ways), reverse=True):
+            budget.spend(compared=len(kept))
+            if not any(all(map(int.__ge__, other, vector)) for other in kept):
+                kept.append(vector)
+        if budget.beam is not None and len(kept) > budget.beam:
+            budget.was_cut = True  # evenly along the front: what is needed of each lies somewhere between the ends
+            kept = [kept[at * (len(kept) - 1) // (budget.beam - 1)] for at in range(budget.beam)]
+        return kept
+
+    def is_reached(self, ways: list[AmountVector]) -> bool:
+        return any(all(vector[place] >= count for place, count in self.goal) for vector in ways)
+
+
+def _most_from_below(taker: NeedConsumer, below: AmountVector, vector: AmountVector) -> int:
+    """What came from below and is still there; what was put in at this very vertex lies not below it."""
+    return min((min(below[place], vector[place]) // amount for place, amount in taker.takes), default=UNBOUNDED)
+
+
+def _zeroed(vector: AmountVector, places: tuple[int, ...]) -> AmountVector:
+    changed = list(vector)
+    for place in places:
+        changed[place] = 0
+    return tuple(changed)
+
+
+def compile_needs(needs: tuple[Need, ...], *, nested: frozenset[str], is_capped: bool) -> CompiledNeeds:
+    """Equal needs share a place, wherever in the tree they stand."""
+    places: dict[Need, int] = {}
+    for need in _inner_first(needs):
+        places.setdefault(_unit_need(need), len(places))
+    wanted: dict[Need, set[object]] = {need: set() for need in places}
+    above: dict[Need, set[str]] = {need: set() for need in places}
+    below: dict[Need, set[str]] = {need: set() for need in places}
+    for need in places:
+        for held in map(_unit_need, need.holds):
+            wanted[held].add(need)
+            below[need] |= below[held] if held.kind is NeedKind.SLOT else {held.type}
+    for need in reversed(places):
+        for held in map(_unit_need, need.holds):
+            above[held] |= above[need] if need.kind is NeedKind.SLOT else {need.type}
+    for need in needs:
+        wanted[_unit_need(need)].add("top")
+    takers = tuple(
+        NeedConsumer(
+            place=place,
+            kind=need.kind,
+            type=need.type,
+            unit=need.unit,
+            requires=need.requires,
+            takes=_takes(need, places),
+            is_distinct=need.is_distinct,
+            is_alone=all(len(wanted[_unit_need(held)]) == 1 for held in need.holds),
+            above=frozenset(above[need]),
+            below=frozenset(below[need]),
+        )
+        for need, place in places.items()
+    )
+    goal: dict[int, int] = {}
+    for need in needs:
+        goal[places[_unit_need(need)]] = goal.get(places[_unit_need(need)], 0) + need.count
+    caps = _caps(needs, places) if is_capped else None
+    return CompiledNeeds(takers, tuple(goal.items()), len(places), nested, caps, _is_competing(takers, nested))
+
+
+def _takes(need: Need, places: dict[Need, int]) -> tuple[tuple[int, int], ...]:
+    found: dict[int, int] = {}
+    for held in need.holds:
+        place = places[_unit_need(held)]
+        found[place] = found.get(place, 0) + held.count
+    return tuple(found.items())
+
+
+def _is_competing(takers: tuple[NeedConsumer, ...], nested: frozenset[str]) -> bool:
+    types = [taker.type for taker in takers if taker.kind is NeedKind.VERTEX]
+    return len(set(types)) < len(types) or not all(taker.is_alone for taker in takers) or bool(nested & set(types))
+
+
+def _caps(needs: tuple[Need, ...], places: dict[Need, int]) -> AmountVector:
+    totals = [0] * len(places)
+    for need, count in walk_needs(needs):
+        totals[places[_unit_need(need)]] += count
+    return tuple(totals)
+
+
+def _unit_need(need: Need) -> Need:
+    return need if need.count == 1 and need.slot_units == 1 else replace(need, count=1, slot_units=1)
+
+
+def _inner_first(needs: tuple[Need, ...]) -> list[Need]:
+    found: list[Need] = []
+    for need in needs:
+        found += [*_inner_first(need.holds), need]
+    return found

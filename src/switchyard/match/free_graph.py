@@ -1,0 +1,62 @@
+"""What is free of a cluster now, as a graph, so that the same engines answer "could it now". Pure.
+
+An agent tells how many nodes of which kind have how much left; where in the cluster they stand it does not tell, so
+they are taken to be the first of their kind, and what is left of a node its first cores and gpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from switchyard.match.graph_cut import GraphCut, add_count, replace_nodes
+from switchyard.model.graph import Graph
+from switchyard.model.graph.graph import FreeNodes, vertex_amount
+
+RemainingAmounts = dict[str, int]  # type → how much is left of it, memory in bytes
+
+
+def free_part(graph: Graph, free: Sequence[FreeNodes]) -> Graph | None:
+    """The graph with only what is free; none: nothing is. Nodes that are not named are full."""
+    queues: dict[int, list[list[int]]] = {}
+    for entry in free:
+        queues.setdefault(entry.shape, []).append([entry.count, entry.core, entry.gpu, entry.memory])
+
+    def replace(cutting: GraphCut, shape: int, _at: int, count: int) -> dict[int, int]:
+        found: dict[int, int] = {}
+        queue = queues.get(shape, [])
+        while count and queue:
+            taken = min(count, queue[0][0])
+            left = dict(zip(("core", "gpu", "memory"), queue[0][1:], strict=True))
+            if any(left.values()):
+                add_count(found, _shrink(cutting, shape, left), taken)
+            count -= taken
+            queue[0][0] -= taken
+            if not queue[0][0]:
+                queue.pop(0)
+        return found
+
+    return replace_nodes(graph, replace)
+
+
+def _shrink(cutting: GraphCut, index: int, left: RemainingAmounts) -> int:
+    """The subtree with what is left of it; `left` is used up from the first vertex on."""
+    graph = cutting.graph
+    below: dict[int, int] = {}
+    for child, count in graph.shapes[index].children:
+        inside = graph.within[child]
+        used = [kind for kind in left if kind in inside]
+        whole = min([count, *(left[kind] // inside[kind] for kind in used if inside[kind])])
+        if whole:
+            add_count(below, cutting.copy(child), whole)
+            for kind in used:
+                left[kind] -= whole * inside[kind]
+        for _ in range(count - whole if used else 0):
+            if not any(left[kind] for kind in used):
+                break
+            add_count(below, _shrink(cutting, child, left), 1)
+    shape = graph.shapes[index]
+    if shape.type not in left:
+        return cutting.vertex(index, below)
+    taken = min(left[shape.type], vertex_amount(shape))
+    left[shape.type] -= taken
+    return cutting.vertex(index, below, size=taken * shape.size // max(1, vertex_amount(shape)))

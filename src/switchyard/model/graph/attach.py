@@ -1,0 +1,121 @@
+"""Subsystems attached to a graph that is compact already, as an agent sends it. Pure.
+
+Its hosts stand in the order in which a walk through its shapes meets the nodes, so each can be found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from switchyard.errors import Malformed
+from switchyard.model.graph.graph import AttachedVertex, Graph
+from switchyard.model.graph.hash_consing import ShapeTable
+from switchyard.model.graph.subsystem import Attachments, read_subsystem
+from switchyard.model.hostlist import compress_hosts
+
+NODES_MAX = 1_000_000  # each is met by itself
+
+
+def attach_subsystems(graph: Graph, subsystems: Mapping[str, Any], *, where: str) -> Graph:
+    """The graph with these subsystems; one that it had before under the same name is replaced."""
+    if not subsystems:
+        return graph
+    if graph.nodes > NODES_MAX:
+        raise Malformed(f"{where}: a subsystem names hosts among {graph.nodes:,}; the most is {NODES_MAX:,}.")
+    names = frozenset(graph.host_names)
+    attachments: Attachments = {}
+    for name, content in sorted(subsystems.items()):
+        place = f"{where}: subsystem {name[:80]}"
+        found = read_subsystem(name, content, resolve=lambda host: host if host in names else None, where=place)
+        for host, held in found.items():
+            attachments.setdefault(host, []).extend(held)
+    return _GraphRebuilder(graph, attachments, frozenset(subsystems), ShapeTable(where)).graph()
+
+
+@dataclass(slots=True)
+class _Subtree:
+    """One subtree with nodes in it, as it is in the new graph."""
+
+    number: int
+    first: int  # of its nodes, as the old graph counts them
+    parts: list[_Subtree] = field(default_factory=list)
+
+
+class _GraphRebuilder:
+    """Walks the old graph node by node, and makes the shapes of the new one."""
+
+    def __init__(self, graph: Graph, attachments: Attachments, replaced: frozenset[str], cons: ShapeTable) -> None:
+        self._graph = graph
+        self._attachments = attachments
+        self._replaced = replaced
+        self._cons = cons
+        self._plain: dict[int, int] = {}
+        self._node_shapes = {kind.shape for kind in graph.kinds}
+        self._nodes = [0] * len(graph.shapes)
+        for index, shape in enumerate(graph.shapes):
+            below = sum(self._nodes[child] * count for child, count in shape.children)
+            self._nodes[index] = 1 if index in self._node_shapes else below
+
+    def graph(self) -> Graph:
+        root = self._part(self._graph.root, 0)
+        finished = self._cons.finish(root.number)
+        order = list(_in_order(root, finished.place))
+        hosts = [self._graph.host_names[index] for index in order]
+        ranks = [self._graph.rank_numbers[index] for index in order]
+        is_counted = hosts == [f"node{number}" for number in range(len(hosts))]
+        is_ranked = ranks == list(range(len(ranks)))
+        return Graph(
+            finished.shapes,
+            "" if is_counted else compress_hosts(hosts),
+            "" if is_ranked else compress_hosts(map(str, ranks)),
+        )
+
+    def _part(self, index: int, first: int) -> _Subtree:
+        """The subtree at this place; its depth is bounded as a graph's is."""
+        shape = self._graph.shapes[index]
+        kept = [one for one in shape.attached if one.subsystem not in self._replaced]
+        if index in self._node_shapes:
+            held = self._attachments.get(self._graph.host_names[first], [])
+            children = {self._without_nodes(child): count for child, count in shape.children}
+            return _Subtree(self._shape(index, [*kept, *held], children), first)
+        parts: list[_Subtree] = []
+        counts: dict[int, int] = {}
+        for child, count in shape.children:
+            if not self._nodes[child]:
+                counts[self._without_nodes(child)] = count
+                continue
+            for _ in range(count):
+                part = self._part(child, first)
+                first += self._nodes[child]
+                parts.append(part)
+                counts[part.number] = counts.get(part.number, 0) + 1
+        start = parts[0].first if parts else first
+        return _Subtree(self._shape(index, kept, counts), start, parts)
+
+    def _without_nodes(self, index: int) -> int:
+        if index not in self._plain:
+            shape = self._graph.shapes[index]
+            kept = [one for one in shape.attached if one.subsystem not in self._replaced]
+            children = {self._without_nodes(child): count for child, count in shape.children}
+            self._plain[index] = self._shape(index, kept, children)
+        return self._plain[index]
+
+    def _shape(self, index: int, attached: list[AttachedVertex], children: dict[int, int]) -> int:
+        shape = self._graph.shapes[index]
+        return self._cons.shape(
+            shape.type,
+            size=shape.size,
+            unit=shape.unit,
+            properties=shape.properties,
+            attached=attached,
+            children=children,
+        )
+
+
+def _in_order(part: _Subtree, place: dict[int, int]) -> Iterator[int]:
+    if not part.parts:
+        yield part.first
+    for each in sorted(part.parts, key=lambda each: (place[each.number], each.first)):
+        yield from _in_order(each, place)

@@ -1,0 +1,42 @@
+"""What policy knows of pools, labels and queues follows how they are laid out now, not how they were at the start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from msgspec import Struct
+
+from switchyard.model.layout import Layout
+from switchyard.model.queue import known_tags
+from switchyard.policy.kinds.cluster_assignment import ClusterAssignmentKind, ClusterAssignmentValue
+from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabelKind, ExecutionClusterLabelValue
+from switchyard.policy.kinds.execution_queue import ExecutionQueueKind, ExecutionQueueValue
+from switchyard.policy.platform import Platform
+
+LAYOUT_KINDS = (
+    ClusterAssignmentKind.name,
+    ExecutionQueueKind.name,
+)  # the kinds of which a domain has its value from the layout
+
+
+def platform_with_layout(platform: Platform, layout: Layout) -> Platform:
+    """The platform with the names and defaults of this layout in place of those it had."""
+    values = {kind: value for kind, value in platform.values.items() if kind != ExecutionClusterLabelKind.name}
+    if layout.default_label is not None:
+        values[ExecutionClusterLabelKind.name] = ExecutionClusterLabelValue(layout.default_label)
+    domain_values: dict[str, dict[str, Struct]] = {}
+    for domain, found in platform.domain_values.items():
+        domain_values[domain] = {kind: value for kind, value in found.items() if kind not in LAYOUT_KINDS}
+    for domain, pool in layout.domain_pools.items():
+        domain_values.setdefault(domain, {})[ClusterAssignmentKind.name] = ClusterAssignmentValue(pool)
+    for domain, tags in layout.domain_tags.items():
+        domain_values.setdefault(domain, {})[ExecutionQueueKind.name] = ExecutionQueueValue(tags)
+    return replace(
+        platform,
+        pools=frozenset(layout.pools),
+        labels=frozenset(layout.labels),
+        tags=known_tags(layout.queues),
+        queues=layout.queues,
+        values=values,
+        domain_values=domain_values,
+    )

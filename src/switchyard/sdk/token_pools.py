@@ -1,0 +1,241 @@
+"""Token pools as calls, the interface of plugins over them, and tokens held for the time of a `with`."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+
+from switchyard.errors import Conflict, Rebuilding, TimedOut, Unavailable, YardError
+from switchyard.model.api import Page
+from switchyard.model.tokens import (
+    LEASE_S_DEFAULT,
+    NO_CONSTRAINTS,
+    AllocateRequest,
+    Allocation,
+    PoolTokenRequest,
+    Released,
+    Renewed,
+    RenewRequest,
+    ResourceConstraintsSpec,
+    TokenHolder,
+    TokenManager,
+    TokenPool,
+    TokenPoolChange,
+    TokenPoolRequest,
+)
+from switchyard.sdk.calls import PAGE_SIZE, ApiCalls, api_path
+
+PAUSE_S_FIRST = 0.1  # before the first further try; it grows
+PAUSE_S_MAX = 2.0
+RENEWALS_PER_LEASE = 3  # within one lease: two may fail
+
+
+class TokenPoolCalls(ApiCalls):
+    """The part of the client that is about token pools."""
+
+    def token_pools(self, *, limit: int | None = None) -> Iterator[TokenPool]:
+        return self._walk(api_path("token-pools"), Page[TokenPool], limit=limit)
+
+    def token_pool(self, namespace: str) -> TokenPool:
+        return self._get(api_path("token-pools", namespace), TokenPool)
+
+    def register_token_pool(self, namespace: str, quota: int, *, per_s: int | None = None) -> TokenPool:
+        """Make a pool; once more with the same quota is fine. `per_s`: so many in that time, not so many at once."""
+        return self._put(api_path("token-pools", namespace), TokenPool, body=TokenPoolRequest(quota, per_s), headers={})
+
+    def set_token_quota(self, namespace: str, quota: int) -> TokenPool:
+        """Below what is used: who holds goes on, and nobody is granted meanwhile."""
+        return self._patch(api_path("token-pools", namespace), TokenPool, body=TokenPoolChange(quota))
+
+    def delete_token_pool(self, namespace: str) -> None:
+        self._delete(api_path("token-pools", namespace))
+
+    def token_holders(self, namespace: str, *, limit: int | None = None) -> Iterator[TokenHolder]:
+        """Who holds tokens; what comes or goes meanwhile may be missed."""
+        left, after = limit, ""
+        while left is None or left > 0:
+            size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
+            query = {"limit": size, "after": after or None}
+            page = self._get(api_path("token-pools", namespace, "holders"), Page[TokenHolder], query=query)
+            yield from page.items[:left]
+            left = None if left is None else left - len(page.items)
+            if page.next is None:
+                return
+            after = page.next
+
+    def resource_manager(self) -> RemoteResourceManager:
+        """The interface of plugins."""
+        return RemoteResourceManager(self)
+
+    def tokens(
+        self,
+        namespace: str,
+        *,
+        constraints: ResourceConstraintsSpec = NO_CONSTRAINTS,
+        units: int = 1,
+        token: str | None = None,
+        project: str = "default",
+        domain: str = "development",
+        lease_s: int | None = None,
+        timeout_s: float | None = None,
+    ) -> HeldTokens:
+        """Tokens to be held for the time of a `with`: waited for, renewed meanwhile, and given back at its end.
+
+        >>> with client.tokens("default_cluster", constraints=ResourceConstraintsSpec(project=5)):
+        ...     query()
+        """
+        claim = AllocateRequest(
+            token or f"sdk-{secrets.token_hex(8)}", project, domain, units, lease_s, constraints=constraints
+        )
+        return HeldTokens(RemoteResourceManager(self), namespace, claim, timeout_s=timeout_s)
+
+
+class RemoteResourceManager:
+    """A ResourceManager that asks the server."""
+
+    def __init__(self, calls: TokenPoolCalls) -> None:
+        self._calls = calls
+
+    def get_id(self) -> str:
+        return self.info().id
+
+    def info(self) -> TokenManager:
+        return self._calls._get(api_path("token-manager"), TokenManager)
+
+    def register_resource(self, namespace: str, quota: int, *, per_s: int | None = None) -> None:
+        self._calls.register_token_pool(namespace, quota, per_s=per_s)
+
+    def allocate_resource(
+        self,
+        namespace: str,
+        token: str,
+        constraints: ResourceConstraintsSpec = NO_CONSTRAINTS,
+        *,
+        project: str = "default",
+        domain: str = "development",
+        units: int = 1,
+        lease_s: int | None = None,
+    ) -> Allocation:
+        return self.allocate(
+            namespace, AllocateRequest(token, project, domain, units, lease_s, constraints=constraints)
+        )
+
+    def allocate(self, namespace: str, claim: AllocateRequest) -> Allocation:
+        # Repeatable: the same token is granted once more, and counts once.
+        path = api_path("token-pools", namespace, "allocate")
+        return self._calls._post(path, Allocation, body=claim, repeatable=True)
+
+    def renew_resource(
+        self,
+        namespace: str,
+        token: str,
+        *,
+        project: str = "default",
+        domain: str = "development",
+        units: int = 1,
+        lease_s: int | None = None,
+    ) -> bool:
+        body = RenewRequest(token, project, domain, units, lease_s)
+        path = api_path("token-pools", namespace, "renew")
+        return self._calls._post(path, Renewed, body=body, repeatable=True).renewed
+
+    def release_resource(
+        self, namespace: str, token: str, *, project: str = "default", domain: str = "development"
+    ) -> bool:
+        body = PoolTokenRequest(token, project, domain)
+        path = api_path("token-pools", namespace, "release")
+        return self._calls._post(path, Released, body=body, repeatable=True).released
+
+
+class HeldTokens:
+    """Tokens while they are held. `is_held` turns false should the lease have run out all the same."""
+
+    def __init__(
+        self, manager: RemoteResourceManager, namespace: str, claim: AllocateRequest, *, timeout_s: float | None
+    ) -> None:
+        self.namespace = namespace
+        self.token = claim.token
+        self.is_held = False
+        self._manager = manager
+        self._claim = claim
+        self._timeout_s = timeout_s
+        self._is_over = threading.Event()
+        self._renewing: threading.Thread | None = None
+
+    def __enter__(self) -> HeldTokens:
+        lease_s = self._wait()
+        self.is_held = True
+        self._is_over.clear()
+        self._renewing = threading.Thread(
+            target=self._renew, args=(lease_s,), name=f"lease of {self.namespace}", daemon=True
+        )
+        self._renewing.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        assert self._renewing is not None
+        self._renewing.join()
+        self.is_held = False
+        claim = self._claim
+        try:
+            self._manager.release_resource(self.namespace, claim.token, project=claim.project, domain=claim.domain)
+        except YardError:
+            if error is None:
+                raise  # it comes back when the lease is over; say so, unless something worse is being said
+
+    def check(self) -> None:
+        """Raise if the tokens are not held any more: what they stand for may be used by another."""
+        if not self.is_held:
+            raise Conflict(
+                f"The lease of {self.token} of {self.namespace} ran out.",
+                next_step="Stop what needs it, and claim it again.",
+            )
+
+    def _wait(self) -> int:
+        """Until the tokens are granted; for how long they are."""
+        began, pause_s = time.monotonic(), PAUSE_S_FIRST
+        while True:
+            wait_s = pause_s
+            try:
+                found = self._manager.allocate(self.namespace, self._claim)
+                if found.is_granted:
+                    return found.lease_s or LEASE_S_DEFAULT
+                said = f"{self.namespace} is exhausted (limited by {found.limited_by})"
+                wait_s = min(found.retry_after_s or pause_s, PAUSE_S_MAX)
+            except Rebuilding as exc:
+                said = exc.detail
+            left_s = None if self._timeout_s is None else began + self._timeout_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise TimedOut(f"No token within {self._timeout_s:g} s: {said}.", next_step="Give more time.")
+            # Not all at the same moment.
+            wait_s *= random.uniform(0.5, 1.0)  # noqa: S311  no secret depends on it
+            time.sleep(wait_s if left_s is None else min(wait_s, left_s))
+            pause_s = min(pause_s * 1.5, PAUSE_S_MAX)
+
+    def _renew(self, lease_s: int) -> None:
+        claim, renewed_at = self._claim, time.monotonic()
+        while not self._is_over.wait(lease_s / RENEWALS_PER_LEASE):
+            asked_at = time.monotonic()
+            try:
+                self.is_held = self._manager.renew_resource(
+                    self.namespace,
+                    claim.token,
+                    project=claim.project,
+                    domain=claim.domain,
+                    units=claim.units,
+                    lease_s=lease_s,
+                )
+                renewed_at = asked_at
+            except Unavailable:
+                self.is_held = time.monotonic() < renewed_at + lease_s
+            except YardError:
+                self.is_held = False
+            if not self.is_held:
+                return

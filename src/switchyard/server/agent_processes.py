@@ -1,0 +1,54 @@
+"""Which process of each agent this server heard last, whether its poll is still open, and how many writes its journal
+has. Lives on the event loop, in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from switchyard.service.run.agent_sessions import LastHeardProcess
+
+AGENT_GONE_S = 1.0  # an agent whose poll ended polls again at once; one that does not for this long is gone
+
+
+@dataclass(slots=True)
+class _AgentProcess:
+    incarnation: str
+    writes: int = 0
+    open: int = 0  # polls that are being served
+    left_at: float = 0.0
+
+
+class AgentProcesses:
+    """`is_alone`: no other server can hear these agents, so one that left this server is gone."""
+
+    def __init__(self, *, is_alone: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._is_alone = is_alone
+        self._clock = clock
+        self._heard: dict[str, _AgentProcess] = {}
+        self.unflushed: dict[str, tuple[str, int]] = {}  # agent → process, and the writes of its journal
+
+    @contextmanager
+    def polling(self, agent_id: str, incarnation: str, writes: int) -> Iterator[None]:
+        """A poll under a session is served."""
+        heard = self._heard.get(agent_id)
+        if heard is None or heard.incarnation != incarnation:
+            heard = self._heard[agent_id] = _AgentProcess(incarnation)
+        if writes > heard.writes:
+            heard.writes = writes
+            self.unflushed[agent_id] = (incarnation, writes)
+        heard.open += 1
+        try:
+            yield
+        finally:
+            heard.open -= 1
+            heard.left_at = self._clock()
+
+    def last(self, agent_id: str) -> LastHeardProcess | None:
+        heard = self._heard.get(agent_id)
+        if heard is None:
+            return None
+        is_gone = self._is_alone and not heard.open and self._clock() - heard.left_at > AGENT_GONE_S
+        return LastHeardProcess(heard.incarnation, heard.writes, is_gone)

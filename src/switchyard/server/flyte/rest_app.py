@@ -1,0 +1,134 @@
+"""Flyte's REST on the HTTP port, as grpc-gateway speaks it: JSON in either spelling, protobuf if asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from switchyard.errors import YardError
+from switchyard.server.flyte.grpc_status import CODES, FlyteNotFound, FlyteNotServed, code_of, http_of, message_of
+from switchyard.server.http.asgi_messages import (
+    JSON,
+    AsgiReceive,
+    AsgiScope,
+    AsgiSend,
+    answer_errors,
+    header,
+    retry_after,
+    send_body,
+)
+from switchyard.server.http.authenticate import authenticate_user
+from switchyard.server.http.body_bounds import LAYOUT_BODY
+from switchyard.server.http.body_decoding import read_bounded
+from switchyard.server.http.call import read_query
+from switchyard.server.runtime import ServerRuntime
+
+if TYPE_CHECKING:
+    from switchyard.server.flyte.bindings import Binding
+    from switchyard.server.flyte.calls import FlyteCall
+
+PROTO_MEDIA = "application/octet-stream"
+JSON_MEDIA = "application/json"
+
+
+class FlyteRestApp:
+    """Every address under `/api/v1/`. Flyte's messages are imported at the first call: most servers never get one."""
+
+    def __init__(self, yard: ServerRuntime) -> None:
+        self._yard = yard
+        self._served: ServedCalls | None = None
+
+    async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
+        async def refuse(send: AsgiSend, error: YardError) -> None:
+            await send_error(send, error, is_proto=_wanted(scope) == PROTO_MEDIA)
+
+        await answer_errors(scope, send, lambda: self._serve(scope, receive, send), refuse)
+
+    async def _serve(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
+        yard = self._yard
+        if self._served is None:
+            self._served = await yard.in_thread(_load)
+        served = self._served
+        binding, path = _find(served.bindings, scope)
+        call = served.calls.get(binding.call)
+        if call is None:
+            raise FlyteNotServed(
+                f"{binding.call} is not served here.", next_step="Projects, domains and attributes are."
+            )
+        actor = None if call.is_open else await authenticate_user(yard, scope)
+        body = await read_bounded(scope, receive, LAYOUT_BODY)
+        query, wanted = read_query(scope), _wanted(scope)
+
+        def work() -> bytes:
+            from switchyard.server.flyte.bindings import as_dict, read_request
+
+            is_proto = _media(scope, b"content-type") == PROTO_MEDIA
+            request = read_request(binding, path=path, query=query, body=body, is_proto=is_proto)
+            answer = call.serve(yard, actor, request)
+            if wanted == PROTO_MEDIA:
+                return bytes(answer.SerializeToString())
+            return json.dumps(as_dict(answer, is_snake=wanted == JSON_MEDIA), ensure_ascii=False).encode()
+
+        await send_body(send, 200, await yard.in_thread(work), _content_type(is_proto=wanted == PROTO_MEDIA))
+
+
+@dataclass(frozen=True)
+class ServedCalls:
+    """What Flyte's description says there is, and what of it we serve."""
+
+    bindings: tuple[Binding, ...]
+    calls: Mapping[str, FlyteCall]
+
+
+def _load() -> ServedCalls:
+    from switchyard.server.flyte.flyteidl_check import is_flyteidl_installed, not_installed_error
+
+    if not is_flyteidl_installed():
+        raise not_installed_error()
+    from switchyard.server.flyte.bindings import bindings
+    from switchyard.server.flyte.calls import CALLS
+
+    return ServedCalls(bindings(), CALLS)
+
+
+def _find(bindings: tuple[Binding, ...], scope: AsgiScope) -> tuple[Binding, dict[str, str]]:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    # Word by word, so that an escaped slash stays within its word.
+    parts = [unquote(part) for part in raw.decode("latin-1").split("/")]
+    found = [(each, fields) for each in bindings if (fields := each.fields(parts)) is not None]
+    for binding, fields in found:
+        if binding.verb == scope["method"]:
+            return binding, fields
+    raise FlyteNotServed("Method Not Allowed") if found else FlyteNotFound("Not Found")
+
+
+def _wanted(scope: AsgiScope) -> str:
+    """The media type that says how an answer is written: what is accepted, else what was sent."""
+    accepted = _media(scope, b"accept")
+    return accepted if accepted in (JSON_MEDIA, PROTO_MEDIA) else _media(scope, b"content-type")
+
+
+def _media(scope: AsgiScope, name: bytes) -> str:
+    value = (header(scope, name) or b"").decode("latin-1")
+    return value.partition(";")[0].strip().lower()
+
+
+def _content_type(*, is_proto: bool) -> tuple[bytes, bytes]:
+    return (b"content-type", PROTO_MEDIA.encode()) if is_proto else JSON
+
+
+async def send_error(send: AsgiSend, error: YardError, *, is_proto: bool = False) -> None:
+    number, message = CODES[code_of(error)].number, message_of(error)
+    extra = retry_after(error)
+    if error.status == 401:
+        extra.append((b"www-authenticate", b"Bearer"))
+    if is_proto:
+        from google.rpc import status_pb2
+
+        body = status_pb2.Status(code=number, message=message).SerializeToString()
+    else:
+        body = json.dumps({"code": number, "message": message, "details": []}, ensure_ascii=False).encode()
+    await send_body(send, http_of(error), body, _content_type(is_proto=is_proto), *extra)

@@ -1,0 +1,100 @@
+"""The parameters of queries: what each may be is said once, here. The schema shows it, and every call is checked."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from switchyard.errors import Malformed
+from switchyard.model.ids import ID_PATTERN
+from switchyard.model.idset import INDEX_MAX
+from switchyard.model.job import State
+from switchyard.model.names import TEXT_PATTERN
+from switchyard.model.quantity import DURATION_S_MAX
+from switchyard.server.settings import ServerBounds
+
+SEQ_MAX = 2**63 - 1  # of events
+SECONDS_MAX = 10**6  # a longer wait is a mistake; how long the server really waits is its own bound
+REPEATS_MAX = 100  # of one parameter
+TEXT_CHARS_MAX = 512  # a label's key and value
+_WHOLE = re.compile(r"[0-9]{1,19}\Z")
+_NUMBER = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?\Z")
+
+
+@dataclass(frozen=True)
+class QueryParameter:
+    """A query parameter. `least` and `most` are bounds of a number, `words` the values that there are."""
+
+    name: str
+    kind: str = "string"
+    about: str = ""
+    is_repeatable: bool = False
+    is_required: bool = False
+    least: int = 0
+    most: int = SEQ_MAX
+    pattern: str = TEXT_PATTERN
+    words: tuple[str, ...] = ()
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """What it may be, as JSON Schema."""
+        one: dict[str, Any] = {"type": self.kind}
+        if self.words:
+            one["enum"] = list(self.words)
+        elif self.kind in ("integer", "number"):
+            one |= {"minimum": self.least, "maximum": self.most}
+        elif self.kind == "string":
+            one |= {"pattern": self.pattern, "maxLength": TEXT_CHARS_MAX}
+        return {"type": "array", "items": one, "maxItems": REPEATS_MAX} if self.is_repeatable else one
+
+    def check(self, value: str) -> None:
+        """Raise unless the value is what the schema says."""
+        if self.kind == "boolean":
+            if value not in ("true", "false"):
+                raise Malformed(f"The parameter {self.name!r} is true or false.")
+        elif self.kind in ("integer", "number"):
+            form = _WHOLE if self.kind == "integer" else _NUMBER
+            if not form.match(value) or not self.least <= float(value) <= self.most or not self._is_within(value):
+                raise Malformed(f"The parameter {self.name!r} is a number from {self.least} to {self.most}.")
+        elif self.words:
+            if value not in self.words:
+                known = ", ".join(self.words)
+                raise Malformed(f"The parameter {self.name!r} is one of {known}; not {value[:40]!r}.")
+        elif len(value) > TEXT_CHARS_MAX or not re.match(TEXT_PATTERN, value):
+            raise Malformed(f"The parameter {self.name!r} is too long or has control characters.")
+        elif not re.match(self.pattern, value):
+            raise Malformed(f"The parameter {self.name!r} is not of the right form: {self.about or self.pattern}.")
+
+    def _is_within(self, value: str) -> bool:
+        """By whole numbers, where a float would round."""
+        return self.kind != "integer" or self.least <= int(value) <= self.most
+
+
+LIMIT = QueryParameter("limit", "integer", "items on a page", least=1, most=ServerBounds.page)
+CURSOR = QueryParameter("cursor", "string", "the `next` of the page before")
+ID_CURSOR = QueryParameter("cursor", "string", "the `next` of the page before", pattern=ID_PATTERN)
+ABANDON = QueryParameter("abandon", "boolean", "also while jobs run there: they end as FAILED")
+_LABEL_PATTERN = r"^[^=\u0000-\u001f\u007f-\u009f\u2028\u2029]+=[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*(?!\n)$"
+ACCOUNT = QueryParameter("account", about="whose jobs they are that show the token and no other credential")
+STATE_FILTER = QueryParameter(
+    "state", about="only in these states", is_repeatable=True, words=(*State, *(state.lower() for state in State))
+)
+SINCE = QueryParameter("since_s", "integer", "only what happened within so many seconds", least=1, most=DURATION_S_MAX)
+SEQ_CURSOR = replace(CURSOR, kind="integer")
+INDEX_CURSOR = replace(CURSOR, kind="integer", most=INDEX_MAX)
+JOB_FILTERS = (
+    STATE_FILTER,
+    QueryParameter("cluster"),
+    QueryParameter("project"),
+    QueryParameter("domain"),
+    QueryParameter("owner"),
+    QueryParameter("workflow"),
+    QueryParameter("launch_plan"),
+    QueryParameter("label", about="key=value", is_repeatable=True, pattern=_LABEL_PATTERN),
+    QueryParameter("id", about="only these, by whole ids", is_repeatable=True, pattern=ID_PATTERN),
+    replace(SINCE, about="only those made within so many seconds"),
+    QueryParameter("spec", "boolean", "with the specs"),
+    LIMIT,
+    ID_CURSOR,
+)

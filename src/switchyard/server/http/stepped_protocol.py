@@ -1,0 +1,129 @@
+"""HTTP/1.1 on one connection, parsed in short steps: uvicorn's protocol without the long turns on the loop.
+
+One read of a connection may bring thousands of requests, headers or chunks, and uvicorn parses them all at once. Here
+what came in is parsed a step at a time, in turn with all other connections that have more to parse. Requests that stand
+behind others on the same connection are not even parsed before those are answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import Any
+
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+STEP_BYTES = 8 * 1024  # parsed at once: at most some milliseconds, and nearly every request whole
+HEADERS_MAX = 1000
+TURN_S = 0.005  # for the steps of all connections, in one turn of the loop
+
+
+class SteppedProtocol(HttpToolsProtocol):
+    """A subclass that looks at what comes in overrides `feed`."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._unfed: deque[memoryview] = deque()
+        self._is_in_turn = False
+        turns: _ParseTurns | None = getattr(self.server_state, "turns", None)
+        self._turns = turns or _ParseTurns(self.loop)
+        self.server_state.turns = self._turns  # type: ignore[attr-defined]  # all connections of a server share them
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow: _HeldFlow = _HeldFlow(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unfed.clear()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if len(data) <= STEP_BYTES and not self._unfed and not self.pipeline:
+            self.feed(data)
+            return
+        self._unfed.append(memoryview(data))
+        self.flow.hold()
+        self._go_on()
+
+    def feed(self, data: bytes) -> None:
+        """Parse at once."""
+        super().data_received(data)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self.headers) >= HEADERS_MAX:  # each look for a header goes through all of them
+            raise ValueError("too many headers")  # answered as any head that cannot be parsed
+        super().on_header(name, value)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._unfed and not self.pipeline and not self._is_in_turn:
+            self._is_in_turn = True
+            self._turns.wait(self)
+
+    def step(self) -> bool:
+        """Parse a little; whether there is more to parse now."""
+        if self._unfed and not self.pipeline and not self.transport.is_closing():
+            first = self._unfed.popleft()
+            if len(first) > STEP_BYTES:
+                self._unfed.appendleft(first[STEP_BYTES:])
+            self.feed(bytes(first[:STEP_BYTES]))
+        if self.transport.is_closing():
+            self._unfed.clear()
+        elif not self._unfed:
+            self.flow.let_go(is_wanted=not self.pipeline and not self._is_unread())
+        self._is_in_turn = bool(self._unfed) and not self.pipeline
+        return self._is_in_turn
+
+    def _is_unread(self) -> bool:
+        """Whether much of a body waits for whoever reads it, and then goes on reading from the connection."""
+        return not (self.cycle is None or self.cycle.response_complete) and len(self.cycle.body) > HIGH_WATER_LIMIT
+
+
+class _ParseTurns:
+    """All connections of a server that have more to parse. Each gets a step, one after the other."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[SteppedProtocol] = deque()
+
+    def wait(self, protocol: SteppedProtocol) -> None:
+        self._waiting.append(protocol)
+        if len(self._waiting) == 1:
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        until = time.monotonic() + TURN_S
+        while self._waiting and time.monotonic() < until:
+            protocol = self._waiting[0]
+            has_more = protocol.step()
+            self._waiting.popleft()  # only now: who comes meanwhile finds the turn taken
+            if has_more:
+                self._waiting.append(protocol)
+        if self._waiting:
+            self._loop.call_soon(self._turn)
+
+
+class _HeldFlow(FlowControl):
+    """Reads nothing more from the connection while there is something that is not parsed."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._is_held = False
+
+    def hold(self) -> None:
+        self._is_held = True
+        self.pause_reading()
+
+    def let_go(self, *, is_wanted: bool) -> None:
+        self._is_held = False
+        if is_wanted:
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self._is_held:
+            super().resume_reading()

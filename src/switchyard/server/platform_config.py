@@ -1,0 +1,191 @@
+"""From the config file to what policy knows of it: names, platform values, and every mistake between the sections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from switchyard.errors import YardError
+from switchyard.model.execution import Tier
+from switchyard.model.layout import Layout
+from switchyard.model.quantity import parse_duration_s
+from switchyard.model.queue import known_tags
+from switchyard.policy.kinds import BUILTIN_KINDS
+from switchyard.policy.kinds.cluster_assignment import ClusterAssignmentKind, ClusterAssignmentValue
+from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabelKind, ExecutionClusterLabelValue
+from switchyard.policy.kinds.execution_queue import ExecutionQueueKind, ExecutionQueueValue
+from switchyard.policy.kinds.kind import Kind, Kinds
+from switchyard.policy.kinds.quality_of_service import QualityOfServiceKind
+from switchyard.policy.kinds.task_resources import TaskResourcesKind
+from switchyard.policy.kinds.workflow_execution_config import WorkflowExecutionConfigKind
+from switchyard.policy.platform import Platform
+from switchyard.server.clusters_section_checks import duplicate_clusters, duplicate_names
+from switchyard.server.config import Config, ResourceSetSection
+from switchyard.service.cluster.clusters import RESERVED_CLUSTER_NAMES
+
+FIELD_ALIASES = {"ephemeralStorage": "ephemeral_storage"}
+
+
+def platform_of(config: Config) -> Platform:
+    """What a config without mistakes says."""
+    platform, mistakes = read_platform(config)
+    assert not mistakes, mistakes
+    return platform
+
+
+def read_platform(config: Config) -> tuple[Platform, list[str]]:
+    """What the config says about policy, and all that is wrong with it."""
+    mistakes: list[str] = []
+    domains = {domain.id: domain.name or domain.id for domain in config.all_domains}
+    values: dict[str, Struct] = {}
+    _take(values, mistakes, TaskResourcesKind(), "task_resources", _task_resources(config, mistakes))
+    _take(values, mistakes, WorkflowExecutionConfigKind(), "execution_config", _without_none(config.execution_config))
+    label = config.clusters.defaultExecutionLabel
+    if label is not None:
+        values[ExecutionClusterLabelKind.name] = ExecutionClusterLabelValue(label)
+    queues = {each.name: each.settings for each in config.queues}
+    platform = Platform(
+        domains=domains,
+        pools=frozenset(config.clusters.poolNameClusterMap),
+        labels=frozenset(config.clusters.labelClusterMap),
+        tags=known_tags(queues),
+        queues=queues,
+        tiers_s=_tiers(config, mistakes),
+        spill=config.spill.by_pool,
+        task_tokens={name: dict(needed) for name, needed in config.resourcemanager.taskTypes.items()},
+        values=values,
+        domain_values=_domain_values(config, mistakes),
+    )
+    mistakes += _mistakes(config, platform)
+    return platform, mistakes
+
+
+def layout_of(config: Config) -> Layout:
+    """What the config says of clusters, pools, labels and queues."""
+    clusters = config.clusters
+    return Layout(
+        {each.name: each.enabled for each in clusters.clusterConfigs},
+        {name: {each.id: each.weight for each in members} for name, members in clusters.poolNameClusterMap.items()},
+        {name: {each.id: each.weight for each in members} for name, members in clusters.labelClusterMap.items()},
+        clusters.defaultExecutionLabel,
+        {domain: assigned.pool for domain, assigned in clusters.clusterPoolAssignments.items()},
+        sorted(set(clusters.stickyPools)),
+        {each.name: each.settings for each in config.queues},
+        {each.id: each.tags for each in config.all_domains if each.tags},
+    )
+
+
+def _take(values: dict[str, Struct], mistakes: list[str], kind: Kind, where: str, raw: dict[str, Any]) -> None:
+    """Read a section as the kind's own value, so that a config and a row are held to the same rules."""
+    if not raw:
+        return
+    try:
+        value = kind.read(raw)
+    except YardError as exc:
+        mistakes.append(exc.detail.replace(f"{kind.title}:", f"{where}:"))
+        return
+    if kind.flatten(value):
+        values[kind.name] = value
+
+
+def _task_resources(config: Config, mistakes: list[str]) -> dict[str, Any]:
+    wanted = config.task_resources
+    said = {
+        "defaults": _amounts(wanted.defaults, "task_resources.defaults", mistakes),
+        "limits": _amounts(wanted.limits, "task_resources.limits", mistakes),
+    }
+    return {name: amounts for name, amounts in said.items() if amounts}
+
+
+def _amounts(found: ResourceSetSection, where: str, mistakes: list[str]) -> dict[str, Any]:
+    """Those that are right; each of the others is a mistake of its own."""
+    amounts: dict[str, Any] = {}
+    for name, value in _without_none(found).items():
+        try:
+            TaskResourcesKind().read({"limits": {FIELD_ALIASES.get(name, name): value}})
+        except YardError as exc:
+            mistakes.append(f"{where}.{name}: {exc.detail.partition(': ')[2].partition(' - at')[0]}")
+        else:
+            amounts[FIELD_ALIASES.get(name, name)] = value
+    return amounts
+
+
+def _without_none(section: Struct) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.to_builtins(section).items() if value is not None}
+
+
+def _tiers(config: Config, mistakes: list[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for tier, value in config.quality_of_service.tierExecutionValues.items():
+        where = f"quality_of_service.tierExecutionValues.{tier}"
+        if tier not in list(Tier):
+            mistakes.append(f"{where}: unknown tier; known: {', '.join(Tier)}")
+            continue
+        try:
+            found[tier] = parse_duration_s(value.queueingBudget)
+        except ValueError as exc:
+            mistakes.append(f"{where}.queueingBudget: {exc}")
+    return found
+
+
+def _domain_values(config: Config, mistakes: list[str]) -> dict[str, dict[str, Struct]]:
+    """What the config says for one domain: its pool, its tags, its tier."""
+    found: dict[str, dict[str, Struct]] = {}
+    for domain, assigned in config.clusters.clusterPoolAssignments.items():
+        found.setdefault(domain, {})[ClusterAssignmentKind.name] = ClusterAssignmentValue(assigned.pool)
+    for each in config.all_domains:
+        if each.tags:
+            found.setdefault(each.id, {})[ExecutionQueueKind.name] = ExecutionQueueValue(each.tags)
+    kind = QualityOfServiceKind()
+    for domain, tier in config.quality_of_service.defaultTiers.items():
+        try:
+            found.setdefault(domain, {})[kind.name] = kind.read({"tier": tier})
+        except YardError:
+            mistakes.append(
+                f"quality_of_service.defaultTiers.{domain}: unknown tier {tier!r}; known: {', '.join(Tier)}"
+            )
+    return found
+
+
+def _mistakes(config: Config, platform: Platform) -> list[str]:
+    """Names that are given twice, or named and never given."""
+    clusters = config.clusters
+    found = [
+        *duplicate_clusters(msgspec.to_builtins(clusters)),
+        *(
+            f"clusters.clusterConfigs: no cluster can be called {each.name}: it is a word of the API"
+            for each in clusters.clusterConfigs
+            if each.name in RESERVED_CLUSTER_NAMES
+        ),
+        *duplicate_names("queues", (each.name for each in config.queues)),
+        *duplicate_names("domains", (each.id for each in config.all_domains)),
+        *(["domains: give at least one"] if not config.domains else []),
+    ]
+    for section, named in (
+        ("clusters.clusterPoolAssignments", clusters.clusterPoolAssignments),
+        ("quality_of_service.defaultTiers", config.quality_of_service.defaultTiers),
+    ):
+        found += [f"{section}.{name}: there is no such domain" for name in named if name not in platform.domains]
+    if (label := clusters.defaultExecutionLabel) is not None and label not in platform.labels:
+        found.append(f"clusters.defaultExecutionLabel: labelClusterMap has no label {label!r}")
+    found += config.spill.strangers(platform.pools)
+    found += [
+        f"clusters.stickyPools: there is no pool {pool!r}"
+        for pool in dict.fromkeys(clusters.stickyPools)
+        if pool not in platform.pools
+    ]
+    kinds = Kinds(BUILTIN_KINDS)
+    for domain, values in platform.domain_values.items():
+        for name, value in values.items():
+            where = f"{_SECTIONS[name]} of domain {domain}"
+            found += [f"{where}: {mistake}" for mistake in kinds.get(name).check(value, platform)]
+    return found
+
+
+_SECTIONS = {
+    ClusterAssignmentKind.name: "clusters.clusterPoolAssignments",
+    ExecutionQueueKind.name: "tags",
+    QualityOfServiceKind.name: "quality_of_service.defaultTiers",
+}

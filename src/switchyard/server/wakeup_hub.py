@@ -1,0 +1,122 @@
+"""Who waits for what, in this process. Lives on the event loop: register, compare the version, then wait.
+
+A wake-up bumps the cluster's version, so one that comes between a look and the wait is not lost: the waiter sees that
+the version moved and looks again. Followers of jobs register before they look.
+
+Many followers are woken a slice at a time: each will be answered, and others' requests come in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+WAKE_SLICE = 32  # followers that are woken at once; each then costs the loop some tenths of a millisecond
+WAKE_SLICE_PAUSE_S = 0.02  # between two slices
+
+
+class WakeupHub:
+    """Waiters by cluster (parked polls), by job (waits, logs) and for any event (streams)."""
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, set[asyncio.Future[None]]] = {}
+        self._jobs: dict[str, set[asyncio.Future[None]]] = {}
+        self._versions: dict[str, int] = {}
+        self._streams: set[asyncio.Future[None]] = set()
+        self.is_closing = False
+
+    def version(self, cluster_id: str) -> int:
+        return self._versions.get(cluster_id, 0)
+
+    def is_waited_for(self, cluster_id: str) -> bool:
+        return bool(self._clusters.get(cluster_id))
+
+    def wake(self, clusters: Iterable[str], jobs: Collection[str]) -> None:
+        for cluster_id in clusters:
+            self._versions[cluster_id] = self.version(cluster_id) + 1
+            _finish(self._clusters.get(cluster_id))
+        self.tell(jobs)
+        if jobs:
+            self._wake_slices(self._streams)
+
+    def tell(self, jobs: Iterable[str]) -> None:
+        """Who waits for these jobs looks again. No event: there is more of a log."""
+        self._wake_slices(waiter for job_id in jobs for waiter in self._jobs.get(job_id, ()))
+
+    def wake_all(self) -> None:
+        """After a listener reconnected: anything may have happened."""
+        self.wake(list(self._clusters), ())
+        self.wake_jobs()
+
+    def wake_jobs(self) -> None:
+        """Anything may have happened to any job."""
+        self.tell(self._jobs)
+        self._wake_slices(self._streams)
+
+    def close(self) -> None:
+        """The server stops: every waiter goes home now."""
+        self.is_closing = True
+        self.wake_all()
+
+    async def wait_cluster(
+        self, cluster_id: str, seen_version: int, timeout_s: float, gone: asyncio.Task[object]
+    ) -> None:
+        """Until the cluster is woken, the client is gone, or the time is over."""
+        if self.version(cluster_id) == seen_version and not self.is_closing:
+            with self._registered(self._clusters, cluster_id) as waiter:
+                await wait_for_first(waiter, gone, timeout_s)
+
+    def watching(self, job_id: str) -> AbstractContextManager[asyncio.Future[None]]:
+        """Register, then look: what happens to the job from here on, and the server's stop, finishes the future."""
+        return self._registered(self._jobs, job_id)
+
+    @contextmanager
+    def following(self, job_id: str | None) -> Iterator[asyncio.Future[None]]:
+        """The same for a stream: of one job's events, or of all."""
+        if job_id is not None:
+            with self.watching(job_id) as waiter:
+                yield waiter
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._streams.add(waiter)
+        try:
+            yield waiter
+        finally:
+            waiter.cancel()
+            self._streams.discard(waiter)
+
+    def _wake_slices(self, waiters: Iterable[asyncio.Future[None]]) -> None:
+        found = list(waiters)
+        if self.is_closing or len(found) <= WAKE_SLICE:
+            _finish(found)
+            return
+        loop = asyncio.get_running_loop()
+        for number, start in enumerate(range(0, len(found), WAKE_SLICE)):
+            loop.call_later(number * WAKE_SLICE_PAUSE_S, _finish, found[start : start + WAKE_SLICE])
+
+    @contextmanager
+    def _registered(self, table: dict[str, set[asyncio.Future[None]]], key: str) -> Iterator[asyncio.Future[None]]:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        table.setdefault(key, set()).add(waiter)
+        try:
+            yield waiter
+        finally:
+            waiter.cancel()
+            waiters = table[key]
+            waiters.discard(waiter)
+            if not waiters:
+                del table[key]
+
+
+async def wait_for_first(waiter: asyncio.Future[None], gone: asyncio.Task[object], timeout_s: float) -> None:
+    """Until one is done, or the time is over."""
+    both: set[asyncio.Future[Any]] = {waiter, gone}
+    await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _finish(waiters: Iterable[asyncio.Future[None]] | None) -> None:
+    for waiter in waiters or ():
+        if not waiter.done():
+            waiter.set_result(None)

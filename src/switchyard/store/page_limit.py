@@ -1,0 +1,22 @@
+"""How many jobs fit on a page with their specs: a spec may have megabytes, and a page is held in memory as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any
+
+import sqlalchemy as sa
+
+from switchyard.store.database import Tx
+from switchyard.store.schema import jobs, specs
+
+SPECS_BYTES_MAX = 8 * 2**20
+
+
+def limit_by_spec_bytes(tx: Tx, query: sa.Select[Any], limit: int) -> int:
+    """The first so many jobs of this query have no more than that together; one at least."""
+    size = sa.func.coalesce(sa.func.length(specs.c.body), 0)  # a damaged job may have no spec
+    sizes = query.with_only_columns(size).order_by(jobs.c.id.desc()).limit(limit)
+    totals: Iterator[int] = accumulate(tx.execute(sizes).scalars())
+    return max(1, sum(total <= SPECS_BYTES_MAX for total in totals))
