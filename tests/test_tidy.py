@@ -70,6 +70,14 @@ def test_all_python(rule: Rule) -> None:
     fail_if_any(finding for source in sources() for finding in rule(source))
 
 
+def test_no_public_class_name_is_defined_twice() -> None:
+    fail_if_any(tidy.repeated_classes(sources()))
+
+
+def test_comments_name_files_that_exist() -> None:
+    fail_if_any(finding for source in sources() if source.place for finding in tidy.unknown_files(source, files()))
+
+
 def test_no_module_that_nothing_imports() -> None:
     fail_if_any(tidy.unused_modules(sources(), [(ROOT / "pyproject.toml").read_text(encoding="utf-8")]))
 
@@ -168,6 +176,21 @@ def test_rule(rule: Rule, place: str, text: str, line: int | None) -> None:
     found = list(rule(Source.parse(f"src/switchyard/{place}", text)))
     assert [finding.line for finding in found] == ([] if line is None else [line])
     assert all(str(finding).startswith(f"src/switchyard/{place}:{line}: ") for finding in found)
+
+
+def test_rule_repeated_classes() -> None:
+    texts = {"a": "class Name: ...\nclass _Own: ...", "b": "x = 1\nclass Name: ...\nclass _Own: ..."}
+    parsed = [Source.parse(f"src/switchyard/model/{name}.py", text) for name, text in texts.items()]
+    assert [(finding.file[-4:], finding.line) for finding in tidy.repeated_classes(parsed)] == [
+        ("a.py", 1),
+        ("b.py", 2),
+    ]
+
+
+def test_rule_unknown_files() -> None:
+    source = Source.parse("src/switchyard/model/a.py", '"""See route/b.py."""\nx = 1  # as c.py does\n')
+    assert [finding.line for finding in tidy.unknown_files(source, ["src/switchyard/route/b.py"])] == [2]
+    assert not list(tidy.unknown_files(source, ["src/switchyard/route/b.py", "src/switchyard/model/c.py"]))
 
 
 def test_rule_unused_modules() -> None:

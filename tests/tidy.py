@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -71,6 +71,9 @@ SQL = re.compile(
     r"|(CREATE|ALTER|DROP)\s+(UNIQUE\s+)?(TABLE|INDEX|DATABASE|VIEW)\s|PRAGMA\s|BEGIN\s+(IMMEDIATE|EXCLUSIVE))",
     re.DOTALL,
 )
+# Files of users, in examples of docstrings.
+EXAMPLE_FILES = frozenset({"train.py"})
+FILE_NAME = re.compile(r"(?<![\w/.{}*])((?:\w+/)*\w+\.py)\b")
 DOTTED = re.compile(r"(switchyard(?:\.\w+)+)(?::\w+)?")
 
 # Written so that no pattern is found in this very file.
@@ -128,6 +131,33 @@ def long_files(source: Source) -> Iterator[Finding]:
     lines = len(source.text.splitlines())
     if lines > LINES_MAX and not source.is_in(LISTS):
         yield Finding(source.file, LINES_MAX + 1, f"{lines} lines; at most {LINES_MAX}: split it by noun")
+
+
+def repeated_classes(sources: Iterable[Source]) -> Iterator[Finding]:
+    """Public classes with a name that another module of the package has given to a class of its own."""
+    places: dict[str, list[Finding]] = {}
+    for source in sources:
+        if source.place:
+            for node in source.tree.body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    message = f"there is another class {node.name}: give each its own name"
+                    places.setdefault(node.name, []).append(Finding(source.file, node.lineno, message))
+    for findings in places.values():
+        if len(findings) > 1:
+            yield from findings
+
+
+def unknown_files(source: Source, known: Collection[str]) -> Iterator[Finding]:
+    """Names of Python files in comments and docstrings that no file has. `known`: paths from the root."""
+    texts = [(number, line) for number, line in enumerate(source.text.splitlines(), start=1) if "#" in line]
+    texts = [(number, line.partition("#")[2]) for number, line in texts]
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            texts.append((getattr(node, "lineno", 1), ast.get_docstring(node) or ""))
+    for number, text in texts:
+        for name in FILE_NAME.findall(text):
+            if name not in EXAMPLE_FILES and not any(path == name or path.endswith(f"/{name}") for path in known):
+                yield Finding(source.file, number, f"there is no file {name}")
 
 
 def long_functions(source: Source) -> Iterator[Finding]:

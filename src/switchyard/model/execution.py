@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, Struct
 
 from switchyard.model.names import LABEL_KEY_PATTERN, TEXT_PATTERN, LabelKey, LabelValue
-from switchyard.model.quantity import DURATION_S_MAX, DurationText, parse_duration_s
+from switchyard.model.quantity import Duration, parse_duration_s
 from switchyard.model.schema import not_both
 
 PARALLEL_MAX = 10_000_000
@@ -22,7 +22,6 @@ LongText = Annotated[str, Meta(max_length=4096, pattern=TEXT_PATTERN)]
 EnvValue = Annotated[str, Meta(max_length=131_072, pattern=r"^[^\u0000]*$")]
 EnvName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\u0000=\n]+(?!\n)$")]
 AnnotationKey = Annotated[str, Meta(pattern=LABEL_KEY_PATTERN, min_length=1, max_length=317)]  # prefix/name
-Duration = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | DurationText
 
 
 class RunAs(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 from switchyard.errors import Malformed
 from switchyard.model.decode import convert
 from switchyard.model.names import TEXT_PATTERN, LabelKey
+from switchyard.model.quantity import Int64
 from switchyard.model.schema import field_given
 
 SYSTEM_SUBSYSTEM = "system"
@@ -26,8 +27,7 @@ ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686", "loong64"
 _BOUND = re.compile(r"(>=|<=)\s*([^\s<>=]{1,128})(?:\s+(.*))?\Z", re.DOTALL)
 
 FieldText = Annotated[str, Meta(min_length=1, max_length=256, pattern=TEXT_PATTERN)]
-Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-VersionBound = FieldText | Whole  # no fractions: YAML reads 6.10 as 6.1, so a version with a dot has to be a text
+VersionBound = FieldText | Int64  # no fractions: YAML reads 6.10 as 6.1, so a version with a dot has to be a text
 
 
 class Compatibility(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -37,7 +37,7 @@ class Compatibility(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         "oneOf": [field_given("equals"), {"anyOf": [field_given("min"), field_given("max")]}]
     }
     field: LabelKey
-    equals: bool | Whole | float | FieldText | None = None
+    equals: bool | Int64 | float | FieldText | None = None
     min: VersionBound | None = None
     max: VersionBound | None = None
 

@@ -17,9 +17,8 @@ from switchyard.model.names import LabelKey, LabelValue, Name, Title
 from switchyard.model.native_grammars import NATIVE_GRAMMARS, native_problem
 from switchyard.model.quantity import (
     AMOUNT_ABOVE_ZERO_PATTERN,
-    DURATION_S_MAX,
     AmountText,
-    DurationText,
+    Duration,
     parse_amount,
     parse_bytes,
     parse_duration_s,
@@ -41,7 +40,6 @@ Cores = (
     | Annotated[float, Meta(gt=0, le=1e18)]
     | Annotated[AmountText, Meta(extra_json_schema={"pattern": AMOUNT_ABOVE_ZERO_PATTERN})]
 )
-Duration = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | DurationText
 # NUL cannot stand in an argument, a path or the environment of any process.
 WORD_PATTERN = r"^[^\u0000]*$"
 WORD_CHARS_MAX = 131_072

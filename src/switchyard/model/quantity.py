@@ -47,6 +47,8 @@ DURATION_PATTERN = f"^(?=[^\\n]*[1-9])({HOURS}|{UNITS})(?!\\n)$"
 # The readers below check them, with better messages than a pattern's; the patterns are for who reads the schema.
 AmountText = Annotated[str, Meta(max_length=40, extra_json_schema={"pattern": AMOUNT_PATTERN})]
 DurationText = Annotated[str, Meta(max_length=40, extra_json_schema={"pattern": DURATION_PATTERN})]
+Duration = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | DurationText
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 @lru_cache(maxsize=4096, typed=True)  # typed: True is not 1.0

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from switchyard.model.job import Priority
 from switchyard.model.names import Name
 from switchyard.model.native_grammars import NAMES
-from switchyard.model.quantity import DURATION_S_MAX, DurationText, parse_duration_s
+from switchyard.model.quantity import Duration, parse_duration_s
 from switchyard.model.schema import UNIQUE_ITEMS
 
 UNCOUNTED_PREFIX = "-"  # before the lane of a job that counts nowhere any more; no queue's name begins so
@@ -30,7 +30,6 @@ Tag = Name
 PlaceCount = Annotated[int, Meta(ge=0, le=PLACES_MAX)]
 NativeName = Annotated[str, Meta(pattern=NATIVE_PATTERN, min_length=1, max_length=128)]
 ProjectWeight = Annotated[float, Meta(ge=WEIGHT_MIN, le=WEIGHT_MAX)]
-Ageing = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | DurationText
 
 
 class QueueLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -51,7 +50,7 @@ class Queue(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     native: dict[Name, NativeName] = {}  # cluster → what its batch system calls this queue
     weights: dict[Name, ProjectWeight] = {}  # project → its weight in the fair share; not given: 1
     # A job that others passed for so long, because it did not fit, holds back whatever comes after it.
-    ageing: Ageing = "5m"
+    ageing: Duration = "5m"
 
     def __post_init__(self) -> None:
         parse_duration_s(self.ageing)

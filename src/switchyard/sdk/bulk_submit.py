@@ -11,13 +11,13 @@ from switchyard import errors
 from switchyard.errors import BadRequest, YardError
 from switchyard.model.api import BULK_JOBS_MAX, BulkAnswer, BulkItem
 from switchyard.model.job import JobRequest
+from switchyard.sdk.graphs import OnProgress
 from switchyard.sdk.handle import JobHandle
 
 if TYPE_CHECKING:
     from switchyard.sdk.client import Client
 
 BATCH_JOBS = 1000  # jobs in one request: some tens of milliseconds of the server's time
-OnProgress = Callable[[int, int], None]  # sent so far, of how many
 SendBatch = Callable[[Sequence[JobRequest], str], BulkAnswer]
 SubmitResult = JobHandle | YardError
 

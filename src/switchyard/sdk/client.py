@@ -34,11 +34,11 @@ from switchyard.model.selection import Scalar, Select
 from switchyard.model.stats import RouteStats
 from switchyard.model.verdict import Explanation, Plan
 from switchyard.sdk.administration import AdminCalls
-from switchyard.sdk.bulk_submit import BATCH_JOBS, OnProgress, SubmitResult, submit_batches
+from switchyard.sdk.bulk_submit import BATCH_JOBS, SubmitResult, submit_batches
 from switchyard.sdk.calls import PAGE_SIZE, api_path
 from switchyard.sdk.config import resolve_settings
 from switchyard.sdk.follow import StreamCalls
-from switchyard.sdk.graphs import GraphCalls
+from switchyard.sdk.graphs import GraphCalls, OnProgress
 from switchyard.sdk.handle import JobHandle
 from switchyard.sdk.transport import OnRetry, Transport
 

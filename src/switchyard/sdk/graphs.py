@@ -27,7 +27,7 @@ GraphSource = Path | bytes | Mapping[str, Any] | list[Any]
 T = TypeVar("T")
 JobInput = str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any]
 # (bytes done, bytes in all), first while packing, then while sending.
-OnProgress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]  # done so far, of how many
 
 
 class GraphCalls(ApiCalls):

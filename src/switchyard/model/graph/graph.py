@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 from switchyard.model.graph.units import bytes_of
 from switchyard.model.hostlist import expand_hosts, parse_hosts
 from switchyard.model.job import COUNT_MAX
+from switchyard.model.quantity import Int64
 
 SHAPES_MAX = 100_000  # a cluster of 100,000 nodes that all differ; real ones have some dozens
 DEPTH_MAX = 64
@@ -28,8 +29,7 @@ COUNTED_TYPES = frozenset({"node", "core", "gpu", "socket", "rack"})  # whose si
 
 TypeName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\u0000-\u0020\u007f]+(?!\n)$")]
 Text = Annotated[str, Meta(max_length=4096, pattern=r"^[^\u0000]*$")]
-Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-FieldValue = str | Whole | float | bool
+FieldValue = str | Int64 | float | bool
 Fields = Annotated[dict[Annotated[str, Meta(min_length=1, max_length=256)], FieldValue], Meta(max_length=256)]
 Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 ChildCount = Annotated[int, Meta(ge=1, le=COUNT_MAX)]

@@ -125,7 +125,7 @@ def apply_rulings(
     """Change these PENDING jobs as their rulings say; how many left that state.
 
     `places`: what jobs of limited queues were given of them (give_places.py); without any they wait for some.
-    `holding`: jobs that hold their tokens (token_jobs.py); one that needs some and has none waits for them.
+    `holding`: jobs that hold their tokens (token_reservations.py); one that needs some and has none waits for them.
     """
     queues = context.snapshots.laid.layout.queues
     before = EarlierVerdicts(batch.tx, locked.values())

@@ -1,7 +1,7 @@
 """Moving on: what nobody has leased leaves a cluster that cannot take it now, or goes where it can begin at once.
 
 Only what is in line moves, and only under its lock and the fence it was seen with: whoever leases it first has it, and
-the agent of the old cluster never had it. The chores of the leader, like those of upkeep.py.
+the agent of the old cluster never had it. The chores of the leader, like those of chores.py.
 """
 
 from __future__ import annotations
