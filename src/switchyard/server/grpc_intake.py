@@ -23,7 +23,7 @@ import structlog
 from switchyard.errors import Busy, Denied, Internal, Malformed, TooLarge, TooSlow, Unavailable, YardError
 from switchyard.server.flyte.grpc_status import message_of
 from switchyard.server.grpc_message import refuse_undecodable
-from switchyard.server.http.asgi_messages import REFUSAL_STATUSES
+from switchyard.server.http.asgi_messages import REFUSAL_STATUSES, TOO_DEEP
 from switchyard.server.http.connection_gate import client_network
 from switchyard.server.refusal_log import REFUSALS
 
@@ -153,6 +153,8 @@ class MessageIntake:
             if call.has_graph and isinstance(exc, Denied):
                 self._note_wrong(address, size)
             error = exc.with_traceback(None)  # which keeps the message in memory
+        except RecursionError:
+            error = Malformed(TOO_DEEP)
         except Exception as exc:  # the door's last resort: the client gets a status, the log the place
             log.error("defect", call=call.name, exc_info=exc)
             error = Internal()

@@ -23,10 +23,12 @@ from switchyard.server.http.asgi_messages import (
     AsgiReceive,
     AsgiScope,
     AsgiSend,
+    ClientGone,
     RawAnswer,
     answer_errors,
     encode,
     header,
+    refuse_closed,
     send_body,
     send_json,
     send_not_allowed,
@@ -90,10 +92,16 @@ class HttpApp:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
+            try:
+                await send(message)
+            except RuntimeError as exc:
+                refuse_closed(scope, exc)
+                raise
 
         try:
             await self._serve(scope, receive, noting)
+        except ClientGone:
+            pass
         finally:
             if status:  # else the client went away before there was an answer
                 method = scope["method"] if scope["method"] in METHODS else "other"
