@@ -75,6 +75,7 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
             CODE,
         ),
         ("body of any other request", "server.http.body_bounds:SMALL_BODY.bytes_max", "bytes", REFUSED, CODE),
+        ("nesting of any body", "model.nesting:NESTING_MAX", "levels", MALFORMED, CODE),
         ("values in a job", "server.http.body_bounds:JOB_BODY.values_max", "", REFUSED, CODE),
         ("message on the gRPC port", "server.grpc_intake:MESSAGE_BYTES_MAX", "bytes", "`RESOURCE_EXHAUSTED`", CODE),
         (
