@@ -58,7 +58,7 @@ AFTER_USERS = """
   these limits say. Followers of one job by one user share each read of the database.
 - **A refusal because of `requests` is sent after about a second**, so that a client that does not wait is slowed down
   all the same.
-- `switchyard_limit_refusals_total` at `/metrics` counts refusals by limit.
+- `switchyard_limit_refusals_total` at `/metrics` counts refusals by limit. `decisions`: those that take long, below.
 """
 
 # What · where its value is · its unit · what happens at it · where it is set.
@@ -85,6 +85,27 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
             CODE,
         ),
         ("calls on the gRPC port at once", "server.grpc_intake:CALLS_MAX", "", "`RESOURCE_EXHAUSTED`", CODE),
+        (
+            "messages over 64 KiB whose gRPC calls are not answered yet, together",
+            "server.grpc_intake:WORK_BYTES_MAX",
+            "bytes",
+            "`RESOURCE_EXHAUSTED`",
+            CODE,
+        ),
+        (
+            "the same, of one address",
+            "server.grpc_intake:ADDRESS_WORK_BYTES_MAX",
+            "bytes",
+            "`RESOURCE_EXHAUSTED`",
+            CODE,
+        ),
+        (
+            "messages with a graph whose gRPC calls are not answered yet, together; of one address half of it",
+            "server.grpc_intake:GRAPH_WORK_BYTES_MAX",
+            "bytes",
+            "calls wait, then `RESOURCE_EXHAUSTED`",
+            CODE,
+        ),
         (
             "uploads of graphs at once; of one user or agent half of them",
             "server.settings:ServerBounds.uploads",

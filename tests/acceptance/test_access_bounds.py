@@ -173,7 +173,9 @@ def test_guesses_at_the_registration_secret_are_throttled(tmp_path: Path) -> Non
         join = call("POST", f"{server.url}/v1/clusters/asked/invites", {}).json["token"]
         invited = door("Register", name="asked", secret=join, nodes=GRAPH)
         assert invited.status == "REGISTER_SUCCESS", "a join token cannot be guessed"
-        assert "wrong registration secret" in server.log
+        lines = [line for line in server.log.splitlines() if "level=warning" in line and "call=Register" in line]
+        assert ["reason=denied" in line for line in lines] == [True, False], "one line for each reason"
+        assert "wrong registration secret" not in server.log.replace("Too many wrong registration secrets", "")
         assert "guess-number" not in server.log
 
 

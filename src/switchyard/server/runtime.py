@@ -73,9 +73,19 @@ class ServerRuntime:
         self.reckoners = ThreadPoolExecutor(DECISION_THREADS, thread_name_prefix="reckon")
         self.limiter = Limiter(settings.config.limits.of, context.tally.limits.add)
         size = settings.bounds.threads
-        self._fair_threads = FairThreads(self.threads, size=size, share=size - 2, depth_of=self.limiter.calls_of)
+        self._fair_threads = FairThreads(
+            self.threads,
+            size=size,
+            share=size - 2,
+            depth_of=self.limiter.calls_of,
+            refusal=self.limiter.calls_refusal,
+        )
         self._fair_reckoners = FairThreads(
-            self.reckoners, size=DECISION_THREADS, share=1, depth_of=lambda _: WAITING_DECISIONS_MAX
+            self.reckoners,
+            size=DECISION_THREADS,
+            share=1,
+            depth_of=lambda _: WAITING_DECISIONS_MAX,
+            refusal=self.limiter.decisions_refusal,
         )
         self.reads = SharedReads()
         self.decoders = BoundedPool("decode", DECODE_THREADS, calls_max=200, bytes_max=LARGE_BYTES_MAX)
