@@ -14,6 +14,7 @@ from switchyard.errors import YardError
 from switchyard.model.access import ROLE_RANK, Grant, GranteeKind, GrantTarget, Role
 from switchyard.model.cluster import POLLING_BACKEND, Health, Load
 from switchyard.model.layout import NO_LAYOUT, Layout
+from switchyard.model.scope import level_of
 from switchyard.model.unreadable import UNREADABLE_ERRORS
 from switchyard.policy.admit import ProjectEntry
 from switchyard.policy.platform_layout import platform_with_layout
@@ -363,15 +364,18 @@ def _next_policy(tx: Tx, policy: Policy, version: int) -> Policy:
 
 
 def _rule_row(policy: Policy, row: attribute_store.Row) -> RuleRow:
-    kind = policy.kinds.by_name.get(row.kind)
+    kind, key = policy.kinds.by_name.get(row.kind), (row.domain, row.project, row.workflow, row.launch_plan)
     value = None
     try:
-        value = None if kind is None or row.value is None else kind.read(msgspec.json.decode(row.value))
+        if kind is not None and row.value is not None:
+            value, ignored = kind.restrict(kind.read(msgspec.json.decode(row.value)), level_of(key))
+            if ignored:
+                log.warning("part of a rule is ignored", kind=row.kind, row=row.id, scope=key, reason=ignored)
     except YardError as exc:  # written by another version of the kind's package; the other rules must hold all the same
         log.error("attribute not understood", kind=row.kind, row=row.id, error=exc.detail)
     except UNREADABLE_ERRORS as exc:
         log_unreadable("attributes", row.id, f"{row.kind}: {exc}")
-    return RuleRow(row.id, row.kind, (row.domain, row.project, row.workflow, row.launch_plan), value)
+    return RuleRow(row.id, row.kind, key, value)
 
 
 def _load_token_pools(tx: Tx, version: int) -> TokenPoolsSnapshot:
