@@ -210,7 +210,7 @@ def test_a_queue_is_set_shown_and_removed_without_a_restart(stage: Stage) -> Non
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--limit", "many"], "--limit"),
+        (["--limit", "many"], "--limit: 'many' is not a whole number, nor 'none'"),
         (["--limit", "-1"], "limits"),
         (["--weight", "vision"], "NAME=VALUE"),
         (["--weight", "vision=0"], "the weight 0 of vision"),

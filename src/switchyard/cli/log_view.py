@@ -52,7 +52,7 @@ class LogWriter:
             self._flush()
             left_out = offset - self.reached
             print_notice(
-                f"… {left_out} bytes of {self._name} from offset {self.reached} on were left out: over the bound …"
+                f"… {left_out} bytes of {self._name} from offset {self.reached} on were left out: over the server's bound …"
             )
         self._put(data[max(0, self.reached - offset) :])
         self.reached = max(self.reached, offset + len(data))
@@ -79,3 +79,10 @@ class LogWriter:
 
     def _flush(self) -> None:
         self._target.flush()
+
+
+def write_bytes(data: bytes) -> None:
+    """Write text from elsewhere to stdout: filtered on a terminal, byte for byte into a pipe."""
+    writer = LogWriter("stdout", to_stderr=False)
+    writer.write(0, data)
+    writer.end()
