@@ -17,7 +17,7 @@ from tests.acceptance.crowd import CROWD, most_at_once, open_gate_at
 from tests.acceptance.pools import ANY, FIRST, write
 from tests.acceptance.scripted import ScriptedAgent
 from tests.acceptance.stage import SOON_S, Fields, Stage, staged
-from tests.processes import until
+from tests.processes import PATIENCE_S, until
 from tests.programs import YARD, Program, isolated_env, start_agent, start_server
 from tests.services import Postgres
 
@@ -29,7 +29,7 @@ clusters:
 queues:
   - {name: one, attributes: [single, slow], limits: {running: 1}, native: {scripted: long, a: none-such}}
   - {name: fast, attributes: [quick], priority: 100}
-  - {name: shared, attributes: [both], weights: {vision: 3}, ageing: 1s}
+  - {name: shared, attributes: [both], weights: {vision: 3}, ageing: 5s}
 domains: [development, {id: staging, tags: [single]}, {id: production, tags: [single, quick]}]
 """
 HERE: Fields = {"cluster_label": "plain"}
@@ -110,9 +110,9 @@ def test_the_command_line_takes_tags_and_refuses_those_nobody_has(stage: Stage) 
 
 def test_the_sdk_the_domain_and_an_attribute_give_tags(stage: Stage) -> None:
     with Client(stage.url) as client:
-        assert client.submit(["true"], tags=["quick"], cluster="a").wait(timeout_s=30).queue == "fast"
-        assert client.submit(["true"], domain="staging", cluster="a").wait(timeout_s=30).queue == "one"
-        assert client.submit(["true"], domain="production", cluster="a").wait(timeout_s=30).queue == "default"
+        assert client.submit(["true"], tags=["quick"], cluster="a").wait(timeout_s=PATIENCE_S).queue == "fast"
+        assert client.submit(["true"], domain="staging", cluster="a").wait(timeout_s=PATIENCE_S).queue == "one"
+        assert client.submit(["true"], domain="production", cluster="a").wait(timeout_s=PATIENCE_S).queue == "default"
     path = "/v1/attributes/execution-queue-attribute?project=vision&domain=staging"
     assert stage.call("PUT", path, {"tags": ["nowhere"]}, headers=FIRST).status == 400
     assert stage.call("PUT", path, {"tags": ["both"]}, headers=FIRST).status == 200
@@ -285,8 +285,8 @@ def test_a_limit_holds_at_two_servers_whose_leader_is_killed(tmp_path: Path, pos
         start_server(tmp_path, database=url, name="two", extra=extra) as two,
         start_agent(tmp_path, one.url, "alpha", graph=WIDE),
         start_agent(tmp_path, two.url, "beta", graph=WIDE),
-        Client(one.url, retry_s=60) as here,
-        Client(two.url, retry_s=60) as there,
+        Client(one.url, retry_s=PATIENCE_S) as here,
+        Client(two.url, retry_s=PATIENCE_S) as there,
     ):
         with ThreadPoolExecutor(1) as aside:
             made = aside.submit(
@@ -300,11 +300,11 @@ def test_a_limit_holds_at_two_servers_whose_leader_is_killed(tmp_path: Path, pos
             open_gate_at(marks, LIMIT)
             for victim in (one, two):  # whoever leads is among them
                 seen = marks.stat().st_size if marks.exists() else 0
-                until(lambda seen=seen: marks.exists() and marks.stat().st_size > seen + 8, 30, "some begin")
+                until(lambda seen=seen: marks.exists() and marks.stat().st_size > seen + 8, PATIENCE_S, "some begin")
                 victim.kill()
                 victim.start()
                 victim.wait_ready()
-            found = wait_all_final(here, made.result(60), 90)
+            found = wait_all_final(here, made.result(PATIENCE_S), 90)
         assert {job.state for job in found.values()} == {State.SUCCEEDED}
         assert most_at_once(marks) == LIMIT
         here.put_queue("few", Queue(attributes=["few"], limits=QueueLimits(running=0)), etag=here.queue("few").etag)
@@ -312,4 +312,4 @@ def test_a_limit_holds_at_two_servers_whose_leader_is_killed(tmp_path: Path, pos
         late = there.submit(["true"], tags=["few"])
         assert late.refresh().state is State.PENDING
         there.delete_queue("few", reset=True)
-        assert late.wait(timeout_s=30).state is State.SUCCEEDED
+        assert late.wait(timeout_s=PATIENCE_S).state is State.SUCCEEDED

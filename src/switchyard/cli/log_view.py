@@ -50,10 +50,8 @@ class LogWriter:
     def write(self, offset: int, data: bytes) -> None:
         if offset > self.reached:
             self._flush()
-            left_out = offset - self.reached
-            print_notice(
-                f"… {left_out} bytes of {self._name} from offset {self.reached} on were left out: over the server's bound …"
-            )
+            gap = f"{offset - self.reached} bytes of {self._name} from offset {self.reached} on"
+            print_notice(f"… {gap} were left out: over the server's bound …")
         self._put(data[max(0, self.reached - offset) :])
         self.reached = max(self.reached, offset + len(data))
         self.count += len(data)
