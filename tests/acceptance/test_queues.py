@@ -80,12 +80,19 @@ def test_a_plan_says_that_its_queue_is_full(stage: Stage, agent: ScriptedAgent) 
 
 def test_a_limit_set_at_run_time_holds_for_what_is_in_line(stage: Stage, agent: ScriptedAgent) -> None:
     stage.yard("queue", "set", "late", "--attribute", "later", check=True)
+    agent.heard()  # a command may take so long that an agent which says nothing counts as down
     jobs = [stage.submit("true", tags=["later"], **THERE) for _ in range(3)]
     array = stage.submit("true", tags=["later"], array="0-99", **THERE)
     assert {stage.job(job)["state"] for job in (*jobs, array)} == {"ASSIGNED"}
+    agent.heard()
     stage.yard("queue", "set", "late", "--attribute", "later", "--limit", "2", check=True)
-    until(lambda: stage.job(jobs[2])["state"] == "PENDING", SOON_S, "what nobody has is taken back")
-    assert stage.job(jobs[2])["reason"] == "queue late: waits for a place"
+
+    def is_taken_back() -> bool:
+        agent.heard()
+        return bool(stage.job(jobs[2]).get("reason") == "queue late: waits for a place")
+
+    until(is_taken_back, SOON_S, "what nobody has is taken back")
+    assert stage.job(jobs[2])["state"] == "PENDING"
     leases = agent.lease(50)
     assert [lease["job"] for lease in leases] == jobs[:2]
     for lease in leases:
