@@ -275,8 +275,7 @@ def choose_jobs(
 
 def _has_session(ask: LeaseRequest, agent: clusters.Row) -> bool:
     """Whether an agent's session is the one it asks under, and begun by the process that asks."""
-    is_same = not agent.incarnation or ask.incarnation in (None, agent.incarnation)
-    return ask.session is None or (ask.session == agent.session and is_same)
+    return ask.session is None or (ask.session == agent.session and ask.incarnation in (None, agent.incarnation))
 
 
 def _is_for(row: leases.Row, ask: LeaseRequest) -> bool:
