@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -126,12 +128,20 @@ def test_a_credential_is_rotated_on_demand_without_a_break(stage: Stage) -> None
         assert stage.ended(stage.submit("true", cluster="keen"))["state"] == "SUCCEEDED"
 
 
+def incarnation(stage: Stage, agent: str) -> str:
+    """The process that has an agent's place; only the server knows it."""
+    with closing(sqlite3.connect(stage.folder / "server-data/switchyard.db")) as db:
+        return str(db.execute("SELECT incarnation FROM agents WHERE id = ?", (agent,)).fetchone()[0])
+
+
 def test_a_new_credential_that_is_never_used_ends_nothing(stage: Stage) -> None:
     """The answer to a rotation got lost: the old one holds, and a second rotation makes the first's void."""
     with stage.agent("lost") as agent:
         old = credential(agent.data)
-        first = stage.post("/v1/agents/rotate", {}, token=old)["credential"]
-        second = stage.post("/v1/agents/rotate", {}, token=old)["credential"]
+        [known] = stage.get("/v1/agents?cluster=lost")["items"]
+        process = {"incarnation": incarnation(stage, known["id"])}
+        first = stage.post("/v1/agents/rotate", process, token=old)["credential"]
+        second = stage.post("/v1/agents/rotate", process, token=old)["credential"]
         assert [status_of(stage, each) for each in (old, first)] == [200, 401]
         assert stage.ended(stage.submit("true", cluster="lost"))["state"] == "SUCCEEDED"
         assert status_of(stage, second) == 200
