@@ -235,7 +235,12 @@ CASES = [
         "401 401 401 401 401 401 401 401 401",
         body=send(cluster="own", name="a", journal="j", backend="fake"),
     ),
-    Case("POST /v1/agents/poll", "an agent", "401 401 200 401 401 401 401 401 401", body=send(incarnation="i1", inventory=[])),
+    Case(
+        "POST /v1/agents/poll",
+        "an agent",
+        "401 401 200 401 401 401 401 401 401",
+        body=send(incarnation="i1", inventory=[]),
+    ),
     Case("GET /v1/users", "all", ROOT),
     Case("POST /v1/users", "new", ROOT_MAKES, body=lambda town, _: {"name": town.name("made")}),
     Case("GET /v1/users/{user}", "oneself", "401 401 401 403 200 200 200 200 200", me),
