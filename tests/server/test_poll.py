@@ -97,7 +97,7 @@ def test_a_process_without_the_place_forges_nothing(town: Town, agent: HttpAgent
         for session in (0, agent.session):
             answer = agent.poll(incarnation="thief", session=session, **forged)
             assert (answer.status, answer.json["code"]) == (409, "resync"), forged
-    for body in ({}, {"incarnation": "thief"}):
+    for body in (None, {}, {"incarnation": "thief"}):
         answer = town.ask("POST", "/v1/agents/rotate", body, token=agent.credential)
         assert (answer.status, answer.json["code"]) == (409, "resync")
     assert town.must("GET", f"/v1/jobs/{job}")["state"] == "RUNNING"
