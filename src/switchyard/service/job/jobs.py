@@ -40,7 +40,8 @@ def job_get(context: Context, actor: Actor, ref: str) -> Job:
     with context.database.read() as tx:
         row = visible_job(tx, actor, ref)
         policy = policy_of(tx, row)
-    return msgspec.structs.replace(job_view(row, Visibility(context, actor)), policy=policy)
+    sight = Visibility(context, actor)
+    return msgspec.structs.replace(job_view(row, sight), policy=sight.policy(row, policy))
 
 
 def policy_of(tx: Tx, row: jobs.Row) -> JobPolicy | None:
