@@ -107,6 +107,12 @@ class Access:
         return frozenset(admins)
 
     @cached_property
+    def live_owners(self) -> frozenset[str]:
+        """The ids whose jobs may begin: users who exist and are enabled, and owners that are no users."""
+        enabled = (user_id for user_id, (_, _, is_enabled) in self.users.items() if is_enabled)
+        return frozenset((LOCAL_ADMIN, RAINBOW_OWNER, *enabled))
+
+    @cached_property
     def admin_names(self) -> frozenset[str]:
         """Their names, for what is kept by name."""
         return frozenset(self.users[each][0] if each in self.users else each for each in self.platform_admins)
@@ -120,6 +126,13 @@ def owner_of(access: Access, owner_id: str | None, name: str) -> Actor:
         return submit_token_owner(access)
     admin = local_admin()
     return admin if owner_id == admin.id else Actor(name, Rights(), user_id=owner_id)
+
+
+def missing_owner_reason(access: Access, owner_id: str | None, name: str) -> str:
+    """Why the job of an owner may not begin: the owner was deleted or is disabled. Empty: it may begin."""
+    if owner_id in access.live_owners:
+        return ""
+    return f"its owner {name} {'is disabled' if owner_id in access.users else 'was deleted'}"
 
 
 def submit_token_owner(access: Access) -> Actor:
@@ -241,6 +254,9 @@ class Snapshots:
         for times in (self.seen, self.told):
             for agent_id in list(times):
                 times[agent_id] += by_us
+
+    def now_us(self) -> int:
+        return self._now_us()
 
     def mark_seen(self, agent_id: str, at_us: int) -> bool:
         """An agent spoke; true if it was silent before, so that the world is to be reckoned anew."""

@@ -24,6 +24,7 @@ from switchyard.service.committer import Batch
 from switchyard.service.run.agent_sessions import SyncRequest, begin_session, rival_answer_columns
 from switchyard.service.run.arrays import BatchArrays, lease_tasks
 from switchyard.service.run.concurrency_groups import ConcurrencyGroups
+from switchyard.service.run.lease_owners import LeaseOwners
 from switchyard.service.run.unknown_attempts import attempts_to_stop
 from switchyard.service.submit.bounds import decode_bounds
 from switchyard.service.unreadable_rows import read_each
@@ -68,8 +69,15 @@ class LeaseAnswer:
 class Leasing:
     """The use case, with what it remembers: how many cores each project has, and whom others passed by."""
 
-    def __init__(self, layout: Callable[[], Layout], *, admins: Callable[[], Container[str]] = frozenset) -> None:
+    def __init__(
+        self,
+        layout: Callable[[], Layout],
+        *,
+        admins: Callable[[], Container[str]] = frozenset,
+        owners: LeaseOwners | None = None,
+    ) -> None:
         self._layout = layout
+        self._owners = owners  # none: nobody asks whether owners exist
         self._admins = admins  # the ids of the platform's administrators, as they are now
         self._usage = ProjectCores()
         self._passed = BypassTimes()
@@ -84,7 +92,7 @@ class Leasing:
         for ask in valid:
             if ask.want:
                 wants[ask.cluster_id] = wants.get(ask.cluster_id, 0) + ask.want
-        heads = leases.lease_candidates(batch.tx, wants) if wants else {}
+        heads = self._candidates(batch, wants) if wants else {}
         looking = _LeaseRound(batch, self._passed, heads)
         lines = self._lines(batch, heads)
         told = [
@@ -116,6 +124,11 @@ class Leasing:
         looking.arrays.flush()
         return results
 
+    def _candidates(self, batch: Batch, wants: dict[str, int]) -> dict[str, list[leases.Row]]:
+        """The first ready jobs of each cluster whose owner exists and is enabled."""
+        found = leases.lease_candidates(batch.tx, wants)
+        return found if self._owners is None else self._owners.take_back(batch, found)
+
     def _lines(self, batch: Batch, heads: dict[str, list[leases.Row]]) -> dict[str, FairQueue[leases.Row]]:
         """The ready jobs of each cluster in the order of leases. What one line gives counts in the others, too."""
         projects = {row.project for rows in heads.values() for row in rows}
@@ -143,7 +156,7 @@ class Leasing:
         if max(lengths.values(), default=0) < want:
             return False  # all of every lane has been looked at
         seen = {row.id for row in rows}
-        deeper = leases.lease_candidates(looking.batch.tx, {cluster_id: want + LOOK_PAST_MAX // len(lengths) + 1})
+        deeper = self._candidates(looking.batch, {cluster_id: want + LOOK_PAST_MAX // len(lengths) + 1})
         found = [row for row in deeper[cluster_id] if row.id not in seen and looking.crowds.knows(row)]
         looking.arrays.load([row for row in found if row.array is not None], is_tolerant=False)
         line.add(self._lanes(cluster_id, found, looking.batch))
@@ -179,6 +192,8 @@ class Leasing:
             batch.versions.add("seen")  # the other replicas hear at once that this agent is alive
             held = {(row.id, row.fence): row for row in leases.leased_by(batch.tx, ask.agent_id)}
             unknown = [row for key, row in held.items() if key not in ask.inventory]
+            if self._owners is not None:
+                unknown = self._owners.end_undelivered(batch, unknown)
             missing = read_each("jobs", unknown, partial(self._lease, cluster=ask.cluster))
             tasks, again = self._held_tasks(batch, ask)
             cancels = [AttemptRef(job, fence) for job, fence in _cancels(batch, [ask.agent_id]).get(ask.agent_id, [])]
@@ -191,7 +206,10 @@ class Leasing:
         """All live tasks an agent holds, and the leases of those it does not know of."""
         known: set[tuple[str, int]] = set()
         again: list[Lease] = []
-        for row in ranges.range_leased_by(batch.tx, ask.agent_id):
+        rows = ranges.range_leased_by(batch.tx, ask.agent_id)
+        if self._owners is not None and self._owners.return_undelivered_tasks(batch, ask, rows):
+            rows = ranges.range_leased_by(batch.tx, ask.agent_id)
+        for row in rows:
             live = live_positions(row.tasks)
             known |= {(row.job_id, row.fence + position) for position in live}
             missing = IdSet.of(position for position in live if (row.job_id, row.fence + position) not in ask.inventory)

@@ -7,6 +7,7 @@ Every transaction of a chore checks the leader's epoch, so that a leader that wa
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -33,7 +34,7 @@ from switchyard.service.quote.inquiries import BLOCKED_BY_QUOTES, quote_wait_col
 from switchyard.service.quote.quotes import QuoteWindow, quote_use_row
 from switchyard.service.run.arrays import ArrayJob, BatchArrays
 from switchyard.service.run.report import life_of, record_step, retry_due_us, step_columns
-from switchyard.service.snapshots import owner_of
+from switchyard.service.snapshots import missing_owner_reason, owner_of
 from switchyard.service.submit.bounds import decode_bounds, evaluate_with_spill
 from switchyard.service.submit.decision_counts import count_rerouted
 from switchyard.service.submit.demands import demand_of_spec
@@ -189,11 +190,16 @@ def evaluate_again(
     """
     spec, bounds = msgspec.json.decode(body, type=JobSpec), decode_bounds(row.bounds)
     demand = demand_of_spec(spec)
-    owner = owner_of(context.snapshots.access, row.owner_id, row.owner)
+    access = context.snapshots.access
+    owner = owner_of(access, row.owner_id, row.owner)
     engine = bounds.engine or context.engines.default
     waited = waited_s(row, context.now_us())
+    if missing := missing_owner_reason(access, row.owner_id, row.owner):
+        bounds = msgspec.structs.replace(bounds, by_token=())  # submit tokens that the owner showed open nothing now
     ask = bounds.ask(demand, owner, world, engine=engine, last=avoided_clusters(row), waited_s=waited)
     ruling = evaluate_with_spill(bounds, ask, world)
+    if missing:
+        return replace(ruling, outcome="reject", able=world.rosters.field([]), reason=missing)
     return select_or_hold(context, ruling, bounds, spec, round_)
 
 
