@@ -270,7 +270,9 @@ def _object_key(context: Context, actor: Actor, request: GrantRequest) -> str:
         if member is None or not actor.may_cluster(Role.VIEW, member):  # no word on what is hidden
             raise UnknownName(f"There is no cluster {request.object!r}.", next_step="`yard cluster ls` lists them.")
         return member.id
-    if request.on is GrantTarget.PROJECT and request.object not in context.snapshots.access.projects:
+    is_project = request.on is GrantTarget.PROJECT
+    projects = context.snapshots.access.projects if actor.may_project(Role.VIEW, request.object) else {}
+    if is_project and request.object not in projects:  # missing and hidden projects are told the same
         raise UnknownName(f"There is no project {request.object!r}.", next_step="`yard project ls` lists them.")
     return request.object
 

@@ -197,12 +197,18 @@ class Submit:
         return admitted.request.spec, kept.ruling
 
     def _admit(self, actor: Actor, request: JobRequest) -> tuple[AdmittedJob, Bounds]:
-        """The right to submit comes first: what the rules of a project are is no business of a stranger."""
+        """The right to submit comes first: what the rules of a project are is no business of a stranger.
+
+        A project that the actor may not view is treated as missing, so the answer does not tell the two apart.
+        """
         snapshots = self._context.snapshots
-        if request.project in snapshots.access.projects:
+        projects = snapshots.access.projects
+        if not actor.may_project(Role.VIEW, request.project):
+            projects = {}
+        elif request.project in projects:
             actor.need_project(Role.SUBMIT, request.project)
         demanded = largest_task(demand_of_spec(request.spec)) if request.spec.demand is not None else None
-        admitted = admit(request, snapshots.policy, snapshots.access.projects, demanded=demanded)
+        admitted = admit(request, snapshots.policy, projects, demanded=demanded)
         if admitted.draft.tokens:
             refuse_unknown_pools(self._context, admitted)
         if request.match_engine is not None:
