@@ -47,7 +47,6 @@ from switchyard.service.quarantine import Quarantine
 from switchyard.service.rules.kinds import load_kinds
 from switchyard.service.run.agent_sessions import SyncRequest
 from switchyard.service.run.lease import LeaseRequest, Leasing
-from switchyard.service.run.lease_owners import LeaseOwners
 from switchyard.service.run.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.run.report import ReportWrite, apply_reports
 from switchyard.service.snapshots import Snapshots
@@ -131,11 +130,7 @@ def build(settings: Settings, database: Database | None = None) -> ServerRuntime
     appliers[OutputWrite] = partial(apply_output, logs=logs, usage=usage)
     appliers[ReportWrite] = partial(apply_reports, logs=logs, usage=usage)
     appliers[BatchCall] = apply_calls
-    leasing = Leasing(
-        lambda: snapshots.laid.layout,
-        admins=lambda: snapshots.access.platform_admins,
-        owners=LeaseOwners(lambda: snapshots.access),
-    )
+    leasing = Leasing(lambda: snapshots.laid.layout, access=lambda: snapshots.access)
     appliers[SyncRequest] = leasing.apply_syncs
     appliers[LeaseRequest] = leasing.apply_leases
     appliers[JobInsert] = submit.apply_inserts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from switchyard.service.run.arrays import BatchArrays, lease_tasks
 from switchyard.service.run.concurrency_groups import ConcurrencyGroups
 from switchyard.service.run.lease_owners import LeaseOwners
 from switchyard.service.run.unknown_attempts import attempts_to_stop
+from switchyard.service.snapshots import Access
 from switchyard.service.submit.bounds import decode_bounds
 from switchyard.service.unreadable_rows import read_each
 from switchyard.service.upkeep.queue_usage import ProjectCores, ordered_job_of
@@ -69,16 +70,11 @@ class LeaseAnswer:
 class Leasing:
     """The use case, with what it remembers: how many cores each project has, and whom others passed by."""
 
-    def __init__(
-        self,
-        layout: Callable[[], Layout],
-        *,
-        admins: Callable[[], Container[str]] = frozenset,
-        owners: LeaseOwners | None = None,
-    ) -> None:
+    def __init__(self, layout: Callable[[], Layout], *, access: Callable[[], Access] | None = None) -> None:
+        """`access`: the users as they are now; none: nobody asks whether owners exist, and nobody administers."""
         self._layout = layout
-        self._owners = owners  # none: nobody asks whether owners exist
-        self._admins = admins  # the ids of the platform's administrators, as they are now
+        self._access = access
+        self._owners = LeaseOwners(access) if access is not None else None
         self._usage = ProjectCores()
         self._passed = BypassTimes()
 
@@ -177,7 +173,8 @@ class Leasing:
 
     def _lease(self, row: leases.Row, cluster: str, *, job: str | None = None) -> Lease:
         native = queue_named(self._layout().queues, queue_of_lane(row.lane)).native.get(cluster)
-        return build_lease(row, cluster, native=native, job=job, is_owner_admin=row.owner_id in self._admins())
+        is_admin = self._access is not None and row.owner_id in self._access().platform_admins
+        return build_lease(row, cluster, native=native, job=job, is_owner_admin=is_admin)
 
     def apply_syncs(self, batch: Batch, asks: list[SyncRequest]) -> list[Any]:
         """Begin sessions: redeliver what was leased and never arrived, name what is to be stopped."""
