@@ -56,6 +56,8 @@ AFTER_USERS = """
   `requests` says: others' requests come in between.
 - **Threads:** users whose requests wait for a thread of the server take turns, and no user has all threads, whatever
   these limits say. Followers of one job by one user share each read of the database.
+- **Bulk submits:** each 100 jobs count as one request more. Large writes of users take turns, and single writes go
+  between them. One user has one bulk submit of over 1 MiB in work at a time; the others wait.
 - **A refusal because of `requests` is sent after about a second**, so that a client that does not wait is slowed down
   all the same.
 - `switchyard_limit_refusals_total` at `/metrics` counts refusals by limit.
@@ -151,6 +153,13 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
             "`logs.bytes_max`",
         ),
         ("jobs in one bulk submit", "model.api:BULK_JOBS_MAX", "", MALFORMED, CODE),
+        (
+            "jobs in one bulk submit without `each`, or with references (`#3`)",
+            "model.api:BULK_WHOLE_MAX",
+            "",
+            REFUSED,
+            CODE,
+        ),
         ("selections in one bulk submit", "service.submit.bulk:SELECTIONS_MAX", "", BAD, CODE),
         ("jobs changed by one round of a filter", "model.api:SELECT_JOBS_MAX", "", "`cursor` is given", CODE),
     ],

@@ -160,3 +160,18 @@ def test_what_is_open_is_counted_by_user_and_let_go() -> None:
     for _ in range(9):
         limiter.request(local_admin())
     assert refused == ["waits", "requests"]
+
+
+def test_the_jobs_of_a_bulk_submit_count_as_requests() -> None:
+    now_s = 5.0
+    limiter = Limiter(lambda _: UserLimits(requests=10, burst=20), lambda _: None, clock=lambda: now_s)
+    col = Actor("col", Rights())
+    limiter.request(col)
+    limiter.charge_jobs(col, 5000)  # as 50 requests: 31 too many
+    with pytest.raises(Throttled) as refused:
+        limiter.request(col)
+    assert refused.value.retry_after_s == 3
+    now_s += 3.3
+    limiter.request(col)
+    limiter.charge_jobs(local_admin(), 10**6)
+    limiter.request(local_admin())

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from time import monotonic
 from typing import Protocol
 
-from switchyard.policy.limits import RequestBucket, UserLimits, exceeds_limit, limit_refusal
+from switchyard.policy.limits import JOBS_PER_REQUEST, RequestBucket, UserLimits, exceeds_limit, limit_refusal
 
 # For whom the present task works: a user's name, an agent, or nobody for what the server does by itself. Each request
 # is a task of its own, so this is set once, where the credential is read, and found wherever a thread is asked for.
@@ -62,6 +62,12 @@ class Limiter:
             self._refused(error.limit)
             raise error
         return bucket.delay_s(limits, now_s)
+
+    def charge_jobs(self, actor: Who, jobs: int) -> None:
+        """A bulk submit of so many jobs, which was counted as one request, counts as more."""
+        bucket = self._buckets.get(actor.name)
+        if bucket is not None and not actor.is_platform_admin:
+            bucket.charge(self._limits_of(actor.name), self._clock(), jobs / JOBS_PER_REQUEST)
 
     @contextmanager
     def holding(self, actor: Who, name: str) -> Iterator[None]:

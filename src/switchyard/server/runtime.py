@@ -16,6 +16,7 @@ from switchyard.errors import Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.server.agent_processes import AgentProcesses
 from switchyard.server.bounded_pool import BoundedPool
+from switchyard.server.bulk_turns import BulkTurns
 from switchyard.server.fair_threads import FairThreads
 from switchyard.server.limiter import Limiter, current_caller
 from switchyard.server.loop_pauses import LoopPauseMeter
@@ -80,6 +81,7 @@ class ServerRuntime:
         self.reads = SharedReads()
         self.decoders = BoundedPool("decode", DECODE_THREADS, calls_max=200, bytes_max=LARGE_BYTES_MAX)
         self.bulks = BoundedPool("bulk", BULK_THREADS, calls_max=50, bytes_max=LARGE_BYTES_MAX)
+        self.bulk_turns = BulkTurns()
         self.parked: dict[str, int] = {}  # agent → polls parked here
         self.voices = AgentProcesses(is_alone=context.database.is_sqlite)
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
@@ -123,11 +125,20 @@ class ServerRuntime:
 
     def commit(self, write: Write) -> asyncio.Future[Any]:
         """Queue a write; the future holds its result once it is durable."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.context.committer.put(write, partial(settle_future, future))
+        return self._until_settled(future)
+
+    def commit_large(self, write: Write, *, user: str) -> asyncio.Future[Any]:
+        """The same for a write of many rows: users take turns, and small writes go in between."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.context.committer.put_large(write, partial(settle_future, future), user=user)
+        return self._until_settled(future)
+
+    def _until_settled(self, future: asyncio.Future[Any]) -> asyncio.Future[Any]:
+        """Note when the write came: it waits only so long (`give_up_commits`)."""
         self._forget_settled()
-        self._commits.append((loop.time(), future))
+        self._commits.append((future.get_loop().time(), future))
         return future
 
     def give_up_commits(self, now: float) -> None:

@@ -21,6 +21,7 @@ from switchyard.model.names import KEY_PATTERN
 from switchyard.model.poll import AttemptRef, Lease, OutputChunk, Poll, PollAnswer, Stop
 from switchyard.model.quote import QuoteAsk
 from switchyard.model.verdict import FitRequest
+from switchyard.server.bulk_turns import commit_bulk
 from switchyard.server.http.asgi_messages import (
     JSON,
     AsgiReceive,
@@ -46,7 +47,7 @@ from switchyard.service.run.lease import LeaseAnswer, LeaseRequest
 from switchyard.service.run.log_store import OutputWrite
 from switchyard.service.run.logs import keep_output_outside
 from switchyard.service.run.report import ReportAnswers, ReportWrite
-from switchyard.service.submit.bulk import AcceptedBulk, BulkInsert
+from switchyard.service.submit.bulk import BulkInsert
 from switchyard.service.submit.new_job import JobInsert
 from switchyard.service.submit.submit import AcceptedJob, TooSlowForLoop
 
@@ -83,16 +84,19 @@ async def submit_job(yard: ServerRuntime, scope: AsgiScope, receive: AsgiReceive
 
 
 async def submit_bulk(yard: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
-    """POST /v1/jobs/bulk: thousands in one request. Decoded and decided on a thread, committed as one write."""
+    """POST /v1/jobs/bulk: thousands in one request. Decoded and decided on a thread, committed in few writes."""
     actor = await authenticate_user(yard, scope)
     if scope["query_string"]:
         raise Malformed("A submit takes no parameters; everything is in the body.")
     body = await read_bounded(scope, receive, BULK_BODY)
     require_json(scope, body)
     key = _idempotency_key(scope)
-    write = await yard.bulks.run(_decide_bulk, yard, actor, key, body, size=len(body))
-    accepted: AcceptedBulk = await yard.commit(write)
-    answer = await yard.in_thread(encode_bulk, accepted.answer)
+    with yard.bulks.place(len(body)):
+        async with yard.bulk_turns.taken(actor.name, size=len(body)):
+            bulk = await yard.bulks.run_in_place(_decide_bulk, yard, actor, key, body)
+            yard.limiter.charge_jobs(actor, len(bulk.writes) + len(bulk.refused))
+            accepted = await commit_bulk(yard, bulk, user=actor.name)
+        answer = await yard.in_thread(encode_bulk, accepted.answer)
     await send_body(send, 201 if accepted.is_new else 200, answer, JSON)
 
 
