@@ -214,7 +214,7 @@ async def serve(settings: Settings, yard: ServerRuntime) -> None:
         listener.stop()
     yard.context.compiler.close()
     yard.context.tokens.pools.close()
-    for threads in (yard.threads, yard.reckoners):
+    for threads in (yard.threads, yard.reckoners, yard.heavy_threads):
         threads.shutdown(wait=False, cancel_futures=True)
     for pool in (yard.decoders, yard.bulks):
         pool.close()

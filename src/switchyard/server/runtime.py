@@ -41,6 +41,8 @@ LAST_SEEN_ROUND_US = 1_000_000  # when agents were seen is written to the second
 # Threads that only reckon take turns at one interpreter: eight of them took four times as long for the same work. Two,
 # so that one question that takes seconds does not hold up all others.
 DECISION_THREADS = 2
+# Reads of thousands of rows take up to a second each, much of it in Python: more of them at once hold up the loop.
+HEAVY_THREADS = 2
 WAITING_DECISIONS_MAX = 1000  # decisions of one user that wait for them
 # Large bodies are decoded one after the other, each within a second or two. More threads would only fight for the
 # interpreter, with the loop among them.
@@ -78,6 +80,8 @@ class ServerRuntime:
         self._fair_reckoners = FairThreads(
             self.reckoners, size=DECISION_THREADS, share=1, depth_of=lambda _: WAITING_DECISIONS_MAX
         )
+        self.heavy_threads = ThreadPoolExecutor(HEAVY_THREADS, thread_name_prefix="heavy-read")
+        self._fair_heavy = FairThreads(self.heavy_threads, size=HEAVY_THREADS, share=1, depth_of=self.limiter.calls_of)
         self.reads = SharedReads()
         self.decoders = BoundedPool("decode", DECODE_THREADS, calls_max=200, bytes_max=LARGE_BYTES_MAX)
         self.bulks = BoundedPool("bulk", BULK_THREADS, calls_max=50, bytes_max=LARGE_BYTES_MAX)
@@ -170,6 +174,10 @@ class ServerRuntime:
     async def in_turn(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Run what only reckons, and may take long. One user has one such thread at a time."""
         return await self._fair_reckoners.run(current_caller.get(), partial(function, *arguments, **named))
+
+    async def in_heavy_thread(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Run a use case that reads many rows. One user has one such thread at a time."""
+        return await self._fair_heavy.run(current_caller.get(), partial(function, *arguments, **named))
 
     @property
     def has_large(self) -> bool:

@@ -362,12 +362,19 @@ def dependency_insert(tx: Tx, rows: list[dict[str, Any]]) -> None:
 
 
 def dependency_list_settled(tx: Tx, *, limit: int) -> list[Row]:
-    """What waits for a job that has ended, or (no state) that was removed before anybody looked."""
+    """What waits for a job that has ended, or (no state) that was removed before anybody looked.
+
+    Owners of the waiting jobs take turns: the first of each owner, then the second of each, and so on.
+    """
     is_over = jobs.c.state.in_(("SUCCEEDED", "FAILED", "CANCELLED", "REJECTED"))
+    waiting = jobs.alias("waiting")
+    both = dependencies.outerjoin(jobs, jobs.c.id == dependencies.c.on_id)
+    turn = sa.func.row_number().over(partition_by=waiting.c.owner_id, order_by=dependencies.c.job_id)
     query = (
         sa.select(dependencies, jobs.c.state)
-        .select_from(dependencies.outerjoin(jobs, jobs.c.id == dependencies.c.on_id))
+        .select_from(both.outerjoin(waiting, waiting.c.id == dependencies.c.job_id))
         .where(sa.or_(is_over, jobs.c.id.is_(None)))
+        .order_by(turn)
         .limit(limit)
     )
     return list(tx.execute(query))

@@ -216,6 +216,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Where jobs you may view went, counted",
         RouteStats,
         handlers_stats.route_stats_get,
+        is_heavy=True,
         query=(replace(SINCE, about="jobs made within so many seconds; none: an hour"),),
     ),
     *CLUSTER_ENDPOINTS,

@@ -200,8 +200,9 @@ class _EndpointRoute:
         """That something is not there, or not allowed, is never said by what another server may have outdated."""
         yard, handler = self._yard, handler or self._endpoint.handler
         assert handler is not None
+        in_thread = yard.in_heavy_thread if self._endpoint.is_heavy else yard.in_thread
         try:
-            return await yard.in_thread(handler, call)
+            return await in_thread(handler, call)
         except (NotFound, UnknownName, Denied):
             if yard.context.database.is_sqlite:  # it has one server
                 raise
@@ -214,7 +215,7 @@ class _EndpointRoute:
             raise damage from exc
         if call.actor is not NO_ACTOR:
             call = replace(call, actor=await authenticate_user(yard, scope))  # with the grants of now
-        return await yard.in_thread(handler, call)
+        return await in_thread(handler, call)
 
     async def _read(self, scope: AsgiScope, receive: AsgiReceive) -> Any:
         raw = await read_bounded(scope, receive, self._endpoint.bound)

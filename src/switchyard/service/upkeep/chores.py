@@ -48,6 +48,7 @@ from switchyard.service.token.token_reservations import (
     take_tokens_of_waiters,
 )
 from switchyard.service.upkeep.leadership import Leadership
+from switchyard.service.upkeep.route_budget import RouteBudget
 from switchyard.service.upkeep.wait_clock import waited_s
 from switchyard.store import clusters, events, jobs, leases, quotes, ranges
 from switchyard.store.clock_jumps import AMNESTY_COUNTER
@@ -59,8 +60,13 @@ LOST_AFTER_S = 3600  # where a job's on_lost acts and it does not say when
 KEYS_KEPT_US = 7 * 86_400_000_000
 
 
-def route_pending(context: Context, leadership: Leadership, tokens: TokenReservations | None = None) -> int:
-    """Take up every PENDING job again; how many left that state."""
+def route_pending(
+    context: Context,
+    leadership: Leadership,
+    tokens: TokenReservations | None = None,
+    budget: RouteBudget | None = None,
+) -> int:
+    """Take up every PENDING job again that the budget admits; how many left that state."""
     tokens = tokens or TokenReservations()
     done, after = 0, ""
     waiters: list[tuple[TokenWaiter, Eligibility]] = []
@@ -75,7 +81,8 @@ def route_pending(context: Context, leadership: Leadership, tokens: TokenReserva
             holding = frozenset(job_id for job_id, _ in moving)
         else:
             after = rows[-1].id
-            moving = split_off_token_waiters(context, rows, evaluate_changed(context, world, rows, specs), waiters)
+            changed = evaluate_changed(context, world, rows, specs, budget)
+            moving = split_off_token_waiters(context, rows, changed, waiters)
         for first in range(0, len(moving), ROUND_MAX):
             some = dict(moving[first : first + ROUND_MAX])
             done += _route_round(context, leadership, world, some, holding=holding)
@@ -84,16 +91,21 @@ def route_pending(context: Context, leadership: Leadership, tokens: TokenReserva
 
 
 def evaluate_changed(
-    context: Context, world: World, rows: list[jobs.Row], specs: dict[str, str]
+    context: Context, world: World, rows: list[jobs.Row], specs: dict[str, str], budget: RouteBudget | None = None
 ) -> list[tuple[str, Eligibility]]:
-    """The jobs for which something has changed, each with its ruling."""
+    """The jobs for which something has changed, each with its ruling. Others are left for later by the budget."""
+    budget = budget or RouteBudget(clock=lambda: 0.0)
     rulings: dict[tuple[object, ...], Eligibility] = {}
     moving: list[tuple[str, Eligibility]] = []
     for row in rows:
+        if not budget.admits(row.owner_id, row.id):
+            continue
+        began_s = budget.now_s()
         key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, spilled_of(row, context.now_us()))
         ruling = rulings.get(key)
         if ruling is None:
             ruling = rulings[key] = evaluate_again(context, world, row, specs[row.spec_hash])
+        budget.spend(row.owner_id, row.id, began_s)
         if ruling.outcome != "hold" or not is_same_reason(row.reason, ruling.reason) or ruling.asks:
             moving.append((row.id, ruling))
     return moving
