@@ -26,6 +26,7 @@ from switchyard.policy.resolve import empty_policy
 from switchyard.server import garbage_collection
 from switchyard.server.background_loops import BackgroundLoops
 from switchyard.server.connections_section import connection_bounds
+from switchyard.server.database_wait import wait_for_database
 from switchyard.server.http.acceptor import HttpServer
 from switchyard.server.http.connection_gate import ConnectionGate
 from switchyard.server.http.routes import HttpApp
@@ -246,6 +247,7 @@ def run(settings: Settings, *, announce: bool = True) -> int:
         _refuse_taken(settings.http, "--http")
         if settings.grpc:
             _refuse_taken(settings.grpc, "--grpc")
+        wait_for_database(database)
         yard = build(settings, database)
         yard.context.committer.start()
         refuse_other_pool_type(yard.context)

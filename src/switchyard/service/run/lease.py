@@ -29,6 +29,7 @@ from switchyard.service.submit.bounds import decode_bounds
 from switchyard.service.unreadable_rows import read_each
 from switchyard.service.upkeep.queue_usage import ProjectCores, ordered_job_of
 from switchyard.store import clusters, leases, ranges
+from switchyard.store.job_columns import require_readable
 
 SPECS_BYTES_MAX = 16 * 2**20  # in one answer: it is held in memory, and encoded; the next poll gets the next
 LOOK_PAST_MAX = 100  # jobs of all lanes together that are looked at behind those that do not fit
@@ -85,6 +86,8 @@ class Leasing:
             if ask.want:
                 wants[ask.cluster_id] = wants.get(ask.cluster_id, 0) + ask.want
         heads = leases.lease_candidates(batch.tx, wants) if wants else {}
+        for rows in heads.values():
+            leases.require_readable_candidates(rows)
         looking = _LeaseRound(batch, self._passed, heads)
         lines = self._lines(batch, heads)
         told = [
@@ -145,6 +148,7 @@ class Leasing:
         seen = {row.id for row in rows}
         deeper = leases.lease_candidates(looking.batch.tx, {cluster_id: want + LOOK_PAST_MAX // len(lengths) + 1})
         found = [row for row in deeper[cluster_id] if row.id not in seen and looking.crowds.knows(row)]
+        leases.require_readable_candidates(found)
         looking.arrays.load([row for row in found if row.array is not None], is_tolerant=False)
         line.add(self._lanes(cluster_id, found, looking.batch))
         return bool(found)
@@ -166,6 +170,10 @@ class Leasing:
         native = queue_named(self._layout().queues, queue_of_lane(row.lane)).native.get(cluster)
         return build_lease(row, cluster, native=native, job=job, is_owner_admin=row.owner_id in self._admins())
 
+    def _lease_again(self, row: leases.Row, cluster: str, *, job: str | None = None) -> Lease:
+        require_readable(row)
+        return self._lease(row, cluster, job=job)
+
     def apply_syncs(self, batch: Batch, asks: list[SyncRequest]) -> list[Any]:
         """Begin sessions: redeliver what was leased and never arrived, name what is to be stopped."""
         results: dict[int, Any] = {}
@@ -179,10 +187,10 @@ class Leasing:
             batch.versions.add("seen")  # the other replicas hear at once that this agent is alive
             held = {(row.id, row.fence): row for row in leases.leased_by(batch.tx, ask.agent_id)}
             unknown = [row for key, row in held.items() if key not in ask.inventory]
-            missing = read_each("jobs", unknown, partial(self._lease, cluster=ask.cluster))
+            missing = read_each("jobs", unknown, partial(self._lease_again, cluster=ask.cluster))
             tasks, again = self._held_tasks(batch, ask)
             cancels = [AttemptRef(job, fence) for job, fence in _cancels(batch, [ask.agent_id]).get(ask.agent_id, [])]
-            gone = attempts_to_stop(batch, ask, set(held) | tasks)
+            gone = attempts_to_stop(batch, ask, set(held) | tasks | _with_unknown_fence(held, ask))
             stops = [Stop(job, fence, "not leased to this agent") for job, fence in gone]
             results[index] = LeaseAnswer(session, [*missing, *again], cancels, stops)
         return [results[index] for index in range(len(asks))]
@@ -197,7 +205,8 @@ class Leasing:
             missing = IdSet.of(position for position in live if (row.job_id, row.fence + position) not in ask.inventory)
             if not missing:
                 continue
-            found = read_each("jobs", [row], partial(self._lease, cluster=ask.cluster, job=row.job_id), key="job_id")
+            again_of = partial(self._lease_again, cluster=ask.cluster, job=row.job_id)
+            found = read_each("jobs", [row], again_of, key="job_id")
             if not found:
                 continue
             lease = found[0]
@@ -271,6 +280,12 @@ def choose_jobs(
                 break
     line.put_back(passed)
     return chosen
+
+
+def _with_unknown_fence(held: Iterable[tuple[str, Any]], ask: SyncRequest) -> set[tuple[str, int]]:
+    """The attempts of an agent whose rows have a fence that cannot be read: they go on."""
+    damaged = {job for job, fence in held if not isinstance(fence, int)}
+    return {(job, fence) for job, fence in ask.inventory if job in damaged} if damaged else set()
 
 
 def _has_session(ask: LeaseRequest, agent: clusters.Row) -> bool:
