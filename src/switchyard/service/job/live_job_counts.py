@@ -64,7 +64,7 @@ def count_live_jobs(context: Context) -> LiveJobCounts:
     return LiveJobCounts(dict(states), dict(waiting), dict(queues))
 
 
-def reason_category(reason: str) -> str:
+def reason_category(reason: object) -> str:
     """down, cordoned, paused, selection, quotes, spill, queue, tokens; other."""
     if not isinstance(reason, str):
         return OTHER
@@ -75,7 +75,7 @@ def reason_category(reason: str) -> str:
     return next((word for beginning, word in REASON_PREFIXES if reason.startswith(beginning)), OTHER)
 
 
-def blocked_category(blocked: str) -> str:
+def blocked_category(blocked: object) -> str:
     """Of several things that hold a job back the one that a person did or sees to; else after, else backoff."""
     if not isinstance(blocked, str):
         return "unreadable"
