@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.service.upkeep.leadership import Leadership
 from tests.service.rig import Rig, running
 from tests.service.upkeep.test_retention import DAY_US, JOBS, clean, run_one
 
@@ -25,7 +24,6 @@ def test_a_restart_does_not_forget_that_the_clock_jumped(
     rig.close()
     rig.clock.wait(20)
     with running(store_url, tmp_path, clock=rig.clock) as again:
-        again.leader = Leadership("two")
         assert again.leader.take(again.context)
         again.clock.wait(3_500)
         assert again.leader.take(again.context)
@@ -44,6 +42,5 @@ def test_a_short_stop_does_not_pause_retention(rig: Rig, store_url: str, tmp_pat
     rig.close()
     rig.clock.wait(60)
     with running(store_url, tmp_path, clock=rig.clock) as again:
-        again.leader = Leadership("two")
         assert again.leader.take(again.context)
         assert clean(again, JOBS).removed["jobs"] == 1

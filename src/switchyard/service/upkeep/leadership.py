@@ -86,8 +86,8 @@ class Leadership:
         renew_pool_type(batch, context)
         if jump_us or row.holder == "" or moment.now_us - row.expires_us > AMNESTY_US:
             events.counter_set(batch.tx, clock_jumps.AMNESTY_COUNTER, moment.now_us)
-        was_led_us = row.expires_us or moment.now_us
-        if jump_us or (row.holder != self.holder and moment.now_us - was_led_us > RETENTION_PAUSE_US):
+        was_led_us, is_first = row.expires_us or moment.now_us, self.last is None or row.holder != self.holder
+        if jump_us or (is_first and moment.now_us - was_led_us > RETENTION_PAUSE_US):
             # Stored, so that a restart does not forget it. A long time without a leader may be a jump, too: nobody
             # can tell whether the servers were off, or the clock was set meanwhile.
             events.counter_set(batch.tx, RETENTION_COUNTER, moment.now_us + RETENTION_PAUSE_US)
