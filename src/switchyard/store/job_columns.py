@@ -46,7 +46,7 @@ class ColumnKind:
             return "" if self.is_nullable else f"column {self.name}: nothing instead of {self.python_type.__name__}"
         if not isinstance(value, (bool, int) if self.python_type is bool else self.python_type):
             return f"column {self.name}: {type(value).__name__} instead of {self.python_type.__name__}"
-        if isinstance(value, int) and not self.low <= value <= self.high:
+        if self.python_type is int and isinstance(value, int) and not self.low <= value <= self.high:
             return f"column {self.name}: {value} is out of range"
         return ""
 
