@@ -36,8 +36,8 @@ def measure(folder: Path) -> list[Table]:
 
 def _cells(folder: Path, url: str) -> list[str]:
     bed.join(url, "idle")
-    for _ in range(CANCELS // 10_000):
-        jobs = [{"spec": SPEC, "cluster": "idle", "labels": {"run": "7"}}] * 10_000
+    for _ in range(CANCELS // 5_000):
+        jobs = [{"spec": SPEC, "cluster": "idle", "labels": {"run": "7"}}] * 5_000
         answer = call("POST", f"{url}/v1/jobs/bulk", json.dumps({"jobs": jobs}).encode(), timeout_s=120)
         assert answer.status == 201, answer.body[:300]
     calm = _beside(url, lambda: time.sleep(CALM_S))

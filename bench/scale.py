@@ -15,7 +15,7 @@ from bench import bed
 from bench.table import Table
 
 SIZES = (1_000, 1_000_000)
-ROUND = 10_000
+ROUND = 5_000
 LOOKS = 30
 
 

@@ -56,9 +56,11 @@ AFTER_USERS = """
   `requests` says: others' requests come in between.
 - **Threads:** users whose requests wait for a thread of the server take turns, and no user has all threads, whatever
   these limits say. Followers of one job by one user share each read of the database.
+- **Bulk submits:** each 100 jobs count as one request more. Large writes of users take turns, and single writes go
+  between them. One user has one bulk submit of over 1 MiB in work at a time; the others wait.
 - **A refusal because of `requests` is sent after about a second**, so that a client that does not wait is slowed down
   all the same.
-- `switchyard_limit_refusals_total` at `/metrics` counts refusals by limit.
+- `switchyard_limit_refusals_total` at `/metrics` counts refusals by limit. `decisions`: those that take long, below.
 """
 
 # What · where its value is · its unit · what happens at it · where it is set.
@@ -75,6 +77,7 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
             CODE,
         ),
         ("body of any other request", "server.http.body_bounds:SMALL_BODY.bytes_max", "bytes", REFUSED, CODE),
+        ("nesting of any body", "model.nesting:NESTING_MAX", "levels", MALFORMED, CODE),
         ("values in a job", "server.http.body_bounds:JOB_BODY.values_max", "", REFUSED, CODE),
         ("message on the gRPC port", "server.grpc_intake:MESSAGE_BYTES_MAX", "bytes", "`RESOURCE_EXHAUSTED`", CODE),
         (
@@ -85,6 +88,27 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
             CODE,
         ),
         ("calls on the gRPC port at once", "server.grpc_intake:CALLS_MAX", "", "`RESOURCE_EXHAUSTED`", CODE),
+        (
+            "messages over 64 KiB whose gRPC calls are not answered yet, together",
+            "server.grpc_intake:WORK_BYTES_MAX",
+            "bytes",
+            "`RESOURCE_EXHAUSTED`",
+            CODE,
+        ),
+        (
+            "the same, of one address",
+            "server.grpc_intake:ADDRESS_WORK_BYTES_MAX",
+            "bytes",
+            "`RESOURCE_EXHAUSTED`",
+            CODE,
+        ),
+        (
+            "messages with a graph whose gRPC calls are not answered yet, together; of one address half of it",
+            "server.grpc_intake:GRAPH_WORK_BYTES_MAX",
+            "bytes",
+            "calls wait, then `RESOURCE_EXHAUSTED`",
+            CODE,
+        ),
         (
             "uploads of graphs at once; of one user or agent half of them",
             "server.settings:ServerBounds.uploads",
@@ -151,6 +175,13 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
             "`logs.bytes_max`",
         ),
         ("jobs in one bulk submit", "model.api:BULK_JOBS_MAX", "", MALFORMED, CODE),
+        (
+            "jobs in one bulk submit without `each`, or with references (`#3`)",
+            "model.api:BULK_WHOLE_MAX",
+            "",
+            REFUSED,
+            CODE,
+        ),
         ("selections in one bulk submit", "service.submit.bulk:SELECTIONS_MAX", "", BAD, CODE),
         ("jobs changed by one round of a filter", "model.api:SELECT_JOBS_MAX", "", "`cursor` is given", CODE),
     ],

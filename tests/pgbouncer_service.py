@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from tests.processes import free_port, spawn, until
+from tests.processes import PATIENCE_S, free_port, spawn, until
 from tests.services import Postgres, need_pgbouncer, open_folder
 
-START_S = 30.0
-STOP_S = 20.0
+START_S = PATIENCE_S
+STOP_S = PATIENCE_S / 2
 # Few connections to PostgreSQL for many clients: sessions change hands at nearly every transaction.
 SETTINGS = """\
 [databases]

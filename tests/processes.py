@@ -18,7 +18,10 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 
 POLL_S = 0.02  # fine enough for a human, coarse enough for two cores
-GONE_S = 10.0  # a killed process that takes longer hangs in the kernel
+# For what a quiet machine does within seconds: a program starts, a job ends, a process leaves. A wait ends with its
+# condition, so a long bound costs nothing; a short one fails where many other programs want the same two cores.
+PATIENCE_S = 120.0
+GONE_S = 60.0  # a killed process that takes longer hangs in the kernel
 # Below the range from which Linux takes the ports of outgoing connections, so that none of those is in the way.
 PORTS = range(20_000, 32_000)
 STRAY_MARK = "SWITCHYARD_TEST_FOLDER"  # set for every program a test starts, inherited by what that one starts

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import redis
 
-from tests.processes import free_port, spawn, until
+from tests.processes import PATIENCE_S, free_port, spawn, until
 from tests.services import need_redis
 
-START_S = 30.0
-STOP_S = 20.0
+START_S = PATIENCE_S
+STOP_S = PATIENCE_S / 2
 
 
 class RedisServer:

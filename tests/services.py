@@ -20,11 +20,11 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.processes import children_of, free_port, spawn, until
+from tests.processes import PATIENCE_S, children_of, free_port, spawn, until
 
 VERSION_MIN = 13  # the oldest PostgreSQL that still gets fixes near this project's first release
-START_S = 30.0  # cold and on a busy machine; 1 s is usual
-STOP_S = 20.0
+START_S = PATIENCE_S
+STOP_S = PATIENCE_S / 2
 STARTS_MAX = 3  # another process may take the port between our look and the start
 LOG_LINES = 30
 WANTED = {

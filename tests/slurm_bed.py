@@ -27,14 +27,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from tests import slurm_conf
-from tests.processes import STRAY_MARK, Process, end_strays, free_port, spawn, started_of, until
+from tests.processes import PATIENCE_S, STRAY_MARK, Process, end_strays, free_port, spawn, started_of, until
 from tests.services import SYSTEM_PATH, slurm_lacking
 from tests.slurm_conf import CLIENTS, Ports, Site, Spec
 from tests.slurm_daemon import CALL_S, Daemon, StartError, answers, remove_cgroups, run, write
 
-START_S = 60.0  # cold and on a busy machine; 2 s is usual, 6 s with a database
+START_S = PATIENCE_S  # cold and on a busy machine; 2 s is usual, 6 s with a database
 NUMBERS_LOST_MAX = 4  # that a controller which is killed has given since it saved its state, in any test
-STOP_S = 20.0
+STOP_S = PATIENCE_S / 2
 STARTS_MAX = 3  # another process may take a port between our look and the start
 IN_ROOT = Path(__file__).resolve().parent.parent / "scripts" / "in-root"
 

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 
-from switchyard.errors import EXIT_OK, EXIT_USAGE, BadRequest, YardError
+from switchyard.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, BadRequest, YardError
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE: what `yes | head` gives, so `pipefail` scripts see the usual number
@@ -107,6 +107,14 @@ def main(argv: list[str] | None = None) -> int:
     except YardError as exc:
         _print_error(exc)
         return exc.exit_code
+    except RecursionError:
+        _print_error(
+            YardError(
+                "A value is nested too deeply for this program.",
+                next_step="Name jobs one by one to find it; a server of this version takes none so deep.",
+            )
+        )
+        return EXIT_ERROR
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return EXIT_INTERRUPTED

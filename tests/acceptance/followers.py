@@ -11,10 +11,9 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from tests.processes import until
+from tests.processes import PATIENCE_S, until
 
-OPEN_S = 30.0  # for hundreds of connections, on a busy machine
-CLOSE_S = 10.0
+OPEN_S = CLOSE_S = PATIENCE_S
 
 
 class Followers:
@@ -27,7 +26,8 @@ class Followers:
         self._paths = paths
         self._again = again
         self.sent = 0  # requests that were written
-        self.statuses: Counter[int] = Counter()
+        self.begun: Counter[int] = Counter()  # statuses of answers whose headers came; a stream has no end
+        self.statuses: Counter[int] = Counter()  # of answers that came to their end
         self.bodies: list[bytes] = []  # of answers that are not 200
         self.headers: dict[str, str] = {}  # of the last answer
         self._loop = asyncio.new_event_loop()
@@ -65,7 +65,9 @@ class Followers:
             while True:
                 writer.write(request)
                 self.sent += 1
-                status, self.headers, body = await _answer(reader)
+                status, self.headers = await _headers(reader)
+                self.begun[status] += 1
+                body = await _body(reader, self.headers)
                 self.statuses[status] += 1
                 if status != 200:
                     self.bodies.append(body)
@@ -75,15 +77,18 @@ class Followers:
             writer.close()
 
 
-async def _answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+async def _headers(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     status = int(head.split(" ", 2)[1])
-    fields = dict(line.split(": ", 1) for line in head.lower().split("\r\n")[1:] if ": " in line)
+    return status, dict(line.split(": ", 1) for line in head.lower().split("\r\n")[1:] if ": " in line)
+
+
+async def _body(reader: asyncio.StreamReader, fields: dict[str, str]) -> bytes:
     if "content-length" in fields:
-        return status, fields, await reader.readexactly(int(fields["content-length"]))
+        return await reader.readexactly(int(fields["content-length"]))
     while await reader.read(65_536):  # a stream: until the server ends it
         pass
-    return status, fields, b""
+    return b""
 
 
 def median(call: Callable[[], object], *, times: int) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.acceptance.bed import Ledger
 from tests.acceptance.stage import Stage, staged
+from tests.processes import PATIENCE_S
 from tests.programs import Agent, start_agent
 from tests.slurm_bed import SlurmBed, SlurmCluster
 from tests.slurm_faults import FaultyClients
@@ -17,7 +18,7 @@ from tests.slurm_faults import FaultyClients
 # Short waits, for clusters whose waits are short. What may or may not have arrived is waited for longer than the latest
 # of the late ones takes (tests/slurm_faults.py).
 SITE = {"timeout_s": 4.0, "poll_s": 0.3, "state_s": 1.0, "settle_s": 4.0}
-END_S = 60.0
+END_S = PATIENCE_S
 
 
 def write_site(stage: Stage, cluster: SlurmCluster, *, clients: Path | None = None, **more: Any) -> Path:

@@ -12,11 +12,11 @@ from typing import Any
 
 from switchyard.model.job import State
 from switchyard.model.lifecycle import FINAL_STATES
-from tests.processes import Process, end_strays, started_of, until
+from tests.processes import PATIENCE_S, Process, end_strays, started_of, until
 from tests.programs import COMMAND_S, YARD, Agent, Answer, Server, call, isolated_env, start_agent, start_server, yard
 
-END_S = 30.0  # for a job of a fraction of a second, on a busy machine
-SOON_S = 10.0  # for what follows at once: an order of magnitude more than it takes
+END_S = PATIENCE_S  # for a job of a fraction of a second
+SOON_S = PATIENCE_S / 2  # for what follows within a second
 
 Fields = dict[str, Any]
 
@@ -137,6 +137,11 @@ class Stage:
             if page.get("next") is None:
                 return items
             cursor = f"&cursor={page['next']}"
+
+
+def waiting_for(gate: Path) -> str:
+    """Shell words that end once a file is there: the test decides when a job ends."""
+    return f"until [ -e {gate} ]; do sleep 0.05; done"
 
 
 def submitters(stage: Stage, *names: str) -> dict[str, str]:

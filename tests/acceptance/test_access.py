@@ -110,7 +110,7 @@ def test_a_new_user_may_use_what_is_open_to_everyone_and_no_more(stage: Stage, u
 
 def test_each_role_on_a_project_allows_what_it_says(stage: Stage, user: tuple[str, Secret]) -> None:
     name, token = user
-    theirs = stage.submit("sleep", "60", project="atlas", cluster="open")
+    theirs = stage.submit("sleep", "600", project="atlas", cluster="open")
     path = f"/v1/jobs/{theirs}"
     assert status(stage, "GET", path, token=token) == 404, "not even that it exists"
     assert status(stage, "GET", f"{path}/output", token=token) == 404
@@ -125,7 +125,7 @@ def test_each_role_on_a_project_allows_what_it_says(stage: Stage, user: tuple[st
     grant(stage, "submit", f"user:{name}", "project:atlas")
     assert try_submit(stage, token, project="atlas") == (201, "ASSIGNED")
     assert status(stage, "POST", f"{path}/cancel", {}, token=token) == 403, "only one's own"
-    own = stage.submit("sleep", "60", project="atlas", cluster="open", token=token)
+    own = stage.submit("sleep", "600", project="atlas", cluster="open", token=token)
     assert status(stage, "POST", f"/v1/jobs/{own}/cancel", {}, token=token) == 200
 
     operate = grant(stage, "operate", f"user:{name}", "project:atlas")

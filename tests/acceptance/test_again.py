@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import until
+from tests.acceptance.stage import waiting_for
+from tests.processes import PATIENCE_S, until
 from tests.programs import Answer, Server, call, start_agent, start_server
 
 NODES = {"nodes": 1, "each": {"core": 4, "memory": "8GiB"}}
@@ -35,8 +36,12 @@ def job(server: Server, job_id: str) -> dict[str, object]:
 
 
 def ended(server: Server, job_id: str) -> dict[str, object]:
-    until(lambda: job(server, job_id)["state"] in FINAL, 60, f"{job_id} has its end")
+    until(lambda: job(server, job_id)["state"] in FINAL, PATIENCE_S, f"{job_id} has its end")
     return job(server, job_id)
+
+
+def now_us(server: Server) -> int:
+    return int(call("GET", f"{server.url}/v1/version").json["now_us"])
 
 
 def kinds(server: Server, job_id: str) -> list[str]:
@@ -75,8 +80,8 @@ def test_once_more_is_a_new_job_and_elsewhere_avoids_the_first_cluster(server: S
 
 
 def test_a_running_job_cannot_be_tried_again(server: Server) -> None:
-    running = submit(server, ["sleep", "30"])
-    until(lambda: job(server, running)["state"] == "RUNNING", 20, "it runs")
+    running = submit(server, ["sleep", "600"])
+    until(lambda: job(server, running)["state"] == "RUNNING", PATIENCE_S, "it runs")
     answer = call("POST", f"{server.url}/v1/jobs/{running}/retry", {})
     assert (answer.status, answer.json["code"]) == (409, "conflict")
     call("POST", f"{server.url}/v1/jobs/{running}/cancel", {})
@@ -95,9 +100,11 @@ def test_a_running_job_cannot_be_tried_again(server: Server) -> None:
     ],
 )
 def test_a_job_begins_after_another(server: Server, tmp_path: Path, command: str, condition: str, state: str) -> None:
-    first = submit(server, ["sh", "-c", f"sleep 0.3; echo first >> {tmp_path}/order; {command}"])
+    gate = tmp_path / "gate"
+    first = submit(server, ["sh", "-c", f"{waiting_for(gate)}; echo first >> {tmp_path}/order; {command}"])
     second = submit(server, ["sh", "-c", f"echo second >> {tmp_path}/order"], after=[f"{first}{condition}"])
     assert job(server, second)["state"] == "PENDING"
+    gate.touch()
     assert ended(server, second)["state"] == state
     wanted = ["first", "second"] if state == "SUCCEEDED" else ["first"]
     assert (tmp_path / "order").read_text().split() == wanted
@@ -140,25 +147,34 @@ def test_hold_and_release(server: Server) -> None:
 
 
 def test_a_higher_priority_goes_first(server: Server, tmp_path: Path) -> None:
-    # Both clusters full, so that the line forms.
-    blockers = [submit(server, ["sleep", "1.5"], cluster=name, spec={"resources": {"cores": 4}}) for name in ("alpha",)]
-    until(lambda: job(server, blockers[0])["state"] == "RUNNING", 20, "alpha is full")
+    gate = tmp_path / "gate"
+    blocker = submit(server, ["sh", "-c", waiting_for(gate)], cluster="alpha", spec={"resources": {"cores": 4}})
+    until(lambda: job(server, blocker)["state"] == "RUNNING", PATIENCE_S, "alpha is full, so that the line forms")
     note = f"echo $SWITCHYARD_JOB_ID >> {tmp_path}/order"
     ids = [
         submit(server, ["sh", "-c", note], cluster="alpha", spec={"resources": {"cores": 4}}, priority=priority)
         for priority in (0, 5, 1)
     ]
     change(server, ids[0], priority=10)
+    gate.touch()
     for each in ids:
         ended(server, each)
     assert (tmp_path / "order").read_text().split() == [ids[0], ids[1], ids[2]]
 
 
-def test_a_job_that_does_not_begin_in_time_expires(server: Server) -> None:
+def test_a_job_that_does_not_begin_in_time_expires(server: Server, tmp_path: Path) -> None:
     late = submit(server, ["true"], hold=True, expires_after=1)
     done = ended(server, late)
     assert (done["state"], done["reason"]) == ("FAILED", "expired: it did not begin in time")
-    quick = submit(server, ["sleep", "2"], expires_after=1)
+    for expires_after in (1, 5, 25):  # a busy machine may not begin it in a second
+        gate = tmp_path / f"gate-{expires_after}"
+        quick = submit(server, ["sh", "-c", waiting_for(gate)], expires_after=expires_after)
+        until(lambda quick=quick: job(server, quick)["state"] in ("RUNNING", *FINAL), PATIENCE_S, "it runs")  # type: ignore[misc]
+        if job(server, quick)["state"] == "RUNNING":
+            break
+    created_us = int(str(job(server, quick)["created_us"]))
+    until(lambda: now_us(server) > created_us + (expires_after + 1) * 1_000_000, PATIENCE_S, "its time is over")
+    gate.touch()
     assert ended(server, quick)["state"] == "SUCCEEDED"  # it began in time
 
 
@@ -177,7 +193,7 @@ def test_a_returned_job_runs_elsewhere_and_explain_says_why(tmp_path: Path) -> N
         start_agent(tmp_path, server.url, "picky", graph=NODES, extra=["--chooser", str(chooser)]),
     ):
         first = submit(server, ["true"])
-        until(lambda: "returned" in kinds(server, first), 20, "the cluster gave it back")
+        until(lambda: "returned" in kinds(server, first), PATIENCE_S, "the cluster gave it back")
         with start_agent(tmp_path, server.url, "easy", graph=NODES):
             done = ended(server, first)
             assert (done["state"], done["cluster"]) == ("SUCCEEDED", "easy")
@@ -192,14 +208,14 @@ def test_what_becomes_of_a_job_whose_cluster_falls_silent(tmp_path: Path, on_los
     with start_server(tmp_path) as server, start_agent(tmp_path, server.url, "alpha", graph=NODES) as agent:
         command = ["sh", "-c", f"[ -e {tmp_path}/second ] || {{ touch {tmp_path}/second; sleep 600; }}"]
         first = submit(server, command, spec={"on_lost": on_lost, "lost_after": 1})
-        until(lambda: job(server, first)["state"] == "RUNNING", 20, "it runs")
+        until(lambda: job(server, first)["state"] == "RUNNING", PATIENCE_S, "it runs")
         agent.kill()
         with start_agent(tmp_path, server.url, "beta", graph=NODES):
             done = ended(server, first)
             assert done["state"] == state
             # The first cluster comes back and is told to stop what it still runs.
             agent.start()
-            until(lambda: "event=stop" in agent.log, 30, "the old attempt is stopped")
+            until(lambda: "event=stop" in agent.log, PATIENCE_S, "the old attempt is stopped")
 
 
 @pytest.mark.parametrize("array", [None, "3"])
@@ -213,7 +229,7 @@ def test_fail_with_a_retry_after_lost_begins_again(tmp_path: Path, array: str | 
     requeued = "task-requeued" if array else "requeued"
     with start_server(tmp_path) as server, start_agent(tmp_path, server.url, "alpha", graph=NODES) as agent:
         first = submit(server, command, spec=spec, **({"array": array} if array else {}))
-        until(lambda: len(list(folder.iterdir())) == 1, 60, "the first attempt runs")
+        until(lambda: len(list(folder.iterdir())) == 1, PATIENCE_S, "the first attempt runs")
         agent.kill()
         with start_agent(tmp_path, server.url, "beta", graph=NODES):
             until(lambda: requeued in kinds(server, first), 300, "the first attempt is lost, and tried again")
@@ -236,7 +252,7 @@ def test_bulk_is_all_or_none_unless_each_is_asked_for(server: Server) -> None:
     each = call("POST", f"{server.url}/v1/jobs/bulk", {"jobs": jobs, "each": True})
     assert (each.status, each.json["made"], each.json["refused"]) == (201, 60, 1)
     assert each.json["items"][60]["problem"]["code"] == "malformed"
-    until(lambda: count(server, "bulk=7&state=SUCCEEDED") == 60, 60, "all of the bulk ran")
+    until(lambda: count(server, "bulk=7&state=SUCCEEDED") == 60, PATIENCE_S, "all of the bulk ran")
 
 
 def test_a_bulk_with_a_key_is_made_once(server: Server) -> None:

@@ -13,13 +13,13 @@ import pytest
 from switchyard.errors import EXIT_CONFLICT, EXIT_DENIED, EXIT_ERROR, EXIT_OK
 from switchyard.model.job import State
 from tests.acceptance.bed import Ledger
-from tests.acceptance.stage import SOON_S, Stage, graph, staged
+from tests.acceptance.stage import SOON_S, Stage, graph, staged, waiting_for
 from tests.processes import free_port, until
 from tests.programs import Agent, start_agent
 
 pytestmark = pytest.mark.xdist_group("agents")
 
-REFUSED_S_MAX = 30.0  # the promise is 3 s on a quiet machine; a minute of retries would be the fault
+REFUSED_S_MAX = 50.0  # the promise is 3 s on a quiet machine; a minute of retries would be the fault
 
 
 @pytest.fixture(scope="module")
@@ -163,12 +163,13 @@ def test_a_killed_agent_finds_its_jobs_again_and_tells_their_true_ends(
 ) -> None:
     ledger = Ledger(tmp_path)
     gate = tmp_path / "gate"
-    wait = f"until [ -e {gate} ]; do sleep 0.05; done; exit 7"
-    outlives = stage.submit(*ledger.command(wait), spec={"env": ledger.env}, cluster="alpha")
-    brief = stage.submit(*ledger.command("sleep 0.5; exit 5"), spec={"env": ledger.env}, cluster="alpha")
+    away = tmp_path / "away"
+    outlives = stage.submit(*ledger.command(f"{waiting_for(gate)}; exit 7"), spec={"env": ledger.env}, cluster="alpha")
+    brief = stage.submit(*ledger.command(f"{waiting_for(away)}; exit 5"), spec={"env": ledger.env}, cluster="alpha")
     for job in (outlives, brief):
         stage.until_state(job, State.RUNNING)
     alpha.kill()
+    away.touch()
     done = alpha.data / "jobs"
     until(lambda: list(done.glob(f"*{brief}*/exit")), SOON_S, "the short job ended while nobody looked")
     alpha.start()
@@ -184,26 +185,31 @@ def test_a_killed_agent_finds_its_jobs_again_and_tells_their_true_ends(
 def test_an_end_while_the_server_is_away_is_told_afterwards_with_its_true_time(
     stage: Stage, alpha: Agent, tmp_path: Path
 ) -> None:
-    job = stage.submit("sh", "-c", "sleep 1; exit 4", cluster="alpha")
+    gate = tmp_path / "gate"
+    job = stage.submit("sh", "-c", f"{waiting_for(gate)}; exit 4", cluster="alpha")
     stage.until_state(job, State.RUNNING)
     stage.server.kill()
+    begun = time.time()
+    gate.touch()
     until(lambda: list((alpha.data / "jobs").glob(f"*{job}*/exit")), SOON_S, "the job ended")
-    time.sleep(1.5)  # the time away is the subject: its end is told at least this late
+    over = time.time()
+    time.sleep(4)  # the time away is the subject: its end is told at least this late
     stage.server.start().wait_ready()
     ended = stage.ended(job)
     assert (ended["state"], ended["exit_code"]) == ("FAILED", 4)
-    assert 0.9 < (ended["ended_us"] - ended["started_us"]) / 1e6 < 2.4, "when it ended, not when it was told"
+    assert begun - 0.5 < ended["ended_us"] / 1e6 < over + 3, "when it ended, not when it was told"
 
 
 def test_a_cluster_never_runs_more_than_fits(stage: Stage, tmp_path: Path) -> None:
-    here, counts = tmp_path / "here", tmp_path / "counts"
+    here, counts, gate = tmp_path / "here", tmp_path / "counts", tmp_path / "gate"
     here.mkdir()
     # Counts itself in, says how many are in, counts itself out.
-    script = (
-        f"mkdir {here}/$$; ls {here} | wc -l >> {counts}; sleep 0.3; ls {here} | wc -l >> {counts}; rmdir {here}/$$"
-    )
+    count = f"ls {here} | wc -l >> {counts}"
+    script = f"mkdir {here}/$$; {count}; {waiting_for(gate)}; sleep 0.3; {count}; rmdir {here}/$$"
     with stage.agent("pair", cores=2):
         jobs = [stage.submit("sh", "-c", script, cluster="pair") for _ in range(6)]
+        until(lambda: len(list(here.iterdir())) == 2, SOON_S, "both cores are used")
+        gate.touch()
         assert {stage.ended(job)["state"] for job in jobs} == {"SUCCEEDED"}
     seen = [int(word) for word in counts.read_text().split()]
     assert (len(seen), max(seen)) == (12, 2), f"both cores were used, and never more: {seen}"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from switchyard import Client, State
+from tests.processes import PATIENCE_S
 from tests.programs import Server, call, start_agent, start_server
 
 NODES = {"nodes": 1, "each": {"core": 6, "memory": "8GiB"}}
@@ -99,7 +100,7 @@ def test_a_failed_task_is_tried_again_and_only_that_one(server: Server, tmp_path
 
 
 def test_single_tasks_and_the_rest_are_cancelled(server: Server) -> None:
-    job = submit(server, spec={"command": ["sleep", "30"]}, array="0-19%2")
+    job = submit(server, spec={"command": ["sleep", "600"]}, array="0-19%2")
     _until(lambda: call("GET", f"{server.url}/v1/jobs/{job}").json["tasks"].get("live") == 2)
     call("POST", f"{server.url}/v1/jobs/{job}/cancel", {"tasks": "0,10-12"})
     _until(lambda: tasks(server, job)[0]["state"] == "CANCELLED")
@@ -161,7 +162,7 @@ def _output(server: Server, job: str, index: int) -> str:
     return b"".join(base64.b64decode(chunk["data"]) for chunk in chunks).decode()
 
 
-def _until(predicate: object, timeout_s: float = 20) -> None:
+def _until(predicate: object, timeout_s: float = PATIENCE_S) -> None:
     from tests.processes import until
 
     until(predicate, timeout_s, "the condition")  # type: ignore[arg-type]

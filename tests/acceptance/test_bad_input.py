@@ -36,7 +36,7 @@ def test_a_clock_that_is_an_hour_off_moves_no_time_of_a_job(stage: Stage, offset
         assert ended["state"] == "SUCCEEDED"
         times = [before_us, *times_of(ended), time.time_ns() // 1000]
         assert times == sorted(times)
-        assert 0.4 < (ended["ended_us"] - ended["started_us"]) / 1e6 < 3
+        assert 0.4 < (ended["ended_us"] - ended["started_us"]) / 1e6 < 600, "no hour is added"
         # Its own log shows that the clock was really off.
         hour = time.gmtime(time.time() + (3600 if offset == "+1h" else -3600)).tm_hour
         assert f"T{hour:02d}:" in agent.log or time.gmtime().tm_min in (0, 59)

@@ -12,6 +12,7 @@ from switchyard import Client, JobHandle, YardError, as_completed
 from switchyard.errors import EXIT_OK, EXIT_REJECTED, EXIT_USAGE, BadRequest, KeyReused, Malformed
 from tests.acceptance.stage import Stage, staged
 from tests.cli.conftest import Terminal
+from tests.processes import PATIENCE_S
 
 pytestmark = pytest.mark.xdist_group("bulk-cli")
 
@@ -157,7 +158,7 @@ def test_submit_many_gives_handles_in_order(client: Client) -> None:
         on_progress=lambda done, total: seen.append((done, total)),
     )
     handles = [each for each in made if isinstance(each, JobHandle)]
-    assert len(list(as_completed(handles, timeout_s=30))) == 5
+    assert len(list(as_completed(handles, timeout_s=PATIENCE_S))) == 5
     assert [handle.exit_code for handle in handles] == [0, 1, 2, 3, 4]
     assert seen == [(2, 5), (4, 5), (5, 5)]
 
@@ -165,7 +166,7 @@ def test_submit_many_gives_handles_in_order(client: Client) -> None:
 def test_references_hold_across_requests(client: Client) -> None:
     chain = [{"command": ["true"], "after": [f"#{number - 1}"] if number else []} for number in range(5)]
     made = client.submit_many(chain, batch=2)
-    ends = [handle.wait(timeout_s=60) for handle in made if isinstance(handle, JobHandle)]
+    ends = [handle.wait(timeout_s=PATIENCE_S) for handle in made if isinstance(handle, JobHandle)]
     assert [job.state for job in ends] == ["SUCCEEDED"] * 5
     begun = [job.started_us or 0 for job in ends]
     assert begun == sorted(begun)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,8 @@ import pytest
 from switchyard import Client, State
 from switchyard.errors import EXIT_NOT_FOUND, EXIT_OK
 from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
-from tests.acceptance.stage import SOON_S, Stage, staged
-from tests.processes import until
+from tests.acceptance.stage import SOON_S, Stage, staged, waiting_for
+from tests.processes import PATIENCE_S, until
 from tests.programs import call, isolated_env, start_agent, start_server, yard
 from tests.services import Postgres
 
@@ -109,7 +111,8 @@ def test_a_credential_is_rotated_on_demand_without_a_break(stage: Stage) -> None
     with stage.agent("keen") as agent:
         before = credential(agent.data)
         assert status_of(stage, before) == 200
-        running = stage.submit("sleep", "1.5", cluster="keen")
+        gate = stage.folder / "keen-gate"
+        running = stage.submit("sh", "-c", waiting_for(gate), cluster="keen")
         stage.until_state(running, State.RUNNING)
         (listed,) = [row for row in stage.read("agent", "ls") if row["cluster"] == "keen"]
         stage.yard("agent", "rotate", listed["id"], check=True)
@@ -117,6 +120,7 @@ def test_a_credential_is_rotated_on_demand_without_a_break(stage: Stage) -> None
         until(lambda: status_of(stage, before) == 401, SOON_S, "the old one has ended")
         assert status_of(stage, credential(agent.data)) == 200
         assert stage.read("agent", "show", listed["id"])["is_rotation_asked"] is False
+        gate.touch()
         assert stage.ended(running)["state"] == "SUCCEEDED"
         assert stage.ended(stage.submit("true", cluster="keen"))["state"] == "SUCCEEDED"
         assert "agent.rotate" in [row["action"] for row in stage.read("audit")][:5]
@@ -126,19 +130,27 @@ def test_a_credential_is_rotated_on_demand_without_a_break(stage: Stage) -> None
         assert stage.ended(stage.submit("true", cluster="keen"))["state"] == "SUCCEEDED"
 
 
+def incarnation(stage: Stage, agent: str) -> str:
+    """The process that has an agent's place; only the server knows it."""
+    with closing(sqlite3.connect(stage.folder / "server-data/switchyard.db")) as db:
+        return str(db.execute("SELECT incarnation FROM agents WHERE id = ?", (agent,)).fetchone()[0])
+
+
 def test_a_new_credential_that_is_never_used_ends_nothing(stage: Stage) -> None:
     """The answer to a rotation got lost: the old one holds, and a second rotation makes the first's void."""
     with stage.agent("lost") as agent:
         old = credential(agent.data)
-        first = stage.post("/v1/agents/rotate", {}, token=old)["credential"]
-        second = stage.post("/v1/agents/rotate", {}, token=old)["credential"]
+        [known] = stage.get("/v1/agents?cluster=lost")["items"]
+        process = {"incarnation": incarnation(stage, known["id"])}
+        first = stage.post("/v1/agents/rotate", process, token=old)["credential"]
+        second = stage.post("/v1/agents/rotate", process, token=old)["credential"]
         assert [status_of(stage, each) for each in (old, first)] == [200, 401]
         assert stage.ended(stage.submit("true", cluster="lost"))["state"] == "SUCCEEDED"
         assert status_of(stage, second) == 200
         assert [status_of(stage, each) for each in (old, first)] == [401, 401]
         # The agent never saw the second one: it is refused when it next speaks, and says how to go on.
         stage.submit("true", cluster="lost")
-        assert agent.wait(60) == 4
+        assert agent.wait(PATIENCE_S) == 4
         assert "Join again" in agent.log
 
 
@@ -156,7 +168,7 @@ def test_credentials_change_all_the_time_on_two_servers_and_the_agent_is_killed_
     with (
         start_server(tmp_path, database=url, name="one") as one,
         start_server(tmp_path, database=url, name="two") as two,
-        Client(one.url, retry_s=60) as client,
+        Client(one.url, retry_s=PATIENCE_S) as client,
     ):
         extra = ["--server", two.url, "--rotate-after", "1s"]
         agent = start_agent(tmp_path, one.url, "alpha", graph=NODES, extra=extra)
@@ -169,7 +181,7 @@ def test_credentials_change_all_the_time_on_two_servers_and_the_agent_is_killed_
                 time.sleep(0.7)
                 agent.kill()
                 agent.start()
-            assert_each_ran_once(ledger, wait_all_final(client, ids.result(60), 60))
+            assert_each_ran_once(ledger, wait_all_final(client, ids.result(PATIENCE_S), PATIENCE_S))
             until(lambda: credential(agent.data) != first, SOON_S, "the credential has changed")
             assert agent.is_running, agent.tail()
             joins = [entry for entry in client.audit() if entry.action in ("agent.join", "agent.rejoin")]
@@ -188,11 +200,17 @@ def config(folder: Path, text: str) -> str:
 def test_what_is_old_goes_and_what_lives_stays(tmp_path: Path) -> None:
     file = config(tmp_path, "retention: {jobs: 3s, logs: 1s, events: 3s}\n")
     with staged(tmp_path, extra=["--config", file]) as stage, stage.agent("alpha"):
-        long = stage.submit("sleep", "60")
+        long = stage.submit("sleep", "600")
         held = stage.submit("true", hold=True)
         short = [stage.submit("echo", "hello") for _ in range(5)]
-        assert {stage.ended(job)["state"] for job in short} == {"SUCCEEDED"}
-        until(lambda: [job["id"] for job in stage.walk("/v1/jobs", limit=50)] == [held, long], 30, "the old are gone")
+        with ThreadPoolExecutor(len(short)) as aside:  # all at once: the first to end is soon gone
+            waits = [f"/v1/jobs/{job}/wait?timeout_s=60" for job in short]
+            assert {each["state"] for each in aside.map(stage.get, waits)} == {"SUCCEEDED"}
+        until(
+            lambda: [job["id"] for job in stage.walk("/v1/jobs", limit=50)] == [held, long],
+            PATIENCE_S,
+            "the old are gone",
+        )
         assert stage.call("GET", f"/v1/jobs/{short[0]}").status == 404
         assert stage.call("GET", f"/v1/jobs/{short[0]}/output").status == 404
         assert stage.job(long)["state"] == "RUNNING"

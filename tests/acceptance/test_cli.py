@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from switchyard import Client, State
+from switchyard.cli.connect import SUBMIT_RETRY_S
 from switchyard.errors import (
     EXIT_CONFLICT,
     EXIT_DENIED,
@@ -23,11 +24,12 @@ from switchyard.errors import (
     NotFound,
     TimedOut,
 )
-from tests.acceptance.stage import SOON_S, Stage, staged
-from tests.processes import free_port
+from tests.acceptance.stage import Stage, staged, waiting_for
+from tests.processes import PATIENCE_S, free_port
 from tests.programs import isolated_env, yard
 
 pytestmark = pytest.mark.xdist_group("cli")
+RESTARTS_MAX = 5
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 def test_every_exit_code_is_what_the_help_says(stage: Stage) -> None:
     alone = {**stage.env, "YARD_URL": f"http://127.0.0.1:{free_port()}"}
     nobody = {**stage.env, "YARD_TOKEN": f"yard_{'0' * 26}_x"}
-    sleeper = stage.submit("sleep", "60")
+    sleeper = stage.submit("sleep", "600")
     commands = {
         EXIT_OK: [("ls",), ("--help",), ("submit", "--", "true")],
         EXIT_USAGE: [
@@ -73,7 +75,7 @@ def test_wait_exits_as_the_job_did(stage: Stage) -> None:
         done = stage.yard("submit", "--wait", "--", "sh", "-c", f"echo out; echo err >&2; {script}")
         assert (done.returncode, done.stdout) == (code, "out\n")
         assert "err\n" in done.stderr
-    job = stage.submit("sleep", "60")
+    job = stage.submit("sleep", "600")
     stage.yard("cancel", "--wait", job, check=True)
     assert stage.yard("wait", job).returncode == 130
 
@@ -165,29 +167,34 @@ def test_a_job_file_and_flags_make_one_job(stage: Stage, tmp_path: Path) -> None
 
 def test_the_sdk_submits_waits_and_reads(client: Client) -> None:
     handle = client.submit(["sh", "-c", "echo $WORD; echo no >&2; exit 2"], env={"WORD": "yes"}, cores=2, name="sdk")
-    job = handle.wait(timeout_s=30)
+    job = handle.wait(timeout_s=PATIENCE_S)
     assert (job.state, handle.exit_code, handle.output(), handle.text("stderr")) == (State.FAILED, 2, b"yes\n", "no\n")
     assert [event.kind for event in client.events(job.id)][-1] == "failed"
     assert handle.explain().plan is not None
     with pytest.raises(NotFound):
         client.job("01ARZ3NDEKTSV4RRFFQ69G5FAV")
-    sleeper = client.submit("sleep 60")
+    sleeper = client.submit("sleep 600")
     with pytest.raises(TimedOut):
         sleeper.wait(timeout_s=0.5)
     sleeper.cancel()
-    assert sleeper.wait(timeout_s=30).state is State.CANCELLED
+    assert sleeper.wait(timeout_s=PATIENCE_S).state is State.CANCELLED
 
 
-def test_the_sdk_outlasts_a_server_that_is_killed(stage: Stage, client: Client) -> None:
+def test_the_sdk_outlasts_a_server_that_is_killed(stage: Stage, tmp_path: Path) -> None:
     """Submits and waits begun while there is no server, and one begun before: each job is made once."""
-    before = client.submit("sleep 1.5", labels={"outage": "yes"})
+    with Client(stage.url, stage.token, retry_s=PATIENCE_S) as client:
+        outlasting(stage, client, tmp_path / "gate")
+
+
+def outlasting(stage: Stage, client: Client, gate: Path) -> None:
+    before = client.submit(["sh", "-c", waiting_for(gate)], labels={"outage": "yes"})
     made: list[State] = []
 
     def work(number: int) -> None:
         if number == 0:
-            made.append(before.wait(timeout_s=60).state)
+            made.append(before.wait(timeout_s=PATIENCE_S).state)
         else:
-            made.append(client.submit(["true"], labels={"outage": "yes"}).wait(timeout_s=60).state)
+            made.append(client.submit(["true"], labels={"outage": "yes"}).wait(timeout_s=PATIENCE_S).state)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     threads[0].start()
@@ -197,16 +204,20 @@ def test_the_sdk_outlasts_a_server_that_is_killed(stage: Stage, client: Client) 
     time.sleep(0.3)  # the outage is the subject: all of them meet a server that is not there
     assert made == []
     stage.server.start().wait_ready()
+    gate.touch()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert made == [State.SUCCEEDED] * 4
     assert len(list(client.jobs(labels={"outage": "yes"}))) == 4
 
 
 def test_a_command_outlasts_a_restart_of_the_server(stage: Stage) -> None:
-    stage.server.kill()
-    stage.server.start()  # not ready for about a second
-    begun = time.monotonic()
-    done = stage.yard("submit", "--wait", "--", "echo", "back")
+    for _ in range(RESTARTS_MAX):
+        stage.server.kill()
+        begun = time.monotonic()
+        stage.server.start()  # not ready for about a second
+        done = stage.yard("submit", "--wait", "--", "echo", "back")
+        stage.server.wait_ready()
+        if time.monotonic() - begun < SUBMIT_RETRY_S:
+            break  # a start that took longer than the command tries again says nothing
     assert (done.returncode, done.stdout) == (EXIT_OK, "back\n"), done.stderr
-    assert time.monotonic() - begun < SOON_S

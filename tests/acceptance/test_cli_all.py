@@ -17,8 +17,8 @@ import pytest
 from switchyard import Client, Executor, JobHandle, State, TimedOut, as_completed
 from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
 from switchyard.model.api import JobSelector
-from tests.acceptance.stage import SOON_S, Stage, staged
-from tests.processes import free_port, piped, until
+from tests.acceptance.stage import SOON_S, Stage, staged, waiting_for
+from tests.processes import PATIENCE_S, free_port, piped, until
 from tests.programs import YARD, yard
 
 pytestmark = pytest.mark.xdist_group("cli-all")
@@ -114,7 +114,7 @@ def test_bad_input_is_refused_with_a_reason(stage: Stage, args: tuple[str, ...],
 
 
 def test_what_cannot_be_done_is_a_conflict(stage: Stage) -> None:
-    plain, sleeper = stage.submit("true"), stage.submit("sleep", "60")
+    plain, sleeper = stage.submit("true"), stage.submit("sleep", "600")
     stage.ended(plain)
     stage.until_state(sleeper, State.RUNNING)
     for args in (("retry", sleeper), ("hold", sleeper), ("hold", plain), ("release", plain), ("priority", plain, "3")):
@@ -211,7 +211,7 @@ def test_a_great_many_cancels_leave_the_api_responsive(stage: Stage) -> None:
     assert not list(client.jobs(labels={"flood": "yes"}, state="PENDING", limit=1))
     assert len(took_s) > 10
     late = sorted(took_s)[len(took_s) * 9 // 10]
-    assert late < 3.0, "a round is one short transaction; this is a busy machine's patience"
+    assert late < 10.0, "a round is one short transaction; this is a busy machine's patience"
     stage.yard("cancel", "--label", "calm=yes", "--force", check=True)
 
 
@@ -232,10 +232,15 @@ def test_ls_since_and_events_since(stage: Stage) -> None:
     assert stage.read("events", young, "--since", "1h")[0]["kind"] == "accepted"
 
 
-def test_watch_shows_again_until_the_end(stage: Stage) -> None:
-    job = stage.submit("sleep", "1.5")
-    shown = stage.yard("show", job, "--watch", check=True).stdout
-    assert shown.index("RUNNING") < shown.index("SUCCEEDED")
+def test_watch_shows_again_until_the_end(stage: Stage, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    job = stage.submit("sh", "-c", waiting_for(gate))
+    with piped([*YARD, "show", job, "--watch"], env=stage.env) as showing:
+        assert showing.stdout is not None
+        assert any("RUNNING" in line for line in showing.stdout)
+        gate.touch()
+        assert any("SUCCEEDED" in line for line in showing.stdout)
+        assert showing.wait(PATIENCE_S) == EXIT_OK
     with piped([*YARD, "ls", "--watch"], env=stage.env) as listing:
         assert listing.stdout is not None
         assert listing.stdout.readline().startswith("ID")
@@ -255,7 +260,9 @@ COMP_CWORD={len(words) - 1}
 _yard
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
-    done = subprocess.run(["bash", "-c", script], env=stage.env, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        ["bash", "-c", script], env=stage.env, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert done.stderr == ""
     return done.stdout.split()
 
@@ -279,7 +286,7 @@ def test_completion_is_quick_and_silent_without_a_server(stage: Stage) -> None:
     begun = time.monotonic()
     done = yard("__complete", "2", "show", "", env=alone)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < SOON_S, "it asks once, for a second"
     assert yard("__complete", "2", "nonsense", "", env=alone).returncode == 0
     assert yard("__complete", env=alone).returncode == 0
 
@@ -287,9 +294,13 @@ def test_completion_is_quick_and_silent_without_a_server(stage: Stage) -> None:
 # --- the SDK ---
 
 
-def test_as_completed_gives_them_as_they_end(client: Client) -> None:
-    slow, quick = client.submit("sleep 1.5"), client.submit("sleep 0.2")
-    assert [handle.id for handle in as_completed([slow, quick, quick], timeout_s=30)] == [quick.id, slow.id]
+def test_as_completed_gives_them_as_they_end(client: Client, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    slow, quick = client.submit(["sh", "-c", waiting_for(gate)]), client.submit("true")
+    ended = as_completed([slow, quick, quick], timeout_s=PATIENCE_S)
+    assert next(ended).id == quick.id
+    gate.touch()
+    assert [handle.id for handle in ended] == [slow.id]
     assert slow.exit_code == 0
     stuck = client.submit("true", hold=True)
     with pytest.raises(TimedOut, match="1 of 2 jobs"):
@@ -314,11 +325,11 @@ def test_the_executor_runs_commands(client: Client, tmp_path: Path) -> None:
         held_back = executor.submit("true", hold=True)
         assert held_back.cancel()
         assert held_back.cancelled()
-        sleeper = executor.submit("sleep 60")
+        sleeper = executor.submit("sleep 600")
         until(sleeper.running, SOON_S, "the sleeper runs")
         assert not sleeper.cancel(), "its cluster has to confirm"
         with pytest.raises(CancelledError):
-            sleeper.result(timeout=30)
+            sleeper.result(timeout=PATIENCE_S)
     assert (one.result().exit_code, one.handle.text()) == (3, "hi\n")
     assert [job.exit_code for job in ends] == [0, 1, 2, 3]
     with pytest.raises(RuntimeError):
@@ -327,7 +338,7 @@ def test_the_executor_runs_commands(client: Client, tmp_path: Path) -> None:
 
 def test_the_executor_ends_what_is_left_when_told_so(client: Client) -> None:
     executor = Executor(client)
-    futures = [executor.submit("sleep 60") for _ in range(3)]
+    futures = [executor.submit("sleep 600") for _ in range(3)]
     executor.shutdown(cancel_futures=True)
     assert not wait(futures, timeout=0).not_done
     assert {client.job(future.handle.id).state for future in futures} == {State.CANCELLED}
@@ -340,7 +351,9 @@ def test_the_executor_in_a_program_of_its_own(stage: Stage) -> None:
         "    print(executor.submit(['sh', '-c', 'exit 5']).result().exit_code)\n"
     )
     env = {**stage.env, "YARD_URL": stage.url}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert done.stdout == "5\n"
 
 
@@ -349,10 +362,10 @@ def test_a_handle_steers_its_job(client: Client) -> None:
     assert client.change(job.id, priority=9).priority == 9
     job.cancel(tasks="1")
     job.release()
-    assert job.wait(timeout_s=30).state is State.CANCELLED
+    assert job.wait(timeout_s=PATIENCE_S).state is State.CANCELLED
     assert [(task.index, task.state) for task in job.tasks(state=State.CANCELLED)] == [(1, State.CANCELLED)]
     again: JobHandle = job.retry()
-    assert again.wait(timeout_s=30).retry_of == job.id
+    assert again.wait(timeout_s=PATIENCE_S).retry_of == job.id
     after: Any = client.submit("true", after=[job, again])
-    assert after.wait(timeout_s=30).state in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+    assert after.wait(timeout_s=PATIENCE_S).state in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
     assert json.loads(json.dumps(after.id)) == after.id

@@ -13,6 +13,7 @@ from switchyard import Client
 from switchyard.errors import EXIT_NOT_FOUND, EXIT_REJECTED, EXIT_USAGE
 from tests.acceptance.stage import Stage, staged
 from tests.layouts import Layout
+from tests.processes import PATIENCE_S
 
 pytestmark = pytest.mark.xdist_group("compat")
 
@@ -98,7 +99,7 @@ def test_job_file_and_sdk_say_it_too(stage: Stage, client: Client, tmp_path: Pat
     file.write_text('command: [echo, hi]\ncompatibility: [{field: gpu-driver, min: "500"}, {field: cuda, min: "12.2"}]')
     assert stage.read("submit", "--plan", "-f", str(file))["chosen"] == "new"
     job = client.submit(["echo", "hi"], compatibility=[{"field": "architecture", "equals": "aarch64"}])
-    assert job.wait(timeout_s=30).cluster == "arm"
+    assert job.wait(timeout_s=PATIENCE_S).cluster == "arm"
     layout = Layout(tmp_path / "image")
     assert client.plan("true", image=layout.write(layout.image("arm64"))).chosen == "arm"
 

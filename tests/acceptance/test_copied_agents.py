@@ -24,6 +24,7 @@ pytestmark = pytest.mark.xdist_group("copied-agents")
 
 REFUSED_S = 60.0  # the server asks the agent for 5 s at most; the rest is a busy machine
 JOBS = 8
+STARTS = 12  # more than the agent writes to its journal for two jobs
 
 
 @pytest.fixture
@@ -147,6 +148,46 @@ def test_a_folder_from_a_backup_is_refused_until_it_joins_again(
         gate.touch()
         assert stage.ended(held)["state"] == "SUCCEEDED"
     assert ledger.runs() == {held: 1}
+
+
+def test_a_refused_copy_stays_refused_however_often_it_is_started(stage: Stage, ledger: Ledger, tmp_path: Path) -> None:
+    """As a service manager starts it: again and again. It must not catch up with the agent."""
+    with stage.agent("again") as agent:
+        folder = copied(agent, tmp_path / "again-copy")
+        [job] = submitted(stage, ledger, "again", 1)
+        stage.ended(job)
+        [held] = submitted(stage, ledger, "again", 1, "sleep 1")
+        stage.until_state(held, State.RUNNING)
+        agent.kill()
+        for _ in range(STARTS):
+            with started(stage, "again", folder) as copy:
+                assert_refused(stage, copy, "again")
+        agent.start()
+        assert stage.ended(held)["state"] == "SUCCEEDED"
+    assert ledger.runs() == {job: 1, held: 1}
+
+
+@pytest.mark.parametrize("what", ["credential and starts", "all but journal and jobs"])
+def test_a_folder_with_a_new_journal_is_refused_until_it_joins_again(
+    stage: Stage, ledger: Ledger, tmp_path: Path, what: str
+) -> None:
+    cluster = f"new-{what[:3]}"
+    with stage.agent(cluster) as agent:
+        jobs = submitted(stage, ledger, cluster, 3, "sleep 1")
+        for job in jobs:
+            stage.until_state(job, State.RUNNING)
+        agent.kill()
+        folder = copied(agent, tmp_path / "copy")
+        for path in folder.iterdir():
+            is_kept = path.name in ("credential.json", "starts") or what.startswith("all")
+            if not is_kept or path.name.startswith(("journal", "jobs", "supervisor")):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for _ in range(3):
+            with started(stage, cluster, folder) as copy:
+                assert_refused(stage, copy, cluster)
+        agent.start()
+        assert {stage.ended(job)["state"] for job in jobs} == {"SUCCEEDED"}
+    assert ledger.runs() == dict.fromkeys(jobs, 1)
 
 
 @pytest.mark.parametrize("when", ["alive", "dead"])

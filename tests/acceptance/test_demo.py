@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from pathlib import Path
 
 from switchyard.errors import EXIT_OK
 from tests.acceptance.stage import SOON_S
-from tests.processes import children_of, until
+from tests.processes import PATIENCE_S, children_of, until
 from tests.programs import YARD, Program, isolated_env
 
-DEMO_S_MAX = 60.0
+DEMO_S_MAX = PATIENCE_S  # about ten seconds on a quiet machine
 
 
 def demo(folder: Path) -> Program:
@@ -22,10 +21,8 @@ def demo(folder: Path) -> Program:
 
 
 def test_the_demo_explains_two_jobs_names_its_address_and_cleans_up(tmp_path: Path) -> None:
-    begun = time.monotonic()
     with demo(tmp_path) as program:
         assert program.wait(DEMO_S_MAX) == EXIT_OK, program.tail()
-    assert time.monotonic() - begun < DEMO_S_MAX
     said = program.log
     assert said.count("$ yard explain 01") == 2
     assert re.search(r"The API was at http://127\.0\.0\.1:\d+;", said)
@@ -43,7 +40,7 @@ def test_a_demo_that_is_interrupted_takes_everything_along(tmp_path: Path) -> No
         children = children_of(program.pid)
         assert len(children) >= 4, "a server and three agents"
         program.signal(signal.SIGINT)
-        assert program.wait(20) == 128 + signal.SIGINT
+        assert program.wait(PATIENCE_S) == 128 + signal.SIGINT
     until(lambda: leftovers(tmp_path) == [], SOON_S, "nothing is left")
     assert not any(child.is_alive for child in children)
 

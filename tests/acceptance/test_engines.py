@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from tests.match.test_by_name import install_third_engine
+from tests.processes import PATIENCE_S
 from tests.programs import call, free_port, isolated_env, start_agent, start_server, until, yard
 
 THREE = {"nodes": 3, "each": {"core": 4}}
@@ -23,7 +24,11 @@ def test_a_third_engine_is_installed_allowed_and_asked(tmp_path: Path) -> None:
         start_agent(tmp_path, server.url, "four", graph=FOUR),
     ):
         clusters = f"{server.url}/v1/clusters"
-        until(lambda: [each["health"] for each in call("GET", clusters).json["items"]] == ["up"] * 2, 20, "both up")
+        until(
+            lambda: [each["health"] for each in call("GET", clusters).json["items"]] == ["up"] * 2,
+            PATIENCE_S,
+            "both up",
+        )
         said = call("POST", f"{server.url}/v1/clusters/fit", {"job": JOB, "match_engine": "third"}).json
         assert {each["cluster"]: each["ever"] for each in said["items"]} == {"three": True, "four": False}
         assert said["engine"] == "third"

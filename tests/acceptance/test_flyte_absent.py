@@ -23,7 +23,7 @@ def test_without_flytes_messages_its_doors_refuse_and_all_else_works(tmp_path: P
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             ask = channel.unary_unary("/flyteidl.service.AdminService/GetDomains")
             with pytest.raises(grpc.RpcError) as caught:
-                ask(b"", timeout=20)
+                ask(b"", timeout=60)
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
         assert "flyteidl is not installed" in caught.value.details()
         assert call("GET", f"{server.url}/v1/domains").status == 200

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.acceptance.stage import Secret
-from tests.processes import free_port
+from tests.processes import PATIENCE_S, free_port
 from tests.programs import START_S, YARD, Server, call, isolated_env, start_server, yard
 from tests.server.flyte_doors import Doors, opened
 
 CLIENT = Path(__file__).with_name("flytekit_client.py")
-CLIENT_S = 60  # flytekit alone takes seconds to import
+CLIENT_S = PATIENCE_S  # flytekit alone takes seconds to import
 PROJECT, DEV = "kit", "development"
 HERE = {"project": PROJECT, "domain": DEV}
 
@@ -140,7 +140,7 @@ def test_tls_with_the_servers_certificate(tmp_path: Path) -> None:
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     named = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     argv = ["openssl", "req", "-x509", *curve, *named, "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    subprocess.run(argv, check=True, capture_output=True, timeout=PATIENCE_S)
     http, grpc = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     words = ["server", "--data", str(tmp_path / "data"), "--http", http, "--grpc", grpc]
     tls = ["--tls-cert", str(cert), "--tls-key", str(key)]

@@ -43,7 +43,13 @@ class Town:
         return Secret(self.stage.post("/v1/tokens", {"user": name})["token"])
 
     def job(self, cluster: str | None = NAME, *command: str, **fields: Any) -> str:
-        spec = {"env": {"DB_PASSWORD": PASSWORD}}
+        client = {"client_id": "ann", "client_secret": {"key": PASSWORD}}
+        context = {"run_as": {"oauth2_client": client}, "secrets": [{"key": PASSWORD}], "tokens": [{"name": PASSWORD}]}
+        spec = {
+            "env": {"DB_PASSWORD": PASSWORD},
+            "execution": {"envs": {"DB_PASSWORD_2": PASSWORD}, "security_context": context},
+            "native": {"qos": "low", "options": [f"--comment={PASSWORD}"]},
+        }
         words = command or ("true",)
         pin = {} if cluster is None else {"cluster": cluster}
         return self.stage.submit(*words, spec=spec, project="open-project", token=self.ann, **pin, **fields)
@@ -114,6 +120,8 @@ def test_the_owner_and_operators_see_the_environment_and_others_that_there_is_on
     for token in (town.ann, town.operator, None):
         seen = town.stage.get(f"/v1/jobs/{job}", token=token)
         assert seen["spec"]["env"] == {"DB_PASSWORD": PASSWORD}
+        assert seen["spec"]["execution"]["envs"] == {"DB_PASSWORD_2": PASSWORD}
+        assert seen["spec"]["native"]["options"] == [f"--comment={PASSWORD}"]
         assert "is_env_hidden" not in seen
     hidden = town.stage.get(f"/v1/jobs/{job}", token=town.viewer)
     assert (hidden["spec"].get("env"), hidden["is_env_hidden"]) == (None, True)

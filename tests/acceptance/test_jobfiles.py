@@ -13,6 +13,7 @@ from switchyard import Client
 from switchyard.errors import EXIT_OK, EXIT_REJECTED, EXIT_USAGE
 from tests.acceptance.stage import Stage
 from tests.model.test_jobspec import SMALL, WHOLE
+from tests.processes import PATIENCE_S
 from tests.programs import call
 
 
@@ -70,7 +71,7 @@ def test_it_may_come_from_a_pipe_and_flags_win_over_it(stage: Stage) -> None:
 
 
 def test_the_sdk_takes_one(client: Client) -> None:
-    assert client.submit(jobspec(["echo", "hi"])).wait(timeout_s=30).exit_code == 0
+    assert client.submit(jobspec(["echo", "hi"])).wait(timeout_s=PATIENCE_S).exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -65,11 +65,11 @@ def placed(stage: Stage, pair: tuple[ScriptedAgent, ScriptedAgent], *etas_s: int
     job = stage.submit("true", select={"name": "soonest"})
     for agent, eta_s in zip(pair, etas_s, strict=True):
         (asked,) = agent.heard(wait_s=10)["quotes"]
-        assert agent.poll(quotes=[{"shape": asked["shape"], "can": True, "eta_s": eta_s, "valid_s": 5}]).status == 200
+        assert agent.poll(quotes=[{"shape": asked["shape"], "can": True, "eta_s": eta_s, "valid_s": 10}]).status == 200
     stage.until_state(job, State.ASSIGNED)
     return job
 
 
 def quotes_are_over(stage: Stage, job: str) -> bool:
     """By the server's own clock."""
-    return bool(stage.get("/v1/version")["now_us"] > stage.job(job)["assigned_us"] + 5_000_000)
+    return bool(stage.get("/v1/version")["now_us"] > stage.job(job)["assigned_us"] + 10_000_000)

@@ -176,7 +176,7 @@ def _call_right(world: World, path: str, method: str, examples: int) -> None:
         _use_words(case, words)
         _do_not_wait(case)
         case.body = _with_documents(case, case.body)
-        response = case.call_and_validate(checks=CHECKS, timeout=20, headers=_bearer(world, path, method))
+        response = case.call_and_validate(checks=CHECKS, timeout=60, headers=_bearer(world, path, method))
         _expect_declared(world.document, path, method, response)
         if response.status_code >= 400:
             assert response.json()["code"] not in ("malformed", "wrong-media", "method-not-allowed"), response.text
@@ -196,7 +196,7 @@ def _call_wrong(world: World, path: str, method: str, examples: int) -> None:
         if not _is_wrong(case, ParameterLocation.PATH):
             _use_words(case, words)
         headers = _bearer(world, path, method)
-        response = case.call_and_validate(checks=[*CHECKS, negative_data_rejection], timeout=20, headers=headers)
+        response = case.call_and_validate(checks=[*CHECKS, negative_data_rejection], timeout=60, headers=headers)
         _expect_declared(world.document, path, method, response)
 
     call()

@@ -12,7 +12,7 @@ import psycopg
 from switchyard import Client, State
 from switchyard.errors import YardError
 from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
-from tests.processes import until
+from tests.processes import PATIENCE_S, until
 from tests.programs import Server, call, start_agent, start_server
 from tests.services import Postgres
 
@@ -20,7 +20,7 @@ NODES = {"nodes": 1, "each": {"core": 8, "memory": "8GiB"}}
 ROUNDS_MAX = 200  # until a pause falls between two statements of a transaction
 LOCKS_S = 5  # how long PostgreSQL lets a stopped server keep its locks
 TERM_S = 15  # a leader that says nothing for so long is replaced
-SLOW = 4  # a busy machine
+SLOW = 6  # a busy machine
 HELD = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction' "
     "AND backend_xid IS NOT NULL AND state_change < clock_timestamp() - interval '300 ms'"
@@ -34,7 +34,7 @@ def test_a_paused_server_does_not_hold_up_the_other(tmp_path: Path, postgres: Po
         start_server(tmp_path, database=database, name="one") as one,
         start_server(tmp_path, database=database, name="two") as two,
         start_agent(tmp_path, two.url, "alpha", graph=NODES),
-        Client(two.url, retry_s=60) as client,
+        Client(two.url, retry_s=PATIENCE_S) as client,
     ):
         with Busy(one):
             _pause_with_locks(one, database)
@@ -47,10 +47,14 @@ def test_a_paused_server_does_not_hold_up_the_other(tmp_path: Path, postgres: Po
         assert_each_ran_once(ledger, jobs)
 
         one.resume()
-        until(lambda: call("GET", f"{one.url}/readyz", timeout_s=10).status == 200, 60, "the paused server goes on")
-        with Client(one.url, retry_s=60) as paused:
+        until(
+            lambda: call("GET", f"{one.url}/readyz", timeout_s=10).status == 200,
+            PATIENCE_S,
+            "the paused server goes on",
+        )
+        with Client(one.url, retry_s=PATIENCE_S) as paused:
             third = paused.submit(ledger.command(), env=ledger.env)
-            assert third.wait(timeout_s=60).state is State.SUCCEEDED
+            assert third.wait(timeout_s=PATIENCE_S).state is State.SUCCEEDED
         assert "Traceback" not in one.log + two.log
 
 

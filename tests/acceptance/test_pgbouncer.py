@@ -9,6 +9,7 @@ from pathlib import Path
 from switchyard import Client
 from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
 from tests.pgbouncer_service import PgBouncer
+from tests.processes import PATIENCE_S
 from tests.programs import isolated_env, start_agent, start_server, yard
 from tests.services import Postgres
 
@@ -47,7 +48,7 @@ def test_jobs_through_a_pooler_run_once_and_nothing_fails(
         assert_each_ran_once(ledger, wait_all_final(there, ids, 120))
         # A wait at one server for a job of the other: the look once a second takes the place of LISTEN.
         job = here.submit(["true"])
-        assert there.handle(job.id).wait(timeout_s=30).id == job.id
+        assert there.handle(job.id).wait(timeout_s=PATIENCE_S).id == job.id
         assert "listen=HOST:PORT" in one.log, "the operator is told"
         assert "Traceback" not in one.log + two.log
         assert "prepared statement" not in one.log + two.log

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.stage import Stage, staged
+from tests.processes import PATIENCE_S
 from tests.programs import YARD, Answer, isolated_env
 
 CONFIG = """
@@ -310,7 +311,7 @@ queues: [{name: a}, {name: a}]
         env=isolated_env(tmp_path),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode != 0

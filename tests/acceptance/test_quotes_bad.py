@@ -12,13 +12,13 @@ import pytest
 from switchyard.model.job import State
 from tests.acceptance.scripted import ScriptedAgent
 from tests.acceptance.stage import SOON_S, Fields, Stage, staged
-from tests.processes import until
+from tests.processes import PATIENCE_S, until
 from tests.programs import start_server
 from tests.services import Postgres
 
 pytestmark = pytest.mark.xdist_group("quotes-bad")
 
-DEADLINE_S = 1.5
+DEADLINE_S = 4
 _limits = count(1000)
 SOONEST: Fields = {"select": {"name": "soonest"}}
 
@@ -273,4 +273,4 @@ def test_two_servers_ask_each_others_agents(tmp_path: Path, postgres: Postgres) 
         # And one dies while the other's job waits: the deadline holds at whoever is left.
         left, _ = ask(here)
         one.kill()
-        assert there.until_state(left, State.ASSIGNED, timeout_s=30)["cluster"] in ("a", "b")
+        assert there.until_state(left, State.ASSIGNED, timeout_s=PATIENCE_S)["cluster"] in ("a", "b")

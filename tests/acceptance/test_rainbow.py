@@ -14,14 +14,14 @@ import pytest
 
 from tests.acceptance.stage import Secret
 from tests.match.test_cases import forms_of
-from tests.processes import free_port, until
+from tests.processes import PATIENCE_S, free_port, until
 from tests.programs import START_S, YARD, Server, call, isolated_env, start_server, yard
 from tests.server.rainbow_door import JOB, SECRET, Door, rainbow
 
 GRAPH, SUBSYSTEMS = forms_of({"graph": "keebler-3x12", "subsystems": {"io": "io-shm-all"}})
 DEMAND = {"version": 1, "resources": {"a": {"type": "node", "replicas": 1, "with": [{"type": "core", "count": 1}]}}}
 HONEST = frozenset(code.name for code in grpc.StatusCode) - {"OK", "UNKNOWN", "INTERNAL", "DEADLINE_EXCEEDED"}
-LEASE_S = 1
+LEASE_S = 5  # long enough to accept what was received, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -355,7 +355,7 @@ def made_certificate(folder: Path, name: str) -> tuple[Path, Path]:
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     named = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
     argv = ["openssl", "req", "-x509", *curve, *named, "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    subprocess.run(argv, check=True, capture_output=True, timeout=PATIENCE_S)
     return cert, key
 
 
@@ -391,10 +391,10 @@ def test_a_job_whose_end_nobody_tells_gives_its_place_up_after_a_while(tmp_path:
         assert call("PUT", f"{server.url}/v1/queues/few", queue, headers={"If-None-Match": "*"}).status in (200, 201)
         body = {"spec": {"command": ["x"]}, "cluster": "k", "tags": ["few"]}
         ids = [call("POST", f"{server.url}/v1/jobs", body).json["id"] for _ in range(2)]
-        first = until(lambda: list(door("ReceiveJobs", **own(mine)).jobs), 20, "the first has its place")
+        first = until(lambda: list(door("ReceiveJobs", **own(mine)).jobs), PATIENCE_S, "the first has its place")
         assert door("AcceptJobs", **own(mine), jobids=first).status == "RESULT_TYPE_SUCCESS"
         assert door_is_empty(door, mine)
-        second = until(lambda: list(door("ReceiveJobs", **own(mine)).jobs), 30, "the place is given up")
+        second = until(lambda: list(door("ReceiveJobs", **own(mine)).jobs), PATIENCE_S, "the place is given up")
         assert len(second) == 1
         kept = call("GET", f"{server.url}/v1/jobs/{ids[0]}").json
         assert (kept["state"], kept["reason"]) == ("SUBMITTED", "handed over, end not reported")

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.match.test_cases import forms_of
-from tests.processes import until
+from tests.processes import PATIENCE_S, until
 from tests.programs import Server, call, isolated_env, start_agent, yard
 from tests.server.rainbow_door import SECRET, Door, rainbow
 
 CLIENT = Path(__file__).with_name("rainbow_client.py")
-CLIENT_S = 60
+CLIENT_S = PATIENCE_S
 LOOP = Path(__file__).parents[2] / "docs" / "how-to" / "use-rainbow-clients.md"
 GRAPH, SUBSYSTEMS = forms_of({"graph": "keebler-3x12", "subsystems": {"io": "io-shm-all"}})
 
@@ -53,7 +53,7 @@ def job(server: Server, cluster: str) -> Any:
 
 
 def test_a_cluster_lives_its_whole_life_through_the_client(tmp_path: Path) -> None:
-    with rainbow(tmp_path, receive_lease="2s") as (server, door):
+    with rainbow(tmp_path) as (server, door):
         client = Client(tmp_path / "keebler", door)
         assert client.register("keebler") == {"status": 1, "has_secret": True, "has_token": True}
         again = Client(tmp_path / "another", door).register("keebler")
@@ -153,7 +153,7 @@ def test_a_switchyard_agent_runs_what_the_client_submits(tmp_path: Path) -> None
         }
         spec["tasks"] = [{"command": ["echo", "through the rainbow"], "resources": "a"}]
         assert client("submit_jobspec", jobspec=spec, name="ours")["cluster"] == "ours"
-        until(lambda: job(server, "ours")["state"] == "SUCCEEDED", 30, "the job has run")
+        until(lambda: job(server, "ours")["state"] == "SUCCEEDED", PATIENCE_S, "the job has run")
         shown = yard("logs", job(server, "ours")["id"], env=isolated_env(tmp_path, url=server.url)).stdout
         assert shown == "through the rainbow\n"
 
@@ -222,12 +222,14 @@ def test_the_documented_loop_runs_jobs_tells_their_ends_and_acts_on_cancels(tmp_
                 found = call("GET", f"{server.url}/v1/jobs/{ids[name]}").json
                 return found["state"], found.get("reason", "")
 
-            until(lambda: seen("long")[0] == "RUNNING", 60, "the loop tells that it runs")
-            until(lambda: seen("good")[0] == "SUCCEEDED" and seen("bad")[0] == "FAILED", 60, "the ends are told")
+            until(lambda: seen("long")[0] == "RUNNING", PATIENCE_S, "the loop tells that it runs")
+            until(
+                lambda: seen("good")[0] == "SUCCEEDED" and seen("bad")[0] == "FAILED", PATIENCE_S, "the ends are told"
+            )
             assert call("GET", f"{server.url}/v1/jobs/{ids['bad']}").json["exit_code"] == 1
             assert seen("none") == ("FAILED", "unsatisfiable request ")
             options = (flux / "f0.options").read_text().split()
             assert options[-4:] == ["--nodes=2", "--ntasks=2", "--cores-per-task=3", "true"]
             assert call("POST", f"{server.url}/v1/jobs/{ids['long']}/cancel", {}).status == 200
-            until(lambda: seen("long")[0] == "CANCELLED", 60, "the loop hears of the cancel, and ends it")
+            until(lambda: seen("long")[0] == "CANCELLED", PATIENCE_S, "the loop hears of the cancel, and ends it")
             assert seen("long")[1].startswith("cancelled by ")

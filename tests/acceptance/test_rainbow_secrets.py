@@ -14,7 +14,7 @@ from tests.server.rainbow_door import SECRET, Door, rainbow
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Door]]:
-    with rainbow(tmp_path_factory.mktemp("secrets"), receive_lease=1) as both:
+    with rainbow(tmp_path_factory.mktemp("secrets")) as both:
         yield both
 
 

@@ -14,12 +14,12 @@ import pytest
 from switchyard import Client, State
 from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
 from tests.acceptance.bed import Ledger
-from tests.processes import until
+from tests.processes import PATIENCE_S, until
 from tests.programs import Server, call, isolated_env, start_agent, start_server, yard
 from tests.services import Postgres
 
 TWO_CORES = {"nodes": 1, "each": {"core": 2, "memory": "8GiB"}}
-END_S = 60.0
+END_S = PATIENCE_S
 SOON_S = 15.0
 
 
@@ -65,7 +65,7 @@ def test_the_drill(place: Yard, is_agent_killed: bool) -> None:
     server = place.start()
     agent = start_agent(place.folder, server.url, "alpha", graph=TWO_CORES)
     try:
-        with Client(server.url, retry_s=60) as client:
+        with Client(server.url, retry_s=PATIENCE_S) as client:
 
             def submit(gate: str) -> str:
                 return client.submit(gated(ledger, gates[gate]), env=ledger.env, name=gate).id

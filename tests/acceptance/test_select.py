@@ -129,7 +129,7 @@ def test_many_at_once_are_selected_each_by_its_own_parameters(stage: Stage) -> N
 
 
 def test_least_loaded_goes_where_the_largest_share_is_free(stage: Stage) -> None:
-    holding = [stage.submit("sleep", "60", cluster=name, spec={"resources": {"cores": cores}}) for name, cores in
+    holding = [stage.submit("sleep", "600", cluster=name, spec={"resources": {"cores": cores}}) for name, cores in
                (("a", 6), ("b", 1), ("c", 2))]  # fmt: skip
     for job in holding:
         stage.until_state(job, State.RUNNING)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.acceptance.stage import END_S, Secret, Stage, staged
-from tests.processes import end_strays, free_port, until
+from tests.processes import PATIENCE_S, end_strays, free_port, until
 from tests.programs import YARD, Server, isolated_env, start_agent
 
 SILENT = 1_300  # more than the 1,024 open files with which a service is started, and less than the hard limit
@@ -55,7 +55,7 @@ def _enough_files() -> None:
 def connected(url: str, *, source: str = "127.0.0.1") -> socket.socket:
     parts = urlsplit(url)
     assert parts.hostname is not None
-    return socket.create_connection((parts.hostname, parts.port or 80), timeout=10, source_address=(source, 0))
+    return socket.create_connection((parts.hostname, parts.port or 80), timeout=CLOSED_S, source_address=(source, 0))
 
 
 def received(sock: socket.socket) -> bytes | None:
@@ -261,7 +261,7 @@ def test_handshakes_that_never_end_lock_nobody_out(tmp_path: Path) -> None:
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     named = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     argv = ["openssl", "req", "-x509", *curve, *named, "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    subprocess.run(argv, check=True, capture_output=True, timeout=PATIENCE_S)
     config = config_file(tmp_path, http_max=32, address_max=32, **SHORT)
     port = free_port()
     words = [*YARD, "server", "--data", str(tmp_path / "data"), "--http", f"127.0.0.1:{port}", "--config", str(config)]

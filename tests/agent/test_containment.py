@@ -262,6 +262,15 @@ def test_ended_attempt_leaves_no_control_group(tmp_path: Path) -> None:
     backend.close()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes another account")
+def test_another_account_does_not_list_the_control_groups_of_jobs() -> None:
+    if (base := find_cgroup_base()) is None:
+        pytest.skip("this account may make no control groups here")
+    done = subprocess.run(["ls", str(base)], check=False, capture_output=True, user=65534, group=65534, extra_groups=[])
+    assert done.returncode != 0
+    assert done.stdout == b""
+
+
 def test_agent_that_must_have_control_groups_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "switchyard.agent.backends.cgroup._own_cgroup_folders", lambda: iter([tmp_path / "no/such/folder"])

@@ -124,11 +124,12 @@ def replace_fence(lease: Lease) -> Lease:
     return msgspec.structs.replace(lease, fence=lease.fence + 5, known=lease.fence)
 
 
-def test_each_start_has_a_number_that_no_other_has(path: Path) -> None:
+def test_each_start_that_was_accepted_has_a_number_that_no_other_has(path: Path) -> None:
     numbers = []
     for _ in range(3):
         with closing(Journal(path)) as journal:
             numbers += [journal.begin(), journal.begin()]
+            journal.accepted()
     assert numbers == [1, 1, 2, 2, 3, 3]
     path.write_bytes(b"this is no database" * 1000)
     with closing(Journal(path)) as journal:
@@ -138,12 +139,51 @@ def test_each_start_has_a_number_that_no_other_has(path: Path) -> None:
         assert (journal.begin(), journal.is_rebuilt) == (5, False)
 
 
+def test_starts_that_were_refused_change_neither_the_number_nor_the_count_of_writes(path: Path) -> None:
+    with closing(Journal(path)) as journal:
+        journal.begin()
+        journal.accepted()
+        [attempt] = journal.take([a_lease()])
+        wrote = journal.writes
+    claims = set()
+    for _ in range(3):
+        with closing(Journal(path)) as refused:
+            assert refused.begin() == 2
+            claims.add(refused.claim)
+            refused.apply([AttemptChange(replace(attempt, stage=Stage.SUBMITTED, native_id="n"))])
+            assert (refused.found, refused.writes) == (wrote, wrote)
+    assert len(claims) == 1, "a process that was killed before it counted its start is known by the claim"
+    with closing(Journal(path)) as accepted:
+        accepted.begin()
+        accepted.accepted()
+        assert accepted.writes > wrote
+    with closing(Journal(path)) as later:
+        assert (later.begin(), later.claim in claims) == (3, False)
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+def test_a_new_journal_beside_a_credential_is_not_the_journal_of_the_agent(path: Path, left: str) -> None:
+    with closing(Journal(path)) as journal:
+        journal.begin()
+        journal.accepted()
+    for file in path.parent.glob("journal.db*"):
+        file.unlink()
+    if left == "an empty file":
+        path.touch()
+    for _ in range(2):
+        with closing(Journal(path, journal_id=journal.id)) as new:
+            assert (new.id != journal.id, new.is_rebuilt) == (True, False)
+
+
 def test_what_a_process_found_is_told_from_what_it_wrote_itself(path: Path) -> None:
     with closing(Journal(path)) as journal:
+        journal.begin()
+        journal.accepted()
         journal.take([a_lease()])
         wrote = journal.writes
         assert (journal.found, wrote > 0) == (0, True)
     with closing(Journal(path)) as again:
         assert again.found == wrote
         again.begin()
+        again.accepted()
         assert (again.found, again.writes) == (wrote, wrote + 1)

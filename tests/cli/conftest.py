@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from switchyard.main import main
+from tests.processes import PATIENCE_S
 from tests.sdk.peer import Peer
 
-TERMINAL_S = 20.0  # no command here takes a tenth of it
+TERMINAL_S = PATIENCE_S
 
 
 @pytest.fixture

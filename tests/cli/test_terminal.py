@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
 import signal
 from collections.abc import Callable
+
+import pytest
 
 from tests.cli.conftest import Terminal
 from tests.sdk.peer import Peer, Say, a_job
@@ -74,3 +77,33 @@ def test_waiting_shows_that_it_goes_on_and_what_ctrl_c_means(peer: Peer, termina
     os.kill(waiting.process.pid, signal.SIGINT)  # what a terminal makes of Ctrl-C
     assert waiting.end() == 130
     assert f"yard cancel {job['id']}" in waiting.shown
+
+
+def test_waiting_shows_the_output_of_the_job_without_obeying_it(peer: Peer, terminal: Callable[..., Terminal]) -> None:
+    job = a_job(state="SUCCEEDED", exit_code=0)
+    data = base64.b64encode(b"a\x1b[2Jb\x1b]0;title\x07\n").decode()
+    output = {"job": job["id"], "stream": "stdout", "chunks": [{"offset": 0, "data": data}], "size": 100}
+    peer.on("POST", "/v1/jobs", Say({"id": job["id"], "state": "ASSIGNED", "cluster": "alpha"}, 201))
+    peer.on("GET", "/v1/jobs/*", Say(job))
+    peer.on("GET", "/v1/jobs/*/wait", Say(job))
+    peer.on("GET", "/v1/jobs/*/output", Say(output))
+    waiting = terminal("submit", "--wait", "x", columns=200)
+    assert waiting.end() == 0
+    assert waiting.shown.count("a␛[2Jb␛]0;title␇\n") == 2, "stdout and stderr"
+    assert "bytes of stdout from offset 17 on were left out" in waiting.shown
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        (("cluster", "graph", "alpha", "--source"), "/v1/clusters/alpha/graph"),
+        (("cluster", "subsystem", "show", "alpha", "io"), "/v1/clusters/alpha/subsystems/io"),
+    ],
+)
+def test_the_source_of_a_graph_is_shown_without_obeying_it(
+    peer: Peer, terminal: Callable[..., Terminal], words: tuple[str, ...], path: str
+) -> None:
+    peer.on("GET", path, Say(text="nodes: 1 # \x1b[2J\n"))
+    shown = terminal(*words)
+    assert shown.end() == 0
+    assert "nodes: 1 # ␛[2J\n" in shown.shown

@@ -9,6 +9,7 @@ import pytest
 
 from switchyard.errors import Busy
 from switchyard.server.bounded_pool import BoundedPool
+from switchyard.server.limiter import current_caller
 
 
 def run_two(pool: BoundedPool, *sizes: int) -> list[object]:
@@ -49,4 +50,24 @@ def test_a_call_that_fails_gives_its_place_back() -> None:
     for _ in range(3):
         with pytest.raises(ValueError):
             asyncio.run(pool.run(fail, size=1))
+    assert pool.is_idle
+
+
+def test_one_user_has_at_most_half_of_what_may_wait_and_users_take_turns() -> None:
+    pool, gate = BoundedPool("test", 1, calls_max=6, bytes_max=100), threading.Event()
+    order: list[str] = []
+
+    async def call(user: str) -> None:
+        current_caller.set(user)
+        await pool.run(lambda: (gate.wait(10), order.append(user)), size=1)
+
+    async def main() -> list[object]:
+        calls = [asyncio.ensure_future(call(user)) for user in ("col", "col", "col", "col", "ann")]
+        await asyncio.sleep(0)  # each has been taken or refused
+        gate.set()
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    results = asyncio.run(main())
+    assert [type(result) for result in results] == [type(None)] * 3 + [Busy, type(None)]
+    assert order == ["col", "col", "ann", "col"]
     assert pool.is_idle

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pytest
 
-from switchyard.errors import NotFound, Throttled
-from switchyard.policy.limits import UserLimits
+from switchyard.errors import NotFound, Throttled, YardError
+from switchyard.policy.limits import UserLimits, limit_refusal
 from switchyard.server.fair_threads import FairThreads
 from switchyard.server.limiter import SERVER, Limiter
 from switchyard.server.shared_reads import SharedReads
 from switchyard.service.rights import Actor, Rights, local_admin
 
 LONG_S = 10.0
+CALLS_REFUSAL = partial(limit_refusal, "calls")
 
 
-def with_threads(work: Callable[[FairThreads], Awaitable[None]], *, size: int, share: int, depth: int = 0) -> None:
+def with_threads(
+    work: Callable[[FairThreads], Awaitable[None]],
+    *,
+    size: int,
+    share: int,
+    depth: int = 0,
+    refusal: Callable[[int, int], YardError] = CALLS_REFUSAL,
+) -> None:
     with ThreadPoolExecutor(size) as pool:
 
         async def run() -> None:
-            await work(FairThreads(pool, size=size, share=share, depth_of=lambda _: depth))
+            await work(FairThreads(pool, size=size, share=share, depth_of=lambda _: depth, refusal=refusal))
 
         asyncio.run(run())
 
@@ -77,6 +87,60 @@ def test_too_many_calls_of_one_user_are_refused_and_nobody_elses() -> None:
         assert await threads.run("ann", lambda: 2) == 2
 
     with_threads(work, size=2, share=1, depth=2)
+
+
+def test_a_refusal_is_counted_and_says_where_its_limit_is_set() -> None:
+    refused: list[str] = []
+    limiter = Limiter(lambda _: UserLimits(), refused.append)
+
+    async def refuse_one(threads: FairThreads) -> None:
+        release = threading.Event()
+        crowd = [asyncio.ensure_future(threads.run("ann", lambda: release.wait(LONG_S))) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Throttled) as caught:
+            await threads.run("ann", lambda: None)
+        problems.append(caught.value)
+        release.set()
+        await asyncio.gather(*crowd)
+
+    problems: list[Throttled] = []
+    for refusal in (limiter.calls_refusal, limiter.decisions_refusal):
+        with_threads(refuse_one, size=1, share=1, depth=1, refusal=refusal)
+    calls, decisions = problems
+    assert "set by `limits.calls`" in calls.detail
+    assert "set in the code" in decisions.detail
+    assert "limits.calls" not in decisions.detail
+    assert refused == [calls.limit, decisions.limit] == ["calls", "decisions"]
+
+
+def test_requests_are_counted_from_many_threads() -> None:
+    """Rainbow's calls count on the gRPC port's loop and on threads, HTTP on the server's loop."""
+    threads, each = 8, 100
+
+    class YieldingLimits:
+        """Another thread runs between the bucket's reading and its writing."""
+
+        burst = threads * each // 2
+
+        @property
+        def requests(self) -> int:
+            time.sleep(0.0001)
+            return 1
+
+    limits: Any = YieldingLimits()
+    limiter = Limiter(lambda _: limits, lambda _: None, clock=lambda: 5.0)
+    ann = Actor("ann", Rights())
+
+    def ask(_: int) -> int:
+        taken = 0
+        for _ in range(each):
+            with suppress(Throttled):
+                limiter.request(ann)
+                taken += 1
+        return taken
+
+    with ThreadPoolExecutor(threads) as pool:
+        assert sum(pool.map(ask, range(threads))) == limits.burst
 
 
 def test_errors_and_callers_that_give_up_free_their_threads() -> None:
@@ -160,3 +224,18 @@ def test_what_is_open_is_counted_by_user_and_let_go() -> None:
     for _ in range(9):
         limiter.request(local_admin())
     assert refused == ["waits", "requests"]
+
+
+def test_the_jobs_of_a_bulk_submit_count_as_requests() -> None:
+    now_s = 5.0
+    limiter = Limiter(lambda _: UserLimits(requests=10, burst=20), lambda _: None, clock=lambda: now_s)
+    col = Actor("col", Rights())
+    limiter.request(col)
+    limiter.charge_jobs(col, 5000)  # as 50 requests: 31 too many
+    with pytest.raises(Throttled) as refused:
+        limiter.request(col)
+    assert refused.value.retry_after_s == 3
+    now_s += 3.3
+    limiter.request(col)
+    limiter.charge_jobs(local_admin(), 10**6)
+    limiter.request(local_admin())

@@ -26,7 +26,7 @@ def test_a_hanging_database_does_not_hang_the_server(own_postgres: Postgres, tmp
         statuses: list[int] = []
 
         def poll() -> None:  # the first word of an agent: its cluster is reckoned anew, on the event loop
-            hello = {"incarnation": "i1", "session": 0, "want": 1}
+            hello = {"incarnation": "i1", "inventory": []}
             statuses.append(call("POST", f"{server.url}/v1/agents/poll", hello, token=credential).status)
 
         thread = threading.Thread(target=poll, daemon=True)

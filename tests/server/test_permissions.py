@@ -228,14 +228,19 @@ CASES = [
         "PATCH /v1/agents/{agent}", "foreign", UNSEEN, at("/v1/agents/{}", agent_of("foreign")), send(is_paused=False)
     ),
     Case("GET /v1/agents/self", "an agent", "401 401 200 401 401 401 401 401 401"),
-    Case("POST /v1/agents/rotate", "an agent", "401 401 201 401 401 401 401 401 401"),
+    Case("POST /v1/agents/rotate", "an agent", "401 401 201 401 401 401 401 401 401", body=send(incarnation="i1")),
     Case(
         "POST /v1/agents/join",
         "with no join token",
         "401 401 401 401 401 401 401 401 401",
         body=send(cluster="own", name="a", journal="j", backend="fake"),
     ),
-    Case("POST /v1/agents/poll", "an agent", "401 401 200 401 401 401 401 401 401", body=send(incarnation="i1")),
+    Case(
+        "POST /v1/agents/poll",
+        "an agent",
+        "401 401 200 401 401 401 401 401 401",
+        body=send(incarnation="i1", inventory=[]),
+    ),
     Case("GET /v1/users", "all", ROOT),
     Case("POST /v1/users", "new", ROOT_MAKES, body=lambda town, _: {"name": town.name("made")}),
     Case("GET /v1/users/{user}", "oneself", "401 401 401 403 200 200 200 200 200", me),

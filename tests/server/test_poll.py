@@ -86,6 +86,47 @@ def test_an_old_session_is_told_to_say_what_it_holds(agent: HttpAgent) -> None:
     assert agent.ok(want=1)["session"] == agent.session
 
 
+def test_a_process_without_the_place_forges_nothing(town: Town, agent: HttpAgent) -> None:
+    """It has the agent's credential, and the agent lives: what it says is not believed, and it is shown."""
+    job = agent.submit()
+    agent.ok(want=1)
+    agent.report(job, "RUNNING")
+    end = {"job": job, "fence": 1, "seen": "SUCCEEDED", "exit_code": 0}
+    chunk = {"job": job, "fence": 1, "stream": "stdout", "offset": 0, "data": "Zm9yZ2Vk"}
+    for forged in ({"reports": [end]}, {"output": [chunk]}, {"reports": [end], "output": [chunk]}, {"want": 1}, {}):
+        for session in (0, agent.session):
+            answer = agent.poll(incarnation="thief", session=session, **forged)
+            assert (answer.status, answer.json["code"]) == (409, "resync"), forged
+    for body in (None, {}, {"incarnation": "thief"}):
+        answer = town.ask("POST", "/v1/agents/rotate", body, token=agent.credential)
+        assert (answer.status, answer.json["code"]) == (409, "resync")
+    assert town.must("GET", f"/v1/jobs/{job}")["state"] == "RUNNING"
+    assert town.must("GET", f"/v1/jobs/{job}/output").get("size", 0) == 0
+    shown = town.must("GET", f"/v1/agents?cluster={agent.cluster}")["items"][0]
+    assert (shown["rival"]["incarnation"], shown["is_live"]) == ("thief", True)
+    assert "agent.refuse" in [row["action"] for row in town.must("GET", "/v1/audit?limit=5")["items"]]
+    assert agent.report(job, "SUCCEEDED", exit_code=0) == (["taken"], []), "the agent goes on"
+
+
+def test_a_sync_that_is_refused_brings_no_reports(town: Town, agent: HttpAgent) -> None:
+    job = agent.submit()
+    agent.ok(want=1)
+    end = {"job": job, "fence": 1, "seen": "SUCCEEDED", "exit_code": 0}
+    origin = {"journal": "another", "start": 99}
+    answer = agent.poll(incarnation="thief", inventory=[], origin=origin, reports=[end])
+    assert (answer.status, answer.json["code"]) == (409, "journal-refused")
+    assert town.must("GET", f"/v1/jobs/{job}")["state"] == "ASSIGNED"
+    held = {"job": job, "fence": 1}
+    assert agent.sync(held, reports=[end])["answers"] == ["taken"], "one that is accepted does"
+
+
+def test_an_agent_that_never_began_a_session_is_told_to(town: Town) -> None:
+    cluster = town.cluster("polled")
+    _, credential = town.agent(cluster)
+    answer = town.ask("POST", "/v1/agents/poll", {"incarnation": "i1", "want": 1}, token=credential)
+    assert (answer.status, answer.json["code"]) == (409, "resync")
+
+
 BAD_POLLS = [
     {"want": 1001},
     {"want": -1},

@@ -84,7 +84,10 @@ class Journal:
         self.was_damaged = False
         self.doubted: set[AttemptKey] = set()  # attempts whose rows could not be read: the backend may have them
         self.is_rebuilt = False  # it was lost, so what it had before says nothing
-        self.start = 0  # which start of an agent on this journal this is, once it is written down (`begin`)
+        self.start = 0  # which start of an agent on this journal this is, once it is claimed (`begin`)
+        self.claim = ""  # the word of that claim
+        self._claim = ""  # the claim as the journal has it
+        self._is_accepted = False  # by the server; until then writes do not count
         try:
             self._open(path, journal_id)
         except (sqlite3.OperationalError, OSError) as exc:
@@ -100,24 +103,33 @@ class Journal:
             self._db.close()
 
     def begin(self) -> int:
-        """Count this start, durably, before the server hears of it: no two processes may show the same number."""
+        """Claim the next start, durably, before the server hears of it (start_counter.py)."""
         with self._lock:
             if not self.start:
                 start = self._starts + 1
-                self._write([("INSERT OR REPLACE INTO meta VALUES ('starts', ?)", (str(start),))])
-                try:
-                    start_counter.save_start_count(self._folder, start)
-                except OSError as exc:
-                    raise JournalTrouble(f"The start cannot be counted in {self._folder}: {exc}.") from exc
-                self.start = start
+                if not start_counter.claim_word(self._claim, start):
+                    claim = start_counter.make_claim(start)
+                    self._write([("INSERT OR REPLACE INTO meta VALUES ('claim', ?)", (claim,))])
+                    self._claim = claim
+                self.start, self.claim = start, start_counter.claim_word(self._claim, start)
             return self.start
 
     def accepted(self) -> None:
-        """The server has taken this process for the agent: a journal that was lost is whole again."""
+        """The server has taken this process for the agent: its start and its writes count from here on."""
         with self._lock:
-            if self.is_rebuilt:
-                self.is_rebuilt = False
-                self._write_when_possible([("DELETE FROM meta WHERE key = 'rebuilt'", ())])
+            if self._is_accepted:
+                return
+            self._is_accepted, self.is_rebuilt, self._starts = True, False, self.start
+            self._write_when_possible(
+                [
+                    ("INSERT OR REPLACE INTO meta VALUES ('starts', ?)", (str(self.start),)),
+                    ("DELETE FROM meta WHERE key IN ('claim', 'rebuilt')", ()),
+                ]
+            )
+            try:
+                start_counter.save_start_count(self._folder, self.start)
+            except OSError as exc:  # the journal has the number
+                log.warning(line("start-not-counted", folder=self._folder, error=exc))
 
     def attempts(self) -> list[Attempt]:
         """Everything not settled, in the order it was taken."""
@@ -242,16 +254,15 @@ class Journal:
 
     def _open(self, path: Path, journal_id: str | None) -> None:
         self._folder = path.parent
-        is_new = not path.exists()
         self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             path.chmod(0o600)
-            self._load(journal_id, is_new=is_new)
+            self._load(journal_id)
         except BaseException:
             self._db.close()
             raise
 
-    def _load(self, journal_id: str | None, *, is_new: bool) -> None:
+    def _load(self, journal_id: str | None) -> None:
         db = self._db
         db.row_factory = sqlite3.Row
         db.text_factory = decode_text
@@ -267,10 +278,11 @@ class Journal:
                 f"The journal has format {meta['schema']}; this agent knows {SCHEMA_VERSION}.",
                 next_step="Start the newer version of the agent that wrote it.",
             )
-        self.id = meta.get("id") or journal_id or secrets.token_hex(16)
+        # Only a journal that is damaged goes on under its id. One that is gone, or empty, may be on another machine.
+        self.id = meta.get("id") or (journal_id if self.was_damaged else None) or secrets.token_hex(16)
         if "id" not in meta:
             db.execute("INSERT INTO meta VALUES ('schema', ?), ('id', ?)", (SCHEMA_VERSION, self.id))
-        self._load_counts(meta, is_new=is_new)
+        self._load_counts(meta)
         attempts = read_rows(db.execute("SELECT * FROM attempts WHERE settled_s IS NULL ORDER BY seq"), attempt_of)
         queue = read_rows(db.execute("SELECT * FROM outbox ORDER BY seq"), queued_report_of)
         self._attempts = {attempt.key: attempt for attempt in attempts.values}
@@ -283,13 +295,14 @@ class Journal:
         if queue.unreadable:
             self._say_lost_ends()
 
-    def _load_counts(self, meta: dict[str, str], *, is_new: bool) -> None:
-        """`writes` grows with each transaction; `found`: what it was when this process began to use the journal."""
+    def _load_counts(self, meta: dict[str, str]) -> None:
+        """`writes` grows with each transaction of an accepted process; `found`: its value at the open."""
         kept = start_counter.load_start_count(self._folder)
         self._starts = max(kept, start_counter.parse_count(meta.get("starts")))
         self.found = self.writes = start_counter.parse_count(meta.get("writes"))
-        # A journal that was here and is not: the server must not take the new one for an outdated copy.
-        is_lost = (is_new or self.was_damaged) and kept > 0
+        self._claim = meta.get("claim", "")
+        # A journal that was damaged: the server must not take the new one for an outdated copy.
+        is_lost = self.was_damaged and kept > 0
         self.is_rebuilt = is_lost or "rebuilt" in meta
         if is_lost:
             self._db.execute("INSERT OR REPLACE INTO meta VALUES ('rebuilt', '1')")
@@ -391,15 +404,17 @@ class Journal:
         """These, after all that was refused before; in one transaction, or not at all."""
         if not self._behind and not ops:
             return
+        # A process that was not accepted counts nothing: else a copy would catch up by being started often enough.
+        writes = self.writes + self._is_accepted
         try:
             with self._transaction() as db:
-                for statement, values in [*self._behind, *ops, (SAVE_WRITE_COUNT, (str(self.writes + 1),))]:
+                for statement, values in [*self._behind, *ops, (SAVE_WRITE_COUNT, (str(writes),))]:
                     db.execute(statement, values)
         except sqlite3.Error as exc:
             self.trouble = f"the journal cannot be written: {exc}"
             raise JournalTrouble(f"The journal cannot be written: {exc}.") from exc
         self._behind.clear()
-        self.writes += 1
+        self.writes = writes
         self.trouble = ""
 
     @contextlib.contextmanager

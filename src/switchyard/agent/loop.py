@@ -222,7 +222,7 @@ class Loop:
         self._news.clear()
         # Not before the server has taken this process for the agent: a copy would end the agent's own credential.
         rotation = self._rotation if self._poller.is_accepted else None
-        if rotation is not None and rotation.go(is_asked=self._poller.is_rotation_asked):
+        if rotation is not None and rotation.go(self._poller.incarnation, is_asked=self._poller.is_rotation_asked):
             self._poller.is_rotation_asked = False
         try:
             while not self._stop.is_set() and self._poller.talk():

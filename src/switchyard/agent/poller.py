@@ -103,7 +103,8 @@ class Poller:
         self._quoting = quoting
         self._park = park
         self._talk = talk
-        self._incarnation = incarnation
+        self._process = incarnation
+        self.incarnation = incarnation  # with the claim before it, from the first sync on
         self._graph: Graph | None = graph  # until it has arrived
         self._jobs_max = jobs_max
         self._trouble = trouble
@@ -221,6 +222,7 @@ class Poller:
     def _sync(self) -> None:
         """Say what is held, hear what is missing. Asks for no work itself."""
         start = self._journal.begin()
+        self.incarnation = f"{self._journal.claim}-{self._process}"
         inventory = [each.held for each in self._journal.attempts()]
         offer = self._offer()
         origin = Origin(
@@ -286,7 +288,7 @@ class Poller:
     ) -> Poll:
         self._told = offer.load.values
         return Poll(
-            incarnation=self._incarnation,
+            incarnation=self.incarnation,
             session=self._session,
             writes=self._journal.writes,
             origin=origin,

@@ -11,7 +11,7 @@ from switchyard.agent.client import Connection, ServerUnreachable
 from switchyard.agent.credential import AgentCredentials
 from switchyard.agent.log import line
 from switchyard.errors import Gone, Unauthenticated, YardError
-from switchyard.model.poll import Rotated
+from switchyard.model.poll import Rotate, Rotated
 
 ROTATE_AFTER_S = 30 * 86_400.0
 ROTATION_RETRY_S = 60.0  # after a rotation that failed: the credential at hand holds as before
@@ -31,7 +31,7 @@ class Rotation:
         self._after_s = after_s
         self._not_before = 0.0
 
-    def go(self, *, is_asked: bool) -> bool:
+    def go(self, incarnation: str, *, is_asked: bool) -> bool:
         """Rotate if it is time or was asked for; true once the server takes the new credential."""
         if not is_asked and self._keys.age_s() < self._after_s:
             return False
@@ -39,7 +39,7 @@ class Rotation:
             return False
         self._not_before = time.monotonic() + ROTATION_RETRY_S
         try:
-            self._rotate()
+            self._rotate(incarnation)
         except (Gone, Unauthenticated):
             raise
         except YardError as exc:
@@ -49,8 +49,8 @@ class Rotation:
         self._not_before = 0.0
         return True
 
-    def _rotate(self) -> None:
-        body = self._connection.post(ROTATE_PATH, b"{}")
+    def _rotate(self, incarnation: str) -> None:
+        body = self._connection.post(ROTATE_PATH, msgspec.json.encode(Rotate(incarnation=incarnation)))
         try:
             rotated = msgspec.json.decode(body, type=Rotated)
         except msgspec.DecodeError as exc:

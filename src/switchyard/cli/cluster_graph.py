@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from switchyard.cli.connect import connect
+from switchyard.cli.log_view import write_bytes
 from switchyard.cli.output import confirm, emit, emit_list, has_colour, print_notice, printable
 from switchyard.cli.parser import Parser, Verb, add_force
 from switchyard.cli.progress import ProgressBar
@@ -33,7 +34,7 @@ TIMES_SIGN = "\N{MULTIPLICATION SIGN}"
 def _graph(args: Namespace) -> int:
     with connect(args) as yard:
         if args.source:
-            sys.stdout.buffer.write(yard.graph_source(args.name))
+            write_bytes(yard.graph_source(args.name))
             return 0
         graph = yard.graph(args.name)
     if args.output:
@@ -143,7 +144,7 @@ def _subsystem(args: Namespace) -> int:
         return _subsystem_rm(args)
     with connect(args) as yard, ProgressBar("subsystem") as progress:
         if args.do == "show":
-            sys.stdout.buffer.write(yard.subsystem_source(args.name, args.subsystem))
+            write_bytes(yard.subsystem_source(args.name, args.subsystem))
             return 0
         made = yard.set_subsystem(
             args.name, args.subsystem, _graph_source(args.file), on_progress=_progress_callback(progress)

@@ -58,7 +58,7 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
     ),
     "wrong-media": ErrorMeaning(
         "The body is declared as something other than JSON, by its Content-Type. Nothing was stored.",
-        ("`curl -d` without a header: it declares a form",),
+        ("a Content-Type such as `text/plain`; what `curl -d` declares by itself, a form, is taken as JSON",),
         ("Send the header `Content-Type: application/json`.",),
     ),
     "unknown-name": ErrorMeaning(

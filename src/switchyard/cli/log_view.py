@@ -50,10 +50,8 @@ class LogWriter:
     def write(self, offset: int, data: bytes) -> None:
         if offset > self.reached:
             self._flush()
-            left_out = offset - self.reached
-            print_notice(
-                f"… {left_out} bytes of {self._name} from offset {self.reached} on were left out: over the bound …"
-            )
+            gap = f"{offset - self.reached} bytes of {self._name} from offset {self.reached} on"
+            print_notice(f"… {gap} were left out: over the server's bound …")
         self._put(data[max(0, self.reached - offset) :])
         self.reached = max(self.reached, offset + len(data))
         self.count += len(data)
@@ -79,3 +77,10 @@ class LogWriter:
 
     def _flush(self) -> None:
         self._target.flush()
+
+
+def write_bytes(data: bytes) -> None:
+    """Write text from elsewhere to stdout: filtered on a terminal, byte for byte into a pipe."""
+    writer = LogWriter("stdout", to_stderr=False)
+    writer.write(0, data)
+    writer.end()

@@ -14,6 +14,9 @@ from switchyard.errors import BadRequest
 
 T = TypeVar("T", bound=Struct)
 
+DEPTH_MAX = 100  # levels that are shown; a server takes 64, one of an older version took more
+TOO_DEEP = "(nested too deeply to be shown)"
+
 ANSI_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 STATE_STYLES = {
     "PENDING": "yellow",
@@ -60,14 +63,19 @@ def _dump(value: Any, form: str) -> None:
     print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1000), end="")
 
 
-def all_fields(value: Any) -> Any:
-    """A message with every field, also those at their defaults: scripts should find what they look for."""
+def all_fields(value: Any, depth: int = 0) -> Any:
+    """A message with every field, also those at their defaults: scripts should find what they look for.
+
+    A note replaces what is nested deeper than DEPTH_MAX: one odd value must not hide all others of a list.
+    """
+    if depth >= DEPTH_MAX and isinstance(value, Struct | list | dict):
+        return TOO_DEEP
     if isinstance(value, Struct):
-        return {name: all_fields(getattr(value, name)) for name in value.__struct_fields__}
+        return {name: all_fields(getattr(value, name), depth + 1) for name in value.__struct_fields__}
     if isinstance(value, list):
-        return [all_fields(item) for item in value]
+        return [all_fields(item, depth + 1) for item in value]
     if isinstance(value, dict):
-        return {key: all_fields(item) for key, item in value.items()}
+        return {key: all_fields(item, depth + 1) for key, item in value.items()}
     return msgspec.to_builtins(value)
 
 

@@ -14,6 +14,7 @@ from switchyard.errors import BadRequest
 from switchyard.model.attributes import EffectiveField, UsedValue
 from switchyard.model.scope import Level, Scope
 
+VALUE_CHARS_MAX = 500  # of one value in a table; -o json and -o yaml show it whole
 COLUMNS = (
     Column("KIND"),
     Column("FIELD", flexible=True),
@@ -60,5 +61,6 @@ def print_used_values(values: Sequence[UsedValue]) -> None:
 
 def _cells(found: EffectiveField | UsedValue) -> list[str]:
     value = found.value if isinstance(found.value, str) else msgspec.json.encode(found.value).decode()
+    value = value if len(value) <= VALUE_CHARS_MAX else f"{value[:VALUE_CHARS_MAX]}…"
     where = "config" if found.level is Level.PLATFORM and found.scope is None else str(found.scope or "")
     return [found.field, value, found.level.value, where]

@@ -171,7 +171,10 @@ def _unassign(args: Namespace) -> int:
 
 
 def int_or_none(text: str) -> int | str:
-    return text if text == NONE_WORD else int(text)
+    try:
+        return text if text == NONE_WORD else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, nor {NONE_WORD!r}") from None
 
 
 def key_value_parser(read: Callable[[str], V]) -> Callable[[str], tuple[str, V | None]]:

@@ -384,7 +384,11 @@ def _add_mode_options(parser: Parser) -> None:
     )
     group.add_argument("--each", action="store_true", help="with --bulk: each by itself, not all or none per request")
     group.add_argument(
-        "--batch", type=_parse_batch, default=1000, metavar="N", help="with --bulk: jobs in one request (default 1000)"
+        "--batch",
+        type=_parse_batch,
+        default=1000,
+        metavar="N",
+        help="with --bulk: jobs in one request (default 1000, most 10000)",
     )
     what = group.add_mutually_exclusive_group()
     what.add_argument("--plan", action="store_true", help="show where it would go and why; submit nothing")

@@ -10,7 +10,8 @@ import time
 from types import TracebackType
 
 from switchyard.cli.job_view import count_ended_tasks, format_job_line
-from switchyard.cli.output import print_notice, printable
+from switchyard.cli.log_view import LogWriter
+from switchyard.cli.output import printable
 from switchyard.cli.progress import format_progress_bar
 from switchyard.cli.table import format_duration, now_us
 from switchyard.model.api import Output
@@ -90,27 +91,11 @@ class Spinner:
             sys.stderr.flush()
 
 
-def write_output(output: Output, *, to_stderr: bool = False, after: int = 0) -> int:
-    """The bytes beyond `after`, raw, with a notice where some were left out. Gives the offset reached."""
-    stream = (sys.stderr if to_stderr else sys.stdout).buffer
+def write_output(output: Output, *, to_stderr: bool = False) -> None:
+    """Write the output of a job, filtered on a terminal, with a notice where the server left bytes out."""
     sys.stdout.flush()
+    writer = LogWriter(printable(output.stream), to_stderr=to_stderr)
     for chunk in output.chunks:
-        end = chunk.offset + len(chunk.data)
-        if end <= after:
-            continue
-        if chunk.offset > after:
-            stream.flush()
-            _print_gap(output.stream, after, chunk.offset)
-        stream.write(chunk.data[max(0, after - chunk.offset) :])
-        after = end
-    stream.flush()
-    if output.size > after:
-        _print_gap(output.stream, after, output.size)
-        after = output.size
-    return after
-
-
-def _print_gap(stream: str, start: int, end: int) -> None:
-    print_notice(
-        printable(f"… {end - start} bytes of {stream} from offset {start} on were left out: over the server's bound …")
-    )
+        writer.write(chunk.offset, chunk.data)
+    writer.write(output.size, b"")  # a notice if the last bytes were left out
+    writer.end()

@@ -172,6 +172,8 @@ class RetryRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 BULK_JOBS_MAX = 100_000
+# Jobs of one request that are made all or none, or wait for each other: they are one transaction of a second or two.
+BULK_WHOLE_MAX = 10_000
 
 
 class BulkRequest(Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,16 +13,16 @@ import msgspec
 from switchyard.decoder_warmup import warm_type
 from switchyard.errors import BadValue, ImpossibleValue, Malformed, TooLarge
 from switchyard.model.json_scanner import has_at_most_values
-from switchyard.model.native_grammars import NATIVE_GRAMMARS
+from switchyard.model.nesting import JSON_TOO_DEEP, NESTING_MAX, refuse_deep_json, refuse_deep_yaml
+from switchyard.model.pattern_hints import user_message
 
 T = TypeVar("T")
 
 # Each string of valid JSON without escapes, whole, so that none is taken for the gap between two others; a string
 # followed by a colon is a key wherever it stands.
 _STRING = re.compile(rb'"([^"]*+)"(\s*+:)?+')
-_NATIVE_FIELD = re.compile(r"\bnative\.(\w+)")  # a word for a batch system: its grammar is told
 FLOAT_EXACT_MAX = 2.0**53  # above, a float is not every whole number any more
-YAML_DEPTH_MAX = 64
+YAML_DEPTH_MAX = NESTING_MAX
 YAML_BYTES_MAX = 16 * 2**20
 CHARS_PER_NODE = 100  # a long text counts as several values: an alias repeats all of it
 YAML_TAG = "tag:yaml.org,2002:"
@@ -53,10 +53,11 @@ class JsonReader:
         except msgspec.DecodeError as exc:
             raise Malformed(f"The body is not valid JSON: {exc}") from exc
         except RecursionError as exc:
-            raise Malformed("The body is nested too deeply.") from exc
+            raise Malformed(JSON_TOO_DEEP) from exc
         except UnicodeDecodeError as exc:
             raise Malformed("The body is not valid UTF-8.") from exc
         if self._is_checked_whole:
+            refuse_deep_json(body)
             refuse_duplicates(body)
         return value
 
@@ -76,7 +77,7 @@ class JsonReader:
 def validation_refusal(exc: msgspec.ValidationError, where: str = "") -> Malformed:
     """The error for a value that a type refuses: by its form, or for what no schema can say."""
     kind = BadValue if isinstance(exc.__cause__, ImpossibleValue) else Malformed
-    return kind(where + _user_message(str(exc)))
+    return kind(where + user_message(str(exc)))
 
 
 def _with_whole_numbers(body: bytes) -> bytes | None:
@@ -129,7 +130,7 @@ def refuse_duplicates(body: bytes) -> None:
     try:
         json.loads(body, object_pairs_hook=_refuse_duplicate_keys)
     except RecursionError as exc:
-        raise Malformed("The body is nested too deeply.") from exc
+        raise Malformed(JSON_TOO_DEEP) from exc
     except json.JSONDecodeError as exc:
         raise Malformed(f"The body is not valid JSON: {exc}") from exc
 
@@ -153,17 +154,20 @@ def convert(value: Any, kind: type[T], *, where: str) -> T:
         raise Malformed(f"{where}: nested too deeply.") from exc
 
 
-def load_yaml(text: str | bytes, *, where: str, nodes_max: int = 0) -> Any:
+def load_yaml(text: str | bytes, *, where: str, nodes_max: int = 0, is_fast: bool = False) -> Any:
     """YAML as plain values: safe types, no duplicate keys, bounded depth; mistakes with line and column.
 
     No aliases either, unless `nodes_max` bounds what they may grow to: programs that write YAML make them.
+    `is_fast`: read by the library's parser in C, which is ten times as fast and words mistakes in its own way.
     """
     import yaml  # slow to import, and most commands read no YAML
 
     if len(text) > YAML_BYTES_MAX:
         raise Malformed(f"{where}: over {YAML_BYTES_MAX} bytes.")
     try:
-        loader = _loader(is_fast=nodes_max > 0)(text)
+        # The loader composes recursively, in C without any limit: the depth is checked first.
+        refuse_deep_yaml(text, _loader(is_fast=True), where=where)
+        loader = _loader(is_fast=is_fast or nodes_max > 0)(text)
         try:
             node = loader.get_single_node()
             if node is None:
@@ -246,18 +250,3 @@ class _YamlChecker:
 
     def _place(self, node: Any) -> str:
         return f"{self._where}: line {node.start_mark.line + 1}, column {node.start_mark.column + 1}"
-
-
-def _user_message(message: str) -> str:
-    """msgspec's message in a user's words: the place without the `$`."""
-    message = message.replace(" - at `$.", " - at `").replace(" - at `$`", " - at the top")
-    if "matching regex" in message and (found := _NATIVE_FIELD.search(message)) and found[1] in NATIVE_GRAMMARS:
-        place = message.rpartition(" - at ")[2]
-        message = f"Not {NATIVE_GRAMMARS[found[1]].hint} - at {place}"
-    elif "matching regex" in message and "A-Za-z0-9_" in message:
-        place = message.rpartition(" - at ")[2]
-        message = f"Not a valid name (letters, digits, . _ @ + - inside, at most 128) - at {place}"
-    elif "matching regex" in message:
-        place = message.rpartition(" - at ")[2]
-        message = f"Control characters are not allowed - at {place}"
-    return message

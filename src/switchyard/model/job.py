@@ -297,7 +297,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     spec: JobSpec | msgspec.Raw | None = None
-    is_env_hidden: bool = False  # the spec has an environment, shown to the owner and to operators of the project
+    is_env_hidden: bool = False  # the spec has an environment or other secrets, shown to owner and operators alone
     cluster: str | None = None
     attempt: int = 0
     fence: int = 0

@@ -43,6 +43,12 @@ class Joined(Struct, frozen=True):
     credential: str
 
 
+class Rotate(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """`POST /v1/agents/rotate`. Agents name the process that began the session; clusters that only poll name none."""
+
+    incarnation: OpaqueId | None = None
+
+
 class Rotated(Struct, frozen=True):
     """`POST /v1/agents/rotate`: the next credential, shown once. Its first use ends the one that asked for it."""
 
@@ -92,8 +98,9 @@ class Room(Struct, frozen=True, forbid_unknown_fields=True):
 class Origin(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Which process on which journal begins a session; each sync has it.
 
-    `start` counts the starts of agents on this journal, `found` is the journal's count of writes when this process
-    opened it. Both only grow, so a copy of the journal, or one from a backup, is known by a number the server has seen.
+    `start` is one more than the starts on this journal that the server has accepted, `found` is the journal's count of
+    writes when this process opened it; only writes of accepted processes count. Both only grow, so a copy of the
+    journal, or one from a backup, is known by a number the server has seen.
     """
 
     journal: OpaqueId
@@ -106,10 +113,12 @@ class Origin(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit
 class Poll(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """`POST /v1/agents/poll`.
 
-    `incarnation` is new at each start. `session` is the number of the last sync; a poll with `inventory` (at each
-    start, and after any answer that may have been lost) is a sync: the answer then has every lease the agent does not
-    know of, and every attempt it should stop. `wait_s` parks the poll until there is something. `writes` is the
-    journal's count of writes so far: a later process that finds fewer has an outdated copy of the journal.
+    `incarnation` is new at each start: the word of the agent's claim (`agent/start_counter.py`), `-`, and a word of the
+    process. Only the process that began the agent's session is listened to. `session` is the number of the last sync; a
+    poll with `inventory` (at each start, and after any answer that may have been lost) is a sync: the answer then has
+    every lease the agent does not know of, and every attempt it should stop. `wait_s` parks the poll until there is
+    something. `writes` is the journal's count of writes so far: a later process that finds fewer has an outdated copy
+    of the journal.
     """
 
     incarnation: OpaqueId

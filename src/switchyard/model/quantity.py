@@ -39,6 +39,11 @@ UNITS = r"(?:([0-9]{1,6})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,9})s
 HOURS = r"(?:([0-9]{1,4})-)?([0-9]{1,6}):([0-5]?[0-9]):([0-5]?[0-9])"
 DURATION = re.compile(UNITS + r"\Z")
 CLOCK = re.compile(HOURS + r"\Z")
+# A duration with more digits than are read, to tell one that is too long from a text that is none.
+TOO_LONG = re.compile(
+    r"(?:([0-9]{1,40})d)?(?:([0-9]{1,40})h)?(?:([0-9]{1,40})m)?(?:([0-9]{1,40})s?)?\Z"
+    r"|(?:([0-9]{1,40})-)?([0-9]{1,40}):([0-5]?[0-9]):([0-5]?[0-9])\Z"
+)
 DURATION_S_MAX = 10 * 366 * 86_400
 # What a schema says of the texts: made of the very parts that read them. A duration has a digit that is not zero.
 AMOUNT_ABOVE_ZERO_PATTERN = f"^(?=[0-9.]*[1-9]){NUMBER}({'|'.join(SUFFIX)})B?(?!\\n)$"
@@ -109,6 +114,8 @@ def parse_duration_s(text: str | int | float) -> int:
     if isinstance(text, bool):
         raise ValueError("a duration is written as 90, 15m, 1h30m, 2d or 1:30:00")
     seconds = _seconds(str(text))
+    if seconds is None and (written := TOO_LONG.match(str(text))) and _is_too_long(written):
+        raise ValueError(f"{str(text)[:40]!r} is over ten years")
     if seconds is None or seconds <= 0:
         raise ValueError(f"{str(text)[:40]!r} is not a duration; write 90, 15m, 1h30m, 2d or 1:30:00")
     if seconds > DURATION_S_MAX:
@@ -124,6 +131,13 @@ def _seconds(text: str) -> int | None:
         days, hours, minutes, secs = (int(part or 0) for part in units.groups())
         return ((days * 24 + hours) * 60 + minutes) * 60 + secs
     return None
+
+
+def _is_too_long(written: re.Match[str]) -> bool:
+    """Whether a duration has more digits than are read because it is long, and not because of zeros in front."""
+    parts = written.groups("")
+    days, hours, minutes, secs = (int(parts[at] or parts[at + 4] or 0) for at in range(4))  # of one form or the other
+    return ((days * 24 + hours) * 60 + minutes) * 60 + secs > DURATION_S_MAX
 
 
 def show_bytes(value: int) -> str:

@@ -11,6 +11,7 @@ PER_SERVER, ALL_SERVERS = "each server", "all servers together"
 CONFIG_SECTION = "limits"  # of the server's config file
 IMMEDIATE_STARTS = 50  # requests of one user that begin at once; more begin one by one,
 PACE_FACTOR = 2  # so many times as fast as the limit `requests` lets them come for long
+JOBS_PER_REQUEST = 100  # so many jobs of a bulk submit count as one request
 JOB_OVERHEAD_BYTES = 1024  # what a job counts besides its spec: its row, its events, its idempotency key
 
 
@@ -73,7 +74,8 @@ LIMITS: dict[str, Limit] = {
         ),
         Limit(
             "requests",
-            "requests a second, over a longer time; HTTP and gRPC together",
+            "requests a second, over a longer time; HTTP and gRPC together. "
+            f"{JOBS_PER_REQUEST} jobs of a bulk submit are one more",
             PER_SERVER,
             "Send many jobs in one request (`yard submit --bulk`), or wait instead of asking again.",
             retry_s=1,
@@ -140,6 +142,11 @@ class RequestBucket:
             return _rate_refusal(limits, left)
         self.left = left - 1.0
         return None
+
+    def charge(self, limits: UserLimits, now_s: float, requests: float) -> None:
+        """Take more for a request that is in work. There may be less than none after it: the next ones are refused."""
+        self.left = min(float(limits.burst), self.left + (now_s - self.at_s) * limits.requests) - requests
+        self.at_s = now_s
 
     def delay_s(self, limits: UserLimits, now_s: float) -> float:
         """How long this request should wait before it begins: hundreds at once would hold up others on the loop."""

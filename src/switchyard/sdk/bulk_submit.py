@@ -9,7 +9,7 @@ import msgspec
 
 from switchyard import errors
 from switchyard.errors import BadRequest, YardError
-from switchyard.model.api import BULK_JOBS_MAX, BulkAnswer, BulkItem
+from switchyard.model.api import BULK_JOBS_MAX, BULK_WHOLE_MAX, BulkAnswer, BulkItem
 from switchyard.model.job import JobRequest
 from switchyard.sdk.graphs import OnProgress
 from switchyard.sdk.handle import JobHandle
@@ -37,6 +37,7 @@ def submit_batches(
     """
     if not 1 <= batch <= BULK_JOBS_MAX:
         raise BadRequest(f"A batch has 1 to {BULK_JOBS_MAX:,} jobs, not {batch}.")
+    batch = min(batch, BULK_WHOLE_MAX)  # the server takes no more that are made all or none, or wait for each other
     made: list[SubmitResult] = []
     for start in range(0, len(requests), batch):
         some = [_resolve_references(job, start, made) for job in requests[start : start + batch]]

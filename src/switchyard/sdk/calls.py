@@ -105,7 +105,7 @@ class ApiCalls:
         warm_type(kind)
         try:
             return msgspec.json.decode(body, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise YardError(
                 f"{self._transport.url} answered, but not as this version expects: {exc}",
                 next_step="Check the URL (--server, YARD_URL), and compare versions with `yard version`.",

@@ -164,7 +164,7 @@ class Client(StreamCalls, AdminCalls, GraphCalls):
         on_progress: OnProgress | None = None,
         **fields: Unpack[JobFields],
     ) -> list[SubmitResult]:
-        """Submit many, at most `batch` in one request; `fields` are laid over each. One handle per job, in order.
+        """Submit many, at most `batch` in one request (most: 10,000); `fields` are laid over each. One handle per job.
 
         A request is all or none: the first refusal raises, and says what was made before it. With `each` every job is
         made or refused by itself, and the list has an error in place of a refused one.

@@ -28,6 +28,7 @@ class AgentProcesses:
         self._is_alone = is_alone
         self._clock = clock
         self._heard: dict[str, _AgentProcess] = {}
+        self._holders: dict[str, str] = {}  # agent → the process that has its place, as the database last said
         self.unflushed: dict[str, tuple[str, int]] = {}  # agent → process, and the writes of its journal
 
     @contextmanager
@@ -45,6 +46,18 @@ class AgentProcesses:
         finally:
             heard.open -= 1
             heard.left_at = self._clock()
+
+    def note_holder(self, agent_id: str, incarnation: str) -> None:
+        """The database says that this process has the agent's place."""
+        self._holders[agent_id] = incarnation
+
+    def forget_holder(self, agent_id: str) -> None:
+        self._holders.pop(agent_id, None)
+
+    def has_place(self, agent_id: str, incarnation: str) -> bool:
+        """Whether this process has the agent's place, as far as is known here. If another server has given the place
+        away, this is outdated until the process asks for leases: its session is over then."""
+        return self._holders.get(agent_id) == incarnation
 
     def last(self, agent_id: str) -> LastHeardProcess | None:
         heard = self._heard.get(agent_id)

@@ -26,6 +26,7 @@ from switchyard.policy.resolve import empty_policy
 from switchyard.server import garbage_collection
 from switchyard.server.background_loops import BackgroundLoops
 from switchyard.server.connections_section import connection_bounds
+from switchyard.server.database_wait import wait_for_database
 from switchyard.server.http.acceptor import HttpServer
 from switchyard.server.http.connection_gate import ConnectionGate
 from switchyard.server.http.routes import HttpApp
@@ -130,7 +131,7 @@ def build(settings: Settings, database: Database | None = None) -> ServerRuntime
     appliers[OutputWrite] = partial(apply_output, logs=logs, usage=usage)
     appliers[ReportWrite] = partial(apply_reports, logs=logs, usage=usage)
     appliers[BatchCall] = apply_calls
-    leasing = Leasing(lambda: snapshots.laid.layout, admins=lambda: snapshots.access.platform_admins)
+    leasing = Leasing(lambda: snapshots.laid.layout, access=lambda: snapshots.access)
     appliers[SyncRequest] = leasing.apply_syncs
     appliers[LeaseRequest] = leasing.apply_leases
     appliers[JobInsert] = submit.apply_inserts
@@ -214,7 +215,7 @@ async def serve(settings: Settings, yard: ServerRuntime) -> None:
         listener.stop()
     yard.context.compiler.close()
     yard.context.tokens.pools.close()
-    for threads in (yard.threads, yard.reckoners):
+    for threads in (yard.threads, yard.reckoners, yard.heavy_threads):
         threads.shutdown(wait=False, cancel_futures=True)
     for pool in (yard.decoders, yard.bulks):
         pool.close()
@@ -246,6 +247,7 @@ def run(settings: Settings, *, announce: bool = True) -> int:
         _refuse_taken(settings.http, "--http")
         if settings.grpc:
             _refuse_taken(settings.grpc, "--grpc")
+        wait_for_database(database)
         yard = build(settings, database)
         yard.context.committer.start()
         refuse_other_pool_type(yard.context)

@@ -26,6 +26,7 @@ from switchyard.service.token.token_queue import TokenReservations
 from switchyard.service.upkeep import chores, give_places, move_jobs, pending_chores
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
+from switchyard.service.upkeep.route_budget import RouteBudget
 from switchyard.service.user_usage import COUNT_INTERVAL_S
 from switchyard.store import access, clusters, leases
 
@@ -64,6 +65,7 @@ class BackgroundLoops:
         self._moving_from = 0.0
         self._move_after_s = float("inf")  # at most so long after this look; said once, as another server may lead
         self._tokens = TokenReservations()
+        self._budget = RouteBudget()
         self._faults = RepeatedFaults()
         self._quarantine = Quarantine(yard.context.database)
 
@@ -132,6 +134,8 @@ class BackgroundLoops:
             return
         if self._yard.is_pending_new:  # it came while the last look was being rested from
             every_s = min(every_s, max(0.01, self._rest_until - time.monotonic()))
+        if self._budget.is_left:
+            every_s = min(every_s, max(0.01, self._budget.rest_until - time.monotonic()))
         every_s, self._move_after_s = min(every_s, self._move_after_s), float("inf")
         try:
             await asyncio.wait_for(self._yard.pending_kick.wait(), every_s)
@@ -243,9 +247,11 @@ class BackgroundLoops:
 
     def _tend_tokens(self) -> None:
         """Token pools that are away must keep no other chore from being done."""
-        assert self._leadership.epoch is not None
+        term = self._leadership.epoch
+        if term is None:  # the server stops, and has handed the lead over meanwhile
+            return
         try:
-            token_reservations.reconcile_tokens(self._yard.context, self._tokens, term=self._leadership.epoch)
+            token_reservations.reconcile_tokens(self._yard.context, self._tokens, term=term)
         except YardError as exc:
             if self._faults.is_new("token pools", exc.inner):
                 log.warning("token pools", error=exc.inner)
@@ -262,21 +268,26 @@ class BackgroundLoops:
         """Look at what waits when something may have changed for it, for at most a fifth of the time."""
         yard, began = self._yard, time.monotonic()
         versions = yard.context.snapshots.versions
-        is_due = began >= self._look_at or (
+        is_news = began >= self._look_at or (
             began >= self._rest_until
             # Leases of callers end by themselves, and nobody says so.
             and (yard.is_pending_new or versions != self._looked or yard.context.tokens.counts.waiting)
         )
-        if not is_due:
+        if not is_news and (not self._budget.is_left or began < max(self._rest_until, self._budget.rest_until)):
             return 0
-        yard.is_pending_new, self._looked = False, versions  # first: what comes from here on needs another look
+        if is_news:
+            yard.is_pending_new, self._looked = False, versions  # first: what comes from here on needs another look
+        self._budget.begin(is_news=bool(is_news))
         try:
-            routed = chores.route_pending(yard.context, self._leadership, self._tokens)
+            routed = chores.route_pending(yard.context, self._leadership, self._tokens, self._budget)
         except YardError:
             yard.is_pending_new = True
             raise
-        took = time.monotonic() - began
-        self._rest_until, self._look_at = began + 5 * took, began + took + ROUTE_PAUSE_S_MAX
+        self._budget.end()
+        # The jobs of users who took long have a rest of their own: it holds up nobody else.
+        took = max(0.0, time.monotonic() - began - self._budget.heavy_s)
+        over = time.monotonic()
+        self._rest_until, self._look_at = over + 4 * took, over + ROUTE_PAUSE_S_MAX
         return routed
 
     def _clean_now(self) -> None:

@@ -36,6 +36,7 @@ def back_up(place: DatabaseLocation, to: Path, *, force: bool) -> Path:
     """Write a backup to a file, or under a name of its own into a folder. A server may be running."""
     with closing(Database(place.url)) as database:
         _need_there(database)
+        file_lock.refuse_hard_links(database)
         if read_revisions(database)[0] is None:
             raise NotFound("There is no database to back up yet.", next_step="Check --data and --database.")
         target = to / _name(database) if to.is_dir() else to

@@ -75,6 +75,7 @@ def _do(options: argparse.Namespace, place: DatabaseLocation) -> str:
         kept = f"; what was there is now {aside}" if aside else ""
         return f"restored {options.file}{kept}\nnext: start the server; agents that run need not be restarted"
     with closing(Database(place.url)) as database:
+        file_lock.refuse_hard_links(database)
         if options.verb == "upgrade":
             return _upgrade(database)
         if database.is_sqlite and not file_lock.sqlite_file(database.url).exists():

@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from switchyard.policy.limits import exceeds_limit, limit_refusal
+from switchyard.errors import YardError
+from switchyard.policy.limits import exceeds_limit
 from switchyard.server.limiter import SERVER
 
 T = TypeVar("T")
@@ -22,13 +23,26 @@ QueuedCall = tuple[asyncio.Future[Any], Callable[[], Any]]
 
 
 class FairThreads:
-    """Lives on the event loop. `share`: how many threads one user may have at once."""
+    """Lives on the event loop. `share`: how many threads one user may have at once.
 
-    def __init__(self, pool: ThreadPoolExecutor, *, size: int, share: int, depth_of: Callable[[str], int]) -> None:
+    `depth_of`: how many calls of a user may wait. `refusal`: what is said of one more, from that number and how many
+    wait.
+    """
+
+    def __init__(
+        self,
+        pool: ThreadPoolExecutor,
+        *,
+        size: int,
+        share: int,
+        depth_of: Callable[[str], int],
+        refusal: Callable[[int, int], YardError],
+    ) -> None:
         self._pool = pool
         self._size = size
         self._share = max(1, share)
         self._depth_of = depth_of
+        self._refusal = refusal
         self._queues: OrderedDict[str, deque[QueuedCall]] = OrderedDict()  # whose turn is next stands first
         self._running: dict[str, int] = {}
         self._busy = 0  # threads
@@ -59,7 +73,7 @@ class FairThreads:
                 self._queues.move_to_end(user, last=False)
         most = self._depth_of(user)
         if user != SERVER and exceeds_limit(most, len(queue), 1):
-            raise limit_refusal("calls", most, len(queue))
+            raise self._refusal(most, len(queue))
         queue.append(waiting)
 
     def _start(self, loop: asyncio.AbstractEventLoop, user: str, function: Callable[[], T]) -> asyncio.Future[T]:

@@ -3,13 +3,15 @@
 gRPC has one bound on messages for a whole port, and by itself it reads a message before anybody has looked at its call.
 So each call is registered as one whose messages come as a stream: gRPC then leaves the message to us, and until it is
 asked for the client may send no more than a window of 64 KiB. A message over its call's own bound is refused unread by
-protobuf. Rainbow's calls carry their secrets inside, so large messages are also bounded by address.
+protobuf. Rainbow's calls carry their secrets inside, so large messages are also bounded by address, and in bytes until
+their calls are answered (`grpc_message_budget.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,8 +25,10 @@ import structlog
 from switchyard.errors import Busy, Denied, Internal, Malformed, TooLarge, TooSlow, Unavailable, YardError
 from switchyard.server.flyte.grpc_status import message_of
 from switchyard.server.grpc_message import refuse_undecodable
-from switchyard.server.http.asgi_messages import REFUSAL_STATUSES
+from switchyard.server.grpc_message_budget import LARGE_BYTES_MIN, WRONG_SECRET_WINDOW_S, MessageBudget, WrongSecrets
+from switchyard.server.http.asgi_messages import REFUSAL_STATUSES, TOO_DEEP
 from switchyard.server.http.connection_gate import client_network
+from switchyard.server.rainbow.secret_guesses import TooManyGuesses
 from switchyard.server.refusal_log import REFUSALS
 
 MESSAGE_BYTES_MAX = 4 * 2**20
@@ -39,11 +43,9 @@ READ_S = 20.0  # for a message, and for a place to read it
 GRAPH_READ_S = 60.0
 READ_TURN_S = 1.0  # a message that takes longer gives its place up for another
 GRAPH_TURN_S = 15.0
-# Registrations with a wrong secret, of one address in WRONG_S: so many, of so many bytes together. Then its further
-# registrations are refused unread.
-WRONG_SECRETS_MAX = 60
-WRONG_SECRET_BYTES_MAX = 2 * GRAPH_MESSAGE_BYTES_MAX
-WRONG_SECRET_WINDOW_S = 60.0
+# Bytes of large messages whose calls are not answered yet. A message takes two to three times its size in memory.
+WORK_BYTES_MAX, ADDRESS_WORK_BYTES_MAX = 16 * MESSAGE_BYTES_MAX, 4 * MESSAGE_BYTES_MAX
+GRAPH_WORK_BYTES_MAX, ADDRESS_GRAPH_WORK_BYTES_MAX = 4 * GRAPH_MESSAGE_BYTES_MAX, 2 * GRAPH_MESSAGE_BYTES_MAX
 
 log = structlog.get_logger()
 # gRPC's two kinds of server share no type for it.
@@ -69,19 +71,29 @@ class GrpcMethod:
 
 @dataclass
 class _ReadSlots:
-    """Places for messages on their way in, in all and by address. Whoever came last is next: old waiters are slow."""
+    """Places for messages on their way in, in all and by address. Whoever came last is next: old waiters are slow.
+
+    `reserve_bytes`: what must be left in the budget before a message is read. 0: every message is read, and a large one
+    that finds no room is refused then. A small message so never waits for large ones.
+    """
 
     places: int
     address_places: int
     read_s: float
     turn_s: float
+    budget: MessageBudget
+    reserve_bytes: int = 0
     reading: OrderedDict[asyncio.Timeout, tuple[str, float]] = field(default_factory=OrderedDict)  # oldest first
     waiting: list[tuple[str, asyncio.Future[None]]] = field(default_factory=list)
 
     def has_place(self, address: str) -> bool:
         if len(self.reading) >= self.places:
             return False
-        return len(self.reading) < self.address_places or self._own(address) < self.address_places
+        own = self._own(address) if self.reserve_bytes or len(self.reading) >= self.address_places else 0
+        reserve = self.reserve_bytes
+        return own < self.address_places and (
+            not reserve or self.budget.has_room(address, (own + 1) * reserve, (len(self.reading) + 1) * reserve)
+        )
 
     def _own(self, address: str) -> int:
         return sum(each == address for each, _ in self.reading.values())
@@ -111,7 +123,7 @@ class _ReadSlots:
                 return
 
     def free(self) -> None:
-        """A message is here, or given up: wake one who may have its place."""
+        """A message is here, given up or answered: wake one who may have its place."""
         for address, freed in reversed(self.waiting):
             if not freed.done() and self.has_place(address):
                 freed.set_result(None)
@@ -122,10 +134,25 @@ class MessageIntake:
     """All messages that come in at the port. Used on its loop alone."""
 
     def __init__(self) -> None:
-        self._small = _ReadSlots(READS_MAX, ADDRESS_READS_MAX, READ_S, READ_TURN_S)
-        self._graphs = _ReadSlots(GRAPHS_MAX, ADDRESS_GRAPHS_MAX, GRAPH_READ_S, GRAPH_TURN_S)
+        self._small = _ReadSlots(
+            READS_MAX, ADDRESS_READS_MAX, READ_S, READ_TURN_S, MessageBudget(WORK_BYTES_MAX, ADDRESS_WORK_BYTES_MAX)
+        )
+        self._graphs = _ReadSlots(
+            GRAPHS_MAX,
+            ADDRESS_GRAPHS_MAX,
+            GRAPH_READ_S,
+            GRAPH_TURN_S,
+            MessageBudget(GRAPH_WORK_BYTES_MAX, ADDRESS_GRAPH_WORK_BYTES_MAX),
+            reserve_bytes=GRAPH_MESSAGE_BYTES_MAX,
+        )
         self._calls: dict[str, int] = {}
-        self._wrong: OrderedDict[str, deque[tuple[float, int]]] = OrderedDict()  # when, and of how many bytes
+        wait = f"Wait {WRONG_SECRET_WINDOW_S:.0f} s, then "
+        self._wrong_graphs = WrongSecrets(
+            "registrations", f"{wait}use the registration secret or a new join token.", time.monotonic
+        )
+        self._wrong_messages = WrongSecrets(
+            "large messages", f"{wait}show the right token or secret. Small messages are read.", time.monotonic
+        )
 
     def handler(self, call: GrpcMethod) -> grpc.RpcMethodHandler:
         async def answer(_messages: Any, context: CallContext) -> Any:
@@ -134,31 +161,55 @@ class MessageIntake:
         return grpc.stream_unary_rpc_method_handler(answer, response_serializer=call.write)
 
     async def _answer(self, call: GrpcMethod, context: CallContext) -> Any:
-        address, size = peer_address(context.peer()), 0
+        address = peer_address(context.peer())
         try:
             with self._counted(address):
-                admitted = await call.admit(context) if call.admit is not None else None
-                if call.has_graph:
-                    self._refuse_guesser(address)
-                body = await self.message(context, address, call.bytes_max, has_graph=call.has_graph)
-                request, size = call.read(body), len(body)
-                del body  # it may be large, and the answer may take long
-                refuse_undecodable(request)
-                return await call.serve(request, admitted)
+                return await self._serve(call, context, address)
         except TimeoutError:
             error: YardError = Unavailable("The database did not take it in time; it may still come about.")
         except YardError as exc:
             if exc.status >= 500 and not exc.transient:
                 log.error("request failed", call=call.name, error=repr(exc), exc_info=exc)
-            if call.has_graph and isinstance(exc, Denied):
-                self._note_wrong(address, size)
-            error = exc.with_traceback(None)  # which keeps the message in memory
+            error = exc
+        except RecursionError:
+            error = Malformed(TOO_DEEP)
         except Exception as exc:  # the door's last resort: the client gets a status, the log the place
             log.error("defect", call=call.name, exc_info=exc)
             error = Internal()
-        request = None
         note_refusal(error, address, call.name)
-        return await context.abort(grpc.StatusCode[call.code(error)], message_of(error))
+        code, text = grpc.StatusCode[call.code(error)], message_of(error)
+        # gRPC keeps this frame in a reference cycle after an abort. An error and the errors before it keep their
+        # frames, which have the message: without this line each refused message stays until a full collection.
+        del error
+        return await context.abort(code, text)
+
+    async def _serve(self, call: GrpcMethod, context: CallContext, address: str) -> Any:
+        """Read the message and answer it. While the call works, the message counts against the budget."""
+        admitted = await call.admit(context) if call.admit is not None else None
+        if call.has_graph:
+            self._wrong_graphs.check(address)
+        body = await self.message(context, address, call.bytes_max, has_graph=call.has_graph)
+        size, lane = len(body), self._graphs if call.has_graph else self._small
+        if size >= LARGE_BYTES_MIN and not call.has_graph and admitted is None:
+            self._wrong_messages.check(address)
+        try:
+            with lane.budget.hold(address, size):
+                request = call.read(body)
+                del body  # it may be large, and the answer may take long
+                refuse_undecodable(request)
+                return await call.serve(request, admitted)
+        except (Denied, TooManyGuesses):
+            self._note_wrong(call, address, size, is_known=admitted is not None)
+            raise
+        finally:
+            lane.free()
+
+    def _note_wrong(self, call: GrpcMethod, address: str, size: int, *, is_known: bool) -> None:
+        """`is_known`: the call's metadata had a user's token, so the message has no secret."""
+        if call.has_graph:
+            self._wrong_graphs.note(address, size)
+        elif size >= LARGE_BYTES_MIN and not is_known:
+            self._wrong_messages.note(address, size)
 
     @contextmanager
     def _counted(self, address: str) -> Iterator[None]:
@@ -178,7 +229,7 @@ class MessageIntake:
         if not lane.has_place(address):
             await lane.place(address)
         if has_graph:
-            self._refuse_guesser(address)  # others of this address may have been refused meanwhile
+            self._wrong_graphs.check(address)  # others of this address may have been refused meanwhile
         return await self._read(context, address, lane, bytes_max)
 
     async def _read(self, context: CallContext, address: str, lane: _ReadSlots, bytes_max: int) -> bytes:
@@ -198,22 +249,6 @@ class MessageIntake:
             del body  # an error keeps what its function knows
             raise TooLarge(f"The message has {size} bytes; the most of this call is {bytes_max}.")
         return body
-
-    def _refuse_guesser(self, address: str) -> None:
-        since = asyncio.get_running_loop().time() - WRONG_SECRET_WINDOW_S
-        sizes = [size for at, size in self._wrong.get(address, ()) if at > since]
-        if len(sizes) >= WRONG_SECRETS_MAX or sum(sizes) >= WRONG_SECRET_BYTES_MAX:
-            raise Busy(
-                f"{len(sizes)} registrations of this address had a wrong secret.",
-                next_step=f"Wait {WRONG_SECRET_WINDOW_S:.0f} s, then use the registration secret or a new join token.",
-            )
-
-    def _note_wrong(self, address: str, size: int) -> None:
-        wrong = self._wrong.pop(address, None) or deque(maxlen=WRONG_SECRETS_MAX)
-        wrong.append((asyncio.get_running_loop().time(), size))
-        self._wrong[address] = wrong
-        while len(self._wrong) > CALLS_MAX:
-            self._wrong.popitem(last=False)
 
 
 def note_refusal(error: YardError, address: str, call: str) -> None:

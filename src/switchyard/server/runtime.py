@@ -16,6 +16,7 @@ from switchyard.errors import Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.server.agent_processes import AgentProcesses
 from switchyard.server.bounded_pool import BoundedPool
+from switchyard.server.bulk_turns import BulkTurns
 from switchyard.server.fair_threads import FairThreads
 from switchyard.server.limiter import Limiter, current_caller
 from switchyard.server.loop_pauses import LoopPauseMeter
@@ -40,6 +41,8 @@ LAST_SEEN_ROUND_US = 1_000_000  # when agents were seen is written to the second
 # Threads that only reckon take turns at one interpreter: eight of them took four times as long for the same work. Two,
 # so that one question that takes seconds does not hold up all others.
 DECISION_THREADS = 2
+# Reads of thousands of rows take up to a second each, much of it in Python: more of them at once hold up the loop.
+HEAVY_THREADS = 2
 WAITING_DECISIONS_MAX = 1000  # decisions of one user that wait for them
 # Large bodies are decoded one after the other, each within a second or two. More threads would only fight for the
 # interpreter, with the loop among them.
@@ -73,13 +76,32 @@ class ServerRuntime:
         self.reckoners = ThreadPoolExecutor(DECISION_THREADS, thread_name_prefix="reckon")
         self.limiter = Limiter(settings.config.limits.of, context.tally.limits.add)
         size = settings.bounds.threads
-        self._fair_threads = FairThreads(self.threads, size=size, share=size - 2, depth_of=self.limiter.calls_of)
+        self._fair_threads = FairThreads(
+            self.threads,
+            size=size,
+            share=size - 2,
+            depth_of=self.limiter.calls_of,
+            refusal=self.limiter.calls_refusal,
+        )
         self._fair_reckoners = FairThreads(
-            self.reckoners, size=DECISION_THREADS, share=1, depth_of=lambda _: WAITING_DECISIONS_MAX
+            self.reckoners,
+            size=DECISION_THREADS,
+            share=1,
+            depth_of=lambda _: WAITING_DECISIONS_MAX,
+            refusal=self.limiter.decisions_refusal,
+        )
+        self.heavy_threads = ThreadPoolExecutor(HEAVY_THREADS, thread_name_prefix="heavy-read")
+        self._fair_heavy = FairThreads(
+            self.heavy_threads,
+            size=HEAVY_THREADS,
+            share=1,
+            depth_of=self.limiter.calls_of,
+            refusal=self.limiter.calls_refusal,
         )
         self.reads = SharedReads()
         self.decoders = BoundedPool("decode", DECODE_THREADS, calls_max=200, bytes_max=LARGE_BYTES_MAX)
         self.bulks = BoundedPool("bulk", BULK_THREADS, calls_max=50, bytes_max=LARGE_BYTES_MAX)
+        self.bulk_turns = BulkTurns()
         self.parked: dict[str, int] = {}  # agent → polls parked here
         self.voices = AgentProcesses(is_alone=context.database.is_sqlite)
         self.idle: dict[str, tuple[object, ...]] = {}  # agent → what it asked when it last got nothing
@@ -123,11 +145,20 @@ class ServerRuntime:
 
     def commit(self, write: Write) -> asyncio.Future[Any]:
         """Queue a write; the future holds its result once it is durable."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.context.committer.put(write, partial(settle_future, future))
+        return self._until_settled(future)
+
+    def commit_large(self, write: Write, *, user: str) -> asyncio.Future[Any]:
+        """The same for a write of many rows: users take turns, and small writes go in between."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.context.committer.put_large(write, partial(settle_future, future), user=user)
+        return self._until_settled(future)
+
+    def _until_settled(self, future: asyncio.Future[Any]) -> asyncio.Future[Any]:
+        """Note when the write came: it waits only so long (`give_up_commits`)."""
         self._forget_settled()
-        self._commits.append((loop.time(), future))
+        self._commits.append((future.get_loop().time(), future))
         return future
 
     def give_up_commits(self, now: float) -> None:
@@ -159,6 +190,10 @@ class ServerRuntime:
     async def in_turn(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Run what only reckons, and may take long. One user has one such thread at a time."""
         return await self._fair_reckoners.run(current_caller.get(), partial(function, *arguments, **named))
+
+    async def in_heavy_thread(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Run a use case that reads many rows. One user has one such thread at a time."""
+        return await self._fair_heavy.run(current_caller.get(), partial(function, *arguments, **named))
 
     @property
     def has_large(self) -> bool:

@@ -1,6 +1,9 @@
 """One committer per process: whatever waits goes into one transaction as soon as the last one returned, or a moment
 later if that one held several (`Committer._linger`).
 
+A large write (a piece of a bulk submit) gets a transaction of its own, and between two of them goes a batch of the
+others: a single submit waits for at most one large write, however many wait.
+
 Acknowledged after the commit. A full queue answers Busy. A batch that fails is replayed one Write at a time, so one
 waiter's failure never harms another's. A conflict is a Write's result, never an exception of the batch.
 
@@ -30,6 +33,7 @@ from switchyard.service.numbering import insert_numbered
 from switchyard.service.outage import Outage
 from switchyard.service.repeated_faults import RepeatedFaults
 from switchyard.service.replay import replay
+from switchyard.service.turn_queue import TurnQueue
 from switchyard.store import concurrency_groups, dialect, jobs
 from switchyard.store.database import Database, Tx
 from switchyard.store.failures import ConnectionLost, Contention, StatementTimeout
@@ -166,6 +170,8 @@ class Committer:
         self._queue: deque[_Item] = deque()
         self._later: deque[_Item] = deque()
         self._later_bytes = 0
+        self._large: TurnQueue[_Item] = TurnQueue()
+        self._is_large_next = False  # the last transaction held no large write
         self._queue_max = queue_max
         self._batch_max = batch_max
         self._left_out = left_out or {}  # for the benchmark alone: writes answered without the database
@@ -190,7 +196,7 @@ class Committer:
     @property
     def waiting(self) -> int:
         """Writes in the queue."""
-        return len(self._queue) + len(self._later)
+        return len(self._queue) + len(self._later) + len(self._large)
 
     def close(self, timeout_s: float = 5) -> None:
         """Commit what is queued, then end."""
@@ -203,6 +209,16 @@ class Committer:
         """Queue a write; `done` gets its result, or an exception as a value. `deliver`: by whom, if not by the server's
         own loop; told once for all of a batch."""
         self._push(_Item(write, done, None, deliver=deliver))
+
+    def put_large(self, write: Write, done: Callable[[Any], None], *, user: str) -> None:
+        """Queue a write of many rows. Users take turns, and others' small writes go between two large ones."""
+        with self._wake:
+            if self._is_closed:
+                raise Unavailable("The server is stopping.")
+            if len(self._large) >= self._queue_max:
+                raise Busy(f"{self._queue_max} large changes are waiting for the database.")
+            self._large.append(user, _Item(write, done, None))
+            self._wake.notify()
 
     def put_later(self, write: Write, done: Callable[[Any], None], *, size: int) -> None:
         """Queue a write that lets others go first. `size`: its bytes, of which only some go into one transaction."""
@@ -242,13 +258,11 @@ class Committer:
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not self._queue and not self._later and not self._is_closed:
+                while not self.waiting and not self._is_closed:
                     self._wake.wait()
-                if not self._queue and not self._later:
+                if not self.waiting:
                     return
-                self._linger()
-                items = [self._queue.popleft() for _ in range(min(len(self._queue), self._batch_max))]
-                items += self._take_later()
+                items = self._take()
             results = self._commit(items)
             try:
                 self._settle(items, results)
@@ -258,6 +272,15 @@ class Committer:
                     log.warning("committer", error=exc.inner, next=exc.next_step)
             except Exception as exc:  # a loop that is closing: the next batch may fare better
                 log.error("committer", exc_info=exc)
+
+    def _take(self) -> list[_Item]:
+        """The writes of the next transaction: one large write, or others. They take turns while both wait."""
+        if self._large and (self._is_large_next or not (self._queue or self._later)):
+            self._is_large_next = False
+            return [self._large.popleft()]
+        self._is_large_next = True
+        self._linger()
+        return [self._queue.popleft() for _ in range(min(len(self._queue), self._batch_max))] + self._take_later()
 
     def _linger(self) -> None:
         """Leave those who were told together a moment to come again together.

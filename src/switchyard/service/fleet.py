@@ -80,6 +80,8 @@ class SubmitTokenEntry:
     object: str
     account: str  # a user's id; empty: nobody's in particular
     hash: str
+    maker_id: str | None = None  # the user who made it; none: nobody is asked
+    expires_us: int | None = None
 
 
 def load_fleet(tx: Tx, version: int, *, before: Fleet) -> Fleet:
@@ -94,7 +96,9 @@ def load_fleet(tx: Tx, version: int, *, before: Fleet) -> Fleet:
 
 
 def _submit_entry(row: submit_tokens.Row) -> tuple[str, SubmitTokenEntry]:
-    return row.id, SubmitTokenEntry(GrantTarget(row.on_kind), row.object, row.account, row.hash)
+    return row.id, SubmitTokenEntry(
+        GrantTarget(row.on_kind), row.object, row.account, row.hash, row.maker_id, row.expires_us
+    )
 
 
 def _readable_entry(row: cluster_store.Row, before: ClusterEntry | None) -> ClusterEntry:

@@ -30,6 +30,7 @@ from switchyard.service.submit.bounds import decode_bounds
 from switchyard.service.unreadable_rows import log_unreadable
 from switchyard.store import leases, quotes, unreadable_jobs
 from switchyard.store.database import Database, Tx
+from switchyard.store.job_columns import COLUMN_KINDS, job_column_damage, readable_row
 
 BLOCKED_UNREADABLE = "unreadable"
 PAGE = 1000  # rows looked at in one query
@@ -57,10 +58,8 @@ _READERS: dict[str, Callable[[Any], object]] = {
 
 def damage_of(row: Any) -> str:
     """Which column of a job cannot be read, and why; empty: all can. `row`: as store/unreadable_jobs.py reads it."""
-    for name, kind, is_nullable in unreadable_jobs.JOB_COLUMN_TYPES:
-        value = getattr(row, name)
-        if not isinstance(value, kind) and not (value is None and is_nullable):
-            return f"column {name}: {type(value).__name__} instead of {kind.__name__}"
+    if why := job_column_damage(row):
+        return why[:DAMAGE_CHARS_MAX]
     for name, read in _READERS.items():
         try:
             read(row)
@@ -85,21 +84,31 @@ def explain_damage(context: Context, actor: Actor, ref: str) -> Unreadable | Non
 
 def quarantine_damaged(tx: Tx, rows: Iterable[Any]) -> int:
     """Take damaged jobs that no agent has out of every line; how many there were that were not yet."""
-    changes = []
+    changes: list[dict[str, Any]] = []
+    leased_twice: list[str] = []  # jobs that an agent has, and that the next agent would be given as well
     for row in rows:
         if not (why := damage_of(row)):
             continue
         log_unreadable("jobs", row.id, why)
-        if BLOCKED_UNREADABLE not in (row.blocked or "") and not _is_with_agent(row):
-            words = change_blocked(row.blocked, add=BLOCKED_UNREADABLE)
-            changes.append({"the_id": row.id, "the_words": words, "the_reason": f"unreadable: {why}. {NEXT_STEP}"})
+        blocked = row.blocked if isinstance(row.blocked, str) else ""
+        if _is_with_agent(row):
+            if row.is_ready:
+                leased_twice.append(row.id)
+        elif BLOCKED_UNREADABLE not in blocked or row.is_ready or row.state != State.PENDING.value:
+            words = change_blocked(blocked, add=BLOCKED_UNREADABLE)
+            said = f"unreadable: {why}. {NEXT_STEP}"
+            # A fence that cannot be read stays: an operator may know it, and a lower one would be given out twice.
+            fence = row.fence if COLUMN_KINDS["fence"].damage(row.fence) else row.fence + 1
+            changes.append({"the_id": row.id, "the_words": words, "the_reason": said, "the_fence": fence})
     unreadable_jobs.set_jobs_aside(tx, changes)
+    unreadable_jobs.take_out_of_line(tx, leased_twice)
     quotes.wait_delete(tx, [change["the_id"] for change in changes])
-    return len(changes)
+    return len(changes) + len(leased_twice)
 
 
 def _is_with_agent(row: Any) -> bool:
     """Of an array the tasks that agents have are in its ranges, and go on whatever becomes of the rest."""
+    row = readable_row(row)
     if row.array is not None or row.agent_id is None:
         return False
     return row.state in {state.value for state in State if state not in FINAL_STATES}

@@ -14,6 +14,7 @@ from switchyard.errors import YardError
 from switchyard.model.access import ROLE_RANK, Grant, GranteeKind, GrantTarget, Role
 from switchyard.model.cluster import POLLING_BACKEND, Health, Load
 from switchyard.model.layout import NO_LAYOUT, Layout
+from switchyard.model.scope import level_of
 from switchyard.model.unreadable import UNREADABLE_ERRORS
 from switchyard.policy.admit import ProjectEntry
 from switchyard.policy.platform_layout import platform_with_layout
@@ -107,6 +108,12 @@ class Access:
         return frozenset(admins)
 
     @cached_property
+    def live_owners(self) -> frozenset[str]:
+        """The ids whose jobs may begin: users who exist and are enabled, and owners that are no users."""
+        enabled = (user_id for user_id, (_, _, is_enabled) in self.users.items() if is_enabled)
+        return frozenset((LOCAL_ADMIN, RAINBOW_OWNER, *enabled))
+
+    @cached_property
     def admin_names(self) -> frozenset[str]:
         """Their names, for what is kept by name."""
         return frozenset(self.users[each][0] if each in self.users else each for each in self.platform_admins)
@@ -120,6 +127,13 @@ def owner_of(access: Access, owner_id: str | None, name: str) -> Actor:
         return submit_token_owner(access)
     admin = local_admin()
     return admin if owner_id == admin.id else Actor(name, Rights(), user_id=owner_id)
+
+
+def missing_owner_reason(access: Access, owner_id: str | None, name: str) -> str:
+    """Why the job of an owner may not begin: the owner was deleted or is disabled. Empty: it may begin."""
+    if owner_id in access.live_owners:
+        return ""
+    return f"its owner {name} {'is disabled' if owner_id in access.users else 'was deleted'}"
 
 
 def submit_token_owner(access: Access) -> Actor:
@@ -242,6 +256,9 @@ class Snapshots:
             for agent_id in list(times):
                 times[agent_id] += by_us
 
+    def now_us(self) -> int:
+        return self._now_us()
+
     def mark_seen(self, agent_id: str, at_us: int) -> bool:
         """An agent spoke; true if it was silent before, so that the world is to be reckoned anew."""
         was_live = self.is_live(agent_id)
@@ -363,15 +380,18 @@ def _next_policy(tx: Tx, policy: Policy, version: int) -> Policy:
 
 
 def _rule_row(policy: Policy, row: attribute_store.Row) -> RuleRow:
-    kind = policy.kinds.by_name.get(row.kind)
+    kind, key = policy.kinds.by_name.get(row.kind), (row.domain, row.project, row.workflow, row.launch_plan)
     value = None
     try:
-        value = None if kind is None or row.value is None else kind.read(msgspec.json.decode(row.value))
+        if kind is not None and row.value is not None:
+            value, ignored = kind.restrict(kind.read(msgspec.json.decode(row.value)), level_of(key))
+            if ignored:
+                log.warning("part of a rule is ignored", kind=row.kind, row=row.id, scope=key, reason=ignored)
     except YardError as exc:  # written by another version of the kind's package; the other rules must hold all the same
         log.error("attribute not understood", kind=row.kind, row=row.id, error=exc.detail)
     except UNREADABLE_ERRORS as exc:
         log_unreadable("attributes", row.id, f"{row.kind}: {exc}")
-    return RuleRow(row.id, row.kind, (row.domain, row.project, row.workflow, row.launch_plan), value)
+    return RuleRow(row.id, row.kind, key, value)
 
 
 def _load_token_pools(tx: Tx, version: int) -> TokenPoolsSnapshot:

@@ -11,11 +11,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from switchyard.errors import YardError
 from switchyard.model.idset import IdSet
 from switchyard.policy.limits import JOB_OVERHEAD_BYTES, UserLimits, exceeds_limit, limit_refusal
+from switchyard.service.unreadable_rows import read_or_default
 from switchyard.store import usage as store
 from switchyard.store.database import Tx
 
@@ -177,7 +179,7 @@ class UserUsage:
         sizes, live = store.bytes_read(tx, owners), store.live_jobs(tx, owners)
         tasks: Counter[str] = Counter()
         for row in store.live_arrays(tx, owners):
-            tasks[row.owner] += len(IdSet.parse(row.array))
+            tasks[row.owner] += len(read_or_default("jobs", row.id, partial(IdSet.parse, row.array), IdSet()))
         with self._lock:
             for owner in owners:
                 counted = self._users[owner]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,6 +20,12 @@ def user_all(tx: Tx) -> list[Row]:
 
 def user_by_name(tx: Tx, name: str) -> Row | None:
     return tx.execute(sa.select(users).where(users.c.name == name)).one_or_none()
+
+
+def users_enabled(tx: Tx, user_ids: Collection[str]) -> dict[str, bool]:
+    """Of these users those that exist, by id, and whether each is enabled."""
+    query = sa.select(users.c.id, users.c.is_enabled).where(users.c.id.in_(sorted(user_ids)))
+    return {row.id: bool(row.is_enabled) for row in tx.execute(query)}
 
 
 def user_insert(tx: Tx, row: dict[str, Any]) -> None:
@@ -71,11 +78,6 @@ def token_descendants(tx: Tx, token_id: str) -> list[str]:
         level = list(tx.execute(query.with_for_update()).scalars())
         found += level
     return found
-
-
-def token_set_parent(tx: Tx, token_id: str, parent_id: str | None) -> None:
-    """Tokens that were made with this one count as made with another, or with none."""
-    tx.execute(sa.update(tokens).where(tokens.c.parent_id == token_id).values(parent_id=parent_id))
 
 
 def token_revoke(tx: Tx, token_ids: list[str], *, at_us: int) -> None:

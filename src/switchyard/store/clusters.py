@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import sqlalchemy as sa
@@ -194,6 +194,12 @@ def invite_peek(tx: Tx, invite_id: str) -> Row | None:
 def invite_list(tx: Tx, cluster_id: str, *, after: str, limit: int) -> list[Row]:
     query = sa.select(invites).where(invites.c.cluster_id == cluster_id, invites.c.id > after)
     return list(tx.execute(query.order_by(invites.c.id).limit(limit)))
+
+
+def invite_revoke_made_with(tx: Tx, token_ids: Collection[str], *, at_us: int) -> int:
+    """Revoke the join tokens that were made with these user tokens; how many."""
+    made = (invites.c.parent_id.in_(sorted(token_ids)), invites.c.revoked_us.is_(None))
+    return tx.execute(sa.update(invites).where(*made).values(revoked_us=at_us)).rowcount
 
 
 def invite_change(tx: Tx, invite_id: str, change: dict[str, Any]) -> None:

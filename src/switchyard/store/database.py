@@ -29,7 +29,7 @@ SQLITE_BUSY_MS = 10_000
 # Above this the writer itself restarts the WAL; below, a background passive checkpoint keeps it short.
 WAL_BYTES_MAX = 64 * 2**20
 MIGRATIONS = Path(__file__).parent / "migrations"
-HEAD_REVISION = "0004"  # the newest migration
+HEAD_REVISION = "0005"  # the newest migration
 # Alembic's own table, as it makes it: apart from ours, so that its comparisons do not see it.
 _ALEMBIC_METADATA = sa.MetaData()
 _ALEMBIC_VERSION = sa.Table(

@@ -82,7 +82,11 @@ def _lock(file: Path, next_step: str) -> int:
         try:
             _lock_byte(fd)
             if os.path.samestat(os.fstat(fd), file.stat()):
-                _refuse_links(fd, file)
+                try:
+                    _refuse_links(file, os.fstat(fd))
+                except Conflict:
+                    os.close(fd)
+                    raise
                 return fd
         except FileNotFoundError:
             pass  # moved away meanwhile: look again
@@ -99,14 +103,23 @@ def _lock(file: Path, next_step: str) -> int:
     raise Unavailable(f"The database {file} is being replaced again and again.")
 
 
-def _refuse_links(fd: int, file: Path) -> None:
-    """SQLite keeps its newest changes beside the name that it opened. Under another name it would not see them."""
-    links = os.fstat(fd).st_nlink
-    if links > 1:
-        os.close(fd)
+def refuse_hard_links(database: Database) -> None:
+    """Raise Conflict if an SQLite file has a second name. For commands that open the file without the lock.
+
+    SQLite keeps its newest changes beside the name that it opened. Under another name it would not see them.
+    """
+    file = sqlite_file(database.url) if database.is_sqlite else None
+    if file is not None and file.exists():
+        _refuse_links(file, file.stat())
+
+
+def _refuse_links(file: Path, stat: os.stat_result) -> None:
+    if stat.st_nlink > 1:
         raise Conflict(
-            f"The database {file} has {links} names (hard links): changes made under one would be lost under another.",
-            next_step=f"Remove the others: `find / -xdev -samefile {file}` shows them. `yard db backup` makes backups.",
+            f"The database {file} has {stat.st_nlink} names (hard links): changes made under one would be lost under "
+            "another.",
+            next_step=f"Remove the others: `find / -xdev -samefile {file}` shows them. Then `yard db backup` makes "
+            "backups.",
         )
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import BigInteger, Boolean, Integer, Text
 from switchyard.model.ids import LENGTH
 from switchyard.store import dialect, page_limit
 from switchyard.store.database import Tx
+from switchyard.store.job_columns import readable_row
 from switchyard.store.schema import (
     EXPIRING,
     HAS_LATE_TIME,
@@ -286,11 +287,15 @@ _LOCK = sa.select(jobs).where(jobs.c.id.in_(sa.bindparam("ids", expanding=True))
 
 
 def job_lock(tx: Tx, job_ids: Iterable[str]) -> dict[str, Row]:
-    """Lock jobs for change, in id order: two replicas that lock in arrival order deadlock."""
+    """Lock jobs for change, in id order: two replicas that lock in arrival order deadlock.
+
+    Columns that cannot be read are replaced (`readable_row`): every job can be ended, whatever its row says.
+    """
     ids = sorted(set(job_ids))
     found: dict[str, Row] = {}
     for start in range(0, len(ids), IDS_PER_STATEMENT_MAX):
-        found |= {row.id: row for row in tx.execute(_LOCK, {"ids": ids[start : start + IDS_PER_STATEMENT_MAX]})}
+        rows = tx.execute(_LOCK, {"ids": ids[start : start + IDS_PER_STATEMENT_MAX]})
+        found |= {row.id: readable_row(row) for row in rows}
     return found
 
 
@@ -362,12 +367,19 @@ def dependency_insert(tx: Tx, rows: list[dict[str, Any]]) -> None:
 
 
 def dependency_list_settled(tx: Tx, *, limit: int) -> list[Row]:
-    """What waits for a job that has ended, or (no state) that was removed before anybody looked."""
+    """What waits for a job that has ended, or (no state) that was removed before anybody looked.
+
+    Owners of the waiting jobs take turns: the first of each owner, then the second of each, and so on.
+    """
     is_over = jobs.c.state.in_(("SUCCEEDED", "FAILED", "CANCELLED", "REJECTED"))
+    waiting = jobs.alias("waiting")
+    both = dependencies.outerjoin(jobs, jobs.c.id == dependencies.c.on_id)
+    turn = sa.func.row_number().over(partition_by=waiting.c.owner_id, order_by=dependencies.c.job_id)
     query = (
         sa.select(dependencies, jobs.c.state)
-        .select_from(dependencies.outerjoin(jobs, jobs.c.id == dependencies.c.on_id))
+        .select_from(both.outerjoin(waiting, waiting.c.id == dependencies.c.job_id))
         .where(sa.or_(is_over, jobs.c.id.is_(None)))
+        .order_by(turn)
         .limit(limit)
     )
     return list(tx.execute(query))

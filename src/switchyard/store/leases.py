@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 from switchyard.model.cluster import POLLING_BACKEND
 from switchyard.store import dialect
 from switchyard.store.database import Tx
+from switchyard.store.job_columns import ColumnCheck
 from switchyard.store.schema import CANCELLING, LEASED, LIVE_RANGE, READY, agents, jobs, ranges, specs
 
 Row = sa.Row[*tuple[Any, ...]]
@@ -35,8 +37,10 @@ _COLUMNS = (
     "j.id, j.name, j.owner, j.owner_id, j.project, j.domain, j.workflow, j.launch_plan, j.lane, j.priority, j.labels, \
 j.attempt, j.fence, j.fence_known, j.crowd, j.crowd_max, j.places, j.bounds, j.started_us, \
 j.cluster_id, j.cores, j.gpus, j.memory_bytes, j.state, j.on_lost, j.cancel_us, j.array, j.array_max, j.todo, j.later, \
-j.tasks_live, j.tasks_ok, j.tasks_failed, j.tasks_cancelled, s.body AS spec"
+j.tasks_live, j.tasks_ok, j.tasks_failed, j.tasks_cancelled, j.agent_id, j.is_ready, s.body AS spec"
 )
+
+_CANDIDATE_CHECK = ColumnCheck(word.removeprefix("j.") for word in _COLUMNS.replace("s.body AS ", "").split(", "))
 
 _LANE_CANDIDATES_SQLITE = f"""
     SELECT {_COLUMNS} FROM jobs j JOIN specs s ON s.hash = j.spec_hash
@@ -75,6 +79,13 @@ def lease_candidates(tx: Tx, wants: dict[str, int]) -> dict[str, list[Row]]:
             head = tx.exec_driver_sql(_LANE_CANDIDATES_SQLITE, (lane.cluster_id, lane.lane, wants[lane.cluster_id]))
             found[lane.cluster_id].extend(head)
     return found
+
+
+def require_readable_candidates(rows: Iterable[Row]) -> None:
+    """Raise ValueError if one of these jobs cannot be read: the caller has it set aside, and asks again."""
+    for row in rows:
+        if not _CANDIDATE_CHECK.is_readable(row):
+            raise ValueError(_CANDIDATE_CHECK.damage(row))
 
 
 _GIVE = (
@@ -133,7 +144,8 @@ def leased_cancels(tx: Tx, agent_ids: list[str]) -> dict[str, list[Row]]:
     """Attempts whose end was asked for, by the agent that has them."""
     found: dict[str, list[Row]] = {}
     for row in tx.execute(_CANCELS, {"agents": sorted(agent_ids)}):
-        found.setdefault(row.agent_id, []).append(row)
+        if isinstance(row.fence, int):  # else the agent could not be told which attempt is meant
+            found.setdefault(row.agent_id, []).append(row)
     return found
 
 

@@ -11,6 +11,21 @@ from switchyard.store.database import Tx
 from switchyard.store.schema import clusters, jobs
 
 Row = sa.Row[*tuple[Any, ...]]
+_READ = [
+    jobs.c[name]
+    for name in (
+        "bounds",
+        "lane",
+        "state",
+        "blocked",
+        "cluster_id",
+        "owner_id",
+        "attempt",
+        "reason",
+        "plan_hash",
+        "project",
+    )
+]  # a job has many more columns, and 20,000 jobs are read
 
 
 def count_by_route(
@@ -21,8 +36,9 @@ def count_by_route(
 
     `projects`: those the reader may view, besides their own jobs; none: all.
     """
-    window = sa.select(jobs).where(jobs.c.id >= oldest).order_by(jobs.c.id.desc()).limit(budget).subquery()
-    looked_at: int = tx.execute(sa.select(sa.func.count()).select_from(window)).scalar_one()
+    window = sa.select(*_READ).where(jobs.c.id >= oldest).order_by(jobs.c.id.desc()).limit(budget).subquery()
+    ids = sa.select(jobs.c.id).where(jobs.c.id >= oldest).limit(budget).subquery()
+    looked_at: int = tx.execute(sa.select(sa.func.count()).select_from(ids)).scalar_one()
     groups = (
         window.c.bounds,
         window.c.lane,

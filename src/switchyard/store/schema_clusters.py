@@ -94,6 +94,8 @@ invites = Table(
     Column("uses", Integer, nullable=False),
     Column("created_us", BigInteger, nullable=False),
     Column("revoked_us", BigInteger, nullable=True),
+    Column("maker_id", Text, nullable=True),  # the user who made it; none: made before this was recorded
+    Column("parent_id", Text, nullable=True),  # the user token it was made with
 )
 
 # Pools, labels and defaults: what a server's file said (part `file`, one row), and what was set at run time over it. A
@@ -120,6 +122,9 @@ submit_tokens = Table(
     Column("account", Text, nullable=False),
     Column("hash", Text, nullable=False),
     Column("created_us", BigInteger, nullable=False),
+    Column("maker_id", Text, nullable=True),  # as of invites; none also: the cluster got it when it registered itself
+    Column("parent_id", Text, nullable=True),
+    Column("expires_us", BigInteger, nullable=True),  # when the token it was made with ends
 )
 Index("uq_submit_tokens", submit_tokens.c.on_kind, submit_tokens.c.object, submit_tokens.c.account, unique=True)
 

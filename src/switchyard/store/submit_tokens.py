@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,6 +28,12 @@ def submit_token_put(tx: Tx, row: dict[str, Any]) -> None:
 def submit_token_delete_of(tx: Tx, *, on_kind: str, object_: str) -> int:
     mine = (submit_tokens.c.on_kind == on_kind, submit_tokens.c.object == object_)
     return tx.execute(sa.delete(submit_tokens).where(*mine)).rowcount
+
+
+def submit_token_delete_made_with(tx: Tx, token_ids: Collection[str]) -> int:
+    """Delete the submit tokens that were made with these user tokens; how many."""
+    made = submit_tokens.c.parent_id.in_(sorted(token_ids))
+    return tx.execute(sa.delete(submit_tokens).where(made)).rowcount
 
 
 def submit_token_delete_account(tx: Tx, user_id: str) -> None:

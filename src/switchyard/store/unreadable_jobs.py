@@ -15,7 +15,6 @@ Row = sa.Row[*tuple[Any, ...]]
 _WITH_SPEC = sa.select(jobs, specs.c.body.label("spec")).select_from(
     jobs.outerjoin(specs, specs.c.hash == jobs.c.spec_hash)
 )
-JOB_COLUMN_TYPES = tuple((column.name, column.type.python_type, bool(column.nullable)) for column in jobs.c)
 
 
 def jobs_with_specs(tx: Tx, job_ids: Iterable[str]) -> list[Row]:
@@ -39,7 +38,7 @@ def set_jobs_aside(tx: Tx, rows: Sequence[dict[str, Any]]) -> None:
             is_ready=False,
             blocked=sa.bindparam("the_words"),
             reason=sa.bindparam("the_reason"),
-            fence=jobs.c.fence + 1,
+            fence=sa.bindparam("the_fence", type_=sa.types.NullType()),
             **dict.fromkeys(
                 ("cluster_id", "agent_id", "native_id", "assigned_us", "leased_us", "places", "wake_us", "expires_us"),
                 None,
@@ -49,3 +48,9 @@ def set_jobs_aside(tx: Tx, rows: Sequence[dict[str, Any]]) -> None:
     )
     if rows:
         tx.execute(statement, list(rows))
+
+
+def take_out_of_line(tx: Tx, job_ids: Sequence[str]) -> None:
+    """Jobs that an agent has are not leased to another one."""
+    if job_ids:
+        tx.execute(sa.update(jobs).where(jobs.c.id.in_(sorted(job_ids))).values(is_ready=False))

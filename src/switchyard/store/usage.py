@@ -39,7 +39,9 @@ def live_jobs(tx: Tx, owners: Collection[str]) -> dict[str, int]:
 
 def live_arrays(tx: Tx, owners: Collection[str]) -> list[Row]:
     """The arrays among them: their owner and indexes."""
-    query = sa.select(jobs.c.owner, jobs.c.array).where(sa.text(LIVE_ARRAY), jobs.c.owner.in_(sorted(owners)))
+    query = sa.select(jobs.c.id, jobs.c.owner, jobs.c.array).where(
+        sa.text(LIVE_ARRAY), jobs.c.owner.in_(sorted(owners))
+    )
     return list(tx.execute(query))
 
 

@@ -6,12 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from switchyard.errors import JournalRefused, PlaceAsked, Resync
-from switchyard.model.poll import Origin
-from switchyard.service.cluster.agents import agent_list
-from switchyard.service.run.agent_sessions import RIVAL_ANSWER_US, LastHeardProcess, SyncRequest
+from switchyard.model.poll import Origin, Rotate
+from switchyard.service.cluster.agents import agent_list, require_place, rotate_credential
+from switchyard.service.run.agent_sessions import (
+    FOREIGN_NOTED_EVERY_US,
+    FOREIGN_REASON,
+    RIVAL_ANSWER_US,
+    LastHeardProcess,
+    SyncRequest,
+)
 from switchyard.service.run.lease import LeaseAnswer
+from switchyard.store.schema import audit
 from tests.service.rig import ADMIN, Rig, RigAgent
 
 
@@ -116,6 +124,84 @@ def test_a_process_that_is_known_to_be_gone_is_not_asked(rig: Rig, agent: RigAge
 def test_a_sync_whose_answer_was_lost_is_sent_again(rig: Rig, agent: RigAgent) -> None:
     process = Process(rig, agent, "a", 1)
     assert process.sync().session < process.sync(is_live=True).session
+
+
+def test_an_agent_that_was_killed_before_it_counted_its_start_is_let_in(rig: Rig, agent: RigAgent) -> None:
+    """The server has accepted start 1, and the agent's disk does not know it: it shows start 1 and its claim again."""
+    Process(rig, agent, "claim1-a", 1, found=3).sync()
+    with pytest.raises(JournalRefused, match="start 1 was here already"):
+        Process(rig, agent, "claim2-b", 1, found=3).sync()
+    with pytest.raises(JournalRefused, match="2 writes when it was opened"):
+        Process(rig, agent, "claim1-c", 1, found=2).sync()
+    Process(rig, agent, "claim1-d", 1, found=3).sync()
+
+
+@pytest.mark.parametrize("incarnation", ["a", "", "-a", "claim1"])
+def test_an_incarnation_without_a_claim_is_no_claim(rig: Rig, agent: RigAgent, incarnation: str) -> None:
+    Process(rig, agent, "a", 1).sync()
+    with pytest.raises(JournalRefused):
+        Process(rig, agent, f"{incarnation}-b", 1).sync()
+
+
+def test_a_process_that_leaves_its_journal_out_is_refused_where_an_earlier_one_named_it(
+    rig: Rig, agent: RigAgent
+) -> None:
+    Process(rig, agent, "a", 1).sync()
+    with pytest.raises(JournalRefused, match="does not say which journal"):
+        Process(rig, agent, "b", 2).sync(origin=None)
+
+
+def test_an_agent_that_never_began_a_session_gets_no_leases(rig: Rig, agent: RigAgent) -> None:
+    with pytest.raises(Resync):
+        Process(rig, agent, "a", 1).poll()
+
+
+def refused_times(rig: Rig) -> int:
+    with rig.context.database.read() as tx:
+        return [row.action for row in tx.execute(sa.select(audit.c.action))].count("agent.refuse")
+
+
+def test_a_foreign_process_is_refused_and_shown_once_a_minute(rig: Rig, agent: RigAgent) -> None:
+    entry = rig.context.snapshots.fleet.agents[agent.id]
+    with pytest.raises(Resync):
+        require_place(rig.context, entry, "a")  # nobody has the place, so nobody is foreign
+    assert agent_list(rig.context, ADMIN, "alpha")[0].rival is None
+    Process(rig, agent, "a", 1).sync()
+    require_place(rig.context, entry, "a")
+    for name in ("b", "c"):
+        with pytest.raises(Resync):
+            require_place(rig.context, entry, name)
+    rig.context.snapshots.refresh()
+    [shown] = agent_list(rig.context, ADMIN, "alpha")
+    assert shown.rival is not None
+    assert (shown.rival.incarnation, shown.rival.why) == ("b", FOREIGN_REASON)
+    assert refused_times(rig) == 1
+    rig.clock.wait(FOREIGN_NOTED_EVERY_US / 1_000_000)
+    with pytest.raises(Resync):
+        require_place(rig.context, entry, "d")
+    assert refused_times(rig) == 2
+    require_place(rig.context, entry, "a")
+
+
+def test_a_foreign_process_does_not_hide_that_the_place_was_asked_for(rig: Rig, agent: RigAgent) -> None:
+    first, second = Process(rig, agent, "a", 1), Process(rig, agent, "b", 2)
+    first.sync()
+    with pytest.raises(PlaceAsked):
+        second.sync(is_live=True)
+    with pytest.raises(Resync):
+        require_place(rig.context, rig.context.snapshots.fleet.agents[agent.id], "c")
+    assert first.poll(is_fresh=False).is_asked
+
+
+def test_only_the_process_that_has_the_place_rotates_the_credential(rig: Rig, agent: RigAgent) -> None:
+    Process(rig, agent, "a", 1).sync()
+    entry = rig.context.snapshots.fleet.agents[agent.id]
+    for request in (Rotate(), Rotate(incarnation="b")):
+        with pytest.raises(Resync):
+            rotate_credential(rig.context, entry, request)
+    assert rig.context.snapshots.fleet.agents[agent.id].next_hash is None
+    assert refused_times(rig) == 1
+    assert rotate_credential(rig.context, entry, Rotate(incarnation="a")).credential
 
 
 def test_agents_of_an_older_version_are_let_in_and_asked(rig: Rig, agent: RigAgent) -> None:

@@ -14,6 +14,7 @@ from switchyard.agent.backends import proctable
 
 FREEZE_S_MAX = 1.0  # a group that does not freeze in this time is killed as it is
 PROBE_S_MAX = 10.0
+BASE_MODE = 0o711  # other accounts reach a group by its name, but do not list them: a name has a job's id
 # Of version 1, in this order: only the freezer can hold processes still while they are killed.
 HIERARCHIES = ("freezer", "pids", "name=systemd")
 
@@ -89,6 +90,8 @@ def find_cgroup_base() -> Path | None:
         except OSError:
             continue
         if _can_enter(base):
+            with contextlib.suppress(OSError):  # groups are still entered and found by name
+                base.chmod(BASE_MODE)
             return base
     return None
 

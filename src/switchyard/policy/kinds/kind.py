@@ -50,6 +50,13 @@ class Kind:
         """The mistakes of a value that its fields alone do not show: unknown names, fields that do not go together."""
         return []
 
+    def restrict(self, value: Any, level: Level) -> tuple[Struct, str]:
+        """What of a value may hold in a row of this level, and why the rest may not; empty: all of it may.
+
+        Whoever writes the rest is refused. A stored row, which may be older than the restriction, holds without it.
+        """
+        return value, ""
+
     def flatten(self, value: Struct) -> dict[str, Any]:
         """The fields that are set. Of a kind that is replaced whole all of them, so that nothing shines through."""
         plain = msgspec.to_builtins(value)

@@ -14,8 +14,11 @@ from switchyard.errors import Malformed
 from switchyard.model.execution import ExecutionConfig
 from switchyard.model.scope import Level
 from switchyard.policy.draft import LAUNCH_PLAN_SOURCE, REQUEST, Draft, Entry
+from switchyard.policy.kinds.code_loading_variables import is_code_loading
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform
+
+NAMES_SHOWN_MAX = 5
 
 
 class WorkflowExecutionConfigKind(Kind):
@@ -41,6 +44,17 @@ class WorkflowExecutionConfigKind(Kind):
 
     def check(self, value: Any, platform: Platform) -> list[str]:
         return [] if self.flatten(value) else ["give at least one field"]
+
+    def restrict(self, value: Any, level: Level) -> tuple[Struct, str]:
+        names = sorted(name for name in value.envs or {} if is_code_loading(name))
+        if level in (Level.PLATFORM, Level.DOMAIN) or not names:
+            return value, ""
+        kept = {name: text for name, text in value.envs.items() if name not in names}
+        shown = ", ".join(name[:80] for name in names[:NAMES_SHOWN_MAX])
+        return without_unset(replace(value, envs=kept)), (
+            f"envs: a rule of a project may not set {shown}: with it, programs of other users load or run other code; "
+            "a platform administrator may set it for a domain, or in the server's config file"
+        )
 
     def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
         """Request > the launch plan's own spec > rows > platform. `labels` of the request are its labels here."""

@@ -48,7 +48,7 @@ def read_priorities(given: Any) -> tuple[PrioritySteps, ...]:
     if isinstance(given, str):
         if len(given) > TEXT_CHARS_MAX:
             raise Malformed(f"priorities has at most {TEXT_CHARS_MAX} characters.")
-        given = load_yaml(given, where="priorities (yaml)")
+        given = load_yaml(given, where="priorities (yaml)", is_fast=True)
     if not isinstance(given, list) or not given:
         raise Malformed("priorities is not a yaml list of {priority, steps}.")
     if len(given) > PRIORITIES_MAX:

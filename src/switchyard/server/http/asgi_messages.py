@@ -26,9 +26,12 @@ PROBLEM = (b"content-type", b"application/problem+json")
 JSON_MEDIA_TYPES = (b"application/json", b"application/x-www-form-urlencoded")
 REFUSAL_STATUSES = frozenset({401, 403, 410})  # a credential or a right is missing; 410: of an agent that was removed
 SCOPE_CALLER = "switchyard.who"  # in a request's scope: the name of the user or agent, once known
+SCOPE_IS_CLOSED = "switchyard.is_closed"  # in a request's scope: tells whether its connection is closed
 PART_BYTES = 256 * 1024  # handed to the connection at once
 COPY_BYTES_MAX = 8 * 2**20  # copied within some milliseconds
 STEP_ITEMS = 1000  # encoded at once
+
+TOO_DEEP = "What was sent, or what is stored of it, is nested too deeply."
 
 log = structlog.get_logger()
 _encoder = msgspec.json.Encoder()
@@ -43,7 +46,14 @@ class RawAnswer:
 
 
 class ClientGone(Exception):
-    """The client hung up before its request was whole."""
+    """The client hung up before its request was whole, or before its answer was."""
+
+
+def refuse_closed(scope: AsgiScope, exc: RuntimeError) -> None:
+    """Raise ClientGone if an answer failed because its connection is closed: that is no defect."""
+    is_closed = scope.get(SCOPE_IS_CLOSED)
+    if is_closed is not None and is_closed():
+        raise ClientGone from exc
 
 
 async def read_body(scope: AsgiScope, receive: AsgiReceive, bytes_max: int) -> bytes:
@@ -187,6 +197,10 @@ async def answer_errors(
         # A stopping server gives up what is still open. Without an answer it would be a 500, which nobody tries again.
         with contextlib.suppress(RuntimeError):  # an answer that has begun, a stream, is only cut off
             await refuse(send, Unavailable("The server stops before this is done; it may still happen."))
+    except RecursionError:  # of a job, say, that was stored when deeper bodies were taken
+        error = Malformed(TOO_DEEP)
+        _note_refusal(scope, error)
+        await refuse(send, error)
     except Exception as exc:  # the door's last resort: the client gets a problem, the log the place
         log.error("defect", method=scope["method"], path=scope["path"], exc_info=exc)
         await refuse(send, Internal())

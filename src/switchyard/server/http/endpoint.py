@@ -46,6 +46,7 @@ class Endpoint:
     is_keyed: bool = False  # it takes an idempotency key
     is_ruled: bool = False  # the rules of a project may refuse it
     is_waiting: bool = False
+    is_heavy: bool = False  # it reads many rows: on threads of its own, one call of a user at a time
     media: str = "application/json"
     has_text: bool = False  # it may also answer with a text, as it was given
     bound: BodyBound = SMALL_BODY

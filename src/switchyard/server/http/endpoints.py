@@ -40,7 +40,7 @@ from switchyard.model.idset import INDEX_MAX
 from switchyard.model.job import Job, JobRequest, Task
 from switchyard.model.log import STREAMS
 from switchyard.model.names import NAME_PATTERN
-from switchyard.model.poll import Join, Joined, Poll, PollAnswer, Rotated
+from switchyard.model.poll import Join, Joined, Poll, PollAnswer, Rotate, Rotated
 from switchyard.model.quote import Quotes
 from switchyard.model.rendering import Rendering, RenderingChange, RenderRequest
 from switchyard.model.stats import RouteStats
@@ -216,6 +216,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Where jobs you may view went, counted",
         RouteStats,
         handlers_stats.route_stats_get,
+        is_heavy=True,
         query=(replace(SINCE, about="jobs made within so many seconds; none: an hour"),),
     ),
     *CLUSTER_ENDPOINTS,
@@ -230,7 +231,17 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("PATCH", "/v1/agents/{agent}", "Pause or resume an agent", Agent, handlers.agent_change, AgentChange),
     Endpoint("DELETE", "/v1/agents/{agent}", "Remove an agent", Deleted, handlers.agent_remove, query=(ABANDON,)),
     Endpoint("GET", "/v1/agents/self", "The agent that asks", Agent, handlers.agent_self, who=AGENT),
-    Endpoint("POST", "/v1/agents/rotate", "A new credential", Rotated, handlers.agent_rotate, status=201, who=AGENT),
+    Endpoint(
+        "POST",
+        "/v1/agents/rotate",
+        "A new credential",
+        Rotated,
+        handlers.agent_rotate,
+        Rotate,
+        201,
+        AGENT,
+        is_body_optional=True,
+    ),
     Endpoint("POST", "/v1/agents/join", "Join a cluster", Joined, handlers.cluster_join, Join, 201, JOINER),
     Endpoint("POST", "/v1/agents/poll", "Reports up, leases down", PollAnswer, body=Poll, who=AGENT, bound=POLL_BODY),
     Endpoint("GET", "/v1/users", "Users", Page[User], handlers.user_list, query=(LIMIT, CURSOR)),

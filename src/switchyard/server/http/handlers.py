@@ -196,7 +196,7 @@ def agent_self(call: Call) -> Agent:
 
 def agent_rotate(call: Call) -> Rotated:
     assert call.agent is not None
-    return agents.rotate_credential(call.yard.context, call.agent)
+    return agents.rotate_credential(call.yard.context, call.agent, call.body)
 
 
 def job_schema(_call: Call) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from functools import partial
 
 from msgspec import Raw
 
-from switchyard.errors import BadRequest, Denied, Gone, LimitReached, Malformed, PlaceAsked, PolicyRefused
+from switchyard.errors import BadRequest, Denied, Gone, LimitReached, Malformed, PlaceAsked, PolicyRefused, Resync
 from switchyard.model.api import BULK_JOBS_MAX, BulkRequest
 from switchyard.model.decode import JsonReader
 from switchyard.model.decode_pieces import PieceReader, split_bulk_body
@@ -21,6 +21,7 @@ from switchyard.model.names import KEY_PATTERN
 from switchyard.model.poll import AttemptRef, Lease, OutputChunk, Poll, PollAnswer, Stop
 from switchyard.model.quote import QuoteAsk
 from switchyard.model.verdict import FitRequest
+from switchyard.server.bulk_turns import commit_bulk
 from switchyard.server.http.asgi_messages import (
     JSON,
     AsgiReceive,
@@ -37,6 +38,7 @@ from switchyard.server.http.authenticate import authenticate_agent, authenticate
 from switchyard.server.http.body_bounds import BULK_BODY, INLINE_BYTES, JOB_BODY, POLL_BODY, QUICK_DEMAND_BYTES
 from switchyard.server.http.body_decoding import decode_body, read_bounded, read_in_pieces, read_within_bound
 from switchyard.server.runtime import ServerRuntime
+from switchyard.service.cluster.agents import require_place
 from switchyard.service.cluster.graphs import store_agent_graph
 from switchyard.service.fleet import AgentEntry
 from switchyard.service.quote.inquiries import store_answers as take_quotes
@@ -46,7 +48,7 @@ from switchyard.service.run.lease import LeaseAnswer, LeaseRequest
 from switchyard.service.run.log_store import OutputWrite
 from switchyard.service.run.logs import keep_output_outside
 from switchyard.service.run.report import ReportAnswers, ReportWrite
-from switchyard.service.submit.bulk import AcceptedBulk, BulkInsert
+from switchyard.service.submit.bulk import BulkInsert
 from switchyard.service.submit.new_job import JobInsert
 from switchyard.service.submit.submit import AcceptedJob, TooSlowForLoop
 
@@ -83,16 +85,19 @@ async def submit_job(yard: ServerRuntime, scope: AsgiScope, receive: AsgiReceive
 
 
 async def submit_bulk(yard: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
-    """POST /v1/jobs/bulk: thousands in one request. Decoded and decided on a thread, committed as one write."""
+    """POST /v1/jobs/bulk: thousands in one request. Decoded and decided on a thread, committed in few writes."""
     actor = await authenticate_user(yard, scope)
     if scope["query_string"]:
         raise Malformed("A submit takes no parameters; everything is in the body.")
     body = await read_bounded(scope, receive, BULK_BODY)
     require_json(scope, body)
     key = _idempotency_key(scope)
-    write = await yard.bulks.run(_decide_bulk, yard, actor, key, body, size=len(body))
-    accepted: AcceptedBulk = await yard.commit(write)
-    answer = await yard.in_thread(encode_bulk, accepted.answer)
+    with yard.bulks.place(len(body)):
+        async with yard.bulk_turns.taken(actor.name, size=len(body)):
+            bulk = await yard.bulks.run_in_place(_decide_bulk, yard, actor, key, body)
+            yard.limiter.charge_jobs(actor, len(bulk.writes) + len(bulk.refused))
+            accepted = await commit_bulk(yard, bulk, user=actor.name)
+        answer = await yard.in_thread(encode_bulk, accepted.answer)
     await send_body(send, 201 if accepted.is_new else 200, answer, JSON)
 
 
@@ -185,17 +190,26 @@ async def agent_poll(yard: ServerRuntime, scope: AsgiScope, receive: AsgiReceive
     message = await _read_poll(yard, body)
     asks: list[QuoteAsk] = []
     if message.inventory is not None:
-        answers, stops = await _report(yard, agent, message)
+        has_place = yard.voices.has_place(agent.id, message.incarnation)
+        answers, stops = await _report(yard, agent, message) if has_place else ([], [])
         given = await _sync(yard, agent, message)
+        yard.voices.note_holder(agent.id, message.incarnation)
+        if not has_place:
+            answers, stops = await _report(yard, agent, message)
         await _accept_agent_news(yard, agent, message)  # only now: of a process that is refused nothing is believed
     else:
+        await _require_place(yard, agent, message.incarnation)
         with yard.voices.polling(agent.id, message.incarnation, message.writes):
             await _accept_agent_news(yard, agent, message)
             answers, stops = await _report(yard, agent, message)
             given = LeaseAnswer(message.session, [], [], [])
             if message.want or message.wait_s:
                 wait_s = 0 if answers else min(message.wait_s, yard.settings.bounds.park_s)
-                given, asks = await _lease(yard, agent, message, wait_s, receive)
+                try:
+                    given, asks = await _lease(yard, agent, message, wait_s, receive)
+                except Resync:
+                    yard.voices.forget_holder(agent.id)
+                    raise
     if given.leases:
         yard.context.tally.leases.add(_cluster_name(yard, agent), amount=len(given.leases))
     answer = PollAnswer(
@@ -225,6 +239,13 @@ async def _read_poll(yard: ServerRuntime, body: bytes) -> Poll:
     else:
         message = await read_in_pieces(yard, body, _poll_pieces.read, POLL_BODY)
     return message
+
+
+async def _require_place(yard: ServerRuntime, agent: AgentEntry, incarnation: str) -> None:
+    """Only the process that began the agent's session is listened to. The database is asked once for each process."""
+    if not yard.voices.has_place(agent.id, incarnation):
+        await yard.in_thread(require_place, yard.context, agent, incarnation)
+        yard.voices.note_holder(agent.id, incarnation)
 
 
 async def _accept_agent_news(yard: ServerRuntime, agent: AgentEntry, message: Poll) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from switchyard.errors import TooLarge, TooSlow, Unavailable, YardError
+from switchyard.errors import Malformed, TooLarge, TooSlow, Unavailable, YardError
 from switchyard.server.http.asgi_messages import problem_of
 from switchyard.server.http.connection_gate import ClientConnection, ConnectionGate, ConnectionPhase, reset_on_close
 from switchyard.server.http.stepped_protocol import HEADERS_MAX, SteppedProtocol
@@ -15,7 +15,12 @@ from switchyard.server.refusal_log import REFUSALS
 
 HEAD_BYTES_MAX = 64 * 1024  # request line and headers; also the trailers of a chunked body
 HEAD_TOO_LARGE_STATUS = 431
-PHRASES = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
+PHRASES = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
 
 
 def raw_answer(error: YardError, status: int) -> bytes:
@@ -32,6 +37,7 @@ def raw_answer(error: YardError, status: int) -> bytes:
 SERVER_FULL = raw_answer(
     Unavailable("This server has as many connections as it takes, and each has a request in work."), status=503
 )
+NOT_HTTP = Malformed("The request is not valid HTTP/1.1.", next_step="Send plain HTTP/1.1, as curl does.")
 
 
 class BoundedProtocol(SteppedProtocol):
@@ -44,7 +50,6 @@ class BoundedProtocol(SteppedProtocol):
         self._admitted = peer
         self._unparsed = 0  # bytes since the parser last made something of them
         self._has_asked = False  # the head of a request has come
-        self._is_in_head = False  # some of a head has come
         self._is_whole = True  # the last request that began has come to its end
         self._body_bytes = 0  # in this window of time
         self._window = 0  # the tick at which it began
@@ -83,11 +88,10 @@ class BoundedProtocol(SteppedProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._unparsed = 0
-        self._is_in_head = True
         self._peer.since = self._gate.now  # of a silent one: from here on for the head
 
     def on_headers_complete(self) -> None:
-        self._is_in_head = self._is_whole = False
+        self._is_whole = False
         self._has_asked = True
         if self._peer.phase is not ConnectionPhase.BUSY:
             self._gate.move(self._peer, ConnectionPhase.BUSY)
@@ -120,12 +124,11 @@ class BoundedProtocol(SteppedProtocol):
         super().resume_writing()
         self._stalled_at = None
 
-    def send_400_response(self, msg: str) -> None:
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # the base class calls it
         if self._is_in_head and len(self.headers) >= HEADERS_MAX:
             self._refuse(TooLarge(f"The request has over {HEADERS_MAX} headers."), HEAD_TOO_LARGE_STATUS)
             return
-        self._note(msg)
-        super().send_400_response(msg)
+        self._refuse(NOT_HTTP, NOT_HTTP.status)
 
     def evict(self) -> None:
         if self.transport.get_write_buffer_size():
@@ -176,7 +179,8 @@ class BoundedProtocol(SteppedProtocol):
 
     def _refuse(self, error: YardError, status: int) -> None:
         self._note(error.detail)
-        if not self._has_asked or self.cycle.response_complete or not self.cycle.response_started:
+        first = self._answering  # a refusal must not stand within the answer to a request before
+        if first is None or first.response_complete or not first.response_started:
             self.transport.write(raw_answer(error, status))
         self.transport.close()
 

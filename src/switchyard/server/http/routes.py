@@ -23,10 +23,12 @@ from switchyard.server.http.asgi_messages import (
     AsgiReceive,
     AsgiScope,
     AsgiSend,
+    ClientGone,
     RawAnswer,
     answer_errors,
     encode,
     header,
+    refuse_closed,
     send_body,
     send_json,
     send_not_allowed,
@@ -90,10 +92,16 @@ class HttpApp:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
+            try:
+                await send(message)
+            except RuntimeError as exc:
+                refuse_closed(scope, exc)
+                raise
 
         try:
             await self._serve(scope, receive, noting)
+        except ClientGone:
+            pass
         finally:
             if status:  # else the client went away before there was an answer
                 method = scope["method"] if scope["method"] in METHODS else "other"
@@ -200,8 +208,9 @@ class _EndpointRoute:
         """That something is not there, or not allowed, is never said by what another server may have outdated."""
         yard, handler = self._yard, handler or self._endpoint.handler
         assert handler is not None
+        in_thread = yard.in_heavy_thread if self._endpoint.is_heavy else yard.in_thread
         try:
-            return await yard.in_thread(handler, call)
+            return await in_thread(handler, call)
         except (NotFound, UnknownName, Denied):
             if yard.context.database.is_sqlite:  # it has one server
                 raise
@@ -214,7 +223,7 @@ class _EndpointRoute:
             raise damage from exc
         if call.actor is not NO_ACTOR:
             call = replace(call, actor=await authenticate_user(yard, scope))  # with the grants of now
-        return await yard.in_thread(handler, call)
+        return await in_thread(handler, call)
 
     async def _read(self, scope: AsgiScope, receive: AsgiReceive) -> Any:
         raw = await read_bounded(scope, receive, self._endpoint.bound)

@@ -13,7 +13,9 @@ from collections import deque
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from switchyard.server.http.asgi_messages import SCOPE_IS_CLOSED
 
 STEP_BYTES = 8 * 1024  # parsed at once: at most some milliseconds, and nearly every request whole
 HEADERS_MAX = 1000
@@ -27,6 +29,8 @@ class SteppedProtocol(HttpToolsProtocol):
         super().__init__(*args, **named)
         self._unfed: deque[memoryview] = deque()
         self._is_in_turn = False
+        self._is_in_head = False  # of a request: from its first byte to the blank line
+        self._answering: RequestResponseCycle | None = None  # the request in work; `cycle` is the newest one
         turns: _ParseTurns | None = getattr(self.server_state, "turns", None)
         self._turns = turns or _ParseTurns(self.loop)
         self.server_state.turns = self._turns  # type: ignore[attr-defined]  # all connections of a server share them
@@ -38,6 +42,22 @@ class SteppedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unfed.clear()
         super().connection_lost(exc)
+        self._drop_requests()
+
+    def _drop_requests(self) -> None:
+        """Tell every open request that its client is gone. The base class tells the newest one alone."""
+        for cycle in (self._answering, *(waiting for waiting, _ in self.pipeline)):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.pipeline.clear()
+
+    def _is_closed(self) -> bool:
+        """Asked when an answer could not be written: the event loop may tell of a closed connection a moment later."""
+        if not self.transport.is_closing():
+            return False
+        self._drop_requests()
+        return True
 
     def data_received(self, data: bytes) -> None:
         if len(data) <= STEP_BYTES and not self._unfed and not self.pipeline:
@@ -51,12 +71,27 @@ class SteppedProtocol(HttpToolsProtocol):
         """Parse at once."""
         super().data_received(data)
 
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head = True
+        self.scope[SCOPE_IS_CLOSED] = self._is_closed  # type: ignore[literal-required]
+
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._is_in_head:
+            return  # a field in the trailer of a chunked body: a proxy has not checked it, and no route wants one
         if len(self.headers) >= HEADERS_MAX:  # each look for a header goes through all of them
             raise ValueError("too many headers")  # answered as any head that cannot be parsed
         super().on_header(name, value)
 
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        super().on_headers_complete()
+        if not self.pipeline:
+            self._answering = self.cycle
+
     def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._answering = self.pipeline[-1][0]  # the base class begins it now
         super().on_response_complete()
         self._go_on()
 

@@ -20,6 +20,10 @@ ADDRESSES_MAX = 4096
 caller_address: ContextVar[str] = ContextVar("caller_address", default="")  # of the call in work
 
 
+class TooManyGuesses(Busy):
+    """The secret was not even compared. The gRPC port counts such a message as one with a wrong secret."""
+
+
 @dataclass(slots=True)
 class _Allowance:
     left: float
@@ -44,7 +48,7 @@ class SecretGuessLimiter:
         with self._lock:
             one = self._one(address)
             if one.left < 1 or self._all.left < 1:
-                raise Busy(
+                raise TooManyGuesses(
                     "Too many wrong registration secrets were shown.",
                     next_step="Wait a minute, or register with a join token (`yard cluster invite NAME`).",
                 )

@@ -8,6 +8,7 @@ from switchyard.errors import BadRequest, Denied, UnknownName
 from switchyard.model.access import GrantTarget, Role
 from switchyard.model.cluster import SubmitConsent, SubmitToken
 from switchyard.route.world import Member
+from switchyard.service.access.token_makers import lock_parent_token, maker_problem
 from switchyard.service.cluster.clusters import visible_cluster
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, bump_version, record_audit
@@ -27,7 +28,14 @@ def find_submit_token(snapshots: Snapshots, member: Member | None, token: str) -
     is_its = secret_matches(parts[1] if parts else token, entry.hash if entry else _EMPTY_SECRET_HASH)
     if entry is None or member is None or not is_its:
         return None
-    return entry if _is_for_cluster(entry, member) else None
+    return entry if _is_for_cluster(entry, member) and _holds(snapshots, entry, member) else None
+
+
+def _holds(snapshots: Snapshots, entry: SubmitTokenEntry, member: Member) -> bool:
+    """Whether a submit token has not ended, and its maker may still make it."""
+    if entry.expires_us is not None and entry.expires_us <= snapshots.now_us():
+        return False
+    return not maker_problem(snapshots.access, entry.maker_id, member if entry.on is GrantTarget.CLUSTER else None)
 
 
 def _is_for_cluster(entry: SubmitTokenEntry, member: Member) -> bool:
@@ -42,7 +50,11 @@ def clusters_with_older_token(snapshots: Snapshots, clusters: Iterable[str], job
     world = snapshots.world
     older = [entry for token_id, entry in snapshots.fleet.submit_tokens.items() if token_id < job_id]
     members = [world.by_id[each] for each in clusters if each in world.by_id]
-    return tuple(member.id for member in members if any(_is_for_cluster(entry, member) for entry in older))
+    return tuple(
+        member.id
+        for member in members
+        if any(_is_for_cluster(entry, member) and _holds(snapshots, entry, member) for entry in older)
+    )
 
 
 def create_cluster_token(context: Context, actor: Actor, name: str, account: str = "") -> SubmitToken:
@@ -100,7 +112,7 @@ def _create_audited_token(
 ) -> str:
     def apply(batch: Batch) -> str:
         account_id = _account_id(batch, actor, object_, what=what, account=account) if account else ""
-        token = create_submit_token(batch, context, on, object_, account_id)
+        token = create_submit_token(batch, context, on, object_, account_id, maker=actor)
         record_audit(batch, context, actor.name, "cluster.submit-token", what, after={"account": account})
         return token
 
@@ -122,8 +134,11 @@ def _account_id(batch: Batch, actor: Actor, cluster_id: str, *, what: str, accou
     )
 
 
-def create_submit_token(batch: Batch, context: Context, on: GrantTarget, object_: str, account: str = "") -> str:
-    """Make and keep one; it is in the answer alone. `account`: a user's id."""
+def create_submit_token(
+    batch: Batch, context: Context, on: GrantTarget, object_: str, account: str = "", *, maker: Actor | None = None
+) -> str:
+    """Make and keep one; it is in the answer alone. `account`: a user's id. `maker`: none: a cluster that registers."""
+    parent = lock_parent_token(batch, maker) if maker is not None else None
     token_id = context.new_id()
     token, hash_ = make_credential("submit", token_id)
     row = {
@@ -133,6 +148,9 @@ def create_submit_token(batch: Batch, context: Context, on: GrantTarget, object_
         "account": account,
         "hash": hash_,
         "created_us": batch.now_us,
+        "maker_id": maker.user_id if maker is not None else None,
+        "parent_id": parent.id if parent is not None else None,
+        "expires_us": parent.expires_us if parent is not None else None,
     }
     submit_tokens.submit_token_put(batch.tx, row)
     bump_version(batch, "clusters")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from switchyard.errors import NotFound, Unauthenticated, UnknownName
+from switchyard.errors import NotFound, UnknownName
 from switchyard.model.access import NewToken, Role, Token, TokenRequest
+from switchyard.service.access.token_makers import lock_parent_token
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, bump_version, record_audit
 from switchyard.service.credential import make_credential
 from switchyard.service.rights import Actor
-from switchyard.store import access
+from switchyard.store import access, clusters, submit_tokens
 
 
 def token_create(context: Context, actor: Actor, request: TokenRequest) -> NewToken:
@@ -23,23 +24,13 @@ def token_create(context: Context, actor: Actor, request: TokenRequest) -> NewTo
         row = access.user_by_name(batch.tx, name)
         if row is None:
             raise UnknownName(f"There is no user {name!r}.", next_step="`yard user add` makes one.")
-        parent = _parent(batch, actor)
+        parent = lock_parent_token(batch, actor)
         token, info = make_token(batch, context, row.id, request, name, parent=parent)
         bump_version(batch, "access")
         record_audit(batch, context, actor.name, "token.create", name, after=info)
         return NewToken(token, info)
 
     return context.committer.call(apply)
-
-
-def _parent(batch: Batch, actor: Actor) -> access.Row | None:
-    """The token that was shown, locked: revoked at another server at this moment, it makes no more tokens."""
-    if actor.token_id is None:
-        return None
-    row = access.token_lock(batch.tx, actor.token_id)
-    if row is None or row.revoked_us is not None or (row.expires_us is not None and row.expires_us <= batch.now_us):
-        raise Unauthenticated("This token does not hold: unknown, expired or revoked.")
-    return row
 
 
 def token_list(context: Context, actor: Actor, *, after: str, limit: int) -> list[Token]:
@@ -64,7 +55,11 @@ def token_list(context: Context, actor: Actor, *, after: str, limit: int) -> lis
 
 
 def token_revoke(context: Context, actor: Actor, token_id: str, *, only: bool = False) -> None:
-    """End a token and all that were made with it. `only`: those live on, which a platform administrator decides."""
+    """End a token and all that were made with it: user tokens, join tokens, submit tokens.
+
+    `only`: those live on, which a platform administrator decides. They stay those that were made with this token, so a
+    later call without `only` ends them after all.
+    """
     if only:
         actor.need_platform(Role.ADMIN)
 
@@ -72,10 +67,12 @@ def token_revoke(context: Context, actor: Actor, token_id: str, *, only: bool = 
         row = access.token_lock(batch.tx, token_id)
         if row is None or not (actor.is_platform_admin or row.user_id == actor.user_id):
             raise NotFound(f"There is no token {token_id[:40]}.", next_step="`yard token ls` lists the tokens.")
-        if only:
-            access.token_set_parent(batch.tx, token_id, row.parent_id)
-        made = access.token_descendants(batch.tx, token_id)
+        made = [] if only else access.token_descendants(batch.tx, token_id)
         access.token_revoke(batch.tx, [token_id, *made], at_us=batch.now_us)
+        if not only:
+            clusters.invite_revoke_made_with(batch.tx, [token_id, *made], at_us=batch.now_us)
+            if submit_tokens.submit_token_delete_made_with(batch.tx, [token_id, *made]):
+                bump_version(batch, "clusters")
         bump_version(batch, "access")
         record_audit(batch, context, actor.name, "token.revoke", token_id, after={"with": made} if made else None)
 

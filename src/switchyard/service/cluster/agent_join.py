@@ -6,6 +6,7 @@ from switchyard.errors import AgentLives, Denied, Gone, Unauthenticated
 from switchyard.model.cluster import POLLING_BACKEND, ClusterRequest
 from switchyard.model.names import printable_line
 from switchyard.model.poll import Join, Joined
+from switchyard.service.access.token_makers import maker_problem
 from switchyard.service.cluster.clusters import register_cluster
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, bump_version, record_audit
@@ -24,11 +25,13 @@ def join_agent(context: Context, token: str, request: Join, *, is_open: bool) ->
         raise Unauthenticated(
             "Joining needs a join token.", next_step=f"Get one with `yard cluster invite {request.cluster}`."
         )
+    if parts is not None:
+        context.snapshots.refresh()  # who made the join token may have been removed at another server a moment ago
     agent_id = context.new_id()
     credential, hash_ = make_credential("agent", agent_id)
 
     def apply(batch: Batch) -> str:
-        cluster_id = use_join_token(batch, parts, request) if parts else _join_open(batch, context, request)
+        cluster_id = use_join_token(batch, context, parts, request) if parts else _join_open(batch, context, request)
         before = clusters.agent_lock_by_name(batch.tx, cluster_id, request.name)
         if before is not None:
             if before.journal != request.journal and context.snapshots.is_live(before.id):
@@ -74,8 +77,8 @@ def new_agent_row(batch: Batch, agent_id: str, cluster_id: str, hash_: str, requ
     }
 
 
-def use_join_token(batch: Batch, parts: tuple[str, str], request: Join) -> str:
-    """Check and use up a join token."""
+def use_join_token(batch: Batch, context: Context, parts: tuple[str, str], request: Join) -> str:
+    """Check and use up a join token. Its maker must still be an administrator of the cluster."""
     invite_id, secret = parts
     row = clusters.invite_lock(batch.tx, invite_id)
     if row is None or not secret_matches(secret, row.token_hash):
@@ -88,6 +91,11 @@ def use_join_token(batch: Batch, parts: tuple[str, str], request: Join) -> str:
         raise Denied(
             f"The join token is for another cluster than {request.cluster}.",
             next_step="Ask an administrator for one of this cluster (`yard cluster invite NAME`).",
+        )
+    snapshots = context.snapshots
+    if why := maker_problem(snapshots.access, row.maker_id, snapshots.world.by_id.get(cluster.id)):
+        raise Unauthenticated(
+            f"The join token {why}.", next_step=f"Ask an administrator to run `yard cluster invite {request.cluster}`."
         )
     is_again = bool(row.uses) and not row.is_reusable and _is_answer_lost(batch, str(cluster.id), request)
     is_used = bool(row.uses) and not row.is_reusable and not is_again

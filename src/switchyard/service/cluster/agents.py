@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from switchyard.errors import NotFound
+from switchyard.errors import NotFound, YardError
 from switchyard.model.access import Role
-from switchyard.model.cluster import Agent, AgentChange
-from switchyard.model.poll import Rotated
+from switchyard.model.cluster import POLLING_BACKEND, Agent, AgentChange
+from switchyard.model.poll import Rotate, Rotated
 from switchyard.model.rival import Rival
 from switchyard.route.world import Member
 from switchyard.service.cluster.clusters import refuse_while_jobs_live, visible_cluster
@@ -20,7 +20,7 @@ from switchyard.service.context import Context, bump_version, record_audit
 from switchyard.service.credential import hash_secret, make_credential, secret_matches
 from switchyard.service.fleet import AgentEntry
 from switchyard.service.rights import Actor
-from switchyard.service.run.agent_sessions import read_rival
+from switchyard.service.run.agent_sessions import read_rival, refuse_foreign_process
 from switchyard.store import clusters
 
 # A new credential that was not used by then is forgotten: its answer got lost, and who knows where it went.
@@ -42,11 +42,10 @@ def agent_list(context: Context, actor: Actor, cluster: str | None) -> list[Agen
 
 
 def agent_view(context: Context, entry: AgentEntry) -> Agent:
-    row = context.snapshots.fleet.rows.get(entry.cluster_id)
     return Agent(
         id=entry.id,
         name=entry.name,
-        cluster=row.name if row else "",
+        cluster=_cluster_name(context, entry),
         backend=entry.backend,
         version=entry.version,
         is_live=context.snapshots.is_live(entry.id),
@@ -58,6 +57,11 @@ def agent_view(context: Context, entry: AgentEntry) -> Agent:
         place=entry.place,
         rival=_refused_rival(entry),
     )
+
+
+def _cluster_name(context: Context, entry: AgentEntry) -> str:
+    row = context.snapshots.fleet.rows.get(entry.cluster_id)
+    return row.name if row else ""
 
 
 def _refused_rival(entry: AgentEntry) -> Rival | None:
@@ -117,18 +121,37 @@ def _visible(context: Context, actor: Actor, agent_id: str) -> tuple[AgentEntry,
     return entry, member
 
 
-def rotate_credential(context: Context, entry: AgentEntry) -> Rotated:
-    """A new credential for an agent that showed its own. Asked again, the one before is forgotten."""
+def rotate_credential(context: Context, entry: AgentEntry, request: Rotate) -> Rotated:
+    """A new credential for an agent that showed its own. Asked again, the one before is forgotten.
+
+    Only the process that has the agent's place gets one: a copy of the credential would end the agent's own.
+    """
     credential, hash_ = make_credential("agent", entry.id)
 
-    def apply(batch: Batch) -> None:
+    def apply(batch: Batch) -> YardError | None:
+        if entry.backend != POLLING_BACKEND:
+            refusal = refuse_foreign_process(batch, entry.id, _cluster_name(context, entry), request.incarnation)
+            if refusal is not None:
+                return refusal
         clusters.agent_change(
             batch.tx, entry.id, {"next_hash": hash_, "next_until_us": batch.now_us + NEXT_CREDENTIAL_US}
         )
         bump_version(batch, "clusters")
+        return None
 
-    context.committer.call(apply)
+    if (refusal := context.committer.call(apply)) is not None:
+        raise refusal
     return Rotated(credential)
+
+
+def require_place(context: Context, entry: AgentEntry, incarnation: str) -> None:
+    """Refuse a process that has not begun the agent's session."""
+
+    def apply(batch: Batch) -> YardError | None:
+        return refuse_foreign_process(batch, entry.id, _cluster_name(context, entry), incarnation)
+
+    if (refusal := context.committer.call(apply)) is not None:
+        raise refusal
 
 
 def is_next_credential(entry: AgentEntry, secret: str, now_us: int) -> bool:

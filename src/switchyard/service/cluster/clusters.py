@@ -19,6 +19,7 @@ from switchyard.model.cluster import (
 )
 from switchyard.model.selection import Scalar, StateValue
 from switchyard.route.world import Member
+from switchyard.service.access.token_makers import lock_parent_token
 from switchyard.service.cluster.cluster_state import set_manual_values, state_values
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context, bump_version, record_audit
@@ -256,7 +257,7 @@ def refuse_while_jobs_live(batch: Batch, agent_ids: Sequence[str], what: str, ab
 
 
 def invite_create(context: Context, actor: Actor, name: str, request: InviteRequest) -> NewInvite:
-    """A join token for a cluster, which is registered if it is new."""
+    """A join token for a cluster, which is registered if it is new. It ends no later than the token it is made with."""
     existing = context.snapshots.world.by_name.get(name)
     if existing is None or not actor.may_cluster(Role.VIEW, existing):
         actor.need_platform(Role.ADMIN)
@@ -266,14 +267,16 @@ def invite_create(context: Context, actor: Actor, name: str, request: InviteRequ
     token, hash_ = make_credential("join", invite_id)
 
     def apply(batch: Batch) -> Invite:
+        parent = lock_parent_token(batch, actor)
         row = clusters.cluster_by_name(batch.tx, name)
         fresh = ClusterRequest(name, request.is_private, request.groups)
         cluster_id = row.id if row else register_cluster(batch, context, actor.name, fresh)
+        ends = [parent.expires_us] if parent is not None and parent.expires_us is not None else []
         info = Invite(
             id=invite_id,
             cluster=name,
             is_reusable=request.is_reusable,
-            expires_us=batch.now_us + request.expires_s * 1_000_000,
+            expires_us=min([batch.now_us + request.expires_s * 1_000_000, *ends]),
             created_us=batch.now_us,
         )
         clusters.invite_insert(
@@ -287,6 +290,8 @@ def invite_create(context: Context, actor: Actor, name: str, request: InviteRequ
                 "uses": 0,
                 "created_us": batch.now_us,
                 "revoked_us": None,
+                "maker_id": actor.user_id,
+                "parent_id": parent.id if parent is not None else None,
             },
         )
         record_audit(batch, context, actor.name, "cluster.invite", name, after=info)

@@ -44,6 +44,7 @@ def poller_register(
     request = Join(cluster=name, name=POLLER_AGENT_NAME, journal=context.new_id(), backend=POLLING_BACKEND)
     graph = graphs.compile_sources(context, {graphs.OPERATOR_SOURCE: source}, where=f"cluster {name}")
     assert graph is not None
+    context.snapshots.refresh()  # as for an agent that joins
     encoded = msgspec.json.encode(graph).decode()
 
     def apply(batch: Batch) -> PollerCredentials | None:
@@ -51,7 +52,7 @@ def poller_register(
         if row is not None and not _is_vacant(batch, context, row, invite):
             return None
         if invite is not None:
-            cluster_id = use_join_token(batch, invite, request)
+            cluster_id = use_join_token(batch, context, invite, request)
         else:
             cluster_id = row.id if row else register_cluster(batch, context, POLLER_AGENT_NAME, ClusterRequest(name))
             restrict_to_submit_tokens(batch, context, cluster_id)

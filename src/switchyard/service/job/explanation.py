@@ -92,7 +92,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
                 *token_notes(context, row, line),
             )
         ],
-        policy=policy,
+        policy=sight.policy(row, policy),
         standing=place,
         quotes=[
             quote for quote in used.quotes if quote.cluster not in unseen and (is_own or sight.sees_name(quote.cluster))

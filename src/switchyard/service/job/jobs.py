@@ -31,6 +31,7 @@ from switchyard.service.token.token_needs import needs_of_row
 from switchyard.service.unreadable_rows import log_unreadable
 from switchyard.store import events, jobs
 from switchyard.store.database import Tx
+from switchyard.store.job_columns import replaced_columns, require_readable
 
 PREFIX_MIN = 6
 
@@ -40,7 +41,8 @@ def job_get(context: Context, actor: Actor, ref: str) -> Job:
     with context.database.read() as tx:
         row = visible_job(tx, actor, ref)
         policy = policy_of(tx, row)
-    return msgspec.structs.replace(job_view(row, Visibility(context, actor)), policy=policy)
+    sight = Visibility(context, actor)
+    return msgspec.structs.replace(job_view(row, sight), policy=sight.policy(row, policy))
 
 
 def policy_of(tx: Tx, row: jobs.Row) -> JobPolicy | None:
@@ -93,7 +95,10 @@ def request_cancel(batch: Batch, rows: Sequence[jobs.Row], said: str) -> list[st
     changes: dict[str, dict[str, Any]] = {}
     asked: list[str] = []
     for row in rows:
-        step = cancel(life_of(row))
+        life = life_of(row)
+        if "fence" in replaced_columns(row):  # its agent cannot be told which attempt to end
+            life = replace(life, is_leased=False)
+        step = cancel(life)
         if row.array is not None and State(row.state) not in FINAL_STATES:
             _cancel_array(batch, row, said)
             asked.append(row.id)
@@ -266,6 +271,7 @@ def _damaged_view(row: jobs.Row, why: Exception, sight: Visibility) -> Job:
 
 
 def _view(row: jobs.Row, sight: Visibility) -> Job:
+    require_readable(row)
     body, bounds, is_own = getattr(row, "spec", None), decode_bounds(row.bounds), sight.is_own(row)
     spec, is_env_hidden = sight.spec(row, body) if body is not None else (None, False)
     return Job(

@@ -49,8 +49,9 @@ def count_live_jobs(context: Context) -> LiveJobCounts:
         reasons = live_job_counts.count_pending_reasons(tx)
     states, queues = Counter({state.value: 0 for state in State if state not in FINAL_STATES}), Counter[str]()
     for (lane, state), count in busy.items():
-        states[state] += count
-        queues[queue_of_lane(lane)] += count
+        if state in states:  # else the row is damaged
+            states[state] += count
+        queues[queue_of_lane(lane) if isinstance(lane, str) else OTHER] += count
     states[State.ASSIGNED.value] += lines["ready"]
     states[State.PENDING.value] += lines["waiting"] + lines["queued"] + sum(stopped.values())
     waiting: Counter[str] = Counter()
@@ -63,8 +64,10 @@ def count_live_jobs(context: Context) -> LiveJobCounts:
     return LiveJobCounts(dict(states), dict(waiting), dict(queues))
 
 
-def reason_category(reason: str) -> str:
+def reason_category(reason: object) -> str:
     """down, cordoned, paused, selection, quotes, spill, queue, tokens; other."""
+    if not isinstance(reason, str):
+        return OTHER
     if (health := _HEALTH.match(reason)) is not None:
         return health[1]
     if _TOKENS.match(reason) is not None:
@@ -72,7 +75,9 @@ def reason_category(reason: str) -> str:
     return next((word for beginning, word in REASON_PREFIXES if reason.startswith(beginning)), OTHER)
 
 
-def blocked_category(blocked: str) -> str:
+def blocked_category(blocked: object) -> str:
     """Of several things that hold a job back the one that a person did or sees to; else after, else backoff."""
+    if not isinstance(blocked, str):
+        return "unreadable"
     words = blocked.split(",")
     return next((word for word in ("unreadable", "hold", "after", "backoff", "queue") if word in words), OTHER)

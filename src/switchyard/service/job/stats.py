@@ -60,7 +60,7 @@ def _names(
     yield "cluster", (row.cluster or NONE) if is_seen else HIDDEN
     yield "pool", pool or NONE
     yield "label", label or NONE
-    yield "queue", queue_of_lane(row.lane)
+    yield "queue", queue_of_lane(row.lane) if isinstance(row.lane, str) else OTHER
     yield "outcome", outcome
     if outcome == "rejected":
         yield "reason", f"rejected: {steps.get(row.plan_hash, OTHER)}"

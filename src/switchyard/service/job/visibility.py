@@ -1,7 +1,8 @@
-"""What a reader may see of a job that they may view: no name of a cluster that is hidden from them, and no other's env.
+"""What a reader may see of a job that they may view: no name of a cluster hidden from them, and no other's secrets.
 
-The environment often holds passwords, so its values are for the job's owner and for operators of its project. Where a
-job ran is told to its owner; others learn no more than what they may see of clusters.
+The environment often holds passwords, so its values are for the job's owner and for operators of its project; so are
+the other secrets of a spec (`model/spec_secrets.py`). Where a job ran is told to its owner; others learn no more than
+what they may see of clusters.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any
 import msgspec
 
 from switchyard.model.access import ROLE_RANK, Role
+from switchyard.model.attributes import JobPolicy
 from switchyard.model.job import JobSpec
+from switchyard.model.spec_secrets import may_hold_secrets, redact_policy, redact_spec
 from switchyard.route.world import World
 from switchyard.service.context import Context
 from switchyard.service.rights import Actor
@@ -80,11 +83,20 @@ class Visibility:
             return text
         return _WORD.sub(lambda word: HIDDEN if word[0] in self._names else word[0], text)
 
+    def sees_secrets(self, row: Any) -> bool:
+        """Whether the reader may see the secrets of a job: its owner may, and so may operators of its project."""
+        return self.is_own(row) or self._actor.may_project(Role.OPERATE, row.project)
+
     def spec(self, row: Any, body: str) -> tuple[msgspec.Raw, bool]:
-        """The spec as it is shown, and whether its environment was left out."""
-        if '"env"' not in body or self.is_own(row) or self._actor.may_project(Role.OPERATE, row.project):
+        """The spec as it is shown, and whether secrets were left out of it."""
+        if not may_hold_secrets(body) or self.sees_secrets(row):
             return msgspec.Raw(body.encode()), False
         spec = msgspec.json.decode(body, type=JobSpec)
-        if not spec.env:
+        shown = redact_spec(spec)
+        if shown is spec:
             return msgspec.Raw(body.encode()), False
-        return msgspec.Raw(msgspec.json.encode(msgspec.structs.replace(spec, env={}), order="sorted")), True
+        return msgspec.Raw(msgspec.json.encode(shown, order="sorted")), True
+
+    def policy(self, row: Any, policy: JobPolicy | None) -> JobPolicy | None:
+        """The rules a job was admitted under, as they are shown."""
+        return policy if policy is None or self.sees_secrets(row) else redact_policy(policy)

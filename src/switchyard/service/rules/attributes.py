@@ -80,7 +80,7 @@ def put(
     """
     found = kind_of(context, kind)
     _may_write(context, actor, found, scope)
-    value = _checked(context, found, raw)
+    value = _checked(context, found, raw, scope)
     what = object_name(found, scope)
 
     def apply(batch: Batch) -> AttributeRow:
@@ -88,7 +88,7 @@ def put(
         _require_active_project(batch.tx, scope)
         before = attributes.attribute_get(batch.tx, found.name, scope.key)
         condition.check(before, what)
-        merged = _merged(context, found, before, value) if is_merged and before is not None else value
+        merged = _merged(context, (found, scope), before, value) if is_merged and before is not None else value
         if before is None and attributes.attribute_count(batch.tx) >= ROWS_MAX:
             raise BadRequest(f"There are {ROWS_MAX} attribute rows, which is the most.", next_step="Delete some first.")
         row = _write(batch, context, actor, row=(found, scope), value=msgspec.json.encode(merged).decode())
@@ -105,7 +105,7 @@ def check(context: Context, actor: Actor, kind: str | int, scope: Scope, raw: ob
     _may_write(context, actor, found, scope)
     with context.database.read() as tx:
         _require_active_project(tx, scope)
-    plain: dict[str, Any] = msgspec.to_builtins(_checked(context, found, raw))
+    plain: dict[str, Any] = msgspec.to_builtins(_checked(context, found, raw, scope))
     return plain
 
 
@@ -266,11 +266,13 @@ def _field_view(path: str, entry: Entry) -> EffectiveField:
     return EffectiveField(path, entry.value, source.level, scope if any(source.key) else None, source.row or None)
 
 
-def _checked(context: Context, kind: Kind, raw: object) -> Struct:
+def _checked(context: Context, kind: Kind, raw: object, scope: Scope) -> Struct:
     """A value that may be stored; else every mistake that was found."""
     plain = msgspec.to_builtins(raw) if isinstance(raw, Struct) else raw
     value = kind.read(plain)
     mistakes = kind.check(value, context.snapshots.policy.platform)
+    if restricted := kind.restrict(value, scope.level)[1]:
+        mistakes = [*mistakes, restricted]
     if mistakes:
         raise Malformed(f"{kind.title}: " + "; ".join(mistakes) + ".")
     if len(msgspec.json.encode(value)) > VALUE_BYTES_MAX:
@@ -278,9 +280,10 @@ def _checked(context: Context, kind: Kind, raw: object) -> Struct:
     return value
 
 
-def _merged(context: Context, kind: Kind, before: attributes.Row, value: Struct) -> Struct:
+def _merged(context: Context, row: tuple[Kind, Scope], before: attributes.Row, value: Struct) -> Struct:
+    kind, scope = row
     kept = kind.flatten(kind.read(msgspec.json.decode(before.value)))
-    return _checked(context, kind, kind.assemble(kept | kind.flatten(value)))
+    return _checked(context, kind, kind.assemble(kept | kind.flatten(value)), scope)
 
 
 def _write(

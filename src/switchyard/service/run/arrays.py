@@ -27,6 +27,7 @@ from switchyard.model.unreadable import UNREADABLE_ERRORS
 from switchyard.service.committer import Batch
 from switchyard.service.unreadable_rows import log_unreadable
 from switchyard.store import jobs, ranges
+from switchyard.store.job_columns import TALLY_COLUMNS, replaced_columns
 
 PREEMPTED_WAIT_US = 1_000_000  # an array stays where it is: not at once again into the place that was taken away
 
@@ -67,6 +68,7 @@ class ArrayJob:
     def of(row: Any, *, is_tolerant: bool = False) -> ArrayJob:
         """`is_tolerant`: one whose sets cannot be read is no error, as its tasks that agents have go on and end."""
         is_damaged, total, todo, later = False, 0, TaskSet(row.array), []
+        is_cancelling = row.cancel_us is not None
         try:
             total = len(IdSet.parse(row.array))
             todo, later = TaskSet.read(row.todo, row.array), read_delayed_tasks(row.later, row.array)
@@ -81,12 +83,13 @@ class ArrayJob:
             total=total,
             todo=todo,
             later=later,
-            is_damaged=is_damaged,
+            is_damaged=is_damaged and not is_cancelling,
+            was_damaged=is_damaged and is_cancelling,
             live=row.tasks_live,
             ok=row.tasks_ok,
             failed=row.tasks_failed,
             cancelled=row.tasks_cancelled,
-            is_cancelling=row.cancel_us is not None,
+            is_cancelling=is_cancelling,
             places=row.places,
         )
 
@@ -126,6 +129,12 @@ class ArrayJob:
         self.todo = self.todo.plus(by_time.pop(None, ()))
         waiting = [(due_us, nobody.plus(some)) for due_us, some in by_time.items() if due_us is not None]
         self.later = add_delayed_tasks(self.later, waiting)
+
+    def count_live(self) -> None:
+        """Of a damaged row the number of live tasks is not trusted: the ranges say it."""
+        self.is_damaged = not self.is_cancelling
+        self.was_damaged = self.is_cancelling
+        self.live = sum(len(live_positions(each.tasks)) for each in self.ranges.values())
 
     def range_with(self, fence: int) -> RangeState | None:
         return next(
@@ -259,6 +268,9 @@ class BatchArrays:
         for row in ranges.range_live(self._batch.tx, [row.id for row in new]) if new else []:
             state = RangeState(row.job_id, row.fence, row.lo, row.hi, row.agent_id, row.cluster_id, row.tasks)
             self._jobs[row.job_id].ranges[row.fence] = state
+        for row in new:
+            if not replaced_columns(row).isdisjoint(TALLY_COLUMNS):
+                self._jobs[row.id].count_live()
 
     def job(self, job_id: str) -> ArrayJob:
         return self._jobs[job_id]

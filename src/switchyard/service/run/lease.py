@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,11 +24,14 @@ from switchyard.service.committer import Batch
 from switchyard.service.run.agent_sessions import SyncRequest, begin_session, rival_answer_columns
 from switchyard.service.run.arrays import BatchArrays, lease_tasks
 from switchyard.service.run.concurrency_groups import ConcurrencyGroups
+from switchyard.service.run.lease_owners import LeaseOwners
 from switchyard.service.run.unknown_attempts import attempts_to_stop
+from switchyard.service.snapshots import Access
 from switchyard.service.submit.bounds import decode_bounds
 from switchyard.service.unreadable_rows import read_each
 from switchyard.service.upkeep.queue_usage import ProjectCores, ordered_job_of
 from switchyard.store import clusters, leases, ranges
+from switchyard.store.job_columns import require_readable
 
 SPECS_BYTES_MAX = 16 * 2**20  # in one answer: it is held in memory, and encoded; the next poll gets the next
 LOOK_PAST_MAX = 100  # jobs of all lanes together that are looked at behind those that do not fit
@@ -68,9 +71,11 @@ class LeaseAnswer:
 class Leasing:
     """The use case, with what it remembers: how many cores each project has, and whom others passed by."""
 
-    def __init__(self, layout: Callable[[], Layout], *, admins: Callable[[], Container[str]] = frozenset) -> None:
+    def __init__(self, layout: Callable[[], Layout], *, access: Callable[[], Access] | None = None) -> None:
+        """`access`: the users as they are now; none: nobody asks whether owners exist, and nobody administers."""
         self._layout = layout
-        self._admins = admins  # the ids of the platform's administrators, as they are now
+        self._access = access
+        self._owners = LeaseOwners(access) if access is not None else None
         self._usage = ProjectCores()
         self._passed = BypassTimes()
 
@@ -84,7 +89,7 @@ class Leasing:
         for ask in valid:
             if ask.want:
                 wants[ask.cluster_id] = wants.get(ask.cluster_id, 0) + ask.want
-        heads = leases.lease_candidates(batch.tx, wants) if wants else {}
+        heads = self._candidates(batch, wants) if wants else {}
         looking = _LeaseRound(batch, self._passed, heads)
         lines = self._lines(batch, heads)
         told = [
@@ -116,6 +121,13 @@ class Leasing:
         looking.arrays.flush()
         return results
 
+    def _candidates(self, batch: Batch, wants: dict[str, int]) -> dict[str, list[leases.Row]]:
+        """The first ready jobs of each cluster whose owner exists and is enabled."""
+        found = leases.lease_candidates(batch.tx, wants)
+        for rows in found.values():
+            leases.require_readable_candidates(rows)
+        return found if self._owners is None else self._owners.take_back(batch, found)
+
     def _lines(self, batch: Batch, heads: dict[str, list[leases.Row]]) -> dict[str, FairQueue[leases.Row]]:
         """The ready jobs of each cluster in the order of leases. What one line gives counts in the others, too."""
         projects = {row.project for rows in heads.values() for row in rows}
@@ -143,8 +155,9 @@ class Leasing:
         if max(lengths.values(), default=0) < want:
             return False  # all of every lane has been looked at
         seen = {row.id for row in rows}
-        deeper = leases.lease_candidates(looking.batch.tx, {cluster_id: want + LOOK_PAST_MAX // len(lengths) + 1})
+        deeper = self._candidates(looking.batch, {cluster_id: want + LOOK_PAST_MAX // len(lengths) + 1})
         found = [row for row in deeper[cluster_id] if row.id not in seen and looking.crowds.knows(row)]
+        leases.require_readable_candidates(found)
         looking.arrays.load([row for row in found if row.array is not None], is_tolerant=False)
         line.add(self._lanes(cluster_id, found, looking.batch))
         return bool(found)
@@ -164,7 +177,12 @@ class Leasing:
 
     def _lease(self, row: leases.Row, cluster: str, *, job: str | None = None) -> Lease:
         native = queue_named(self._layout().queues, queue_of_lane(row.lane)).native.get(cluster)
-        return build_lease(row, cluster, native=native, job=job, is_owner_admin=row.owner_id in self._admins())
+        is_admin = self._access is not None and row.owner_id in self._access().platform_admins
+        return build_lease(row, cluster, native=native, job=job, is_owner_admin=is_admin)
+
+    def _lease_again(self, row: leases.Row, cluster: str, *, job: str | None = None) -> Lease:
+        require_readable(row)
+        return self._lease(row, cluster, job=job)
 
     def apply_syncs(self, batch: Batch, asks: list[SyncRequest]) -> list[Any]:
         """Begin sessions: redeliver what was leased and never arrived, name what is to be stopped."""
@@ -179,10 +197,12 @@ class Leasing:
             batch.versions.add("seen")  # the other replicas hear at once that this agent is alive
             held = {(row.id, row.fence): row for row in leases.leased_by(batch.tx, ask.agent_id)}
             unknown = [row for key, row in held.items() if key not in ask.inventory]
-            missing = read_each("jobs", unknown, partial(self._lease, cluster=ask.cluster))
+            if self._owners is not None:
+                unknown = self._owners.end_undelivered(batch, unknown)
+            missing = read_each("jobs", unknown, partial(self._lease_again, cluster=ask.cluster))
             tasks, again = self._held_tasks(batch, ask)
             cancels = [AttemptRef(job, fence) for job, fence in _cancels(batch, [ask.agent_id]).get(ask.agent_id, [])]
-            gone = attempts_to_stop(batch, ask, set(held) | tasks)
+            gone = attempts_to_stop(batch, ask, set(held) | tasks | _with_unknown_fence(held, ask))
             stops = [Stop(job, fence, "not leased to this agent") for job, fence in gone]
             results[index] = LeaseAnswer(session, [*missing, *again], cancels, stops)
         return [results[index] for index in range(len(asks))]
@@ -191,13 +211,17 @@ class Leasing:
         """All live tasks an agent holds, and the leases of those it does not know of."""
         known: set[tuple[str, int]] = set()
         again: list[Lease] = []
-        for row in ranges.range_leased_by(batch.tx, ask.agent_id):
+        rows = ranges.range_leased_by(batch.tx, ask.agent_id)
+        if self._owners is not None and self._owners.return_undelivered_tasks(batch, ask, rows):
+            rows = ranges.range_leased_by(batch.tx, ask.agent_id)
+        for row in rows:
             live = live_positions(row.tasks)
             known |= {(row.job_id, row.fence + position) for position in live}
             missing = IdSet.of(position for position in live if (row.job_id, row.fence + position) not in ask.inventory)
             if not missing:
                 continue
-            found = read_each("jobs", [row], partial(self._lease, cluster=ask.cluster, job=row.job_id), key="job_id")
+            again_of = partial(self._lease_again, cluster=ask.cluster, job=row.job_id)
+            found = read_each("jobs", [row], again_of, key="job_id")
             if not found:
                 continue
             lease = found[0]
@@ -273,10 +297,15 @@ def choose_jobs(
     return chosen
 
 
+def _with_unknown_fence(held: Iterable[tuple[str, Any]], ask: SyncRequest) -> set[tuple[str, int]]:
+    """The attempts of an agent whose rows have a fence that cannot be read: they go on."""
+    damaged = {job for job, fence in held if not isinstance(fence, int)}
+    return {(job, fence) for job, fence in ask.inventory if job in damaged} if damaged else set()
+
+
 def _has_session(ask: LeaseRequest, agent: clusters.Row) -> bool:
     """Whether an agent's session is the one it asks under, and begun by the process that asks."""
-    is_same = not agent.incarnation or ask.incarnation in (None, agent.incarnation)
-    return ask.session is None or (ask.session == agent.session and is_same)
+    return ask.session is None or (ask.session == agent.session and ask.incarnation in (None, agent.incarnation))
 
 
 def _is_for(row: leases.Row, ask: LeaseRequest) -> bool:

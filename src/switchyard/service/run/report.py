@@ -31,6 +31,7 @@ from switchyard.service.unreadable_rows import log_unreadable
 from switchyard.service.user_usage import UserUsage
 from switchyard.store import clusters, jobs, ranges
 from switchyard.store.database_logs import DatabaseLogs
+from switchyard.store.job_columns import replaced_columns
 
 _LOGS = DatabaseLogs()
 _USAGE = UserUsage()  # of nobody: where no limits are
@@ -91,6 +92,7 @@ def apply_reports(
     batch: Batch, writes: list[ReportWrite], *, logs: LogStore = _LOGS, usage: UserUsage = _USAGE
 ) -> list[Any]:
     """Apply the reports of all polls that wait, in the order they came; keep the output that came along."""
+    _take_reported_fences(batch, writes)
     current = _ReportRound(batch)
     current.arrays.load([row for row in batch.rows.values() if row.array is not None])
     results: list[Any] = []
@@ -101,6 +103,19 @@ def apply_reports(
     jobs.job_update_many(batch.tx, current.changes)
     current.arrays.flush()
     return results
+
+
+def _take_reported_fences(batch: Batch, writes: list[ReportWrite]) -> None:
+    """A row whose fence cannot be read has that which its agent reports under: the end of the attempt counts."""
+    if not any("fence" in replaced_columns(row) for row in batch.rows.values()):
+        return
+    for write in writes:
+        for item in write.reports:
+            row = batch.rows.get(item.job)
+            if row is None or "fence" not in replaced_columns(row):
+                continue
+            if row.array is None and row.agent_id == write.agent_id:
+                row.fence = item.fence
 
 
 def _apply(current: _ReportRound, agent_id: str, item: Report) -> ReportAnswer:

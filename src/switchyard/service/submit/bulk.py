@@ -1,4 +1,4 @@
-"""Many jobs in one request: decoded and routed off the loop, ruled once per shape, committed as one write."""
+"""Many jobs in one request: decoded and routed off the loop, ruled once per shape, committed in few writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import BadRequest, KeyReused, Malformed, TooLarge, YardError
-from switchyard.model.api import BulkAnswer, BulkItem, BulkRequest, CreatedJob, Problem
+from switchyard.model.api import BULK_WHOLE_MAX, BulkAnswer, BulkItem, BulkRequest, CreatedJob, Problem
 from switchyard.model.decode import JsonReader, refuse_many_values
 from switchyard.model.ids import make_id, read_id
 from switchyard.model.job import REQUEST_BYTES_MAX, REQUEST_VALUES_MAX, JobRequest
@@ -59,6 +59,8 @@ class BulkSubmit:
 
     def decide(self, actor: Actor, request: BulkRequest, *, key: str | None, body: bytes) -> BulkInsert:
         """Decode and decide every job. All or none: the first mistakes refuse the request."""
+        if not request.each:
+            _refuse_too_many(len(request.jobs), "made all or none")
         ids = self._ids.many(len(request.jobs))
         writes: list[JobInsert] = []
         refused: dict[int, YardError] = {}
@@ -68,6 +70,8 @@ class BulkSubmit:
                 parsed[place] = _read(bytes(raw))
             except YardError as exc:
                 refused[place] = _without_traceback(exc)
+        if any(text.startswith("#") for job in parsed.values() for text in job.after):
+            _refuse_too_many(len(request.jobs), "in a request where one waits for another (`#3`)")
         refused |= _bad_references(parsed, len(request.jobs))
         refused |= _dependents_of_refused(parsed, refused)
         self._refuse_many_selections(parsed.values())
@@ -123,7 +127,7 @@ class BulkSubmit:
         self._submit.put_shared(batch, list(bulk.writes))
         refused = dict(bulk.refused)
         made: dict[str, CreatedJob] = {}
-        places = {write.row["id"]: place for place, write in _writes_with_positions(bulk)}
+        places = {write.row["id"]: place for place, write in writes_with_positions(bulk)}
         for write in bulk.writes:
             if id(write) in missing:
                 refused[places[write.row["id"]]] = missing[id(write)]
@@ -171,6 +175,15 @@ def _read(body: bytes) -> JobRequest:
     return request
 
 
+def _refuse_too_many(count: int, what: str) -> None:
+    """All jobs that depend on each other are one transaction, and everybody's writes wait for its end."""
+    if count > BULK_WHOLE_MAX:
+        raise TooLarge(
+            f"The request has {count} jobs, and at most {BULK_WHOLE_MAX} are {what}.",
+            next_step="Send them in several requests, or jobs that wait for no other with `each: true`.",
+        )
+
+
 def _without_traceback(error: YardError) -> YardError:
     """Without its frames: of 100,000 refusals they would be a million objects, that are freed all at once."""
     error.__traceback__ = error.__cause__ = error.__context__ = None
@@ -183,7 +196,7 @@ def bulk_answer_without_commit(bulk: BulkInsert) -> AcceptedBulk:
     return AcceptedBulk(_answer(bulk, made, bulk.refused), is_new=True)
 
 
-def _writes_with_positions(bulk: BulkInsert) -> list[tuple[int, JobInsert]]:
+def writes_with_positions(bulk: BulkInsert) -> list[tuple[int, JobInsert]]:
     ids = consecutive_ids(bulk.first_id, len(bulk.writes) + len(bulk.refused))
     place = {job_id: number for number, job_id in enumerate(ids)}
     return [(place[write.row["id"]], write) for write in bulk.writes]
@@ -192,7 +205,7 @@ def _writes_with_positions(bulk: BulkInsert) -> list[tuple[int, JobInsert]]:
 def _answer(bulk: BulkInsert, made: dict[str, CreatedJob], refused: dict[int, YardError]) -> BulkAnswer:
     by_place = {
         place: BulkItem(job=made[write.row["id"]])
-        for place, write in _writes_with_positions(bulk)
+        for place, write in writes_with_positions(bulk)
         if write.row["id"] in made
     }
     by_place |= {place: BulkItem(problem=_problem(error)) for place, error in refused.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from switchyard.errors import BadRequest, Conflict, Malformed, NoSuchPool, Unavailable, UnknownName, YardError
+from switchyard.errors import BadRequest, Conflict, Denied, Malformed, NoSuchPool, Unavailable, UnknownName, YardError
 from switchyard.model.access import Role
 from switchyard.model.api import Page
 from switchyard.model.tokens import (
@@ -195,16 +195,30 @@ def renew(context: Context, actor: Actor, namespace: str, request: RenewRequest)
 
 
 def release(context: Context, actor: Actor, namespace: str, request: PoolTokenRequest) -> Released:
-    """Give back; what was not held is no mistake. What others hold is given back by an operator of the project."""
+    """Give back; what was not held is no mistake. What others hold is given back by an operator of the project, and
+    the audit records it."""
     actor.need_project(Role.SUBMIT, request.project)
-    owner = "" if actor.may_project(Role.OPERATE, request.project) else actor.id
     try:
-        is_released = context.tokens.pools.release_resource(
+        return Released(_release_owned_by(context, namespace, request, actor.id))
+    except Denied:  # another user holds it
+        if not actor.may_project(Role.OPERATE, request.project):
+            raise
+    is_released = _release_owned_by(context, namespace, request, "")
+    if is_released:
+        context.committer.call(
+            lambda batch: record_audit(batch, context, actor.name, "token-pool.release", namespace, after=request)
+        )
+    return Released(is_released)
+
+
+def _release_owned_by(context: Context, namespace: str, request: PoolTokenRequest, owner: str) -> bool:
+    """Give back what this owner holds; an empty text: whoever holds it."""
+    try:
+        return context.tokens.pools.release_resource(
             namespace, request.token, project=request.project, domain=request.domain, owner=owner
         )
     except NoSuchPool as exc:
         raise _lost_or_missing(context, namespace) from exc
-    return Released(is_released)
 
 
 def holders(context: Context, actor: Actor, namespace: str, *, after: str, limit: int) -> Page[TokenHolder]:

@@ -7,6 +7,7 @@ Every transaction of a chore checks the leader's epoch, so that a leader that wa
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -33,7 +34,7 @@ from switchyard.service.quote.inquiries import BLOCKED_BY_QUOTES, quote_wait_col
 from switchyard.service.quote.quotes import QuoteWindow, quote_use_row
 from switchyard.service.run.arrays import ArrayJob, BatchArrays
 from switchyard.service.run.report import life_of, record_step, retry_due_us, step_columns
-from switchyard.service.snapshots import owner_of
+from switchyard.service.snapshots import missing_owner_reason, owner_of
 from switchyard.service.submit.bounds import decode_bounds, evaluate_with_spill
 from switchyard.service.submit.decision_counts import count_rerouted
 from switchyard.service.submit.demands import demand_of_spec
@@ -48,6 +49,7 @@ from switchyard.service.token.token_reservations import (
     take_tokens_of_waiters,
 )
 from switchyard.service.upkeep.leadership import Leadership
+from switchyard.service.upkeep.route_budget import RouteBudget
 from switchyard.service.upkeep.wait_clock import waited_s
 from switchyard.store import clusters, events, jobs, leases, quotes, ranges
 from switchyard.store.clock_jumps import AMNESTY_COUNTER
@@ -59,8 +61,13 @@ LOST_AFTER_S = 3600  # where a job's on_lost acts and it does not say when
 KEYS_KEPT_US = 7 * 86_400_000_000
 
 
-def route_pending(context: Context, leadership: Leadership, tokens: TokenReservations | None = None) -> int:
-    """Take up every PENDING job again; how many left that state."""
+def route_pending(
+    context: Context,
+    leadership: Leadership,
+    tokens: TokenReservations | None = None,
+    budget: RouteBudget | None = None,
+) -> int:
+    """Take up every PENDING job again that the budget admits; how many left that state."""
     tokens = tokens or TokenReservations()
     done, after = 0, ""
     waiters: list[tuple[TokenWaiter, Eligibility]] = []
@@ -75,7 +82,8 @@ def route_pending(context: Context, leadership: Leadership, tokens: TokenReserva
             holding = frozenset(job_id for job_id, _ in moving)
         else:
             after = rows[-1].id
-            moving = split_off_token_waiters(context, rows, evaluate_changed(context, world, rows, specs), waiters)
+            changed = evaluate_changed(context, world, rows, specs, budget)
+            moving = split_off_token_waiters(context, rows, changed, waiters)
         for first in range(0, len(moving), ROUND_MAX):
             some = dict(moving[first : first + ROUND_MAX])
             done += _route_round(context, leadership, world, some, holding=holding)
@@ -84,16 +92,21 @@ def route_pending(context: Context, leadership: Leadership, tokens: TokenReserva
 
 
 def evaluate_changed(
-    context: Context, world: World, rows: list[jobs.Row], specs: dict[str, str]
+    context: Context, world: World, rows: list[jobs.Row], specs: dict[str, str], budget: RouteBudget | None = None
 ) -> list[tuple[str, Eligibility]]:
-    """The jobs for which something has changed, each with its ruling."""
+    """The jobs for which something has changed, each with its ruling. Others are left for later by the budget."""
+    budget = budget or RouteBudget(clock=lambda: 0.0)
     rulings: dict[tuple[object, ...], Eligibility] = {}
     moving: list[tuple[str, Eligibility]] = []
     for row in rows:
+        if not budget.admits(row.owner_id, row.id):
+            continue
+        began_s = budget.now_s()
         key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, spilled_of(row, context.now_us()))
         ruling = rulings.get(key)
         if ruling is None:
             ruling = rulings[key] = evaluate_again(context, world, row, specs[row.spec_hash])
+        budget.spend(row.owner_id, row.id, began_s)
         if ruling.outcome != "hold" or not is_same_reason(row.reason, ruling.reason) or ruling.asks:
             moving.append((row.id, ruling))
     return moving
@@ -189,11 +202,16 @@ def evaluate_again(
     """
     spec, bounds = msgspec.json.decode(body, type=JobSpec), decode_bounds(row.bounds)
     demand = demand_of_spec(spec)
-    owner = owner_of(context.snapshots.access, row.owner_id, row.owner)
+    access = context.snapshots.access
+    owner = owner_of(access, row.owner_id, row.owner)
     engine = bounds.engine or context.engines.default
     waited = waited_s(row, context.now_us())
+    if missing := missing_owner_reason(access, row.owner_id, row.owner):
+        bounds = msgspec.structs.replace(bounds, by_token=())  # submit tokens that the owner showed open nothing now
     ask = bounds.ask(demand, owner, world, engine=engine, last=avoided_clusters(row), waited_s=waited)
     ruling = evaluate_with_spill(bounds, ask, world)
+    if missing:
+        return replace(ruling, outcome="reject", able=world.rosters.field([]), reason=missing)
     return select_or_hold(context, ruling, bounds, spec, round_)
 
 

@@ -19,6 +19,8 @@ TERM_US = 15_000_000  # a leader that says nothing for this long is replaced
 AMNESTY_US = 10_000_000
 # All servers have noticed a jump of the database's clock by then: each looks in each round.
 CLOCK_SETTLE_US = 6_000_000
+RETENTION_COUNTER = "retention_from_us"  # the counter that says from when on retention may remove something
+RETENTION_PAUSE_US = 3_600_000_000  # after a jump: time to set a wrong clock right
 TIMES_CHECK_US = 60_000_000  # between two looks for stored times that are ahead of the clock
 
 
@@ -84,6 +86,11 @@ class Leadership:
         renew_pool_type(batch, context)
         if jump_us or row.holder == "" or moment.now_us - row.expires_us > AMNESTY_US:
             events.counter_set(batch.tx, clock_jumps.AMNESTY_COUNTER, moment.now_us)
+        was_led_us, is_first = row.expires_us or moment.now_us, self.last is None or row.holder != self.holder
+        if jump_us or (is_first and moment.now_us - was_led_us > RETENTION_PAUSE_US):
+            # Stored, so that a restart does not forget it. A long time without a leader may be a jump, too: nobody
+            # can tell whether the servers were off, or the clock was set meanwhile.
+            events.counter_set(batch.tx, RETENTION_COUNTER, moment.now_us + RETENTION_PAUSE_US)
         self._put_right(batch, moment, jump_us=jump_us, is_new=epoch != row.epoch)
         return epoch
 

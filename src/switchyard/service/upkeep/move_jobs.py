@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, TypeVar
 
 import msgspec
@@ -48,6 +49,7 @@ ROUNDS_MAX = 20  # of what is taken back in one look: ten thousand jobs; the res
 LANES_MAX = 200  # lines looked at in one look
 LINES_MAX = 100  # clusters with a line that are asked in one look what it leaves free, each by at most LOOK_PAST jobs
 LINE_JOBS_READ_MAX = 1000  # jobs in them, together: some tens of milliseconds, however many wait
+DECIDE_S_MAX = 1.0  # for deciding in one look: a job whose selection has many steps takes long
 RULINGS_MAX = 200  # kinds of jobs that the router is asked about in one look: some tens of milliseconds
 
 
@@ -231,6 +233,7 @@ class _MoveSearch:
         self._context = context
         self._world = world
         self._now_us = context.now_us()
+        self._spent_s = 0.0  # for deciding
         self._sticky = frozenset(context.snapshots.laid.layout.sticky)
         self._is_quoted = is_quoted
         self._sooner: set[str] = set()  # who was found to be sooner; with one more in line it may not be
@@ -243,7 +246,9 @@ class _MoveSearch:
 
     @property
     def is_done(self) -> bool:
-        return len(self._rulings) >= RULINGS_MAX or not (self.spares or self._is_quoted)
+        return (
+            len(self._rulings) >= RULINGS_MAX or self._spent_s >= DECIDE_S_MAX or not (self.spares or self._is_quoted)
+        )
 
     def take(self, row: backlog.Row, spec: str) -> None:
         """Look at one job in line."""
@@ -300,7 +305,9 @@ class _MoveSearch:
         found = self._rulings.get(key)
         if found is None:
             kept = QuoteWindow(self._now_us + 1, self._now_us)
+            began = monotonic()
             found = self._rulings[key] = evaluate_again(self._context, self._world, row, spec, kept)
+            self._spent_s += monotonic() - began
         return found
 
     def _fits_now(self, row: backlog.Row, spec: str, name: str, *, by: str | None) -> bool:

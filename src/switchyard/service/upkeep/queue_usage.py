@@ -26,6 +26,7 @@ from switchyard.service.submit.queue_places import BLOCKED_BY_QUEUE
 from switchyard.store import jobs
 from switchyard.store import queues as store
 from switchyard.store.database import Tx
+from switchyard.store.job_columns import column_check
 
 # a count of cores is used for this long, with what was given since; other servers' comes late
 CORES_CACHE_US = 1_000_000
@@ -54,7 +55,7 @@ class ProjectCores:
 def cores_by_project(tx: Tx) -> dict[str, float]:
     found: dict[str, float] = {}
     for lane, cores in store.leased_cores_by_lane(tx).items():
-        if not is_counted_lane(lane):
+        if not isinstance(lane, str) or not is_counted_lane(lane):
             continue
         found[project_of_lane(lane)] = found.get(project_of_lane(lane), 0.0) + cores
     return found
@@ -90,12 +91,17 @@ def queue_position(
 def _lanes(tx: Tx, row: jobs.Row) -> dict[str, list[store.Row]] | None:
     """The line the job stands in, by lane: its own as far as it matters, of the others as much as is affordable."""
     if row.state == State.PENDING.value and row.blocked == BLOCKED_BY_QUEUE:
-        names = [lane for lane in store.queued_lanes(tx) if queue_of_lane(lane) == queue_of_lane(row.lane)]
+        names = [lane for lane in _readable(store.queued_lanes(tx)) if queue_of_lane(lane) == queue_of_lane(row.lane)]
         return {lane: store.queued_ahead(tx, lane, _rows_max(lane, row, names)) for lane in names}
     if row.is_ready and row.cluster_id is not None:
-        names = store.ready_lanes_of_cluster(tx, row.cluster_id)
+        names = _readable(store.ready_lanes_of_cluster(tx, row.cluster_id))
         return {lane: store.ready_ahead(tx, row.cluster_id, lane, _rows_max(lane, row, names)) for lane in names}
     return None
+
+
+def _readable(lanes: list[str]) -> list[str]:
+    """The others are of damaged rows, which nobody leases."""
+    return [lane for lane in lanes if isinstance(lane, str)]
 
 
 def _rows_max(lane: str, row: jobs.Row, names: list[str]) -> int:
@@ -107,7 +113,11 @@ def _ahead(
 ) -> tuple[int, bool]:
     """How many come before it, and whether there may be more: taken one by one, each with the cores it would get."""
     waiting = {
-        lane: [ordered_job_of(each, queue_named(queues, queue_of_lane(lane))) for each in rows]
+        lane: [
+            ordered_job_of(each, queue_named(queues, queue_of_lane(lane)))
+            for each in rows
+            if each.id == row.id or column_check(each._fields).is_readable(each)
+        ]
         for lane, rows in lanes.items()
     }
     line = FairQueue.of(waiting.values(), cores)

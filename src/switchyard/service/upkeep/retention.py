@@ -17,8 +17,8 @@ from switchyard.policy.limits import JOB_OVERHEAD_BYTES
 from switchyard.service.committer import Batch
 from switchyard.service.context import Context
 from switchyard.service.upkeep.chores import KEYS_KEPT_US
-from switchyard.service.upkeep.leadership import Leadership
-from switchyard.store import attributes, jobs, retention, usage
+from switchyard.service.upkeep.leadership import RETENTION_COUNTER, Leadership
+from switchyard.store import attributes, events, jobs, retention, usage
 
 JOBS_MAX = 200  # in one transaction: some ten milliseconds on either database
 LOGS_MAX = 20  # jobs whose output goes in one transaction: up to 16 MiB each, as far as the bound allows
@@ -73,6 +73,8 @@ class RetentionChore:
     def go(self, context: Context, leadership: Leadership) -> bool:
         """One round; true if there is more to do at once. `removed` says what went."""
         self.removed = {}
+        if _is_paused(context):
+            return False
         until = monotonic() + ROUND_S
         is_left = False
         for step in (self._keys, self._rules, self._logs, self._jobs, self._events, self._audit, self._shared):
@@ -208,6 +210,12 @@ class RetentionChore:
         if count:
             self.removed[what] = self.removed.get(what, 0) + count
         return count > 0
+
+
+def _is_paused(context: Context) -> bool:
+    """Whether the clock jumped within the last hour, as the leader of that time stored it."""
+    with context.database.read() as tx:
+        return context.now_us() < events.counters_read(tx).get(RETENTION_COUNTER, 0)
 
 
 def _begin_sweep(context: Context, before_us: int) -> SharedSweep:

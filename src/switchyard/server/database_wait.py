@@ -1,0 +1,47 @@
+"""Wait at the start of a server for a PostgreSQL that is not up yet, as after a power cut."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from switchyard.store.clock import database_us
+from switchyard.store.database import Database
+from switchyard.store.failures import ConnectionLost
+
+DATABASE_WAIT_S = 60.0  # then the server gives up, and whoever started it decides
+PAUSE_S = 1.0
+# PostgreSQL answers, and refuses: a wrong password, an unknown database. While it starts or recovers it says so.
+REFUSED = "FATAL"
+STARTING_REASONS = ("starting up", "not yet accepting", "in recovery", "shutting down")
+
+log = structlog.get_logger()
+
+
+def wait_for_database(
+    database: Database,
+    *,
+    wait_s: float = DATABASE_WAIT_S,
+    now: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return once PostgreSQL answers. Raise at once if it refuses, and ConnectionLost if it does not come in time."""
+    if database.is_sqlite:
+        return
+    until, is_logged = now() + wait_s, False
+    while True:
+        try:
+            database_us(database)
+        except ConnectionLost as exc:
+            said = str(exc.__cause__)
+            is_refused = REFUSED in said and not any(reason in said for reason in STARTING_REASONS)
+            if is_refused or now() >= until:
+                raise
+            if not is_logged:
+                log.warning("waiting for the database", error=exc.inner, at_most_s=wait_s)
+                is_logged = True
+            pause(PAUSE_S)
+        else:
+            return
