@@ -72,8 +72,7 @@ def pool_get(context: Context, namespace: str) -> TokenPool:
 def register(context: Context, actor: Actor, namespace: str, request: TokenPoolRequest) -> TokenPool:
     """Make a pool; once more with the same quota changes nothing, with another it is an error."""
     actor.need_platform(Role.ADMIN)
-    if not is_namespace(namespace):
-        raise Malformed(f"{namespace[:40]!r} is not a namespace: letters, digits and . _ @ + - : inside, at most 128.")
+    _check_namespace(namespace)
     check_quota(request.quota, context.tokens.quota_max)
 
     def apply(batch: Batch) -> int:
@@ -152,6 +151,7 @@ def remove(context: Context, actor: Actor, namespace: str) -> None:
 def allocate(context: Context, actor: Actor, namespace: str, request: AllocateRequest) -> Allocation:
     """Claim units; the answer is a grant, or a refusal that says what it is limited by."""
     tokens = context.tokens
+    _check_namespace(namespace)
     _check_claim(context, actor, request)
     lease_s = checked_lease_s(request.lease_s, context.tokens.lease_s_max)
     if tokens.pools.is_enforced:
@@ -175,6 +175,7 @@ def allocate(context: Context, actor: Actor, namespace: str, request: AllocateRe
 
 
 def renew(context: Context, actor: Actor, namespace: str, request: RenewRequest) -> Renewed:
+    _check_namespace(namespace)
     _check_claim(context, actor, request)
     lease_s = checked_lease_s(request.lease_s, context.tokens.lease_s_max)
     if context.tokens.pools.is_enforced:
@@ -197,6 +198,7 @@ def renew(context: Context, actor: Actor, namespace: str, request: RenewRequest)
 def release(context: Context, actor: Actor, namespace: str, request: PoolTokenRequest) -> Released:
     """Give back; what was not held is no mistake. What others hold is given back by an operator of the project, and
     the audit records it."""
+    _check_namespace(namespace)
     actor.need_project(Role.SUBMIT, request.project)
     try:
         return Released(_release_owned_by(context, namespace, request, actor.id))
@@ -267,6 +269,12 @@ def _pool_status(context: Context, namespace: str, entry: PoolEntry) -> PoolStat
         return context.tokens.pools.stand(namespace)
     except NoSuchPool:  # lost, and not restored yet
         return PoolStatus(entry.quota, 0, entry.per_s, 0, 0, None)
+
+
+def _check_namespace(namespace: str) -> None:
+    """Also where no pool is enforced, and any namespace would do."""
+    if not is_namespace(namespace):
+        raise Malformed(f"{namespace[:40]!r} is not a namespace: letters, digits and . _ @ + - : inside, at most 128.")
 
 
 def _check_claim(context: Context, actor: Actor, request: PoolTokenRequest) -> None:
