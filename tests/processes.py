@@ -79,9 +79,14 @@ def piped(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Itera
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on and that this process has not given out before."""
-    chance = random.SystemRandom()  # not the seeded generator: two workers would choose the same
-    for port in chance.sample(PORTS, 200):
+    """A port of loopback that nobody listens on and that this process has not given out before.
+
+    Each worker of a run has ports of its own: another one's program may not listen yet on a port that was given to it.
+    """
+    chance = random.SystemRandom()  # not the seeded generator: two runs side by side would choose the same
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for port in chance.sample(PORTS[own::workers], 200):
         with socket.socket() as probe:
             if port in _ports_given or probe.connect_ex(("127.0.0.1", port)) == 0:
                 continue
