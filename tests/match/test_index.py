@@ -85,7 +85,8 @@ def test_any_order_of_changes_and_questions() -> None:
 
 def test_any_order_of_changes_and_questions_with_little_room(monkeypatch) -> None:
     """Every bound is met: what was remembered is forgotten, and nothing else changes."""
-    for bound, value in (("DEMANDS_MAX", 2), ("VERDICTS_MAX", 3), ("CHANGES_MAX", 1), ("EMPTY_MAX", 0), ("LOG_MAX", 5)):
+    bounds = {"DEMANDS_MAX": 2, "VERDICTS_MAX": 3, "CHANGES_SCANNED_MAX": 1, "EMPTY_CLASSES_MAX": 0}
+    for bound, value in (bounds | {"CHANGES_KEPT_MAX": 5}).items():
         monkeypatch.setattr(index_module, bound, value)
     run_state_machine_as_test(Changing, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
 

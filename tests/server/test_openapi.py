@@ -144,7 +144,7 @@ def test_a_body_is_required_unless_it_says_otherwise() -> None:
     optional = {
         path for path, _, operation in OPERATIONS if not operation.get("requestBody", {"required": True})["required"]
     }
-    assert optional == {"/v1/jobs/{job}/cancel", "/v1/jobs/{job}/retry"}
+    assert optional == {"/v1/agents/rotate", "/v1/jobs/{job}/cancel", "/v1/jobs/{job}/retry"}
 
 
 def test_parameters_have_the_bounds_that_are_enforced() -> None:

@@ -33,7 +33,7 @@ def refuse_deep_json(text: bytes) -> None:
         brackets = brackets.replace(b"[]", b"")
         if not brackets:
             return
-    if max(accumulate(map(_STEPS.__getitem__, brackets))) > NESTING_MAX - rounds:
+    if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > NESTING_MAX - rounds:
         raise Malformed(JSON_TOO_DEEP)
 
 
