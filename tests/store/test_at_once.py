@@ -23,6 +23,11 @@ from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put
 
 THREADS = 8
 DEADLINE_S = 60
+CLUSTER = an_id(900_000)
+
+
+def agent_id(number: int) -> str:
+    return an_id(900_001 + number)
 
 
 @contextmanager
@@ -71,11 +76,11 @@ def at_once(work: Callable[[int], None], count: int = THREADS) -> None:
 def test_two_connections_never_see_the_same_head(postgres_url: str) -> None:
     with closing(Database(postgres_url)) as one, closing(Database(postgres_url)) as other:
         with one.write() as tx:
-            put_cluster(tx)
-            put_jobs(tx, *(job_row(number) for number in range(1, 11)))
+            put_cluster(tx, CLUSTER)
+            put_jobs(tx, *(job_row(number, cluster_id=CLUSTER) for number in range(1, 11)))
         with one.write() as first, other.write() as second:
-            mine = {row.id for row in leases.lease_candidates(first, {"c1": 4})["c1"]}
-            theirs = {row.id for row in leases.lease_candidates(second, {"c1": 4})["c1"]}
+            mine = {row.id for row in leases.lease_candidates(first, {CLUSTER: 4})[CLUSTER]}
+            theirs = {row.id for row in leases.lease_candidates(second, {CLUSTER: 4})[CLUSTER]}
             assert mine == {an_id(number) for number in (1, 2, 3, 4)}
             assert theirs == {an_id(number) for number in (5, 6, 7, 8)}
 
@@ -86,13 +91,13 @@ def test_eight_agents_at_two_replicas_lease_two_thousand_jobs_once_each(
     count = 2000
     with closing(Database(postgres_url)) as database:
         with database.write() as tx:
-            put_cluster(tx)
+            put_cluster(tx, CLUSTER)
             for number in range(THREADS):
-                put_agent(tx, f"a{number}")
+                put_agent(tx, agent_id(number), cluster_id=CLUSTER)
             put_jobs(
                 tx,
                 *(
-                    job_row(number, lane=f"default/p{number % 5}", priority=number % 3)
+                    job_row(number, cluster_id=CLUSTER, lane=f"default/p{number % 5}", priority=number % 3)
                     for number in range(1, count + 1)
                 ),
             )
@@ -101,11 +106,11 @@ def test_eight_agents_at_two_replicas_lease_two_thousand_jobs_once_each(
         def lease(number: int) -> None:
             chance = random.Random(number)
             while True:
-                ask = LeaseRequest(f"a{number}", "c1", "alpha", 0, chance.randint(1, 40), None)
+                ask = LeaseRequest(agent_id(number), CLUSTER, "alpha", 0, chance.randint(1, 40), None)
                 given = chance.choice(pair).do(ask)
                 if not given.leases:
                     with database.read() as tx:
-                        if not leases.ready_job_ids(tx, ["c1"], 1):
+                        if not leases.ready_job_ids(tx, [CLUSTER], 1):
                             return
                     continue  # the rest was locked by the other replica a moment ago
                 got[number] += [lease.job for lease in given.leases]
@@ -114,9 +119,12 @@ def test_eight_agents_at_two_replicas_lease_two_thousand_jobs_once_each(
         everything = [job for own in got for job in own]
         assert len(everything) == len(set(everything)) == count
         with database.read() as tx:
-            held = {f"a{number}": [row.id for row in leases.leased_by(tx, f"a{number}")] for number in range(THREADS)}
+            held = {
+                agent_id(number): [row.id for row in leases.leased_by(tx, agent_id(number))]
+                for number in range(THREADS)
+            }
             seqs = [event.seq for event in events.event_list(tx, job_id=None, projects=None, after=0, limit=10_000)]
-    assert held == {f"a{number}": sorted(own) for number, own in enumerate(got)}
+    assert held == {agent_id(number): sorted(own) for number, own in enumerate(got)}
     assert sum(1 for own in got if own) > 1
     assert len(seqs) >= count
 
@@ -159,10 +167,13 @@ def test_reports_and_syncs_of_the_same_jobs_in_any_order_never_deadlock(
 ) -> None:
     ids = [an_id(number) for number in range(1, 41)]
     with closing(Database(postgres_url)) as database, database.write() as tx:
-        put_cluster(tx)
+        put_cluster(tx, CLUSTER)
         for number in range(THREADS):
-            put_agent(tx, f"a{number}")
-        put_jobs(tx, *(job_row(number, agent_id="a0", leased_us=NOW_US) for number in range(1, 41)))
+            put_agent(tx, agent_id(number), cluster_id=CLUSTER)
+        put_jobs(
+            tx,
+            *(job_row(number, cluster_id=CLUSTER, agent_id=agent_id(0), leased_us=NOW_US) for number in range(1, 41)),
+        )
     answers: list[ReportAnswer] = []
 
     def report(number: int) -> None:
@@ -171,9 +182,9 @@ def test_reports_and_syncs_of_the_same_jobs_in_any_order_never_deadlock(
             some = chance.sample(ids, 20)
             reports = tuple(Report(job, 1, ObservedState.RUNNING) for job in some)
             writes: list[Any] = [
-                ReportWrite("a0", reports),
+                ReportWrite(agent_id(0), reports),
                 BatchCall(lambda batch, some=some: jobs.job_lock(batch.tx, some) and None, locks=some),
-                SyncRequest(f"a{number}", "alpha", "i", frozenset()),
+                SyncRequest(agent_id(number), "alpha", "i", frozenset()),
             ]
             result = chance.choice(pair).do(chance.choice(writes))
             if hasattr(result, "answers"):
