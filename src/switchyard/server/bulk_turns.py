@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from switchyard.errors import YardError
 from switchyard.service.committer import Write
-from switchyard.service.submit.bulk import AcceptedBulk, BulkInsert
+from switchyard.service.submit.bulk import AcceptedBulk
 from switchyard.service.submit.bulk_pieces import LARGE_FROM_JOBS, BulkPieces
 
 TURN_FROM_BYTES = 2**20
@@ -47,9 +47,8 @@ class BulkTurns:
                 del self._waiting[user], self._locks[user]
 
 
-async def commit_bulk(yard: Committing, bulk: BulkInsert, *, user: str) -> AcceptedBulk:
+async def commit_bulk(yard: Committing, pieces: BulkPieces, *, user: str) -> AcceptedBulk:
     """Commit the pieces of a request one after the other. A piece waits for its turn among all users' large writes."""
-    pieces = BulkPieces(bulk)
     while True:
         piece = pieces.next()
         try:

@@ -126,7 +126,7 @@ def test_each_piece_of_a_large_request_waits_for_its_turn(rig: Rig) -> None:
 
     async def main() -> AcceptedBulk:
         rig.yard.attach(asyncio.get_running_loop())
-        return await commit_bulk(rig.yard, bulk, user="col")
+        return await commit_bulk(rig.yard, BulkPieces(bulk), user="col")
 
     turns: list[str] = []
     put_large = rig.committer.put_large

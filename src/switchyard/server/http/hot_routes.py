@@ -48,7 +48,7 @@ from switchyard.service.run.lease import LeaseAnswer, LeaseRequest
 from switchyard.service.run.log_store import OutputWrite
 from switchyard.service.run.logs import keep_output_outside
 from switchyard.service.run.report import ReportAnswers, ReportWrite
-from switchyard.service.submit.bulk import BulkInsert
+from switchyard.service.submit.bulk_pieces import BulkPieces
 from switchyard.service.submit.new_job import JobInsert
 from switchyard.service.submit.submit import AcceptedJob, TooSlowForLoop
 
@@ -94,17 +94,17 @@ async def submit_bulk(yard: ServerRuntime, scope: AsgiScope, receive: AsgiReceiv
     key = _idempotency_key(scope)
     with yard.bulks.place(len(body)):
         async with yard.bulk_turns.taken(actor.name, size=len(body)):
-            bulk = await yard.bulks.run_in_place(_decide_bulk, yard, actor, key, body)
-            yard.limiter.charge_jobs(actor, len(bulk.writes) + len(bulk.refused))
-            accepted = await commit_bulk(yard, bulk, user=actor.name)
+            pieces = await yard.bulks.run_in_place(_decide_bulk, yard, actor, key, body)
+            yard.limiter.charge_jobs(actor, pieces.total)
+            accepted = await commit_bulk(yard, pieces, user=actor.name)
         answer = await yard.in_thread(encode_bulk, accepted.answer)
     await send_body(send, 201 if accepted.is_new else 200, answer, JSON)
 
 
-def _decide_bulk(yard: ServerRuntime, actor: Actor, key: str | None, body: bytes) -> BulkInsert:
+def _decide_bulk(yard: ServerRuntime, actor: Actor, key: str | None, body: bytes) -> BulkPieces:
     request = read_within_bound(body, _read_bulk, BULK_BODY)
     yard.context.snapshots.refresh()  # a no in it is final
-    return yard.bulk.decide(actor, request, key=key, body=body)
+    return BulkPieces(yard.bulk.decide(actor, request, key=key, body=body))
 
 
 def _read_bulk(body: bytes) -> BulkRequest:

@@ -217,6 +217,12 @@ def consecutive_ids(first: str, count: int) -> list[str]:
     return [make_id(at_us, entropy + number) for number in range(count)]
 
 
+def id_at(first: str, place: int) -> str:
+    """The id at this place among the consecutive ids that begin with `first`."""
+    at_us, entropy = read_id(first)
+    return make_id(at_us, entropy + place)
+
+
 def _resolve_reference(text: str, ids: list[str]) -> str:
     """`#3:ok` → the id of the fourth job of this request."""
     reference, colon, condition = text.partition(":")

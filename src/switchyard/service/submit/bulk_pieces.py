@@ -11,7 +11,7 @@ from bisect import bisect_left
 
 from switchyard.errors import YardError
 from switchyard.model.api import BULK_WHOLE_MAX, BulkAnswer, BulkItem
-from switchyard.service.submit.bulk import AcceptedBulk, BulkInsert, consecutive_ids, writes_with_positions
+from switchyard.service.submit.bulk import AcceptedBulk, BulkInsert, id_at, writes_with_positions
 
 PIECE_JOBS = 2_000  # jobs of one transaction: some tenths of a second
 LARGE_FROM_JOBS = 100  # a write of more jobs waits in the queue of large writes
@@ -19,16 +19,19 @@ KEY_SEPARATOR = "\x1f"  # no user's idempotency key has this character
 
 
 class BulkPieces:
-    """The pieces of one request, taken one after the other: where the next one begins depends on the last answer."""
+    """The pieces of one request, taken one after the other: where the next one begins depends on the last answer.
+
+    To make one takes time that grows with the request: on a thread. To take the next piece does not.
+    """
 
     def __init__(self, bulk: BulkInsert) -> None:
         self._bulk = bulk
-        self._placed = writes_with_positions(bulk)
+        self.total = len(bulk.writes) + len(bulk.refused)
+        self._placed = writes_with_positions(bulk) if self.total > BULK_WHOLE_MAX else []
         self._places = [place for place, _ in self._placed]
         self._refused = sorted(bulk.refused)
         self._items: list[BulkItem] = []
         self._is_new = False
-        self.total = len(bulk.writes) + len(bulk.refused)
 
     @property
     def done(self) -> int:
@@ -45,7 +48,7 @@ class BulkPieces:
         return BulkInsert(
             tuple(write for _, write in placed),
             {place - start: bulk.refused[place] for place in refused},
-            consecutive_ids(bulk.first_id, start + 1)[-1] if start else bulk.first_id,
+            id_at(bulk.first_id, start),
             bulk.each,
             f"{bulk.key}{KEY_SEPARATOR}{start}" if bulk.key is not None and start else bulk.key,
             bulk.body_hash,
