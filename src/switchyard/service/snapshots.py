@@ -133,7 +133,12 @@ def missing_owner_reason(access: Access, owner_id: str | None, name: str) -> str
     """Why the job of an owner may not begin: the owner was deleted or is disabled. Empty: it may begin."""
     if owner_id in access.live_owners:
         return ""
-    return f"its owner {name} {'is disabled' if owner_id in access.users else 'was deleted'}"
+    return owner_problem(name, is_known=owner_id in access.users)
+
+
+def owner_problem(name: str, *, is_known: bool) -> str:
+    """What is said of a job whose owner may run none. `is_known`: the user exists, and is disabled."""
+    return f"its owner {name} {'is disabled' if is_known else 'was deleted'}"
 
 
 def submit_token_owner(access: Access) -> Actor:

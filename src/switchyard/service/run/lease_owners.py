@@ -25,7 +25,7 @@ from switchyard.service.committer import Batch
 from switchyard.service.run.agent_sessions import SyncRequest
 from switchyard.service.run.arrays import BatchArrays
 from switchyard.service.run.report import cancelling_reason, life_of, record_step, step_columns
-from switchyard.service.snapshots import Access
+from switchyard.service.snapshots import Access, owner_problem
 from switchyard.store import access as access_store
 from switchyard.store import jobs
 
@@ -98,7 +98,7 @@ class LeaseOwners:
             return {}
         enabled = access_store.users_enabled(batch.tx, {row.owner_id for row in doubtful if row.owner_id})
         return {
-            getattr(row, key): f"its owner {row.owner} {'is disabled' if row.owner_id in enabled else 'was deleted'}"
+            getattr(row, key): owner_problem(row.owner, is_known=row.owner_id in enabled)
             for row in doubtful
             if not enabled.get(row.owner_id)
         }
