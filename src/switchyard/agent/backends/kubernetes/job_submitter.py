@@ -1,0 +1,229 @@
+"""Creates Jobs, and finds out after any doubt whether one was created.
+
+A Job's name is the marker of its attempt, so a second create is a conflict and never a second run. That holds while
+the Job exists. A Job that was created, ran, and was deleted by somebody before the agent read the answer would run
+twice: so after a doubt the agent looks for the Job, its pods and its events before it creates the Job again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from switchyard.agent.backends import Status
+from switchyard.agent.backends.kubernetes.api import KubernetesApi, Query
+from switchyard.agent.backends.kubernetes.api_errors import ApiRefusal, ApiUnavailable
+from switchyard.agent.backends.kubernetes.job_status import CANCELLED
+from switchyard.agent.backends.kubernetes.labels import JOB_NAME_LABEL, attempt_labels
+from switchyard.agent.backends.kubernetes.objects import JobObject, PodObject
+from switchyard.agent.backends.kubernetes.submissions import SubmissionStore, SubmittedJob
+from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
+from switchyard.agent.kubernetes_names import OWN_PREFIX
+from switchyard.agent.log import line
+from switchyard.errors import PolicyRefused, Unavailable, YardError
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.retry import Cause
+
+AGENT_LABEL = f"{OWN_PREFIX}agent"  # tells the Jobs of two agents of one cluster apart
+SETTLE_S = 10.0  # how long a doubtful create must stay without a trace before it counts as not carried out
+WAITS_FOR_QUOTA = re.compile(r"exceeded quota: ")
+LEFT_OUT = Status(seen=ObservedState.RETURNED, reason="its Job was created without it", cause=Cause.CLUSTER)
+VANISHED_UID = "vanished"  # of a Job that left traces, and is gone
+
+log = logging.getLogger(__name__)
+
+
+def jobs_path(namespace: str, name: str = "") -> str:
+    return f"/apis/batch/v1/namespaces/{namespace}/jobs" + (f"/{name}" if name else "")
+
+
+class JobSubmitter:
+    """Used by several threads, each with its own Jobs."""
+
+    def __init__(
+        self, api: KubernetesApi, store: SubmissionStore, watcher: KubernetesWatcher, *, agent: str, cluster: str
+    ) -> None:
+        self._api = api
+        self._store = store
+        self._watcher = watcher
+        self._agent = agent
+        self._cluster = cluster
+        self._doubts = threading.Lock()
+        self._absent_since: dict[str, float] = {}  # doubtful Jobs → without a trace since
+
+    def submit(self, new: SubmittedJob, manifest: dict[str, Any]) -> None:
+        """Create a Job that has no record yet."""
+        self._store.add(new)
+        self._create(new, manifest, is_new=True)
+
+    def submit_again(self, name: str, fences: Collection[int], build: Callable[[SubmittedJob], dict[str, Any]]) -> None:
+        """Create a Job that has a record, unless it was created. Raises a transient error while that is not known.
+
+        `build` makes the manifest, only for a Job that was not found: what a site refuses today may run already. A
+        refusal counts once the earlier create surely was not carried out. `fences`: the tasks that are wanted. Of the
+        others, those that `find` refuted are left out: they were reported as not started.
+        """
+        with self._doubts:  # tasks of one range may come from several threads
+            job = self._store.get(name)
+            if job is not None and job.uid:
+                return
+            job = self._store.refute(name, fences, is_refuted=False)
+            if job is None:
+                raise Unavailable(f"The record of the Job {name} was removed a moment ago.")
+            if self._find_traces(job):
+                return
+            try:
+                self._create(job, build(job), is_new=False)
+            except PolicyRefused:
+                if self._is_created(job):
+                    return
+                self._store.refute(name, fences)
+                raise
+
+    def find(self, job: SubmittedJob, fence: int) -> bool:
+        """Whether the Job was created with this task. Raises a transient error while that is not sure."""
+        if job.uid:
+            return fence not in job.refuted or fence not in job.ends
+        if self._is_created(replace(job, refuted=tuple(other for other in job.refuted if other != fence))):
+            return True
+        self._store.refute(job.name, [fence])
+        return False
+
+    def _is_created(self, job: SubmittedJob) -> bool:
+        try:
+            is_found = self._find_traces(job)
+        except YardError:
+            self._absent_since.pop(job.name, None)  # no answer: the settle time starts again
+            raise
+        if is_found:
+            return True
+        now = time.monotonic()
+        if now - self._absent_since.setdefault(job.name, now) < SETTLE_S:
+            raise Unavailable(f"It is not sure yet that {job.name} was not created; waiting {SETTLE_S:g} s.")
+        return False
+
+    def read_back(self, job: SubmittedJob) -> JobObject | None:
+        """The Job as it is now; None: there is none of this name. Raises PolicyRefused if it is not ours.
+
+        Raises Unavailable if it is the Job of this attempt, created by an agent with another folder: it may run.
+        """
+        try:
+            found = self._api.get_as(JobObject, jobs_path(job.namespace, job.name))
+        except ApiRefusal as exc:
+            if exc.is_absent:
+                return None
+            raise _unread(exc) from exc
+        labels = found.metadata.labels
+        if found.metadata.uid == job.uid or (not job.uid and labels.get(AGENT_LABEL) == self._agent):
+            return found
+        if not job.uid and attempt_labels(job.lease, self._cluster).items() <= labels.items():
+            self._store.update(job.name, is_seen=True)
+            raise Unavailable(
+                f"The Job {job.name} in the namespace {job.namespace} is of this attempt, and an agent with another "
+                f"folder created it (label {AGENT_LABEL}={labels.get(AGENT_LABEL)}): it may run.",
+                next_step="Give the agent its old folder again, or look after the Job yourself and delete it at its "
+                "end: the attempt is then lost.",
+            )
+        raise PolicyRefused(
+            f"The namespace {job.namespace} has a Job {job.name} that this agent did not create "
+            f"(uid {found.metadata.uid}).",
+            next_step="Delete that Job, if nobody needs it, and submit the job again.",
+        )
+
+    def has_pods(self, job: SubmittedJob) -> bool:
+        """Whether a pod of the Job is there, by a direct read."""
+        return bool(self.read_pods(job))
+
+    def read_pods(self, job: SubmittedJob) -> list[PodObject]:
+        """The pods of the Job, by a direct read."""
+        query: Query = {"labelSelector": f"{JOB_NAME_LABEL}={job.name},{AGENT_LABEL}={self._agent}"}
+        try:
+            found = self._api.list_all(f"/api/v1/namespaces/{job.namespace}/pods", query)
+        except ApiRefusal as exc:
+            if exc.is_absent:
+                return []
+            raise _unread(exc) from exc
+        return [msgspec.json.decode(raw, type=PodObject) for raw in found.items]
+
+    def _create(self, job: SubmittedJob, manifest: dict[str, Any], *, is_new: bool) -> None:
+        """`is_new`: nobody tried before, so that after a refusal nothing needs a record."""
+        try:
+            answer = self._api.create(jobs_path(job.namespace), manifest, {"fieldManager": "switchyard"})
+        except ApiUnavailable as exc:
+            if not exc.is_unsent:
+                self._absent_since.pop(job.name, None)  # a new doubt: the settle time starts again
+            elif is_new:
+                self._store.remove(job.name)
+            raise
+        except ApiRefusal as exc:
+            if not exc.is_conflict:
+                if is_new:
+                    self._store.remove(job.name)
+                raise _refusal(exc) from exc
+            self._adopt(job, is_new=is_new)
+            return
+        self._store.end(job.name, dict.fromkeys(job.refuted, LEFT_OUT))
+        self._created(job, msgspec.convert(answer, JobObject))
+
+    def _adopt(self, job: SubmittedJob, *, is_new: bool) -> None:
+        """A Job of this name is there already: it is ours by an earlier try, or somebody else's."""
+        try:
+            found = self.read_back(job)
+        except PolicyRefused:
+            if is_new:
+                self._store.remove(job.name)
+            raise
+        if found is None:
+            raise Unavailable(f"The Job {job.name} was there a moment ago and is gone.")
+        log.warning(line("kubernetes-job-found", name=job.name, uid=found.metadata.uid))
+        self._created(job, found)
+
+    def _created(self, job: SubmittedJob, found: JobObject) -> None:
+        self._watcher.note_job(found)
+        self._store.update(job.name, uid=found.metadata.uid, refuted=job.refuted)
+        # Tasks that were reported as not started, in a Job of an earlier create that came late.
+        self._store.stop(job.name, dict.fromkeys(job.refuted, CANCELLED))
+        self._absent_since.pop(job.name, None)
+
+    def _find_traces(self, job: SubmittedJob) -> bool:
+        """Whether the Job, a pod of it or an event about it is there. A Job that is gone counts as created."""
+        found = self.read_back(job)
+        if found is not None:
+            self._created(job, found)
+            return True
+        if not job.is_seen and not self.has_pods(job) and not self._has_events(job):
+            return False
+        log.warning(line("kubernetes-job-vanished", name=job.name))
+        self._store.update(job.name, uid=VANISHED_UID, refuted=job.refuted)
+        return True
+
+    def _has_events(self, job: SubmittedJob) -> bool:
+        query: Query = {"fieldSelector": f"involvedObject.kind=Job,involvedObject.name={job.name}", "limit": 1}
+        try:
+            return bool(self._api.get(f"/api/v1/namespaces/{job.namespace}/events", query).get("items"))
+        except ApiRefusal as exc:
+            if exc.is_right_missing:  # an agent may be without the right to read events
+                return False
+            raise _unread(exc) from exc
+
+
+def _unread(exc: ApiRefusal) -> Unavailable:
+    """A refused look-up says nothing about the Job, which may run."""
+    return Unavailable(
+        f"Whether the Job was created cannot be read: {exc.message or exc.detail}",
+        next_step="Let the agent read Jobs and pods of this namespace (deploy/kubernetes/jobs-role.yaml).",
+    )
+
+
+def _refusal(exc: ApiRefusal) -> YardError:
+    """What a refused create means for the job. What a site's operator can cure is waited for."""
+    if exc.is_right_missing or WAITS_FOR_QUOTA.search(exc.message):
+        return Unavailable(f"Kubernetes does not create it: {exc.message}")
+    return PolicyRefused(f"Kubernetes refused it: {exc.message or exc.reason}")

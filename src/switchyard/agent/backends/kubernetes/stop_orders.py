@@ -1,0 +1,73 @@
+"""When the agent gives up an attempt that Kubernetes would keep for ever, or would run a second time. Pure.
+
+A stop order is carried out in three steps: the backend records it, deletes the Job (or the pod of one index) in the
+foreground, and when nothing is left `status_of` reports the order's end. So nothing is retried before it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from switchyard.agent.backends.kubernetes.job_status import JobView, StopOrder
+from switchyard.agent.backends.kubernetes.pod_status import FAILED, RETURNED, WAITS, PodReading, WaitKind
+from switchyard.agent.kubernetes_site import KubernetesSite
+from switchyard.model.retry import Cause
+
+
+def stop_order_of(view: JobView, *, now_s: float, site: KubernetesSite) -> StopOrder | None:
+    """Why the agent must end this attempt itself; None: it goes on, or it is over."""
+    if view.is_gone or view.job is None or view.job.metadata.deletion_timestamp is not None:
+        return None
+    live, gone = view.readings(), view.gone_readings()
+    if (order := _second_start(view, live, gone)) is not None:
+        return order
+    bounds = {
+        WaitKind.IMAGE_NAME: 0.0,
+        WaitKind.IMAGE: site.image_wait_s,
+        WaitKind.CONFIG: site.config_wait_s,
+        WaitKind.NODE: site.start_wait_s,
+    }
+    for reading in live:
+        bound_s = bounds.get(reading.rule.wait) if reading.rule.wait is not None else None
+        since_s = reading.waits_since_s
+        if reading.seen is WAITS and bound_s is not None and since_s is not None and now_s - since_s >= bound_s:
+            return _wait_order(reading, bound_s, has_begun=any(row.facts.has_begun for row in live))
+    return _gang_order(view, live, now_s=now_s, bound_s=site.gang_wait_s)
+
+
+def _second_start(view: JobView, live: Sequence[PodReading], gone: Sequence[PodReading]) -> StopOrder | None:
+    """A command must not run twice: not in a second pod, and not when a suspended Job is resumed."""
+    assert view.job is not None, "asked only of a Job that is there"
+    for reading in (*live, *gone):
+        if not reading.facts.has_begun:
+            continue
+        index, uid = reading.facts.pod.index, reading.facts.pod.metadata.uid
+        if any(row.facts.pod.index == index and row.facts.pod.metadata.uid != uid and not row.is_over for row in live):
+            words = "the cluster started it a second time, which was refused: it may have run in part"
+            return StopOrder(seen=FAILED, reason=words, cause=Cause.CLUSTER)
+        if view.job.spec.suspend and not _has_ended_alone(reading):
+            words = "its Job was suspended after it had begun, and resuming it would run it again"
+            return StopOrder(seen=FAILED, reason=words, cause=Cause.PREEMPTED)
+    return None
+
+
+def _has_ended_alone(reading: PodReading) -> bool:
+    return reading.is_over and not reading.facts.is_deletion_first
+
+
+def _wait_order(reading: PodReading, bound_s: float, *, has_begun: bool) -> StopOrder:
+    waited = f" (for {bound_s:g} s)" if bound_s else ""
+    if reading.rule.wait is WaitKind.NODE and not has_begun:
+        return StopOrder(seen=RETURNED, reason=f"{reading.reason}{waited}")  # nothing of it began: it can go elsewhere
+    return StopOrder(seen=FAILED, reason=f"{reading.reason}{waited}", cause=reading.rule.cause)
+
+
+def _gang_order(view: JobView, live: Sequence[PodReading], *, now_s: float, bound_s: float) -> StopOrder | None:
+    begun = [row.began_s for row in live if row.began_s is not None]
+    if view.gang_size == 1 or not begun or len(begun) >= view.gang_size or now_s - min(begun) < bound_s:
+        return None
+    if any(row.is_over and row.seen is FAILED for row in live):  # it ends already
+        return None
+    waiting = next((row.reason for row in live if row.seen is WAITS), "the others were not created")
+    words = f"only {len(begun)} of its {view.gang_size} pods ran within {bound_s:g} s: {waiting}"
+    return StopOrder(seen=FAILED, reason=words, cause=Cause.CLUSTER)

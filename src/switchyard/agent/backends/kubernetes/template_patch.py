@@ -1,0 +1,158 @@
+"""Changes to the pod template: the site's template, then what the site lets a job set. Pure.
+
+A job sets one place with an option: `--pod=/spec/runtimeClassName=gvisor`. The path is a JSON pointer into the pod
+template, the value is JSON or, if it is none, a text. `-` as the last part adds to a list. The path must lie in or
+below one of the site's `patch_paths`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+
+from switchyard.agent.backends.kubernetes.labels import MANAGED_BY_LABEL, is_own_key
+from switchyard.agent.backends.kubernetes.objects import MAIN_CONTAINER
+from switchyard.agent.kubernetes_names import OWN_PREFIX
+from switchyard.agent.kubernetes_site import AGENT_PLACES, KubernetesSite
+from switchyard.errors import PolicyRefused
+from switchyard.model.job import JobSpec, native_problem
+
+OPTION = "--pod"
+Manifest = dict[str, Any]
+
+
+def patch_template(template: Manifest, spec: JobSpec, site: KubernetesSite) -> Manifest:
+    """The template with the changes. Raises PolicyRefused for a change that the site does not allow."""
+    patched = merge_patch(template, site.template) if site.template else template
+    for path, value in job_patches(spec, site):
+        patched = deepcopy(patched)
+        _set(patched, path, value)
+    _check_unchanged(template, patched)
+    return patched
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """The target with the patch: maps are merged, lists of named maps by name, other lists are joined; null removes."""
+    if isinstance(target, dict) and isinstance(patch, dict):
+        merged = dict(target)
+        for key, value in patch.items():
+            if value is None:
+                merged.pop(key, None)
+            else:
+                merged[key] = merge_patch(merged.get(key), value)
+        return merged
+    if isinstance(target, list) and isinstance(patch, list):
+        return _merge_lists(target, patch)
+    return deepcopy(patch)
+
+
+def job_patches(spec: JobSpec, site: KubernetesSite) -> Iterator[tuple[list[str], Any]]:
+    """The places that a job sets, each with its value. Other options have no meaning on Kubernetes and are refused."""
+    if problem := native_problem(spec.native):
+        raise PolicyRefused(f"This cannot be passed to Kubernetes: {problem}.")
+    for option in spec.native.options if spec.native else []:
+        name, _, text = option.partition("=")
+        if name != OPTION:
+            raise PolicyRefused(f"Kubernetes has no option {name}: a job may set `{OPTION}=/PATH=VALUE`.")
+        pointer, equals, value = text.partition("=")
+        path = [_unescape(part) for part in pointer.split("/")[1:]]
+        if not pointer.startswith("/") or not equals or not all(path):
+            raise PolicyRefused(
+                f"{option[:80]!r}: write `{OPTION}=/PATH=VALUE`, e.g. {OPTION}=/spec/dnsPolicy=Default."
+            )
+        if not any(_covers(allowed, path) for allowed in site.patch_paths):
+            known = (
+                f"it lets them set {', '.join(site.patch_paths)}" if site.patch_paths else "it lets them set nothing"
+            )
+            raise PolicyRefused(f"This site does not let jobs set {pointer} of their pods: {known}.")
+        yield path, _value(value)
+
+
+def _merge_lists(target: list[Any], patch: list[Any]) -> list[Any]:
+    if not all(isinstance(item, dict) and "name" in item for item in (*target, *patch)):
+        return [*target, *deepcopy(patch)]
+    merged = {item["name"]: item for item in target}
+    for item in patch:
+        merged[item["name"]] = merge_patch(merged.get(item["name"]), item)
+    return list(merged.values())
+
+
+def _covers(allowed: str, path: Sequence[str]) -> bool:
+    """Whether the path is the allowed place or lies below it; `*` stands for any part."""
+    parts = [_unescape(part) for part in allowed.split("/")[1:]]
+    return len(parts) <= len(path) and all(
+        part in ("*", name) for part, name in zip(parts, path[: len(parts)], strict=True)
+    )
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _set(template: Manifest, path: Sequence[str], value: Any) -> None:
+    place: Any = template
+    for number, part in enumerate(path):
+        is_last = number == len(path) - 1
+        if isinstance(place, dict):
+            if is_last:
+                place[part] = value
+            else:
+                place = place.setdefault(part, [] if path[number + 1] == "-" else {})
+        elif isinstance(place, list) and part == "-":
+            place.append(value if is_last else {})
+            place = place[-1]
+        elif isinstance(place, list) and part.isdecimal() and int(part) < len(place):
+            if is_last:
+                place[int(part)] = value
+            else:
+                place = place[int(part)]
+        else:
+            raise PolicyRefused(f"A pod of this job has no place /{'/'.join(path)}.")
+
+
+def _check_unchanged(before: Manifest, after: Manifest) -> None:
+    for place in AGENT_PLACES:
+        if _at(before, place) != _at(after, place):
+            raise PolicyRefused(f"/{'/'.join(place)} of a pod is set by the agent itself.")
+    if _own(before) != _own(after):
+        raise PolicyRefused(
+            f"{MANAGED_BY_LABEL}, and labels and annotations of {OWN_PREFIX}…, are set by the agent itself."
+        )
+    if _main(before) != _main(after):
+        raise PolicyRefused(f"The container {MAIN_CONTAINER} comes first and runs the job's command.")
+
+
+def _at(template: Any, place: Sequence[str]) -> Any:
+    for part in place:
+        template = template.get(part) if isinstance(template, dict) else None
+    return template
+
+
+def _own(template: Manifest) -> list[tuple[str, str, Any]]:
+    """Our own labels and annotations."""
+    return [
+        (kind, key, value)
+        for kind in ("labels", "annotations")
+        for key, value in sorted(_map(_at(template, ("metadata", kind))).items())
+        if is_own_key(key)
+    ]
+
+
+def _map(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _main(template: Manifest) -> tuple[Any, ...]:
+    containers = _at(template, ("spec", "containers"))
+    first = containers[0] if isinstance(containers, list) and containers and isinstance(containers[0], dict) else {}
+    return tuple(first.get(key) for key in ("name", "command", "args"))
+
+
+def _unescape(part: str) -> str:
+    return part.replace("~1", "/").replace("~0", "~")

@@ -1,0 +1,99 @@
+"""For tests of the Kubernetes backend on a real cluster: settings, and jobs that leave a trace of each start."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from switchyard.agent.backends import Setting
+from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
+from switchyard.agent.journal import Journal
+from switchyard.agent.kubernetes_site import KubernetesSite
+from switchyard.agent.runner import Runner
+from switchyard.agent.site import Site
+from switchyard.model.poll import Lease, Report
+from tests.agent.builders import a_lease
+from tests.kube_cluster import KubernetesCluster
+from tests.kube_image import BUSYBOX_IMAGE
+from tests.processes import PATIENCE_S
+
+END_S = 2 * PATIENCE_S
+MakeAgent = Callable[..., "KubernetesAgent"]
+
+
+def a_kubernetes_setting(directory: Path, cluster: KubernetesCluster, namespace: str, **more: Any) -> Setting:
+    """For a backend of this cluster. `kubernetes` in `more`: settings of that section; the rest are others of the site.
+
+    Pods see the directory under its own path.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    shared = {"name": "shared", "hostPath": {"path": str(directory)}}
+    mount = {"name": "shared", "mountPath": str(directory)}
+    section = {
+        "kubeconfig": str(cluster.kubeconfig),
+        "namespace": namespace,
+        "image": BUSYBOX_IMAGE,
+        "grace_s": 1,
+        "timeout_s": 10.0,
+        "template": {"spec": {"volumes": [shared], "containers": [{"name": "main", "volumeMounts": [mount]}]}},
+        **more.pop("kubernetes", {}),
+    }
+    return Setting(
+        cluster="alpha",
+        directory=directory,
+        site=Site(kubernetes=KubernetesSite(**section), **more),
+        environment={"PATH": os.environ["PATH"], "HOME": str(directory)},
+    )
+
+
+def a_job(folder: Path, then: str = "", **spec: Any) -> Lease:
+    """Leaves a line in the folder's ledger each time its command begins."""
+    return a_lease("sh", "-c", f"echo run >> {folder}/ledger; {then or ':'}", **spec)
+
+
+def runs(folder: Path) -> int:
+    """How often commands of `a_job` began."""
+    ledger = folder / "ledger"
+    return len(ledger.read_text().split()) if ledger.exists() else 0
+
+
+class KubernetesAgent:
+    """A runner with a real journal and a real cluster, which can be killed and started again."""
+
+    def __init__(self, folder: Path, cluster: KubernetesCluster, namespace: str, **more: Any) -> None:
+        self.folder, self.cluster, self.namespace, self.more = folder, cluster, namespace, more
+        self.start()
+
+    def start(self) -> None:
+        setting = a_kubernetes_setting(self.folder, self.cluster, self.namespace, **self.more)
+        self.backend = KubernetesBackend(setting)
+        self.journal = Journal(self.folder / "journal.db")
+        self.runner = Runner(self.journal, self.backend)
+        self.runner.adopt()
+
+    def kill(self) -> None:
+        """Nothing is said to anybody: what is not on disk is gone."""
+        self.backend.close()
+        self.journal.close()
+
+    def until(self, is_so: Callable[[], Any], what: str) -> None:
+        deadline = time.monotonic() + END_S
+        while not is_so():
+            assert time.monotonic() < deadline, what
+            self.run_once()
+            self.backend.watch(0.05)
+
+    def run_once(self) -> None:
+        self.backend.refresh()
+        self.runner.run_once(may_start=True)
+
+    def ends(self) -> list[Report]:
+        return [queued.timed.report for queued in self.journal.queued() if queued.is_final]
+
+    def jobs(self) -> list[dict[str, Any]]:
+        found = self.cluster.request("GET", f"/apis/batch/v1/namespaces/{self.namespace}/jobs")
+        items: list[dict[str, Any]] = found["items"]
+        return items

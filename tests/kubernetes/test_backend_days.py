@@ -1,0 +1,214 @@
+"""Bad days of a running job on a real cluster: the API server away, objects deleted by others, tokens expired."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from switchyard.agent.backends import TERMINAL_STATES, marker_of
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import Lease
+from tests.agent.builders import a_lease
+from tests.kube_cluster import KubernetesCluster
+from tests.kubernetes.builders import KubernetesAgent, MakeAgent, a_job, runs
+from tests.kubernetes.faulty_api import FaultyApi
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+PAUSE_S = 20.0
+
+
+def begin(agent: KubernetesAgent, lease: Lease) -> str:
+    """The native id of a job once its command runs."""
+    agent.journal.take([lease])
+    agent.until(lambda: runs(agent.folder), "it runs")
+    return marker_of(lease).lower()
+
+
+def end_of(agent: KubernetesAgent) -> Any:
+    agent.until(agent.ends, "the job ends")
+    assert len(agent.ends()) == 1
+    return agent.ends()[0]
+
+
+def output_of(agent: KubernetesAgent, native_id: str) -> bytes:
+    return agent.backend.output(native_id, "stdout", offset=0, size=2**30).data
+
+
+def pods_of(agent: KubernetesAgent) -> list[Any]:
+    return list(agent.cluster.request("GET", f"/api/v1/namespaces/{agent.namespace}/pods")["items"])
+
+
+def waits_for(agent: KubernetesAgent, file: str = "go") -> str:
+    """A script's words that wait for a file of the agent's folder."""
+    return f"while ! test -e {agent.folder}/{file}; do sleep 0.1; done"
+
+
+def test_an_api_server_that_is_paused_for_20_seconds_while_the_job_ends(
+    agent: KubernetesAgent, harmed_cluster: KubernetesCluster
+) -> None:
+    lease = a_job(agent.folder, f"echo before; {waits_for(agent)}; echo after; exit 4")
+    native_id = begin(agent, lease)
+    harmed_cluster.pause("apiserver")
+    try:
+        (agent.folder / "go").touch()
+        until_s = time.monotonic() + PAUSE_S
+        while time.monotonic() < until_s:
+            agent.runner.run_once(may_start=True)  # not refresh: it runs on a thread of its own
+            assert not agent.ends(), "nobody knows how it ended"
+            agent.backend.watch(0.2)
+    finally:
+        harmed_cluster.resume("apiserver")
+    assert (end_of(agent).exit_code, output_of(agent, native_id)) == (4, b"before\nafter\n")
+    assert runs(agent.folder) == 1
+
+
+def test_an_api_server_that_comes_back_with_an_empty_watch_cache(
+    agent: KubernetesAgent, harmed_cluster: KubernetesCluster
+) -> None:
+    lease = a_job(agent.folder, f"echo before; {waits_for(agent)}; echo after")
+    native_id = begin(agent, lease)
+    harmed_cluster.kill("apiserver")
+    (agent.folder / "go").touch()
+    agent.runner.run_once(may_start=True)
+    assert not agent.ends()
+    harmed_cluster.start("apiserver")
+    assert end_of(agent).seen is ObservedState.SUCCEEDED
+    assert output_of(agent, native_id) == b"before\nafter\n"
+    agent.journal.take([a_lease("true")])
+    agent.until(lambda: len(agent.ends()) == 2, "another job runs")
+
+
+def test_etcd_that_is_paused(agent: KubernetesAgent, harmed_cluster: KubernetesCluster) -> None:
+    lease = a_job(agent.folder, "echo done")
+    harmed_cluster.pause("etcd")
+    try:
+        agent.journal.take([lease])
+        agent.runner.run_once(may_start=True)
+        assert not agent.ends()
+    finally:
+        harmed_cluster.resume("etcd")
+    assert end_of(agent).seen is ObservedState.SUCCEEDED
+    assert runs(agent.folder) == 1
+
+
+def test_a_job_that_somebody_deletes_ends_when_it_is_gone_and_does_not_run_again(agent: KubernetesAgent) -> None:
+    lease = a_job(agent.folder, "sleep 60")
+    name = begin(agent, lease)
+    agent.cluster.kubectl("delete", "job", name, "--namespace", agent.namespace, "--wait=false")
+    end = end_of(agent)
+    assert "deleted" in end.reason
+    assert end.seen in TERMINAL_STATES
+    assert end.seen is not ObservedState.SUCCEEDED
+    assert (runs(agent.folder), agent.jobs()) == (1, [])
+
+
+def test_a_job_that_was_orphaned_is_followed_to_its_end(agent: KubernetesAgent) -> None:
+    lease = a_job(agent.folder, f"{waits_for(agent)}; echo done; exit 5")
+    name = begin(agent, lease)
+    agent.cluster.kubectl("delete", "job", name, "--namespace", agent.namespace, "--cascade=orphan")
+    agent.until(lambda: not agent.jobs(), "the Job is gone")
+    for _ in range(20):
+        agent.run_once()
+        agent.backend.watch(0.05)
+    assert not agent.ends(), "its pod runs"
+    (agent.folder / "go").touch()
+    assert (end_of(agent).exit_code, output_of(agent, name)) == (5, b"done\n")
+    agent.backend.forget(name)
+    agent.until(lambda: not pods_of(agent), "the pod is removed as well")
+
+
+def test_an_orphaned_job_can_be_cancelled(agent: KubernetesAgent) -> None:
+    lease = a_job(agent.folder, "sleep 60")
+    name = begin(agent, lease)
+    agent.cluster.kubectl("delete", "job", name, "--namespace", agent.namespace, "--cascade=orphan")
+    agent.until(lambda: not agent.jobs(), "the Job is gone")
+    agent.journal.request_end([(lease.job, lease.fence)], cancel=True)
+    assert end_of(agent).seen is ObservedState.CANCELLED
+    assert pods_of(agent) == []
+
+
+def test_a_pod_that_somebody_deletes_is_a_failure_of_the_cluster(agent: KubernetesAgent) -> None:
+    lease = a_job(agent.folder, "sleep 60")
+    begin(agent, lease)
+    agent.cluster.kubectl("delete", "pod", "--all", "--namespace", agent.namespace, "--wait=false")
+    end = end_of(agent)
+    assert (end.seen, end.cause.name) == (ObservedState.FAILED, "CLUSTER")
+    assert "deleted" in end.reason
+    assert runs(agent.folder) == 1
+
+
+def test_a_cancel_counts_when_the_pod_is_gone(make_agent: MakeAgent) -> None:
+    """The command takes its time after SIGTERM."""
+    agent = make_agent(kubernetes={"grace_s": 60})
+    script = f"trap 'echo asked; {waits_for(agent)}; echo gone > {agent.folder}/gone; exit 1' TERM; sleep 600 & wait"
+    lease = a_job(agent.folder, script)
+    name = begin(agent, lease)
+    agent.journal.request_end([(lease.job, lease.fence)], cancel=True)
+    agent.until(lambda: b"asked" in output_of(agent, name), "it is asked to end")
+    assert not agent.ends()
+    (agent.folder / "go").touch()
+    assert end_of(agent).seen is ObservedState.CANCELLED
+    assert (agent.folder / "gone").exists()
+    assert agent.jobs() == []
+
+
+def test_an_expired_token_hurts_no_job_and_a_new_one_is_taken(
+    make_agent: MakeAgent, cluster: KubernetesCluster, tmp_path: Path
+) -> None:
+    api = FaultyApi(cluster, tmp_path)
+    try:
+        agent = make_agent(kubernetes=api.section)
+        lease = a_job(agent.folder, f"{waits_for(agent)}; echo done")
+        name = begin(agent, lease)
+        api.token.write_text("expired")
+        late = a_lease("true")
+        agent.journal.take([late])
+        for _ in range(5):
+            agent.runner.run_once(may_start=True)
+            agent.backend.watch(0.5)
+        assert not agent.ends()
+        api.token.write_text(cluster.token)
+        (agent.folder / "go").touch()
+        agent.until(lambda: len(agent.ends()) == 2, "both jobs end")
+        assert {end.seen for end in agent.ends()} == {ObservedState.SUCCEEDED}
+        assert output_of(agent, name) == b"done\n"
+    finally:
+        api.close()
+
+
+def test_a_quota_that_is_used_up_is_the_reason_why_the_job_waits(agent: KubernetesAgent) -> None:
+    quota = {"metadata": {"name": "none", "namespace": agent.namespace}, "spec": {"hard": {"pods": "0"}}}
+    agent.cluster.request("POST", f"/api/v1/namespaces/{agent.namespace}/resourcequotas", quota)
+    lease = a_job(agent.folder)
+    agent.journal.take([lease])
+    name = marker_of(lease).lower()
+    agent.until(lambda: "quota" in agent.backend.status([name])[name].reason, "the quota is named")
+    agent.cluster.kubectl("delete", "resourcequota", "none", "--namespace", agent.namespace)
+    assert end_of(agent).seen is ObservedState.SUCCEEDED
+
+
+def test_one_task_of_an_array_is_cancelled_and_the_others_go_on(agent: KubernetesAgent) -> None:
+    from msgspec.structs import replace
+
+    script = (
+        f"if test $SWITCHYARD_ARRAY_INDEX = 4; then sleep 600; fi; {waits_for(agent)}; exit $SWITCHYARD_ARRAY_INDEX"
+    )
+    whole = a_lease("sh", "-c", script)
+    leases = [replace(whole, fence=7 + step, lo=3 + step, hi=3 + step) for step in range(3)]
+    agent.journal.take(leases)
+    ids = [f"{marker_of(leases[0]).lower()}/{index}" for index in range(3)]
+
+    def all_run() -> bool:
+        return all(status.seen is ObservedState.RUNNING for status in agent.backend.status(ids).values())
+
+    agent.until(all_run, "all run")
+    assert len(agent.jobs()) == 1
+    agent.journal.request_end([(leases[1].job, leases[1].fence)], cancel=True)
+    agent.until(agent.ends, "one ends")
+    assert [(end.fence, end.seen) for end in agent.ends()] == [(8, ObservedState.CANCELLED)]
+    (agent.folder / "go").touch()
+    agent.until(lambda: len(agent.ends()) == 3, "all end")
+    assert {end.fence: end.exit_code for end in agent.ends() if end.fence != 8} == {7: 3, 9: 5}

@@ -1,0 +1,193 @@
+"""Each command runs exactly once on a real cluster, whatever is lost or killed between the agent and the API server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from switchyard.agent.attempt import Stage
+from switchyard.agent.backends import marker_of
+from switchyard.agent.backends.kubernetes import job_submitter
+from switchyard.agent.backends.kubernetes.api import KubernetesApi
+from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
+from switchyard.agent.journal import Journal
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import Lease
+from tests.kube_cluster import KubernetesCluster
+from tests.kubernetes.builders import KubernetesAgent, MakeAgent, a_job, runs
+from tests.kubernetes.faulty_api import ApiFault, FaultyApi
+from tests.processes import PATIENCE_S, until
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+JOBS = "/jobs?"  # in the path of a create
+
+
+class Killed(BaseException):
+    """The agent is killed here."""
+
+
+@pytest.fixture
+def api(cluster: KubernetesCluster, tmp_path: Path) -> Iterator[FaultyApi]:
+    proxy = FaultyApi(cluster, tmp_path)
+    yield proxy
+    proxy.close()
+
+
+def run_to_end(agent: KubernetesAgent, lease: Lease) -> Any:
+    if not agent.journal.knows((lease.job, lease.fence)):
+        agent.journal.take([lease])
+    agent.until(agent.ends, "the job ends")
+    return agent.ends()[0]
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_the_answer_or_the_request_of_a_create_is_lost(make_agent: MakeAgent, api: FaultyApi, is_sent: bool) -> None:
+    agent = make_agent(kubernetes=api.section)
+    api.fault = ApiFault("POST", JOBS, is_sent=is_sent)
+    end = run_to_end(agent, a_job(agent.folder, "exit 3"))
+    assert (end.seen, end.exit_code) == (ObservedState.FAILED, 3)
+    assert runs(agent.folder) == 1
+    assert api.fault.times == 0
+
+
+def test_the_api_server_is_killed_between_create_and_answer(
+    make_agent: MakeAgent, api: FaultyApi, harmed_cluster: KubernetesCluster
+) -> None:
+    cluster, agent = harmed_cluster, make_agent(kubernetes=api.section)
+    api.fault = ApiFault("POST", JOBS, then=lambda: cluster.kill("apiserver"))
+    lease = a_job(agent.folder)
+    agent.journal.take([lease])
+    until(lambda: (agent.runner.run_once(may_start=True), not cluster.is_running("apiserver"))[1], PATIENCE_S, "killed")
+    cluster.start("apiserver")
+    assert run_to_end(agent, lease).seen is ObservedState.SUCCEEDED
+    assert runs(agent.folder) == 1
+
+
+@pytest.mark.parametrize("method", ["add", "create", "update", "apply"])
+@pytest.mark.parametrize("is_before", [True, False])
+def test_the_agent_is_killed_at_any_step_of_a_submit(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch, method: str, is_before: bool
+) -> None:
+    """The steps: the record is added, the Job is created, its uid is recorded, the journal has the native id."""
+    agent = make_agent()
+    lease = a_job(agent.folder)
+    agent.journal.take([lease])
+    owner = {"add": SubmissionStore, "create": KubernetesApi, "update": SubmissionStore, "apply": Journal}[method]
+    real = getattr(owner, method)
+
+    def killed(*args: Any, **rest: Any) -> Any:
+        if method == "apply" and not (agent.backend.find(marker_of(lease))):
+            return real(*args, **rest)
+        if not is_before:
+            real(*args, **rest)
+        raise Killed
+
+    def run_until_killed() -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            agent.runner.run_once(may_start=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, method, killed)
+        with pytest.raises(Killed):
+            run_until_killed()
+    agent.kill()
+    again = make_agent()
+    assert run_to_end(again, lease).seen is ObservedState.SUCCEEDED
+    assert runs(agent.folder) == 1
+    assert len(again.jobs()) == 1
+
+
+def test_a_job_that_ran_and_was_deleted_before_its_answer_was_read_does_not_run_again(
+    make_agent: MakeAgent, api: FaultyApi, cluster: KubernetesCluster
+) -> None:
+    agent = make_agent(kubernetes=api.section)
+    api.fault = ApiFault("POST", JOBS)
+    lease = a_job(agent.folder)
+    agent.journal.take([lease])
+    until(lambda: (agent.runner.run_once(may_start=True), agent.jobs())[1], PATIENCE_S, "it is created")
+    agent.kill()
+    until(lambda: runs(agent.folder), PATIENCE_S, "it runs")
+    until(lambda: agent.jobs()[0]["status"].get("succeeded"), PATIENCE_S, "it has ended")
+    cluster.kubectl("delete", "job", "--namespace", agent.namespace, "--all")
+    again = make_agent(kubernetes=api.section)
+    end = run_to_end(again, lease)
+    assert end.seen is ObservedState.LOST
+    assert (runs(agent.folder), again.jobs()) == (1, [])
+
+
+def test_a_late_create_of_a_job_that_was_cancelled_is_removed(
+    make_agent: MakeAgent, api: FaultyApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is lost; the job is cancelled as not started; then a Job of this name comes up all the same."""
+    monkeypatch.setattr(job_submitter, "SETTLE_S", 1.0)
+    agent = make_agent(kubernetes=api.section)
+    created: list[dict[str, Any]] = []
+    real = agent.backend._api.create
+    monkeypatch.setattr(
+        agent.backend._api, "create", lambda path, body, *rest: created.append(body) or real(path, body, *rest)
+    )
+    api.fault = ApiFault("POST", JOBS, is_sent=False)
+    lease = a_job(agent.folder, "sleep 60")
+    agent.journal.take([lease])
+    agent.runner.run_once(may_start=True)
+    assert created
+    agent.journal.request_end([(lease.job, lease.fence)], cancel=True)
+    agent.until(agent.ends, "it is cancelled")
+    assert agent.ends()[0].seen is ObservedState.CANCELLED
+    agent.cluster.request("POST", f"/apis/batch/v1/namespaces/{agent.namespace}/jobs", created[0])
+    agent.until(lambda: not agent.jobs(), "the Job is removed")
+
+
+def test_a_job_of_somebody_else_under_this_name_is_a_refusal_and_stays(
+    make_agent: MakeAgent, cluster: KubernetesCluster
+) -> None:
+    agent = make_agent()
+    lease = a_job(agent.folder)
+    name = marker_of(lease).lower()
+    pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "localhost/busybox:1"}]}
+    foreign = {"metadata": {"name": name}, "spec": {"suspend": True, "template": {"spec": pod}}}
+    cluster.request("POST", f"/apis/batch/v1/namespaces/{agent.namespace}/jobs", foreign)
+    end = run_to_end(agent, lease)
+    assert end.seen is ObservedState.FAILED
+    assert name in end.reason
+    assert "did not create" in end.reason
+    assert [job["metadata"]["name"] for job in agent.jobs()] == [name]
+    assert agent.backend.held() == []
+
+
+def test_an_agent_that_lost_its_journal_finds_its_jobs(make_agent: MakeAgent) -> None:
+    agent = make_agent()
+    lease = a_job(agent.folder, "sleep 3")
+    agent.journal.take([lease])
+    agent.until(lambda: runs(agent.folder), "it runs")
+    agent.kill()
+    for file in agent.folder.glob("journal.db*"):
+        file.unlink()
+    again = make_agent()
+    assert [attempt.stage for attempt in again.journal.attempts()] == [Stage.SUBMITTED]
+    again.until(again.ends, "the job ends")
+    assert again.ends()[0].seen is ObservedState.SUCCEEDED
+    assert runs(agent.folder) == 1
+
+
+def test_two_agents_of_one_cluster_leave_each_others_jobs_alone(
+    make_agent: MakeAgent, tmp_path: Path, cluster: KubernetesCluster, namespace: str
+) -> None:
+    one = make_agent()
+    lease = a_job(one.folder, "sleep 2")
+    one.journal.take([lease])
+    one.until(lambda: runs(one.folder), "it runs")
+    two = KubernetesAgent(tmp_path / "two", cluster, namespace)
+    try:
+        assert two.backend.held() == []
+        assert two.backend.status([marker_of(lease).lower()])[marker_of(lease).lower()].seen is ObservedState.LOST
+        two.backend.cancel([marker_of(lease).lower()])
+        two.run_once()
+    finally:
+        two.kill()
+    assert run_to_end(one, lease).seen is ObservedState.SUCCEEDED

@@ -1,0 +1,87 @@
+"""Output of jobs on a real cluster: whole and live, also after restarts and for strange bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from switchyard.agent.backends import marker_of
+from switchyard.model.lifecycle import ObservedState
+from tests.kubernetes.builders import KubernetesAgent, a_job
+from tests.processes import PATIENCE_S, until
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+
+
+def output_of(agent: KubernetesAgent, script: str) -> bytes:
+    """The output of a job that runs a script to its end."""
+    lease = a_job(agent.folder, script)
+    agent.journal.take([lease])
+    agent.until(agent.ends, "the job ends")
+    assert agent.ends()[0].seen is ObservedState.SUCCEEDED, agent.ends()[0]
+    return read(agent, marker_of(lease).lower())
+
+
+def read(agent: KubernetesAgent, native_id: str) -> bytes:
+    piece = agent.backend.output(native_id, "stdout", offset=0, size=2**30)
+    assert piece.total == len(piece.data)
+    return piece.data
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("true", b""),
+        ("printf 'no newline'", b"no newline"),
+        ("printf '\\n\\n  a  \\n'", b"\n\n  a  \n"),
+        ("printf 'a\\000b\\377\\n'", b"a\0b\xff\n"),
+        ("printf 'a\\rb\\r'", b"a\rb\r"),  # containerd takes a carriage return off the end of a line
+        ("head -c 1048576 /dev/zero | tr '\\0' x; echo; echo end", b"x" * 2**20 + b"\nend\n"),
+        (
+            "i=0; while test $i -lt 2000; do echo line $i; i=$((i+1)); done",
+            b"".join(b"line %d\n" % i for i in range(2000)),
+        ),
+    ],
+    ids=["nothing", "no-newline", "blank", "binary", "carriage-return", "a-megabyte", "many-lines"],
+)
+def test_output_of_a_job_that_ends_at_once_is_whole(agent: KubernetesAgent, script: str, expected: bytes) -> None:
+    assert output_of(agent, script) == expected
+
+
+def test_output_is_seen_while_the_job_runs_and_goes_on_after_a_restart(agent: KubernetesAgent) -> None:
+    wait = f"while ! test -e {agent.folder}/go; do sleep 0.1; done"
+    lease = a_job(agent.folder, f"echo one; echo two; printf part; {wait}; echo -end; echo three")
+    name = marker_of(lease).lower()
+    agent.journal.take([lease])
+    agent.until(lambda: read(agent, name).startswith(b"one\ntwo\n"), "the first output is there")
+    assert not agent.ends()
+    agent.kill()
+    agent.start()
+    agent.until(lambda: read(agent, name).startswith(b"one\ntwo\n"), "it is still there")
+    (agent.folder / "go").touch()
+    agent.until(agent.ends, "the job ends")
+    assert read(agent, name) == b"one\ntwo\npart-end\nthree\n"
+
+
+def test_output_of_a_job_that_ended_while_the_agent_was_away(agent: KubernetesAgent) -> None:
+    lease = a_job(agent.folder, "echo one; sleep 1; echo two")
+    agent.journal.take([lease])
+    agent.until(agent.jobs, "it is created")
+    agent.kill()
+    until(lambda: agent.jobs()[0]["status"].get("succeeded"), PATIENCE_S, "it has ended")
+    agent.start()
+    agent.until(agent.ends, "the agent knows")
+    assert read(agent, marker_of(lease).lower()) == b"one\ntwo\n"
+
+
+def test_output_stays_after_the_job_is_gone_from_the_cluster(agent: KubernetesAgent) -> None:
+    lease = a_job(agent.folder, "echo kept")
+    agent.journal.take([lease])
+    agent.until(agent.ends, "the job ends")
+    agent.cluster.kubectl("delete", "job", "--all", "--namespace", agent.namespace)
+    agent.run_once()
+    name = marker_of(lease).lower()
+    assert read(agent, name) == b"kept\n"
+    assert agent.backend.status([name])[name].seen is ObservedState.SUCCEEDED
+    agent.backend.forget(name)
+    agent.until(lambda: not list((agent.folder / "kubernetes").rglob("yard-*")), "no file is left")
+    assert read(agent, name) == b""
