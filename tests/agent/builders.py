@@ -18,9 +18,10 @@ from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.ids import make_id
 from switchyard.model.job import JobSpec, Resources
 from switchyard.model.poll import Lease
+from tests.processes import PATIENCE_S
 
 _numbers = itertools.count(1)
-END_S = 15.0  # generous: the machine may be busy
+END_S = PATIENCE_S
 
 
 def a_job_id() -> str:

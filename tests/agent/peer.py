@@ -19,7 +19,7 @@ from switchyard.errors import Resync, Unauthenticated, YardError
 from switchyard.model.api import Problem
 from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import AttemptRef, Join, Joined, Lease, OutputChunk, Poll, PollAnswer, Report, Stop
-from tests.processes import until
+from tests.processes import PATIENCE_S, until
 
 AGENT = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 ENDS = {ObservedState.SUCCEEDED, ObservedState.FAILED, ObservedState.CANCELLED, ObservedState.LOST}
@@ -101,7 +101,7 @@ class Peer:
         """What was reported of it, in order."""
         return [each.seen for each in self.reports if (each.job, each.fence) == (lease.job, lease.fence)]
 
-    def wait_end(self, lease: Lease, timeout_s: float = 15) -> Report:
+    def wait_end(self, lease: Lease, timeout_s: float = PATIENCE_S) -> Report:
         def ended() -> Report | None:
             mine = [each for each in self.reports if (each.job, each.fence) == (lease.job, lease.fence)]
             return next((each for each in mine if each.seen in ENDS), None)
@@ -110,10 +110,10 @@ class Peer:
         assert found is not None
         return found
 
-    def wait_seen(self, lease: Lease, seen: ObservedState, timeout_s: float = 15) -> None:
+    def wait_seen(self, lease: Lease, seen: ObservedState, timeout_s: float = PATIENCE_S) -> None:
         until(lambda: seen in self.seen(lease), timeout_s, f"{seen} is reported")
 
-    def wait_parked(self, timeout_s: float = 15, *, want: int | None = None) -> Poll:
+    def wait_parked(self, timeout_s: float = PATIENCE_S, *, want: int | None = None) -> Poll:
         """Until the agent waits here (for so much work)."""
 
         def parked() -> Poll | None:

@@ -12,10 +12,11 @@ from switchyard.agent.parallel_calls import call_in_parallel
 from switchyard.errors import Internal
 from switchyard.model.poll import Lease
 from tests.agent.builders import a_lease
+from tests.processes import PATIENCE_S
 
 
 def test_all_are_under_way_together_and_answer_in_order() -> None:
-    meeting = threading.Barrier(3, timeout=10)
+    meeting = threading.Barrier(3, timeout=PATIENCE_S)
 
     def call(number: int) -> int:
         meeting.wait()

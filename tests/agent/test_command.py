@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent import credential as credentials
-from switchyard.errors import AgentLives, Unauthenticated
+from switchyard.errors import EXIT_UNAVAILABLE, AgentLives, Unauthenticated
 from tests.agent.conftest import Starter
 from tests.agent.peer import AGENT, Peer
 from tests.processes import free_port
 from tests.programs import isolated_env, yard
 
-SOON_S = 20.0  # it gives up after 3; starting takes its time on a busy machine
+SOON_S = 60.0  # it gives up after 3; starting takes its time on a busy machine
 
 
 def test_join_prints_one_line_and_keeps_a_private_credential(tmp_path: Path, peer: Peer, agent: Starter) -> None:
@@ -33,7 +33,7 @@ def test_join_prints_one_line_and_keeps_a_private_credential(tmp_path: Path, pee
 
 def test_unreachable_server_is_told_at_once(agent: Starter) -> None:
     running = agent(f"http://127.0.0.1:{free_port()}")
-    assert running.wait(SOON_S) == 1
+    assert running.wait(SOON_S) == EXIT_UNAVAILABLE
     assert "connection refused" in running.log
     assert "next: Check the server's address" in running.log
 
@@ -43,7 +43,7 @@ def test_server_that_never_answers_is_not_waited_for(agent: Starter) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         running = agent(f"http://127.0.0.1:{silent.getsockname()[1]}")
-        assert running.wait(SOON_S) == 1
+        assert running.wait(SOON_S) == EXIT_UNAVAILABLE
     assert "no answer in time" in running.log
 
 
@@ -75,7 +75,7 @@ def test_folder_of_another_cluster_is_refused(peer: Peer, agent: Starter) -> Non
     peer.wait_parked()
     first.terminate()
     second = agent(peer.url, cluster="beta")
-    assert second.wait(5) == 2
+    assert second.wait(SOON_S) == 2
     assert "belongs to an agent of cluster alpha, not beta" in second.log
 
 
@@ -88,7 +88,7 @@ def test_next_server_is_tried_when_the_first_is_down(peer: Peer, agent: Starter)
     ("args", "says"),
     [
         (["--cluster", "a b", "--backend", "local"], "is not a name"),
-        (["--cluster", "alpha", "--backend", "condor"], "Installed are: fake, local, slurm"),
+        (["--cluster", "alpha", "--backend", "condor"], "Installed are: fake, kubernetes, local, slurm"),
         (["--cluster", "alpha", "--backend", "local", "--server", "ftp://x"], "is not a server's URL"),
         (["--cluster", "alpha", "--backend", "local", "--jobs-max", "0"], "--jobs-max must be from 1"),
         (["--cluster", "alpha"], "--backend"),
@@ -129,4 +129,4 @@ def test_default_folder_is_private_and_under_home(tmp_path: Path, peer: Peer) ->
         assert (folder / "journal.db").exists()
     finally:
         running.terminate()
-        running.wait(5)
+        running.wait(SOON_S)

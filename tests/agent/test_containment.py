@@ -21,7 +21,7 @@ from switchyard.agent.site import ContainmentMode, LocalSite, Site
 from switchyard.errors import Unavailable
 from switchyard.model.lifecycle import ObservedState
 from tests.agent.builders import a_job_id, a_lease, a_local, a_setting, end_of
-from tests.processes import started_of, until
+from tests.processes import PATIENCE_S, started_of, until
 
 CANCEL_S = 60.0  # ten times the grace of a job that leaves by itself
 _numbers = itertools.count(1)
@@ -77,6 +77,8 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 while True:
     if os.fork():
         os._exit(0)
+    if "sessions" in sys.argv:
+        os.setsid()
     os.utime(sys.argv[1])
 """
 
@@ -95,6 +97,7 @@ class Attack:
         names = {
             "HOP": f"{sys.executable} -S {folder}/hop.py {folder}/hopped",
             "SLEEP": self.sleep,
+            "GATE": folder / "gate",
             "HERE": here,
             "FOLDER": here.parent,
             "BOMB": folder / "bomb.py",
@@ -124,10 +127,10 @@ class Attack:
             self.backend.status([self.native_id])
             return any(proctable.command_line(pid).startswith(b"sleep") for pid in self.left)
 
-        until(begun, 20, "the attack has begun")
+        until(begun, PATIENCE_S, "the attack has begun")
 
     def supervisor(self) -> SupervisorClaim:
-        return until(JobDir(self.folder / "jobs" / self.native_id).claim, 20, "the claim")  # type: ignore[return-value]
+        return until(JobDir(self.folder / "jobs" / self.native_id).claim, PATIENCE_S, "the claim")  # type: ignore[return-value]
 
     def cancelled(self) -> Status:
         self.backend.cancel([self.native_id])
@@ -179,11 +182,12 @@ def test_attacker_is_cancelled_and_nothing_of_it_is_left(attack: Attacker, text:
 def test_job_that_kills_its_supervisor_is_over_only_when_nothing_of_it_is_left(
     attack: Attacker, text: str, is_restarted: bool
 ) -> None:
-    job = attack(text)
+    job = attack(f"until [ -e $GATE ]; do sleep 0.05; done; {text}")
     supervisor = job.supervisor()
+    (job.folder / "gate").touch()
     if is_restarted:
         job.backend.close()
-        until(lambda: not supervisor.lives() and job.left, 20, "the job has killed its supervisor")
+        until(lambda: not supervisor.lives() and job.left, PATIENCE_S, "the job has killed its supervisor")
         job.backend = job.restarted()
     ended = end_of(job.backend, job.native_id, CANCEL_S)
     assert ended.seen is ObservedState.LOST, ended
@@ -194,7 +198,7 @@ def test_job_that_kills_its_supervisor_is_over_only_when_nothing_of_it_is_left(
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["agent lives", "agent restarted"])
 def test_exit_file_that_a_job_wrote_is_not_believed(attack: Attacker, is_restarted: bool) -> None:
     job = attack(f"{FORGED} > ../exit; until [ -e gate ]; do sleep 0.05; done; exit 7")
-    until((job.folder / "jobs" / job.native_id / "exit").exists, 20, "the forged exit")
+    until((job.folder / "jobs" / job.native_id / "exit").exists, PATIENCE_S, "the forged exit")
     if is_restarted:
         job.backend.close()
         job.backend = job.restarted()
@@ -225,7 +229,7 @@ def test_true_exit_is_written_whatever_is_in_its_way(attack: Attacker, name: str
 )
 def test_output_that_was_replaced_neither_hangs_nor_leaks(attack: Attacker, how: str) -> None:
     job = attack(f"cd ..; rm stdout; {how}; touch work/done; exec $SLEEP")
-    until((job.folder / "jobs" / job.native_id / "work/done").exists, 20, "the output is replaced")
+    until((job.folder / "jobs" / job.native_id / "work/done").exists, PATIENCE_S, "the output is replaced")
     assert job.backend.output(job.native_id, "stdout", offset=0, size=1000) == OutputPiece(b"", 0)
     assert job.cancelled().seen is ObservedState.CANCELLED
     assert job.left == []
@@ -286,7 +290,7 @@ def test_control_groups_of_version_1_hold_as_well(tmp_path: Path, monkeypatch: p
     if find_cgroup_base() is None:
         pytest.skip("this account may make no control groups of version 1 here")
     killing = Attack(tmp_path, KILLING["and forks 150 processes"], mode=ContainmentMode.CGROUP)
-    until(lambda: len(killing.left) > 150, 20, "the bomb")
+    until(lambda: len(killing.left) > 150, PATIENCE_S, "the bomb")
     assert end_of(killing.backend, killing.native_id, CANCEL_S).seen is ObservedState.LOST
     killing.backend.close()
     stopping = Attack(tmp_path, ATTACKS["keeps its supervisor stopped"], mode=ContainmentMode.CGROUP)
@@ -304,7 +308,9 @@ def test_claim_that_names_a_bystander_does_not_harm_it(attack: Attacker) -> None
         claim = f"{bystander.pid} {proctable.start_time(bystander.pid)} {proctable.boot_id()}"
         job = attack(f"echo {claim} > ../claim; exec $SLEEP")
         job.supervisor()
-        until(lambda: claim in (job.folder / "jobs" / job.native_id / "claim").read_text(), 20, "the forged claim")
+        until(
+            lambda: claim in (job.folder / "jobs" / job.native_id / "claim").read_text(), PATIENCE_S, "the forged claim"
+        )
         job.backend.close()
         job.backend = job.restarted()
         assert job.cancelled().seen is ObservedState.CANCELLED
@@ -328,12 +334,13 @@ def test_exit_of_an_attempt_from_before_there_were_seals_counts(tmp_path: Path) 
         backend.close()
 
 
+@pytest.mark.parametrize("hop", ["$HOP", "$HOP sessions"], ids=["in its session", "in sessions of their own"])
 @pytest.mark.parametrize("is_killing", [False, True], ids=["under its supervisor", "after killing it"])
-def test_process_that_always_moves_on_into_a_child_is_caught(attack: Attacker, is_killing: bool) -> None:
-    job = attack("kill -9 $PPID; $HOP" if is_killing else "$HOP & exec $SLEEP")
+def test_process_that_always_moves_on_into_a_child_is_caught(attack: Attacker, is_killing: bool, hop: str) -> None:
+    job = attack(f"kill -9 $PPID; {hop}" if is_killing else f"{hop} & exec $SLEEP")
     hopped = job.folder / "hopped"
     first = hopped.stat().st_mtime_ns
-    until(lambda: hopped.stat().st_mtime_ns != first, 20, "it moves")
+    until(lambda: hopped.stat().st_mtime_ns != first, PATIENCE_S, "it moves")
     assert job.cancelled().seen is ObservedState.CANCELLED
     last = hopped.stat().st_mtime_ns
     with pytest.raises(AssertionError):

@@ -7,7 +7,7 @@ import re
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +17,9 @@ import pytest
 
 from switchyard.agent import credential as credentials
 from switchyard.agent.credential import Credential
+from switchyard.agent.doctor_files import check_shared
+from switchyard.agent.files.folders import FilesFolders, files_folders
+from switchyard.agent.site import AccountsSite, Site, SlurmSite
 from tests.processes import free_port
 from tests.programs import isolated_env, off_clock, yard
 
@@ -27,15 +30,16 @@ def examined(tmp: Path, *args: str, env: dict[str, str] | None = None) -> tuple[
 
 
 @contextmanager
-def served(answer: bytes, *, tls: tuple[Path, Path] | None = None) -> Iterator[str]:
-    """An HTTP server that says the same to everybody."""
+def served(answer: bytes | Callable[[], bytes], *, tls: tuple[Path, Path] | None = None) -> Iterator[str]:
+    """An HTTP server that says the same to everybody, or what the function returns at that moment."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            body = answer if isinstance(answer, bytes) else answer()
             self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(answer)
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -101,7 +105,7 @@ def test_somebody_else_listens(tmp_path: Path) -> None:
 
 
 def test_no_tls_where_https_was_said(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent, served(version()) as url:
+    with socket.create_server(("127.0.0.1", 0)) as silent, served(version) as url:
         silent.close()
         code, found = examined(tmp_path, "--server", url.replace("http:", "https:"))
     assert (code, found["tls"]["is_ok"]) == (1, False)
@@ -109,19 +113,19 @@ def test_no_tls_where_https_was_said(tmp_path: Path) -> None:
 
 def test_certificates(tmp_path: Path) -> None:
     good, short = certificate(tmp_path, days=90), certificate(tmp_path, days=3)
-    with served(version(), tls=good) as url:
+    with served(version, tls=good) as url:
         _, unknown = examined(tmp_path, "--server", url)
         _, known = examined(tmp_path, "--server", url, "--ca-file", str(good[0]), "--backend", "fake")
     assert unknown["tls"]["is_ok"] is False
     assert "--ca-file" in unknown["tls"]["advice"]
     assert (known["tls"]["is_ok"], known["server"]["is_ok"]) == (True, True)
-    with served(version(), tls=short) as url:
+    with served(version, tls=short) as url:
         code, found = examined(tmp_path, "--server", url, "--ca-file", str(short[0]))
     assert (code, found["tls"]["is_ok"], found["tls"]["advice"]) == (1, False, "Renew the certificate.")
 
 
 def test_a_clock_that_is_off(tmp_path: Path) -> None:
-    with served(version()) as url:
+    with served(version) as url:
         code, found = examined(tmp_path, "--server", url, env=off_clock("-1h"))
     assert (code, found["clock"]["is_ok"]) == (1, False)
     assert re.search(r"3[56]\d\d", found["clock"]["detail"])
@@ -130,7 +134,7 @@ def test_a_clock_that_is_off(tmp_path: Path) -> None:
 
 
 def test_before_the_first_join_all_may_be_well(tmp_path: Path) -> None:
-    with served(version()) as url:
+    with served(version) as url:
         done = yard("agent", "doctor", "--server", url, "--backend", "local", env=isolated_env(tmp_path))
         assert done.returncode == 0, done.stdout
         assert "✔ server" in done.stdout
@@ -155,3 +159,42 @@ def test_a_credential_that_others_may_read_and_a_damaged_journal(tmp_path: Path)
     (folder / credentials.CREDENTIAL_FILE).write_text("{")
     _, found = examined(tmp_path, "--data", str(folder))
     assert found["credential"]["is_ok"] is False
+
+
+@pytest.mark.parametrize(
+    ("is_seen", "accounts", "is_ok"),
+    [(True, None, True), (False, None, False), (None, None, None), (False, AccountsSite("/etc/map"), None)],
+)
+def test_whether_nodes_see_the_jobs_folder(
+    tmp_path: Path, is_seen: bool | None, accounts: AccountsSite | None, is_ok: bool | None
+) -> None:
+    folders = files_folders(Site(slurm=SlurmSite(folder="/shared")), "slurm", tmp_path, "alpha")
+    assert folders == FilesFolders(tmp_path / "files" / "cache", Path("/shared/work"))
+    finding = check_shared(Site(accounts=accounts), folders, is_seen=is_seen)
+    assert (finding.is_ok, "/shared" in finding.detail) == (is_ok, True)
+
+
+def test_the_files_section(tmp_path: Path) -> None:
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    _, found = examined(tmp_path, "--data", str(folder), "--backend", "local")
+    assert (found["files"]["is_ok"], found["cache"]["is_ok"] is not False) == (True, True)
+    assert f"below {folder}/work" in found["files"]["detail"]
+    assert re.search("are (cloned|copied)", found["files"]["detail"])
+    assert list(folder.iterdir()) == [], "nothing is left"
+    site = tmp_path / "site.yaml"
+    words = ("--data", str(folder), "--backend", "local", "--cluster", "alpha", "--config", str(site))
+    site.write_text(f"files: {{folder: {tmp_path}/spool, cache: 1000000TiB}}\n")
+    code, found = examined(tmp_path, *words)
+    assert f"below {tmp_path}/spool/alpha/work" in found["files"]["detail"]
+    assert (found["cache"]["is_ok"], "1000000TiB" in found["cache"]["detail"]) == (None, True)
+    assert "files: {cache:" in found["cache"]["advice"]
+    site.write_text("files: {folder: /proc/none}\n")
+    code, found = examined(tmp_path, *words)
+    assert (code, found["files"]["is_ok"], "cache" in found) == (1, False, False)
+    assert "files: {folder: DIR}" in found["files"]["advice"]
+    site.write_text(f"slurm: {{prefix: ssh login1, folder: {tmp_path}}}\n")
+    _, found = examined(tmp_path, "--data", str(folder), "--backend", "slurm", "--config", str(site))
+    assert (found["files"]["is_ok"], "over ssh" in found["files"]["detail"]) == (None, True)
+    _, found = examined(tmp_path, "--backend", "local")
+    assert found["files"]["is_ok"] is None

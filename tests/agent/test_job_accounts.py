@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.accounts import AllowList, read_account_map
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.launch import start_file_words
+from switchyard.agent.backends.launch import start_files
 from switchyard.agent.backends.local import LocalBackend
 from switchyard.agent.job_accounts import JobAccounts, check_local_accounts, own_account_name
 from switchyard.agent.site import AccountsSite, LocalSite, Site
@@ -93,10 +94,10 @@ def test_what_the_site_does_not_take_is_not_started(tmp_path: Path) -> None:
 def test_no_word_of_a_job_begins_another_word(tmp_path: Path, where: str) -> None:
     """A NUL ends a word of the start file: what follows could be another account."""
     hostile = "x\0uid=1\0gid=1\0groups="
-    fields = {
+    fields: dict[str, Any] = {
         "command": ["true"],
         **{where: {"command": ["true", hostile], "env": {"A": hostile}, "cwd": hostile}[where]},
     }
     lease = replace(a_lease("true"), spec=JobSpec(**fields))
     with pytest.raises(PolicyRefused, match="NUL"):
-        start_file_words(lease, tmp_path, a_setting(tmp_path), None)
+        start_files(lease, tmp_path, a_setting(tmp_path), None, directory=tmp_path)

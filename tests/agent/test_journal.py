@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from switchyard.agent import journal as journals
 from switchyard.agent.attempt import Attempt, AttemptChange, Stage, TimedReport
 from switchyard.agent.clock import Stamp, stamp
 from switchyard.agent.journal import Journal, JournalTrouble
+from switchyard.log_pace import LogPace
 from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Report
 from tests.agent.builders import a_lease
@@ -31,7 +33,7 @@ def test_everything_survives_a_restart(path: Path) -> None:
     first = Journal(path)
     one, two = first.take([a_lease("one"), a_lease("two")])
     first.apply([AttemptChange(replace(one, stage=Stage.RUNNING, native_id="n1"), (said(one, ObservedState.RUNNING),))])
-    first.mark([two.key], cancel=True)
+    first.request_end([two.key], cancel=True)
     # Not closed: as after SIGKILL.
     again = Journal(path)
     assert again.id == first.id
@@ -41,7 +43,7 @@ def test_everything_survives_a_restart(path: Path) -> None:
         (Stage.INTENT, None, True),
     ]
     assert again.queued() == first.queued()
-    assert [each.said.report.seen for each in again.queued()] == [ObservedState.RUNNING]
+    assert [each.timed.report.seen for each in again.queued()] == [ObservedState.RUNNING]
     first.close()
     again.close()
 
@@ -90,7 +92,7 @@ def test_lease_of_what_has_ended_tells_the_end_again(path: Path) -> None:
     assert journal.take([lease]) == []
     assert journal.take([lease]) == []
     [queued] = journal.queued()
-    assert (queued.said.report.seen, queued.said.at.age_us) == (ObservedState.FAILED, 0)
+    assert (queued.timed.report.seen, queued.timed.at.age_us) == (ObservedState.FAILED, 0)
     journal.settle([(queued, ReportAnswer.TAKEN)])
     assert journal.queued() == []
 
@@ -112,13 +114,13 @@ def test_stop_of_what_has_ended_settles_it(path: Path) -> None:
     journal = Journal(path)
     [attempt] = journal.take([a_lease()])
     end(journal, attempt)
-    journal.mark([attempt.key], stop=True)
+    journal.request_end([attempt.key], stop=True)
     assert (journal.attempts(), journal.queued()) == ([], [])
 
 
 def test_marking_the_unknown_says_so(path: Path) -> None:
     journal = Journal(path)
-    assert journal.mark([("nobody", 1)], cancel=True) == [("nobody", 1)]
+    assert journal.request_end([("nobody", 1)], cancel=True) == [("nobody", 1)]
 
 
 @pytest.mark.parametrize("damage", ["garbage", "flipped", "empty-pages"])
@@ -140,9 +142,13 @@ def test_damaged_journal_is_moved_aside(path: Path, damage: str) -> None:
     assert len(again.take([a_lease()])) == 1
 
 
-def test_intent_that_cannot_be_written_is_refused_and_the_rest_is_written_later(path: Path) -> None:
+def test_intent_that_cannot_be_written_is_refused_and_the_rest_is_written_later(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """SQLite's own bound stands for the disk's: the next page does not fit."""
+    caplog.set_level(logging.INFO)
     journal = Journal(path)
+    journal._behind = LogPace(every_s=1e9)
     [running, ending] = journal.take([a_lease("one"), a_lease("two")])
     db = journal._db
     pages = db.execute("PRAGMA page_count").fetchone()[0]
@@ -151,13 +157,18 @@ def test_intent_that_cannot_be_written_is_refused_and_the_rest_is_written_later(
         journal.take([a_lease("x" * 50_000)])
     assert journal.attempts() == [running, ending]
     assert "full" in journal.trouble
-    journal.mark([running.key], cancel=True)
+    for _ in range(20):
+        journal.flush()
+    assert caplog.text.count("journal-behind") == 1, "the same trouble is not logged at every try"
+    journal.request_end([running.key], cancel=True)
     journal.apply([AttemptChange(replace(ending, stage=Stage.ENDED), (said(ending, ObservedState.FAILED),))])
     journal.settle([(journal.queued()[0], ReportAnswer.TAKEN)])
     assert [each.is_cancel_asked for each in journal.attempts()] == [True]
     db.execute("PRAGMA max_page_count = 1000000")
     journal.flush()
     assert journal.trouble == ""
+    assert caplog.text.count("journal-behind") == 1
+    assert caplog.text.count("journal-caught-up") == 1
     again = Journal(path)
     assert again.attempts() == journal.attempts()
     assert again.queued() == []

@@ -51,7 +51,7 @@ def test_a_live_attempt_that_cannot_be_read_leaves_the_others(path: Path, change
         assert not again.was_damaged
         assert [each.lease.job for each in again.attempts()] == [good.job]
         assert again.is_rebuilt, "the server must not take it for an outdated copy"
-        assert len(again.doubted) == 1, "whoever starts it looks first whether it runs"
+        assert len(again.unreadable_keys) == 1, "whoever starts it looks first whether it runs"
         assert aside(path) == ["attempts"]
         [taken] = again.take([bad])  # the server leases it again, as what did not arrive
         ended(again, taken)
@@ -68,7 +68,7 @@ def test_an_end_that_cannot_be_read_is_told_from_the_attempts_own_row(path: Path
     damage(path, "outbox", change, lease)
     with closing(Journal(path)) as again:
         [queued] = again.queued()
-        assert (queued.is_final, queued.said.report.seen) == (True, ObservedState.SUCCEEDED)
+        assert (queued.is_final, queued.timed.report.seen) == (True, ObservedState.SUCCEEDED)
         assert aside(path) == ["outbox"]
         again.settle([(queued, ReportAnswer.TAKEN)])
         assert again.attempts() == []
@@ -83,8 +83,8 @@ def test_an_end_that_is_nowhere_to_be_read_is_told_as_lost(path: Path) -> None:
     damage(path, "attempts", "final = '{'", lease)
     with closing(Journal(path)) as again:
         [queued] = again.queued()
-        assert (queued.is_final, queued.said.report.seen) == (True, ObservedState.LOST)
-        assert "damaged" in queued.said.report.reason
+        assert (queued.is_final, queued.timed.report.seen) == (True, ObservedState.LOST)
+        assert "damaged" in queued.timed.report.reason
 
 
 @pytest.mark.parametrize("change", LIVE)
@@ -112,7 +112,7 @@ def test_a_server_that_forgot_an_end_that_cannot_be_read_is_told_that_it_is_lost
         damage(path, "attempts", "final = '{'", lease)
         assert journal.take([lease]) == [], "it is not run a second time"
         [queued] = journal.queued()
-        assert queued.said.report.seen is ObservedState.LOST
+        assert queued.timed.report.seen is ObservedState.LOST
         later = replace_fence(lease)
         [again] = journal.take([later])
         assert again.stage is Stage.ENDED, "nor under a later fence"
@@ -129,12 +129,12 @@ def test_each_start_that_was_accepted_has_a_number_that_no_other_has(path: Path)
     for _ in range(3):
         with closing(Journal(path)) as journal:
             numbers += [journal.begin(), journal.begin()]
-            journal.accepted()
+            journal.confirm_identity()
     assert numbers == [1, 1, 2, 2, 3, 3]
     path.write_bytes(b"this is no database" * 1000)
     with closing(Journal(path)) as journal:
         assert (journal.begin(), journal.is_rebuilt) == (4, True), "the number outlives a damaged journal"
-        journal.accepted()
+        journal.confirm_identity()
     with closing(Journal(path)) as journal:
         assert (journal.begin(), journal.is_rebuilt) == (5, False)
 
@@ -142,7 +142,7 @@ def test_each_start_that_was_accepted_has_a_number_that_no_other_has(path: Path)
 def test_starts_that_were_refused_change_neither_the_number_nor_the_count_of_writes(path: Path) -> None:
     with closing(Journal(path)) as journal:
         journal.begin()
-        journal.accepted()
+        journal.confirm_identity()
         [attempt] = journal.take([a_lease()])
         wrote = journal.writes
     claims = set()
@@ -151,11 +151,11 @@ def test_starts_that_were_refused_change_neither_the_number_nor_the_count_of_wri
             assert refused.begin() == 2
             claims.add(refused.claim)
             refused.apply([AttemptChange(replace(attempt, stage=Stage.SUBMITTED, native_id="n"))])
-            assert (refused.found, refused.writes) == (wrote, wrote)
+            assert (refused.writes_at_open, refused.writes) == (wrote, wrote)
     assert len(claims) == 1, "a process that was killed before it counted its start is known by the claim"
     with closing(Journal(path)) as accepted:
         accepted.begin()
-        accepted.accepted()
+        accepted.confirm_identity()
         assert accepted.writes > wrote
     with closing(Journal(path)) as later:
         assert (later.begin(), later.claim in claims) == (3, False)
@@ -165,7 +165,7 @@ def test_starts_that_were_refused_change_neither_the_number_nor_the_count_of_wri
 def test_a_new_journal_beside_a_credential_is_not_the_journal_of_the_agent(path: Path, left: str) -> None:
     with closing(Journal(path)) as journal:
         journal.begin()
-        journal.accepted()
+        journal.confirm_identity()
     for file in path.parent.glob("journal.db*"):
         file.unlink()
     if left == "an empty file":
@@ -178,12 +178,12 @@ def test_a_new_journal_beside_a_credential_is_not_the_journal_of_the_agent(path:
 def test_what_a_process_found_is_told_from_what_it_wrote_itself(path: Path) -> None:
     with closing(Journal(path)) as journal:
         journal.begin()
-        journal.accepted()
+        journal.confirm_identity()
         journal.take([a_lease()])
         wrote = journal.writes
-        assert (journal.found, wrote > 0) == (0, True)
+        assert (journal.writes_at_open, wrote > 0) == (0, True)
     with closing(Journal(path)) as again:
-        assert again.found == wrote
+        assert again.writes_at_open == wrote
         again.begin()
-        again.accepted()
-        assert (again.found, again.writes) == (wrote, wrote + 1)
+        again.confirm_identity()
+        assert (again.writes_at_open, again.writes) == (wrote, wrote + 1)

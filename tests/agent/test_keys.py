@@ -18,7 +18,8 @@ class Server:
     """Which credentials it takes, as the server's own rules have it: the first use of the next one ends the old."""
 
     def __init__(self) -> None:
-        self.current, self.next = OLD, None
+        self.current = OLD
+        self.next: str | None = None
 
     def rotate(self) -> str:
         self.next = NEW
@@ -35,9 +36,9 @@ def call(keys: AgentCredentials, server: Server) -> bool:
     for _ in range(5):
         sent = keys.bearer
         if server.takes(sent):
-            keys.accepted(sent)
+            keys.note_accepted(sent)
             return True
-        if not keys.refused(sent):
+        if not keys.note_refused(sent):
             return False
     raise AssertionError("it goes round and round")
 
@@ -83,8 +84,8 @@ def test_killed_after_it_was_kept(folder: Path, is_used: bool) -> None:
     again = start(folder)
     assert again.bearer == NEW
     assert call(again, server)
-    assert credentials.load_credential(folder) == again.kept
-    assert (again.kept.credential, again.kept.next) == (NEW, None)
+    assert credentials.load_credential(folder) == again.current
+    assert (again.current.credential, again.current.next) == (NEW, None)
 
 
 def test_a_next_one_that_was_forgotten_by_the_server_is_let_go(folder: Path) -> None:
@@ -93,7 +94,7 @@ def test_a_next_one_that_was_forgotten_by_the_server_is_let_go(folder: Path) -> 
     server.next = None  # ten minutes later
     again = start(folder)
     assert call(again, server)
-    assert (again.kept.credential, again.kept.next) == (OLD, None)
+    assert (again.current.credential, again.current.next) == (OLD, None)
     assert call(again, server)
 
 
@@ -103,7 +104,7 @@ def test_a_request_under_the_old_one_that_comes_late_is_no_end(folder: Path) -> 
     keys.renew(server.rotate())
     assert call(keys, server)
     assert not server.takes(sent)
-    assert keys.refused(sent), "another one is in use by now: try again"
+    assert keys.note_refused(sent), "another one is in use by now: try again"
     assert keys.bearer == NEW
 
 
@@ -111,7 +112,7 @@ def test_an_answer_to_the_old_one_does_not_take_the_next_one_away(folder: Path) 
     keys, server = start(folder), Server()
     parked = keys.bearer
     keys.renew(server.rotate())
-    keys.accepted(parked)
+    keys.note_accepted(parked)
     assert keys.bearer == NEW
 
 
@@ -121,7 +122,7 @@ def test_a_server_that_was_turned_back_knows_the_previous_one(folder: Path) -> N
     assert call(keys, server)
     restored = Server()
     assert call(keys, restored)
-    assert (keys.kept.credential, keys.kept.previous) == (OLD, None)
+    assert (keys.current.credential, keys.current.previous) == (OLD, None)
     assert call(start(folder), restored)
 
 
@@ -150,5 +151,5 @@ def test_a_file_of_before_rotations_is_read_and_counts_as_new(tmp_path: Path) ->
         '{"agent":"a","cluster":"alpha","name":"n","credential":"agent_old","server":"http://x","journal":"j"}'
     )
     keys = start(tmp_path)
-    assert (keys.bearer, keys.kept.next) == (OLD, None)
+    assert (keys.bearer, keys.current.next) == (OLD, None)
     assert keys.age_s() < 60

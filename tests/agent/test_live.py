@@ -130,8 +130,8 @@ def test_what_waits_in_a_queue_is_not_looked_at(desk: Desk) -> None:
 def test_an_attempt_is_looked_at_at_most_twice_a_second(tmp_path: Path) -> None:
     live = LiveOutput(Journal(tmp_path / "journal.db"), Writer(tmp_path))
     assert lives.READ_EVERY_S == 0.5
-    live.fresh()
-    assert live.fresh() == []
+    live.read_new()
+    assert live.read_new() == []
     assert live._next_at > 0
 
 
@@ -221,7 +221,7 @@ def test_the_newest_goes_on_coming_after_the_first_half(desk: Desk) -> None:
 
 
 def test_the_servers_bound_is_kept(desk: Desk) -> None:
-    desk.outbox.bound(8 * KIB)
+    desk.outbox.set_bytes_max(8 * KIB)
     job = desk.runs()
     desk.writes(job, MIB)
     desk.ends(job)
@@ -230,11 +230,11 @@ def test_the_servers_bound_is_kept(desk: Desk) -> None:
 
 
 def test_another_bound_begins_again(desk: Desk) -> None:
-    desk.outbox.bound(8 * KIB)
+    desk.outbox.set_bytes_max(8 * KIB)
     job = desk.runs()
     desk.writes(job, MIB)
     desk.send_all()
-    desk.outbox.bound(4 * MIB)
+    desk.outbox.set_bytes_max(4 * MIB)
     desk.ends(job)
     desk.send_all()
     assert desk.spans(job) == [(0, MIB)]
@@ -286,4 +286,4 @@ def test_what_is_sent_at_the_end_of_one_that_sent_nothing(
     tmp_path: Path, total: int, expected: list[tuple[int, int]]
 ) -> None:
     live = LiveOutput(Journal(tmp_path / "journal.db"), Writer(tmp_path))
-    assert live.left(("job", 1), "stdout", total) == expected
+    assert live.remaining_spans(("job", 1), "stdout", total) == expected

@@ -9,14 +9,16 @@ import pytest
 
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.jobdir import ExitRecord, JobDir
-from switchyard.agent.backends.launch import start_file_words
+from switchyard.agent.backends.launch import start_files
 from switchyard.agent.backends.local import LocalBackend
 from switchyard.agent.backends.local_status import show_duration
 from switchyard.agent.job_accounts import own_account_name
+from switchyard.agent.site import ImageRule, Site
 from switchyard.errors import Unavailable
+from switchyard.model.image_rules import ImageRun
 from switchyard.model.lifecycle import ObservedState
 from tests.agent.builders import a_lease, a_local, a_setting, end_of, status_when
-from tests.processes import Process, started_of, until
+from tests.processes import PATIENCE_S, Process, started_of, until
 
 
 def running(backend: LocalBackend, native_id: str) -> None:
@@ -24,14 +26,15 @@ def running(backend: LocalBackend, native_id: str) -> None:
 
 
 def process_in(path: Path) -> Process:
-    pid = int(until(lambda: path.exists() and path.read_text().strip(), 10, f"a pid in {path}"))
+    pid = int(until(lambda: path.read_text().strip() if path.exists() else "", PATIENCE_S, f"a pid in {path}"))
     born = started_of(pid)
     assert born is not None
     return Process(pid, born)
 
 
 def test_job_has_a_minimal_environment_of_its_own(tmp_path: Path) -> None:
-    backend = a_local(tmp_path)
+    site = Site(images=[ImageRule("ubuntu:*", ImageRun.HOST)])
+    backend = LocalBackend(a_setting(tmp_path, site=site))
     lease = a_lease("env", fence=7, attempt=2, env={"MINE": "yes", "SWITCHYARD_FENCE": "0"}, image="ubuntu:24.04")
     native_id = backend.submit(lease)
     end_of(backend, native_id)
@@ -89,7 +92,7 @@ def test_supervisor_killed_is_lost_and_nothing_of_it_runs_on(tmp_path: Path) -> 
     ended = end_of(backend, native_id)
     assert ended.seen is ObservedState.LOST
     assert f"its supervisor (pid {claim.pid}) was killed" in ended.reason
-    until(lambda: not any(each.is_alive for each in left), 5, "what it left is gone")
+    until(lambda: not any(each.is_alive for each in left), PATIENCE_S, "what it left is gone")
     assert backend.state().free_cores == 4
     backend.close()
 
@@ -98,7 +101,7 @@ def test_claim_of_another_boot_is_lost_and_its_pid_unharmed(tmp_path: Path) -> N
     backend = a_local(tmp_path)
     lease = a_lease("true")
     job = JobDir(tmp_path / "jobs" / marker_of(lease))
-    job.write_start(lease, start_file_words(lease, job.work, a_setting(tmp_path), None))
+    job.write_start(lease, start_files(lease, job.work, a_setting(tmp_path), None, directory=job.path).words)
     (job.path / "claim").write_text(f"{os.getpid()} 1 another-boot\n")
     ended = end_of(backend, marker_of(lease))
     assert (ended.seen, ended.reason) == (ObservedState.LOST, "the machine was restarted while it ran")
@@ -110,7 +113,7 @@ def test_submitted_and_never_claimed_is_started_again(tmp_path: Path) -> None:
     backend = a_local(tmp_path)
     lease = a_lease("true")
     job = JobDir(tmp_path / "jobs" / marker_of(lease))
-    job.write_start(lease, start_file_words(lease, job.work, a_setting(tmp_path), None))
+    job.write_start(lease, start_files(lease, job.work, a_setting(tmp_path), None, directory=job.path).words)
     assert end_of(backend, marker_of(lease)).seen is ObservedState.SUCCEEDED
     backend.close()
 
@@ -119,7 +122,7 @@ def test_cancelled_before_it_is_claimed_never_starts(tmp_path: Path) -> None:
     backend = a_local(tmp_path)
     lease = a_lease("sh", "-c", "echo ran > ran")
     job = JobDir(tmp_path / "jobs" / marker_of(lease))
-    job.write_start(lease, start_file_words(lease, job.work, a_setting(tmp_path), None))
+    job.write_start(lease, start_files(lease, job.work, a_setting(tmp_path), None, directory=job.path).words)
     backend.cancel([marker_of(lease)])
     assert end_of(backend, marker_of(lease)).seen is ObservedState.CANCELLED
     backend.submit(lease)
@@ -177,7 +180,7 @@ def test_supervisor_that_claims_while_the_agent_looks_is_not_ended(
 
     native_id = backend.submit(a_lease("true"))
     with monkeypatch.context() as slowed:
-        slowed.setattr(LocalBackend, "_heard", lambda *_words: None)  # nor is its pipe read
+        slowed.setattr(LocalBackend, "_read_pipe", lambda *_words: None)  # nor is its pipe read
         slowed.setattr(JobDir, "exit", exit_seen_before_the_claim)
         seen = backend.status([native_id])[native_id]
     assert seen.seen is ObservedState.SUBMITTED, seen

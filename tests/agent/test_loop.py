@@ -8,17 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from switchyard.agent.poller import PARK_S
 from switchyard.errors import Busy, Gone, Malformed, Unauthenticated, Unavailable
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import AttemptRef, Lease, Poll, PollAnswer
 from tests.agent.builders import a_lease
 from tests.agent.conftest import Starter
 from tests.agent.peer import Peer
-from tests.processes import until
+from tests.processes import PATIENCE_S, until
+
+TRIES = 5
 
 
 def jobdir(tmp_path: Path, lease: Lease) -> Path:
     return tmp_path / "data/jobs" / f"yard-{lease.job}-{lease.attempt}-{lease.fence}"
+
+
+def waiting_for(gate: Path) -> str:
+    """Shell words that end once a file is there: the test decides when a job ends."""
+    return f"until [ -e {gate} ]; do sleep 0.02; done"
 
 
 def runs_counted(tmp_path: Path, seconds: str = "0.3", **spec: object) -> Lease:
@@ -65,23 +73,31 @@ def test_work_starts_at_once_when_room_frees(peer: Peer, agent: Starter) -> None
     begun = time.monotonic()
     for job in jobs:
         assert peer.wait_end(job).seen is ObservedState.SUCCEEDED
-    assert time.monotonic() - begun < 8, "no job waited for a parked poll to run out"
+    assert time.monotonic() - begun < 2.5 * PARK_S, "no job waited for a parked poll to run out: that would be three"
     running = 0
     for report in peer.reports:
         running += {ObservedState.RUNNING: 1}.get(report.seen, -1)
         assert running <= 1, "never more than fits"
 
 
-def test_freed_room_is_offered_to_the_parked_poll(peer: Peer, agent: Starter) -> None:
+def test_freed_room_is_offered_to_the_parked_poll(tmp_path: Path, peer: Peer, agent: Starter) -> None:
     """A job that needs the whole machine comes while another has just left it."""
     agent(peer.url, cores=2)
-    small = a_lease("sleep", "0.4")
-    peer.lease(small)
-    peer.wait_parked(want=63)
-    large = a_lease("true", resources={"cores": 2})
-    peer.lease(large)
-    peer.wait_end(small)
-    assert peer.wait_end(large, timeout_s=5).seen is ObservedState.SUCCEEDED
+    took_s: list[float] = []
+    while len(took_s) < TRIES and min(took_s, default=PARK_S) > PARK_S / 2:  # the best of them: the machine may be busy
+        gate = tmp_path / f"gate-{len(took_s)}"
+        small = a_lease("sh", "-c", waiting_for(gate))
+        peer.lease(small)
+        peer.wait_parked(want=63)
+        large = a_lease("true", resources={"cores": 2})
+        peer.lease(large)
+        gate.touch()
+        peer.wait_end(small)
+        begun = time.monotonic()
+        assert peer.wait_end(large).seen is ObservedState.SUCCEEDED
+        took_s.append(time.monotonic() - begun)
+        peer.wait_parked(want=64)
+    assert min(took_s) < PARK_S / 2, "the large job did not wait for a parked poll to run out"
 
 
 def test_lost_answer_is_followed_by_a_sync_and_nothing_runs_twice(tmp_path: Path, peer: Peer, agent: Starter) -> None:
@@ -111,7 +127,7 @@ def test_every_other_answer_lost_still_runs_each_job_once(tmp_path: Path, peer: 
     jobs = [runs_counted(tmp_path, "0.05") for _ in range(6)]
     peer.lease(*jobs)
     for job in jobs:
-        peer.wait_end(job, timeout_s=30)
+        peer.wait_end(job)
     peer.reset()
     assert [count(tmp_path, job) for job in jobs] == [1] * 6
 
@@ -125,6 +141,7 @@ def test_cancel_is_confirmed_when_it_is_gone(peer: Peer, agent: Starter) -> None
     assert peer.wait_end(job).seen is ObservedState.CANCELLED
     known = [poll for poll in peer.polls if poll.cancelling]
     assert known[0].cancelling == [AttemptRef(job.job, job.fence)]
+    assert all(poll.wait_s or poll.want for poll in known), "a poll that gets no cancels repeats none"
 
 
 def test_cancel_of_what_waits_for_room_never_starts_it(tmp_path: Path, peer: Peer, agent: Starter) -> None:
@@ -135,7 +152,7 @@ def test_cancel_of_what_waits_for_room_never_starts_it(tmp_path: Path, peer: Pee
     # Given beyond the room, as a sync does: it has to wait.
     peer.held[(second.job, second.fence)] = second
     peer.session += 1
-    until(lambda: len([poll for poll in peer.polls if poll.inventory is not None]) > 1, 10, "a second sync")
+    until(lambda: len([poll for poll in peer.polls if poll.inventory is not None]) > 1, PATIENCE_S, "a second sync")
     peer.cancel(second)
     assert peer.wait_end(second).seen is ObservedState.CANCELLED
     assert count(tmp_path, second) == 0
@@ -148,7 +165,7 @@ def test_stop_ends_it_in_silence(tmp_path: Path, peer: Peer, agent: Starter) -> 
     peer.lease(job)
     peer.wait_seen(job, ObservedState.RUNNING)
     peer.held.clear()
-    until((jobdir(tmp_path, job) / "exit").exists, 10, "it has ended")
+    until((jobdir(tmp_path, job) / "exit").exists, PATIENCE_S, "it has ended")
     peer.wait_parked(want=64)
     assert peer.seen(job) == [ObservedState.RUNNING]
 
@@ -159,7 +176,7 @@ def test_higher_fence_runs_only_when_the_lower_is_gone(tmp_path: Path, peer: Pee
     old = a_lease("sh", "-c", script.format(tmp_path / "log", 60), fence=1)
     peer.lease(old)
     peer.wait_seen(old, ObservedState.RUNNING)
-    until((tmp_path / "log").exists, 10, "the first has begun")
+    until((tmp_path / "log").exists, PATIENCE_S, "the first has begun")
     new = a_lease("sh", "-c", script.format(tmp_path / "log", 0), job=old.job, fence=2, attempt=2)
     del peer.held[(old.job, 1)]
     peer.lease(new)
@@ -176,7 +193,7 @@ def test_killed_agent_loses_nothing(tmp_path: Path, peer: Peer, agent: Starter) 
     peer.wait_seen(long, ObservedState.RUNNING)
     peer.wait_seen(short, ObservedState.RUNNING)
     first.kill()
-    until((jobdir(tmp_path, short) / "exit").exists, 10, "one ends while nobody watches")
+    until((jobdir(tmp_path, short) / "exit").exists, PATIENCE_S, "one ends while nobody watches")
     agent(peer.url)
     assert peer.wait_end(short).seen is ObservedState.SUCCEEDED
     assert peer.wait_end(long).seen is ObservedState.SUCCEEDED
@@ -193,7 +210,7 @@ def test_agent_killed_again_and_again_runs_each_job_once(tmp_path: Path, peer: P
         running.kill()
     agent(peer.url)
     for job in jobs:
-        assert peer.wait_end(job, timeout_s=20).seen is ObservedState.SUCCEEDED
+        assert peer.wait_end(job).seen is ObservedState.SUCCEEDED
     assert [count(tmp_path, job) for job in jobs] == [1] * 12
 
 
@@ -203,7 +220,7 @@ def test_outage_of_the_server_kills_nothing(tmp_path: Path, peer: Peer, agent: S
     peer.lease(job)
     peer.wait_seen(job, ObservedState.RUNNING)
     peer.refuse = Unavailable("going down")
-    until((jobdir(tmp_path, job) / "exit").exists, 10, "it ends during the outage")
+    until((jobdir(tmp_path, job) / "exit").exists, PATIENCE_S, "it ends during the outage")
     peer.reset()
     assert peer.wait_end(job).seen is ObservedState.SUCCEEDED
     assert running.is_running
@@ -216,7 +233,7 @@ def test_joined_agent_waits_for_a_server_that_is_down(tmp_path: Path, agent: Sta
         peer.wait_parked()
         assert first.terminate() == 0
     again = agent(url)
-    again.wait_for(lambda: "event=trouble" in again.log, 10, "it finds nobody")
+    again.wait_for(lambda: "event=trouble" in again.log, PATIENCE_S, "it finds nobody")
     assert again.is_running
     with Peer(port=int(url.rpartition(":")[2])) as back:
         back.wait_parked()
@@ -227,7 +244,7 @@ def test_refused_credential_ends_the_agent(peer: Peer, agent: Starter, refusal: 
     running = agent(peer.url)
     peer.wait_parked()
     peer.refuse = refusal  # type: ignore[assignment]
-    assert running.wait(10) == code
+    assert running.wait(PATIENCE_S) == code
     assert f"error: The server refuses this agent: {refusal}" in running.log
     assert "next: Join again" in running.log
 
@@ -240,12 +257,12 @@ def test_intent_is_not_started_before_the_server_has_spoken(tmp_path: Path, peer
     peer.wait_seen(busy, ObservedState.RUNNING)
     peer.held[(waiting.job, waiting.fence)] = waiting
     peer.session += 1
-    first.wait_for(lambda: f"leased job={waiting.job}" in first.log, 10, "it is leased")
+    first.wait_for(lambda: f"leased job={waiting.job}" in first.log, PATIENCE_S, "it is leased")
     first.kill()
     peer.held.clear()
     peer.refuse = Unavailable("still down")
     again = agent(peer.url, cores=4)
-    again.wait_for(lambda: "event=trouble" in again.log, 10, "it finds nobody")
+    again.wait_for(lambda: "event=trouble" in again.log, PATIENCE_S, "it finds nobody")
     peer.reset()
     peer.wait_parked(want=64)
     assert count(tmp_path, waiting) == 0
@@ -255,14 +272,17 @@ def test_intent_is_not_started_before_the_server_has_spoken(tmp_path: Path, peer
 def test_frozen_agent_hears_the_server_before_it_starts_anything(tmp_path: Path, peer: Peer, agent: Starter) -> None:
     """Meanwhile room became free here, and the job that waited for it went to another cluster."""
     running = agent(peer.url, cores=1)
-    busy, waiting = a_lease("sleep", "2"), runs_counted(tmp_path)
+    gate = tmp_path / "gate"
+    busy, waiting = a_lease("sh", "-c", waiting_for(gate)), runs_counted(tmp_path)
     peer.lease(busy)
     peer.wait_seen(busy, ObservedState.RUNNING)
     peer.held[(waiting.job, waiting.fence)] = waiting
     peer.session += 1
-    running.wait_for(lambda: f"leased job={waiting.job}" in running.log, 10, "it is leased")
+    running.wait_for(lambda: f"leased job={waiting.job}" in running.log, PATIENCE_S, "it is leased")
     running.pause()
     del peer.held[(waiting.job, waiting.fence)]
+    gate.touch()  # only now: on a busy machine the agent would otherwise see the end before it is paused
+    until((jobdir(tmp_path, busy) / "exit").exists, PATIENCE_S, "it ends while the agent is frozen")
     time.sleep(3.2)  # longer than the agent can take for an ordinary wait
     running.resume()
     assert peer.wait_end(busy).seen is ObservedState.SUCCEEDED
@@ -282,7 +302,7 @@ def test_damaged_journal_adopts_what_runs(tmp_path: Path, peer: Peer, agent: Sta
         path.write_bytes(b"no database" * 1000)
     agent(peer.url)
     assert peer.wait_end(mine).seen is ObservedState.SUCCEEDED
-    until((jobdir(tmp_path, foreign) / "exit").exists, 10, "what is not ours any more is stopped")
+    until((jobdir(tmp_path, foreign) / "exit").exists, PATIENCE_S, "what is not ours any more is stopped")
     assert (count(tmp_path, mine), count(tmp_path, foreign)) == (1, 1)
     assert (tmp_path / "data/journal.corrupt-1").exists()
     assert len(peer.joins) == 1, "the credential still holds"
@@ -294,7 +314,7 @@ def test_signal_ends_it_promptly_and_jobs_go_on(tmp_path: Path, peer: Peer, agen
     peer.lease(job)
     peer.wait_seen(job, ObservedState.RUNNING)
     running.signal(signal.SIGINT)
-    assert running.wait(5) == 0
+    assert running.wait(PATIENCE_S) == 0
     assert not (jobdir(tmp_path, job) / "exit").exists()
 
 
@@ -304,11 +324,11 @@ def test_paused_agent_goes_on_when_it_is_continued(tmp_path: Path, peer: Peer, a
     peer.lease(job)
     peer.wait_seen(job, ObservedState.RUNNING)
     running.pause()
-    until((jobdir(tmp_path, job) / "exit").exists, 10, "it ends while the agent is frozen")
+    until((jobdir(tmp_path, job) / "exit").exists, PATIENCE_S, "it ends while the agent is frozen")
     time.sleep(0.5)  # past every short wait inside the agent
     running.resume()
     assert peer.wait_end(job).seen is ObservedState.SUCCEEDED
-    assert running.terminate(5) == 0
+    assert running.terminate(PATIENCE_S) == 0
 
 
 def test_large_output_goes_in_pieces_before_the_end(peer: Peer, agent: Starter) -> None:
@@ -347,9 +367,10 @@ def test_patience_asked_for_is_kept(peer: Peer, agent: Starter) -> None:
     peer.wait_parked()
     peer.retry_after = "1"
     peer.refuse = Busy("too much")
-    seen = len(peer.polls)
+    seen, began = len(peer.polls), time.monotonic()
     time.sleep(0.9)  # the time in which it must keep still
-    assert len(peer.polls) - seen <= 2
+    polls = len(peer.polls) - seen
+    assert polls <= 2 + int(time.monotonic() - began), "one a second, however long the sleep really took"
     peer.reset()
     peer.wait_parked(want=64)
 

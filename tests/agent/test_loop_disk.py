@@ -10,7 +10,7 @@ from switchyard.model.lifecycle import ObservedState
 from tests.agent.conftest import Starter
 from tests.agent.peer import Peer
 from tests.agent.test_loop import count, runs_counted
-from tests.processes import until
+from tests.processes import PATIENCE_S, until
 
 
 def test_full_disk_stops_new_work_and_space_brings_it_back(tmp_path: Path, peer: Peer, agent: Starter) -> None:
@@ -23,8 +23,8 @@ def test_full_disk_stops_new_work_and_space_brings_it_back(tmp_path: Path, peer:
     fill(filler)
     blocked = runs_counted(tmp_path, "0.1", env={"PADDING": "x" * 120_000})
     peer.lease(blocked)
-    running.wait_for(lambda: "leases-forgotten" in running.log, 10, "the lease cannot be written down")
-    until(lambda: peer.polls[-1].load and peer.polls[-1].load.trouble.startswith("disk full"), 10, "it says so")
+    running.wait_for(lambda: "leases-forgotten" in running.log, PATIENCE_S, "the lease cannot be written down")
+    until(lambda: peer.polls[-1].load and peer.polls[-1].load.trouble.startswith("disk full"), PATIENCE_S, "it says so")
     assert peer.polls[-1].want == 0
     assert peer.wait_end(going).seen is ObservedState.SUCCEEDED, "what runs goes on, and its end is told"
     assert count(tmp_path, blocked) == 0

@@ -72,7 +72,7 @@ def test_what_the_backend_says_goes_up(
     told: list[bool] = []
     quoting = QuoteAnswerer(backend, lambda: told.append(True))
     quoting.ask([ask()])
-    quoting.turn(0)
+    quoting.run_once(0)
     assert quoting.take() == ([given] if given else [])
     assert bool(told) == (given is not None)
     assert quoting.take() == []
@@ -82,7 +82,7 @@ def test_of_too_many_questions_the_oldest_are_forgotten(backend: Telling) -> Non
     backend.says = lambda: BackendQuote(can=True)
     quoting = QuoteAnswerer(backend, lambda: None)
     quoting.ask(ask(number) for number in range(INQUIRIES_MAX + 10))
-    quoting.turn(0)
+    quoting.run_once(0)
     first = quoting.take()
     assert (len(first), first[0].shape) == (QUOTES_MAX, ask(10).shape), "no more than a poll carries"
     rest = [each for _ in range(INQUIRIES_MAX // QUOTES_MAX) for each in quoting.take()]

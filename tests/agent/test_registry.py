@@ -5,16 +5,16 @@ import sys
 
 import pytest
 
-from switchyard.agent.backends.registry import backend_kinds, load_backend
+from switchyard.agent.backends.registry import BACKENDS, load_backend
 from switchyard.errors import UnknownName
 
 
 def test_installed_kinds() -> None:
-    assert backend_kinds() == ["fake", "local", "slurm"]
+    assert BACKENDS.names() == ["fake", "kubernetes", "local", "slurm"]
 
 
 def test_unknown_kind_lists_the_installed() -> None:
-    with pytest.raises(UnknownName, match="Installed are: fake, local, slurm"):
+    with pytest.raises(UnknownName, match="Installed are: fake, kubernetes, local, slurm"):
         load_backend("condor")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,7 +25,7 @@ def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "journal.db")
 
 
-def run(journal: Journal, lease: Lease, seen: ObservedState = ObservedState.SUCCEEDED, **fields: int) -> Attempt:
+def run(journal: Journal, lease: Lease, seen: ObservedState = ObservedState.SUCCEEDED, **fields: Any) -> Attempt:
     """Take it, let it end, and let the server settle it."""
     (attempt,) = journal.take([lease])
     said = TimedReport(Report(lease.job, lease.fence, seen, **fields), stamp())
@@ -39,7 +40,7 @@ def anew(lease: Lease, *, known: int, fence: int = BASE, **fields: int) -> Lease
 
 
 def told(journal: Journal) -> list[tuple[str, int, ObservedState, int | None]]:
-    reports = [queued.said.report for queued in journal.queued()]
+    reports = [queued.timed.report for queued in journal.queued()]
     return [(each.job, each.fence, each.seen, each.exit_code) for each in reports]
 
 
@@ -109,7 +110,7 @@ def test_the_same_lease_again_is_told_again(journal: Journal) -> None:
 def test_what_was_stopped_here_is_lost_to_a_server_that_leases_it_again(journal: Journal) -> None:
     lease = a_lease(fence=3)
     (attempt,) = journal.take([lease])
-    journal.mark([attempt.key], stop=True)
+    journal.request_end([attempt.key], stop=True)
     journal.apply([AttemptChange(replace(attempt, stage=Stage.SETTLED, is_stopped=True))])
     assert journal.take([lease]) == []
     assert told(journal) == [(lease.job, 3, ObservedState.LOST, None)]

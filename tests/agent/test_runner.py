@@ -12,7 +12,7 @@ from switchyard.agent.runner import Runner
 from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Lease
 from tests.agent.builders import a_graph, a_lease, a_setting
-from tests.processes import until
+from tests.processes import PATIENCE_S, until
 
 
 class Bench:
@@ -24,14 +24,14 @@ class Bench:
         self.runner = Runner(self.journal, self.backend)
 
     def seen(self, lease: Lease) -> list[ObservedState]:
-        return [each.said.report.seen for each in self.journal.queued() if each.key[0] == lease.job]
+        return [each.timed.report.seen for each in self.journal.queued() if each.key[0] == lease.job]
 
     def turn_until(self, lease: Lease, seen: ObservedState) -> None:
         def turned() -> bool:
-            self.runner.turn(may_start=True)
+            self.runner.run_once(may_start=True)
             return seen in self.seen(lease)
 
-        until(turned, 10, f"{seen} is said")
+        until(turned, PATIENCE_S, f"{seen} is said")
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_cancel_of_what_was_submitted_before_a_crash_reaches_it(tmp_path: Path, 
     [attempt] = bench.journal.take([lease])
     bench.backend.submit(lease)
     again = Bench(tmp_path)
-    again.journal.mark([attempt.key], cancel=True)
+    again.journal.request_end([attempt.key], cancel=True)
     again.turn_until(lease, ObservedState.CANCELLED)
     assert again.backend.status([attempt.marker])[attempt.marker].seen is ObservedState.CANCELLED
 
@@ -69,7 +69,7 @@ def test_refusal_of_the_cluster_fails_the_attempt_with_its_reason(bench: Bench) 
     lease = a_lease("x", env={"FAKE_DENY": "account expired"})
     bench.journal.take([lease])
     bench.turn_until(lease, ObservedState.FAILED)
-    assert bench.journal.queued()[0].said.report.reason == "the cluster refused it: account expired"
+    assert bench.journal.queued()[0].timed.report.reason == "the cluster refused it: account expired"
 
 
 def test_unknown_state_changes_nothing_and_lost_is_reported(bench: Bench) -> None:
@@ -100,8 +100,10 @@ def test_room_counts_what_is_promised_and_order_is_kept(tmp_path: Path) -> None:
     bench = Bench(tmp_path, cores=2)
     first, large, small = (a_lease("sleep", "60", resources={"cores": cores}) for cores in (1, 2, 1))
     bench.journal.take([first, large, small])
-    assert bench.runner.room().cores == 0
-    bench.runner.turn(may_start=True)
+    room = bench.runner.room()
+    assert room is not None
+    assert room.cores == 0
+    bench.runner.run_once(may_start=True)
     assert [each.lease.job for each in bench.journal.attempts() if each.native_id] == [first.job]
 
 
@@ -114,7 +116,7 @@ def test_larger_than_the_cluster_starts_when_it_is_empty(tmp_path: Path) -> None
 
 def test_nothing_starts_before_it_may(bench: Bench) -> None:
     bench.journal.take([a_lease("x")])
-    bench.runner.turn(may_start=False)
+    bench.runner.run_once(may_start=False)
     assert bench.backend.held() == []
 
 
@@ -128,7 +130,7 @@ def test_old_ones_are_cleaned_up_with_what_the_backend_keeps(bench: Bench, monke
     bench.journal.take([done, live])
     bench.turn_until(done, ObservedState.SUCCEEDED)
     bench.journal.settle([(queued, ReportAnswer.TAKEN) for queued in bench.journal.queued()])
-    bench.runner.turn(may_start=True)
+    bench.runner.run_once(may_start=True)
     assert [each.job for each in bench.backend.held()] == [live.job]
     assert not bench.journal.knows((done.job, done.fence))
 
@@ -169,3 +171,30 @@ def test_of_an_agent_that_lost_its_place_only_what_the_server_does_not_know_of_i
         ObservedState.RUNNING,
         ObservedState.RUNNING,
     ]
+
+
+def test_a_held_attempt_says_why_and_starts_when_it_may(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    held, free = a_lease("x", env={"WAITS": "1"}), a_lease("y")
+    reasons = ["waits for its namespace: ResourceQuota/q is not applied: 403"]
+    bench.runner = Runner(
+        bench.journal, bench.backend, hold=lambda lease: reasons[0] if lease.job == held.job and reasons else ""
+    )
+    bench.journal.take([held, free])
+    bench.turn_until(free, ObservedState.SUCCEEDED)  # others go on
+    bench.turn_until(held, ObservedState.SUBMITTED)
+    [report] = [each.timed.report for each in bench.journal.queued() if each.key[0] == held.job]
+    assert (report.seen, report.reason) == (ObservedState.SUBMITTED, reasons[0])
+    reasons.clear()
+    bench.turn_until(held, ObservedState.SUCCEEDED)
+
+
+def test_a_held_attempt_can_be_cancelled_and_one_that_may_run_already_is_not_held(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    cancelled, submitted = a_lease("x"), a_lease("sleep", "60")
+    [attempt, _] = bench.journal.take([cancelled, submitted])
+    bench.backend.submit(submitted)  # and the agent dies
+    bench.runner = Runner(bench.journal, bench.backend, hold=lambda _: "never")
+    bench.turn_until(submitted, ObservedState.RUNNING)
+    bench.journal.request_end([attempt.key], cancel=True)
+    bench.turn_until(cancelled, ObservedState.CANCELLED)

@@ -12,7 +12,7 @@ import pytest
 
 from switchyard.agent.backends import proctable, supervisor
 from switchyard.agent.backends.jobdir import ExitRecord, JobDir, SupervisorClaim
-from tests.processes import Process, started_of, until
+from tests.processes import PATIENCE_S, Process, started_of, until
 
 PROGRAM = [sys.executable, "-I", "-S", supervisor.__file__]
 
@@ -31,14 +31,14 @@ def start(job: JobDir) -> subprocess.Popen[bytes]:
 
 
 def supervise(job: JobDir) -> ExitRecord:
-    assert start(job).wait(20) == 0
+    assert start(job).wait(PATIENCE_S) == 0
     ended = job.exit()
     assert ended is not None
     return ended
 
 
 def pid_in(path: Path) -> Process:
-    pid = int(until(lambda: path.exists() and path.read_text().strip(), 10, f"a pid in {path}"))
+    pid = int(until(lambda: path.read_text().strip() if path.exists() else "", PATIENCE_S, f"a pid in {path}"))
     born = started_of(pid)
     assert born is not None
     return Process(pid, born)
@@ -63,7 +63,7 @@ def test_output_goes_to_files_and_stdin_is_empty(tmp_path: Path) -> None:
 def test_command_starts_with_default_signals_and_only_its_own_files(tmp_path: Path) -> None:
     job = a_jobdir(tmp_path / "job", "sh", "-c", "grep -E 'Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd; env")
     under_nohup = ["env", "--ignore-signal=HUP,INT,QUIT,TERM", *PROGRAM, str(job.path)]
-    subprocess.run(under_nohup, check=True, start_new_session=True, timeout=20)
+    subprocess.run(under_nohup, check=True, start_new_session=True, timeout=PATIENCE_S)
     lines = (job.path / "stdout").read_text().split()
     own = ~(1 << 31 | 1 << 32)  # 32 and 33 are the C library's: whoever started the tests may have left them ignored
     assert (lines[0], int(lines[1], 16) & own, lines[2], int(lines[3], 16) & own) == ("SigBlk:", 0, "SigIgn:", 0)
@@ -103,18 +103,18 @@ def test_time_limit_ends_it_even_if_it_ignores_term(tmp_path: Path) -> None:
     begun = time.monotonic()
     ended = supervise(a_jobdir(tmp_path / "job", "sh", "-c", "trap '' TERM; sleep 60 & wait; wait", limit_s=0.3))
     assert (ended.cause, ended.signal) == ("time-limit", 9)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 50, "before its sleep is over"
 
 
 def test_cancel_gives_time_to_leave(tmp_path: Path) -> None:
     script = "trap 'sleep 0.2; echo bye; exit 7' TERM; echo $$ > pid; while :; do sleep 0.05; done"
-    job = a_jobdir(tmp_path / "job", "sh", "-c", script, grace_s=5)
+    job = a_jobdir(tmp_path / "job", "sh", "-c", script, grace_s=60)
     process = start(job)
     pid_in(job.path / "work/pid")
     claim = job.claim()
     assert claim is not None
     assert claim.send(signal.SIGUSR1)
-    assert process.wait(10) == 0
+    assert process.wait(PATIENCE_S) == 0
     ended = job.exit()
     assert ended is not None
     assert (ended.cause, ended.code) == ("cancel", 7)
@@ -122,13 +122,13 @@ def test_cancel_gives_time_to_leave(tmp_path: Path) -> None:
 
 
 def test_stopped_process_hears_the_cancel(tmp_path: Path) -> None:
-    job = a_jobdir(tmp_path / "job", "sh", "-c", "echo $$ > pid; kill -STOP $$; sleep 60", grace_s=5)
+    job = a_jobdir(tmp_path / "job", "sh", "-c", "echo $$ > pid; kill -STOP $$; sleep 600", grace_s=300)
     process = start(job)
     pid_in(job.path / "work/pid")
     claim = job.claim()
     assert claim is not None
     claim.send(signal.SIGUSR1)
-    assert process.wait(4) == 0
+    assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("limit_s", ["0", "30"])
@@ -141,7 +141,7 @@ def test_paused_and_continued_supervisor_goes_on_waiting(tmp_path: Path, limit_s
         process.send_signal(signal.SIGSTOP)
         time.sleep(0.1)
         process.send_signal(signal.SIGCONT)
-    assert process.wait(10) == 0
+    assert process.wait(PATIENCE_S) == 0
     ended = job.exit()
     assert ended is not None
     assert (ended.cause, ended.code) == ("exit", 4)
@@ -154,7 +154,7 @@ def test_time_limit_passed_while_the_supervisor_was_paused_holds(tmp_path: Path)
     process.send_signal(signal.SIGSTOP)
     time.sleep(0.5)
     process.send_signal(signal.SIGCONT)
-    assert process.wait(10) == 0
+    assert process.wait(PATIENCE_S) == 0
     ended = job.exit()
     assert ended is not None
     assert ended.cause == "time-limit"
@@ -165,7 +165,7 @@ def test_foreign_term_is_told_apart_from_a_cancel(tmp_path: Path) -> None:
     process = start(job)
     pid_in(job.path / "work/pid")
     process.terminate()
-    assert process.wait(10) == 0
+    assert process.wait(PATIENCE_S) == 0
     ended = job.exit()
     assert ended is not None
     assert ended.cause == "stopped"
@@ -184,7 +184,7 @@ def test_escaped_children_are_ended(tmp_path: Path, how: str) -> None:
         claim = job.claim()
         assert claim is not None
         claim.send(signal.SIGUSR1)
-    assert process.wait(10) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert job.exit() is not None
     assert not any(each.is_alive for each in escaped), "the exit is written when every process is gone"
 
@@ -192,8 +192,8 @@ def test_escaped_children_are_ended(tmp_path: Path, how: str) -> None:
 def test_started_twice_runs_once(tmp_path: Path) -> None:
     job = a_jobdir(tmp_path / "job", "sh", "-c", "echo ran >> count; sleep 0.2")
     processes = [start(job) for _ in range(5)]
-    assert [process.wait(20) for process in processes] == [0] * 5
-    assert start(job).wait(20) == 0
+    assert [process.wait(PATIENCE_S) for process in processes] == [0] * 5
+    assert start(job).wait(PATIENCE_S) == 0
     assert (job.path / "work/count").read_text() == "ran\n"
     assert sorted(path.name for path in job.path.glob("exit*")) == ["exit"]
 
@@ -202,10 +202,10 @@ def test_it_outlives_whoever_started_it(tmp_path: Path) -> None:
     job = a_jobdir(tmp_path / "job", "sh", "-c", "sleep 0.5; exit 5")
     code = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:], start_new_session=True); time.sleep(60)"
     starter = subprocess.Popen([sys.executable, "-c", code, *PROGRAM, str(job.path)], start_new_session=True)
-    until(job.started, 10, "the command runs")
+    until(job.started, PATIENCE_S, "the command runs")
     starter.kill()
     starter.wait()
-    ended = until(job.exit, 10, "its exit is written")
+    ended = until(job.exit, PATIENCE_S, "its exit is written")
     assert ended is not None
     assert ended.code == 5
 
@@ -213,15 +213,15 @@ def test_it_outlives_whoever_started_it(tmp_path: Path) -> None:
 def test_removed_directory_leaves_nobody_behind(tmp_path: Path) -> None:
     job = a_jobdir(tmp_path / "job", "sleep", "0.3")
     process = start(job)
-    until(job.started, 10, "the command runs")
+    until(job.started, PATIENCE_S, "the command runs")
     shutil.rmtree(job.path)
-    assert process.wait(5) == 1
+    assert process.wait(PATIENCE_S) == 1
 
 
 def test_start_file_cut_short_claims_nothing(tmp_path: Path) -> None:
     job = a_jobdir(tmp_path / "job", "true")
     (job.path / "start").write_bytes(b"arg=true\0env=PA")
-    assert start(job).wait(10) == supervisor.EXIT_TRY_AGAIN
+    assert start(job).wait(PATIENCE_S) == supervisor.EXIT_TRY_AGAIN
     assert job.claim() is None
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from switchyard.errors import Unavailable
 from switchyard.model.log import LogPiece, LogWindow, Stream
-from switchyard.service.run.log_store import LogStore
+from switchyard.service.core.log_store import LogStore
 from switchyard.store.database import Database
 from switchyard.store.database_logs import DatabaseLogs
 from switchyard.store.directory_logs import DirectoryLogs

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from switchyard.model.job import State
 from switchyard.store import access, clusters, database_logs, events, jobs, leaders, leases
 from switchyard.store.database import Database, Tx
+from switchyard.store.job_rows import IdempotencyClaim
+from switchyard.store.job_update import JobUpdate
 from switchyard.store.jobs import JobFilter
 from tests.store import prepared
 from tests.store.rows import NOW_US, SPEC, an_id, job_row, put_agent, put_cluster, put_jobs
@@ -48,7 +51,7 @@ def test_a_job_put_again_stays_as_it_is(store: Database) -> None:
 def test_nothing_of_a_transaction_that_failed_stays(store: Database) -> None:
     with pytest.raises(sa.exc.IntegrityError), store.write() as tx:  # noqa: PT012 - the end of the block commits
         put_jobs(tx, job_row(1))
-        jobs.job_insert_many(tx, [job_row(2, spec_hash=None)])
+        put_jobs(tx, job_row(2, spec_hash=None))
     with store.read() as tx:
         assert jobs.job_get(tx, an_id(1)) is None
 
@@ -66,7 +69,9 @@ def test_locking_finds_the_known_ones_of_any_number(store: Database, monkeypatch
 def test_a_change_touches_its_columns_and_its_jobs_only(store: Database) -> None:
     with store.write() as tx:
         put_jobs(tx, *(job_row(number) for number in (1, 2, 3)))
-        jobs.job_update_many(tx, {an_id(2): {"state": "RUNNING", "agent_id": None}, an_id(1): {"exit_code": -9}})
+        jobs.job_update_many(
+            tx, {an_id(2): JobUpdate(state=State.RUNNING, agent_id=None), an_id(1): JobUpdate(exit_code=-9)}
+        )
         jobs.job_update_many(tx, {})
         found = jobs.job_lock(tx, [an_id(1), an_id(2), an_id(3)])
     assert [(row.state, row.exit_code) for row in found.values()] == [
@@ -174,8 +179,8 @@ def test_a_walk_within_a_budget_sees_each_job_once(store: Database, budget: int)
 # --- idempotency keys
 
 
-def claim(owner: str, key: str, job: str, body: str = "h1", at_us: int = NOW_US) -> dict[str, Any]:
-    return {"owner": owner, "key": key, "body_hash": body, "job_id": job, "created_us": at_us}
+def claim(owner: str, key: str, job: str, body: str = "h1", at_us: int = NOW_US) -> IdempotencyClaim:
+    return IdempotencyClaim(owner, key, body, job, at_us)
 
 
 def test_a_key_belongs_to_who_claimed_it_first(store: Database) -> None:
@@ -236,7 +241,7 @@ def test_no_lease_is_given_at_a_cluster_that_is_cordoned_or_gone(store: Database
         put_cluster(tx, "c2", deleted_us=NOW_US)
         put_jobs(tx, job_row(1), job_row(2, cluster_id="c2"))
         assert leases.lease_candidates(tx, {"c1": 5, "c2": 5}) == {"c1": [], "c2": []}
-        clusters.cluster_change(tx, "c1", {"is_cordoned": False})
+        clusters.cluster_change(tx, "c1", clusters.ClusterUpdate(is_cordoned=False))
         assert len(leases.lease_candidates(tx, {"c1": 5})["c1"]) == 1
 
 
@@ -252,13 +257,15 @@ def test_what_is_leased_is_held_and_no_longer_ready(store: Database) -> None:
         assert [row.id for row in leases.leased_by(tx, "a2")] == [an_id(1)], "a job that is leased stays with its agent"
         assert leases.ready_job_ids(tx, ["c1"], 9) == [an_id(3)]
         assert leases.cluster_ids_with_ready(tx) == ["c1"]
-        jobs.job_update_many(tx, {an_id(2): {"state": "RUNNING", "cancel_us": NOW_US}, an_id(1): {"cancel_us": NOW_US}})
+        jobs.job_update_many(
+            tx, {an_id(2): JobUpdate(state=State.RUNNING, cancel_us=NOW_US), an_id(1): JobUpdate(cancel_us=NOW_US)}
+        )
         cancels = leases.leased_cancels(tx, ["a1", "a2", "a9"])
         assert {agent: [row.id for row in rows] for agent, rows in cancels.items()} == {
             "a1": [an_id(2)],
             "a2": [an_id(1)],
         }
-        jobs.job_update_many(tx, {an_id(1): {"state": "FAILED"}, an_id(2): {"state": "CANCELLED"}})
+        jobs.job_update_many(tx, {an_id(1): JobUpdate(state=State.FAILED), an_id(2): JobUpdate(state=State.CANCELLED)})
         assert leases.leased_by(tx, "a1") == leases.leased_by(tx, "a2") == []
         assert leases.leased_cancels(tx, ["a1", "a2"]) == {}
 
@@ -284,7 +291,7 @@ def test_each_sync_begins_a_session_and_a_removed_agent_has_none(store: Database
         put_cluster(tx)
         put_agent(tx)
         put_agent(tx, "a2", deleted_us=NOW_US)
-        begun = {"incarnation": "i1", "writes": 3}
+        begun = clusters.AgentUpdate(incarnation="i1", writes=3)
         assert [clusters.agent_begin_session(tx, "a1", begun, at_us=NOW_US) for _ in range(2)] == [1, 2]
         assert clusters.agent_lock(tx, "a2") is None
         [(agent_id, row)] = clusters.agent_sessions(tx, ["a2", "a1", "a9"]).items()
@@ -300,7 +307,7 @@ def test_a_name_is_taken_only_while_its_registration_lives(store: Database) -> N
     with store.write() as tx:
         put_cluster(tx, "c1", name="alpha")
         put_agent(tx, "a1", name="node")
-        clusters.cluster_change(tx, "c1", {"deleted_us": NOW_US})
+        clusters.cluster_change(tx, "c1", clusters.ClusterUpdate(deleted_us=NOW_US))
         clusters.agent_delete_of(tx, "c1", at_us=NOW_US)
         put_cluster(tx, "c2", name="alpha")
         found = clusters.cluster_by_name(tx, "alpha")
@@ -376,7 +383,7 @@ def test_output_is_taken_only_from_the_agent_that_leased_the_attempt(store: Data
 
 def test_a_project_is_made_once(store: Database) -> None:
     with store.write() as tx:
-        row = {"name": "web", "title": "", "description": "", "labels": "{}", "created_us": NOW_US}
+        row = access.ProjectRow("web", "", "", "{}", NOW_US, None)
         assert [access.project_put(tx, row) for _ in range(2)] == [True, False]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from switchyard.errors import BadRequest, Conflict, Malformed, NoSuchPool, Rebuilding
 from switchyard.model.tokens import (
+    AllocateRequest,
     AllocationStatus,
     LimitedBy,
     ResourceConstraintsSpec,
@@ -21,13 +23,14 @@ from switchyard.model.tokens import (
 )
 from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.noop import NoopPools
-from switchyard.tokens.pools import JobToken, TokenClaim, TokenPools
+from switchyard.tokens.pools import JobToken, TokenPools
 from switchyard.tokens.redis import MANAGER_ID, RedisPools
 from switchyard.tokens.redis_connections import RedisConnectionPool
-from tests.processes import until
+from tests.processes import PATIENCE_S, until
 from tests.redis_service import RedisServer
 
 KINDS = ("memory", "redis")
+TRIES = 20
 QUOTA_MAX = 2_000_000
 CASES = json.loads((Path(__file__).parents[1] / "data" / "flyte_tokens.json").read_text(encoding="utf-8"))
 Make = Callable[..., TokenPools]
@@ -187,7 +190,7 @@ def test_separators_in_a_project_or_domain_are_refused(pools: TokenPools, where:
     for call in (
         lambda: pools.allocate_resource("a", "t", **where),
         lambda: pools.renew_resource("a", "t", **where),
-        lambda: pools.allocate_many("a", [TokenClaim("t", **where)]),
+        lambda: pools.allocate_many("a", [AllocateRequest("t", **where)]),
     ):
         with pytest.raises(Malformed, match="project and the domain"):
             call()
@@ -196,28 +199,33 @@ def test_separators_in_a_project_or_domain_are_refused(pools: TokenPools, where:
 
 def test_lease_that_is_not_renewed_gives_back_and_one_that_is_stays(pools: TokenPools) -> None:
     pools.register_resource("a", 2)
+
+    def is_renewed() -> bool:  # a busy machine may take longer than a second between the two
+        assert pools.allocate_resource("a", "lives", lease_s=1).is_granted
+        return pools.renew_resource("a", "lives", lease_s=300)
+
+    until(is_renewed, PATIENCE_S, "one is renewed in time")
     assert pools.allocate_resource("a", "dies", lease_s=1).is_granted
-    assert pools.allocate_resource("a", "lives", lease_s=1).is_granted
-
-    def is_one_left() -> bool:
-        assert pools.renew_resource("a", "lives", lease_s=60)
-        return pools.stand("a").used == 1
-
-    until(is_one_left, 10, "the lease of one is over")
+    until(lambda: pools.stand("a").used == 1, PATIENCE_S, "the lease of one is over")
     assert [holder.token for holder in pools.holders("a")[0]] == ["lives"]
     assert not pools.renew_resource("a", "dies")
     assert pools.allocate_resource("a", "next").is_granted
 
 
 def test_rate_pool_grants_so_many_in_its_time_whatever_is_released(pools: TokenPools) -> None:
-    pools.register_resource("web", 3, per_s=1)
-    assert [pools.allocate_resource("web", f"t{i}").is_granted for i in range(4)] == [True] * 3 + [False]
-    pools.release_resource("web", "t0")
-    refused = pools.allocate_resource("web", "t4")
+    for number in range(TRIES):
+        web, began = f"web-{number}", time.monotonic()
+        pools.register_resource(web, 3, per_s=1)
+        granted = [pools.allocate_resource(web, f"t{i}").is_granted for i in range(4)]
+        pools.release_resource(web, "t0")
+        refused = pools.allocate_resource(web, "t4")
+        if time.monotonic() - began < 0.9:
+            break  # a machine that took longer says nothing
+    assert granted == [True] * 3 + [False]
     assert refused.limited_by is LimitedBy.POOL
     assert refused.retry_after_s is not None
     assert 0 < refused.retry_after_s <= 1.2
-    until(lambda: pools.allocate_resource("web", "t4").is_granted, 10, "the time of the first is over")
+    until(lambda: pools.allocate_resource(web, "t4").is_granted, PATIENCE_S, "the time of the first is over")
 
 
 def test_quota_below_use_lets_holders_finish_and_grants_none_meanwhile(pools: TokenPools) -> None:
@@ -238,9 +246,9 @@ def test_quota_below_use_lets_holders_finish_and_grants_none_meanwhile(pools: To
 def test_many_at_once_are_each_granted_or_refused(pools: TokenPools) -> None:
     pools.register_resource("a", 5)
     caps = ResourceConstraintsSpec(project=2)
-    claims = [TokenClaim(f"t{i}", caps, project="p") for i in range(3)] + [
-        TokenClaim("t0", project="p"),
-        TokenClaim("u", project="q"),
+    claims = [AllocateRequest(f"t{i}", constraints=caps, project="p") for i in range(3)] + [
+        AllocateRequest("t0", project="p"),
+        AllocateRequest("u", project="q"),
     ]
     found = [allocation.limited_by for allocation in pools.allocate_many("a", claims)]
     assert found == [None, None, LimitedBy.PROJECT, None, None]
@@ -248,12 +256,12 @@ def test_many_at_once_are_each_granted_or_refused(pools: TokenPools) -> None:
     assert pools.release_many("a", claims) == [True, True, False, False, True]
     assert pools.stand("a").used == 0
     with pytest.raises(Malformed, match="the most is 1000"):
-        pools.allocate_many("a", [TokenClaim("t")] * 1001)
+        pools.allocate_many("a", [AllocateRequest("t")] * 1001)
 
 
 def test_a_million_tokens_in_one_pool(pools: TokenPools) -> None:
     pools.register_resource("big", 1_000_000)
-    some = [TokenClaim(f"t{i}", units=1000) for i in range(500)]
+    some = [AllocateRequest(f"t{i}", units=1000) for i in range(500)]
     assert all(allocation.is_granted for allocation in pools.allocate_many("big", some))
     assert pools.allocate_resource("big", "half", units=500_000).is_granted
     assert not pools.allocate_resource("big", "more").is_granted
@@ -311,7 +319,7 @@ def test_nothing_is_granted_before_all_is_known_and_after_a_loss_until_leases_ar
         assert pools.renew_resource("a", "held")
         return pools.stand("a").opens_in_s == 0
 
-    until(is_open, 10, "the longest lease is over")
+    until(is_open, PATIENCE_S, "the longest lease is over")
     assert pools.allocate_resource("a", "held").is_granted
     assert not pools.allocate_resource("a", "t").is_granted
     assert not pools.renew_resource("a", "t")
@@ -334,7 +342,7 @@ def test_threads_at_once_never_exceed_quota_or_caps(pools: TokenPools) -> None:
     barrier = threading.Barrier(8)
 
     def one(number: int) -> int:
-        barrier.wait(10)
+        barrier.wait(60)
         project = f"p{number % 2}"
         return sum(pools.allocate_resource("a", f"{number}-{i}", caps, project=project).is_granted for i in range(20))
 
@@ -399,4 +407,4 @@ def test_cases_of_names_numbers_and_noop() -> None:
     assert noop.allocate_resource("whatever", "t").status.name == by_id["rm-19"]["then"]["status"]
     assert noop.get_id() == "noopresourcemanager"
     assert noop.release_resource("whatever", "t")
-    assert [each.is_granted for each in noop.allocate_many("x", [TokenClaim("t")] * 3)] == [True] * 3
+    assert [each.is_granted for each in noop.allocate_many("x", [AllocateRequest("t")] * 3)] == [True] * 3

@@ -1,12 +1,11 @@
-"""As whom jobs run on a shared cluster, and what of them a site allows at all. It knows no batch system.
+"""Local accounts: the site's map from users to accounts, and which jobs the site allows. It knows no batch system.
 
-The map is a file of the site's: who is not in it is refused. It is read again when it changes; while it cannot be read
-nobody's job is submitted, for yesterday's map may name somebody who has left since.
+A user who is not in the map is refused. The map is read again when it changes. While it cannot be read, no job is
+submitted: the old map may name a user who has left.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import pwd
@@ -22,27 +21,28 @@ from typing import Annotated, BinaryIO
 
 from msgspec import Meta, Struct
 
+from switchyard.agent.private_files import file_version, read_bounded
 from switchyard.errors import Denied, Malformed, Unavailable
 from switchyard.model.decode import convert, load_yaml
 
-FILE_BYTES_MAX = 4 * 1024 * 1024  # some 100,000 users
+FILE_BYTES_MAX = 4 * 1024 * 1024  # about 100,000 users
 LIST_MAX = 10_000
 ListedName = Annotated[str, Meta(min_length=1, max_length=256)]
 LocalName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*\$?(?!\n)$")]
 FOLDER_ADVICE = "Give the agent a spool folder that nobody else can write to."
-OTHER_USERS = "*"  # in the map: who has no line of their own
+OTHER_USERS = "*"  # in the map: every user without a line
 MAP_ADVICE = "A line `SWITCHYARD-USER: LOCAL-ACCOUNT` for each user; see docs/how-to/add-a-slurm-cluster.md."
 
 
 class AccountSwitch(StrEnum):
-    """How the agent gets a job under another account: by `--uid` of a root agent, or by sudo."""
+    """How a job gets its account: by `--uid` of an agent that runs as root, or by sudo."""
 
     UID = "uid"
     SUDO = "sudo"
 
 
 class AllowList(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What may run here: a list that is not given allows all, an empty one nothing. Of extra options those listed."""
+    """What may run here. A missing list allows all, an empty one nothing. Extra options must be listed."""
 
     users: Annotated[list[ListedName], Meta(max_length=LIST_MAX)] | None = None
     projects: Annotated[list[ListedName], Meta(max_length=LIST_MAX)] | None = None
@@ -50,14 +50,14 @@ class AllowList(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     options: Annotated[list[ListedName], Meta(max_length=LIST_MAX)] = []
 
     def refusal(self, *, user: str, project: str, queue: str | None, options: Sequence[str] = ()) -> str:
-        """Why this may not run here; empty: it may. `options` as they are written, e.g. `--nice=5`."""
-        for what, name, allowed in (
+        """Why the job may not run here; empty: it may. `options`: as written, e.g. `--nice=5`."""
+        for noun, name, allowed in (
             ("user", user, self.users),
             ("project", project, self.projects),
             ("queue", queue, self.queues),
         ):
             if name is not None and allowed is not None and name not in allowed:
-                return f"This site does not take jobs of the {what} {name}."
+                return f"This site does not take jobs of the {noun} {name}."
         return self.options_refusal(options)
 
     def options_refusal(self, options: Sequence[str]) -> str:
@@ -70,7 +70,7 @@ class AllowList(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 @dataclass(frozen=True, slots=True)
 class LocalAccount:
-    """A local account, as the machine knows it."""
+    """An account of this machine."""
 
     name: str
     uid: int
@@ -79,27 +79,27 @@ class LocalAccount:
 
     @property
     def groups(self) -> list[int]:
-        """Every group it is in, its own among them."""
+        """All groups of the account."""
         return os.getgrouplist(self.name, self.gid)
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a login would set: the agent's own values are not the account's."""
+        """The variables that a login would set."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
 class AccountMap:
-    """The map from Switchyard's users to local accounts. A line `*` stands for every user that has none."""
+    """The map from users to local accounts. A line `*` is for every user without a line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._mark: tuple[int, ...] = ()
+        self._version: tuple[int, ...] = ()
         self._users: dict[str, str] = {}
         self._read()
 
     def account_of(self, user: str) -> LocalAccount:
-        """Raises Denied for who is not in the map, and Unavailable while the map cannot be read."""
-        if _file_version(self._path) != self._mark:
+        """Raises Denied for a user who is not in the map, and Unavailable while the map cannot be read."""
+        if file_version(self._path) != self._version:
             try:
                 self._read()
             except Malformed as exc:
@@ -113,64 +113,57 @@ class AccountMap:
         return find_account(name)
 
     def shared(self) -> list[str]:
-        """The accounts that stand for several users."""
+        """The accounts that several users share."""
         counts = Counter(self._users.values())
         several = {name for name, count in counts.items() if count > 1}
         return sorted(several | {name for user, name in self._users.items() if user == OTHER_USERS})
 
     def _read(self) -> None:
-        mark = _file_version(self._path)
+        version = file_version(self._path)
         self._users = read_account_map(self._path)
-        self._mark = mark  # only now: a map that could not be read is tried again
+        self._version = version  # only now: a map that could not be read is tried again
 
 
 def read_account_map(path: Path) -> dict[str, str]:
-    """The users of a file, each with a local account. Others must not be able to write it: it says who becomes whom."""
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            body = file.read(FILE_BYTES_MAX + 1)
-    except OSError as exc:
-        raise Malformed(f"Cannot read {path}: {exc.strerror}.", next_step=MAP_ADVICE) from exc
+    """Read a map file. It must be writable only by root or the agent, since it decides who runs as whom."""
+    body, status = read_bounded(path, FILE_BYTES_MAX, advice=MAP_ADVICE)
     if status.st_mode & 0o022:
         raise Malformed(f"Others may write {path}.", next_step=f"chmod go-w {path}")
     if status.st_uid not in (0, os.geteuid()):
         raise Malformed(f"{path} belongs neither to root nor to the agent's account.", next_step=f"chown root {path}")
-    if len(body) > FILE_BYTES_MAX:
-        raise Malformed(f"{path}: over {FILE_BYTES_MAX} bytes.")
-    found: dict[str, str] = convert(
+    accounts: dict[str, str] = convert(
         load_yaml(body, where=str(path)) or {}, dict[ListedName, LocalName], where=str(path)
     )
-    if "root" in found.values():
+    if "root" in accounts.values():
         raise Malformed(f"{path}: nobody's jobs run as root.", next_step=MAP_ADVICE)
-    return found
+    return accounts
 
 
 def find_account(name: str) -> LocalAccount:
     try:
-        found = pwd.getpwnam(name)
+        entry = pwd.getpwnam(name)
     except KeyError:
-        # The directory service may be away just now; only its administrators can tell.
+        # The directory service may be down, so this may be temporary.
         raise Unavailable(f"This machine knows no account {name}.", next_step="Is the directory service up?") from None
-    if found.pw_uid == 0:
+    if entry.pw_uid == 0:
         raise Denied(f"The account {name} is root's: no job runs as root.", next_step=MAP_ADVICE)
-    return LocalAccount(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir)
+    return LocalAccount(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir)
 
 
 def sbatch_uid_options(account: LocalAccount) -> list[str]:
-    """Options of sbatch. Both: without the group, a job of root's agent would be in root's."""
+    """Options of sbatch. Without the group, a job submitted by root would run in root's group."""
     return [f"--uid={account.uid}", f"--gid={account.gid}"]
 
 
 def sudo_prefix(account: LocalAccount, program: str) -> list[str]:
-    """Words before a client's own. The path is whole: sudoers names programs so, and another PATH must not matter."""
+    """Words before a command. The program's path is absolute, as sudoers requires."""
     return ["sudo", "-n", "-u", account.name, "--", shutil.which(program) or program]
 
 
 def share_folder(folder: Path, account: LocalAccount) -> None:
-    """Let an account write into a folder of ours, so that both it and we can read what it writes there; nobody else.
+    """Let an account write into a folder of the agent. Only the account and the agent can read what it writes.
 
-    Root gives the folder away. Others add an access list: the account may do all, and so may we with its files.
+    An agent of root gives the folder to the account. Other agents add an access list for both.
     """
     if os.geteuid() == 0:
         _change_folder_owner(folder, account)
@@ -188,7 +181,7 @@ def share_folder(folder: Path, account: LocalAccount) -> None:
 
 
 def _change_folder_owner(folder: Path, account: LocalAccount) -> None:
-    """Where others can write beside it, somebody may have put a link of this name there: that is not followed."""
+    """Give the folder to the account. A link in its place is not followed: another user may have put it there."""
     try:
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as exc:
@@ -202,37 +195,24 @@ def _change_folder_owner(folder: Path, account: LocalAccount) -> None:
         os.close(number)
 
 
-def private_opener(path: str, flags: int) -> int:
-    """For `open`: a new file is the agent's alone. Jobs pass through its folder, and could lock what they can read."""
-    return os.open(path, flags, 0o600)
-
-
 def open_untrusted(path: Path, *, is_linked_ok: bool = False) -> BinaryIO:
-    """Open a file in a folder where a job can write: it may be a link to what the job may not read, or a pipe.
+    """Open a file in a folder where a job can write. The job may have put a link or a pipe there.
 
-    Raises OSError for everything but a plain file; unless `is_linked_ok`, also for one that has a second name.
+    Raises OSError for everything but a plain file; unless `is_linked_ok`, also for a file with a second name.
     """
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    found = os.fstat(number)
-    if not stat.S_ISREG(found.st_mode) or (found.st_nlink != 1 and not is_linked_ok):
+    status = os.fstat(number)
+    if not stat.S_ISREG(status.st_mode) or (status.st_nlink != 1 and not is_linked_ok):
         os.close(number)
         raise PermissionError(errno.EPERM, "not a plain file of its own", str(path))
     return os.fdopen(number, "rb")
 
 
 def _access_list(*uids: int) -> bytes:
-    """acl(5) in the kernel's own form: version 2, then (tag, permissions, id) for owner, users, group, mask, others."""
+    """An acl(5) in the kernel's form: version 2, then (tag, permissions, id) of owner, users, group, mask, others."""
     nobody, everything, nothing = 0xFFFFFFFF, 7, 0
     owner, user, group, mask, others = 0x01, 0x02, 0x04, 0x10, 0x20
     entries = [(owner, everything, nobody)]
     entries += [(user, everything, uid) for uid in sorted(uids)]
     entries += [(group, nothing, nobody), (mask, everything, nobody), (others, nothing, nobody)]
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
-
-
-def _file_version(path: Path) -> tuple[int, ...]:
-    """By what a change of the file is seen."""
-    with contextlib.suppress(OSError):
-        found = path.stat()
-        return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode
-    return ()

@@ -1,4 +1,4 @@
-"""An attempt as the agent keeps it: a lease, how far it has come, and what is still to be said of it. No I/O."""
+"""Attempts as the agent stores them: the lease, the stage, and the reports still to send. No I/O."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from switchyard.agent.backends import marker_of
 from switchyard.agent.clock import Stamp
 from switchyard.model.poll import AttemptRef, Lease, Report
 
-AttemptKey = tuple[str, int]  # job and fence: what an attempt is known by
+AttemptKey = tuple[str, int]  # job and fence
 
 
 class Stage(StrEnum):
-    """How far an attempt has come here. Only the first is written before the backend hears of it."""
+    """How far an attempt has come. INTENT is stored before the backend is called."""
 
     INTENT = "INTENT"  # leased, to be submitted
     SUBMITTED = "SUBMITTED"  # the backend has it
     RUNNING = "RUNNING"
-    ENDED = "ENDED"  # nothing of it runs; its end is still to be told
-    SETTLED = "SETTLED"  # the server knows, or wants to hear no more
+    ENDED = "ENDED"  # nothing of it runs; the server has not answered the report of its end
+    SETTLED = "SETTLED"  # the server knows the end, or wants no reports
 
 
 LIVE_STAGES = (Stage.INTENT, Stage.SUBMITTED, Stage.RUNNING)
@@ -34,7 +34,7 @@ class Attempt:
     stage: Stage = Stage.INTENT
     native_id: str | None = None
     is_cancel_asked: bool = False
-    is_stopped: bool = False  # the server wants it ended and nothing further told
+    is_stopped: bool = False  # the server wants it ended and no more reports
 
     @property
     def key(self) -> AttemptKey:
@@ -42,7 +42,7 @@ class Attempt:
 
     @property
     def lineage(self) -> tuple[str, int]:
-        """What at most one attempt may run of at a time: a job, or one task of an array."""
+        """The job, or the task of an array, of which only one attempt may run at a time."""
         return (self.lease.job, task_index(self.lease))
 
     @property
@@ -65,7 +65,7 @@ def task_index(lease: Lease) -> int:
 
 
 def split_ranges(leases: Iterable[Lease]) -> Iterator[Lease]:
-    """A lease of a range as one per task, each under its own fence."""
+    """Split leases of ranges into one lease per task, each with its own fence."""
     for lease in leases:
         if lease.lo is None or lease.hi is None:
             yield lease
@@ -75,7 +75,7 @@ def split_ranges(leases: Iterable[Lease]) -> Iterator[Lease]:
 
 
 def submit_batches(attempts: Iterable[Attempt], size_max: int) -> Iterator[list[Attempt]]:
-    """Neighbouring tasks of one array together, at most so many; everything else by itself."""
+    """Group neighbouring tasks of one array, at most `size_max` together. Other attempts stay single."""
     batch: list[Attempt] = []
     for attempt in attempts:
         if batch and (len(batch) == size_max or not _is_next_task(attempt.lease, batch[-1].lease)):
@@ -87,7 +87,7 @@ def submit_batches(attempts: Iterable[Attempt], size_max: int) -> Iterator[list[
 
 
 def _is_next_task(lease: Lease, before: Lease) -> bool:
-    """The next task under the next fence, of the same attempt at the same job."""
+    """Whether `lease` is the next task of `before`, with the next fence, in the same attempt of the same job."""
     if lease.lo is None or before.lo is None or (lease.job, lease.attempt) != (before.job, before.attempt):
         return False
     return lease.lo == before.lo + 1 and lease.fence == before.fence + 1
@@ -95,7 +95,7 @@ def _is_next_task(lease: Lease, before: Lease) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TimedReport:
-    """Something seen of an attempt, and when, to be told to the server."""
+    """A report for the server, and when it was observed."""
 
     report: Report
     at: Stamp
@@ -103,10 +103,10 @@ class TimedReport:
 
 @dataclass(frozen=True, slots=True)
 class AttemptChange:
-    """An attempt as it has become, with what is to be told of it. The last of an ENDED one's is its end."""
+    """A changed attempt and the reports of the change. The last report of an ENDED attempt is its end."""
 
     attempt: Attempt
-    said: tuple[TimedReport, ...] = ()
+    reports: tuple[TimedReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,5 +115,5 @@ class QueuedReport:
 
     seq: int
     key: AttemptKey
-    said: TimedReport
+    timed: TimedReport
     is_final: bool

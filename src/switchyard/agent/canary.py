@@ -1,10 +1,11 @@
-"""A small job through a backend, to its end: the only proof that a batch system runs what it is given."""
+"""Runs a small job through a backend to its end, to prove that the batch system runs jobs."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from switchyard.agent.backends import TERMINAL_STATES, Backend, Status, native_name
 from switchyard.errors import YardError
@@ -14,11 +15,13 @@ from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
 
 CANARY_TEXT = "the canary sings"
+MARKER_SEEN = "it sees the marker"
 CANARY_POLL_S = 0.2
 # for a job that was cancelled to be gone, and for its output to be seen over a network's file system
 CANARY_CLEANUP_S = 30.0
 OUTPUT_MAX = 4096
 SHARED_FOLDER_ADVICE = "Name a folder that the nodes share with this machine: `slurm: {folder: /…}` in the site's file."
+POD_ADVICE = "Look at the Job and its pod: `kubectl describe job NAME`, `kubectl get events`."
 # Why Slurm lets a job wait, by how its word begins, and what to do about it.
 PENDING_ADVICE = {
     "Resources": "Nothing is wrong: the cluster is full. Try again later, or give --wait more time.",
@@ -38,16 +41,35 @@ PENDING_ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class CanaryResult:
-    """How it went; `is_ok` none: it cannot be told."""
+    """The result; `is_ok` is None if it is not known."""
 
     is_ok: bool | None
     detail: str
     advice: str = ""
+    is_marker_seen: bool | None = None  # None: the job printed nothing, or there was no marker
 
 
-def run_canary(backend: Backend, *, owner: str, wait_s: float) -> CanaryResult:
-    """Submit, wait for its end, read its output, and leave nothing behind."""
-    lease = _make_lease(owner)
+def run_canary(
+    backend: Backend,
+    *,
+    owner: str,
+    wait_s: float,
+    marker: Path | None = None,
+    project: str = "default",
+    domain: str = "development",
+    is_pod: bool = False,
+) -> CanaryResult:
+    """Submit the job, wait for its end, read its output, and clean up. The job says whether it sees `marker`.
+
+    `is_pod`: it is a pod of Kubernetes, which changes the advice.
+    """
+    lease = _make_lease(owner, marker, project=project, domain=domain)
+    song = _follow_canary(backend, lease, wait_s, marker)
+    is_advised = is_pod and song.is_ok is not True and song.advice
+    return replace(song, advice=POD_ADVICE) if is_advised else song
+
+
+def _follow_canary(backend: Backend, lease: Lease, wait_s: float, marker: Path | None) -> CanaryResult:
     begun = time.monotonic()
     try:
         native_id = backend.submit(lease)
@@ -58,8 +80,8 @@ def run_canary(backend: Backend, *, owner: str, wait_s: float) -> CanaryResult:
     if status.seen not in TERMINAL_STATES:
         song = _not_ended(backend, native_id, status, silence, wait_s)
     elif status.seen is not ObservedState.SUCCEEDED:
-        said = _read(backend, native_id, "stderr").decode(errors="replace").strip()
-        beside = f"; it said: {said[-300:]}" if said else ""
+        stderr = _read(backend, native_id, "stderr").decode(errors="replace").strip()
+        beside = f"; it said: {stderr[-300:]}" if stderr else ""
         song = CanaryResult(
             False,
             f"job {name} was submitted and ended badly: {status.reason or status.text}{beside}",
@@ -68,15 +90,19 @@ def run_canary(backend: Backend, *, owner: str, wait_s: float) -> CanaryResult:
     elif not _has_output(backend, native_id):
         song = CanaryResult(False, f"job {name} ran, but what it printed cannot be seen here", SHARED_FOLDER_ADVICE)
     else:
-        song = CanaryResult(
-            True, f"job {name} was submitted, ran, and its output came back in {time.monotonic() - begun:.1f} s"
-        )
+        took_s = time.monotonic() - begun
+        is_seen = MARKER_SEEN.encode() in _read(backend, native_id, "stdout") if marker is not None else None
+        detail = f"job {name} was submitted, ran, and its output came back in {took_s:.1f} s"
+        song = CanaryResult(True, detail, is_marker_seen=is_seen)
     backend.forget(native_id)
     return song
 
 
-def _make_lease(owner: str) -> Lease:
-    spec = JobSpec(command=["/bin/echo", CANARY_TEXT], resources=Resources(time_limit="5m"))
+def _make_lease(owner: str, marker: Path | None, *, project: str, domain: str) -> Lease:
+    # The text comes last: who reads it has read the line before it, too.
+    script = f'if [ -e "$0" ]; then echo {MARKER_SEEN}; fi; echo {CANARY_TEXT}'
+    command = ["/bin/sh", "-c", script, str(marker)] if marker is not None else ["/bin/echo", CANARY_TEXT]
+    spec = JobSpec(command=command, resources=Resources(time_limit="5m"))
     job = make_id(time.time_ns() // 1000, secrets.randbits(80))
     return Lease(
         job=job,
@@ -84,15 +110,15 @@ def _make_lease(owner: str) -> Lease:
         fence=1,
         name="yard-doctor",
         owner=owner,
-        is_owner_admin=True,  # who runs the doctor runs the agent
-        project="default",
-        domain="development",
+        is_owner_admin=True,  # the doctor runs under the agent's account
+        project=project,
+        domain=domain,
         spec=spec,
     )
 
 
 def _wait_for_end(backend: Backend, native_id: str, wait_s: float) -> tuple[Status, str]:
-    """Its last status, and why the cluster told nothing newer, if so."""
+    """The last status, and the error if the cluster gave no newer one."""
     deadline = time.monotonic() + wait_s
     silence = ""
     while True:

@@ -1,12 +1,12 @@
-"""The cluster chooses too: in which order leased jobs start here, and which are given back. It sees leases, no server.
+"""Choosers: a site decides in which order leased jobs start, and which are returned to the server.
 
 A chooser is an entry point of the group `switchyard.choosers`, or a command that reads JSON and answers JSON:
 
     in:   {"waiting": [{"job": …, "fence": …, "name": …, "owner": …, "priority": …, "spec": …}, …], "load": {…}}
     out:  {"start": [{"job": …, "fence": …}, …], "return": [{"job": …, "fence": …, "reason": …}, …]}
 
-What it names in neither list stays and waits. What goes wrong with a command is logged, and the default order holds: a
-broken chooser must not stop a cluster.
+A job in neither list stays pending. If a command fails, the failure is logged and the default order is used: a broken
+chooser must not stop a cluster.
 """
 
 from __future__ import annotations
@@ -17,20 +17,24 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import Protocol
 
 import msgspec
 
 from switchyard.agent.attempt import AttemptKey
 from switchyard.agent.log import line
-from switchyard.errors import BadRequest
 from switchyard.model.cluster import Load
 from switchyard.model.poll import AttemptRef, Lease
+from switchyard.plugins import PluginGroup
 
-GROUP = "switchyard.choosers"
-COMMAND_S_MAX = 10.0  # a chooser that thinks longer holds every start up
-CHOICE_VALID_S = 30.0  # an unchanged question is asked again after this, since the answer may depend on the time
+CHOOSERS = PluginGroup(
+    "switchyard.choosers",
+    "chooser",
+    built_in=("priority",),
+    unknown_advice="Choose one of these, install the package that provides it, or give the path of a program.",
+)
+COMMAND_S_MAX = 10.0  # a slow chooser delays every start
+CHOICE_VALID_S = 30.0  # the same jobs are shown again after this: the answer may depend on the time
 OUTPUT_BYTES_MAX = 4 * 2**20
 RETURN_REASON_CHARS_MAX = 300
 
@@ -39,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The order in which to start, and what to give back with its reason."""
+    """The order in which to start jobs, and the jobs to return with their reasons."""
 
     order: list[AttemptKey]
     returned: dict[AttemptKey, str] = field(default_factory=dict)
@@ -50,10 +54,10 @@ class Chooser(Protocol):
 
 
 class PriorityChooser:
-    """The default: priority, then arrival. Gives nothing back."""
+    """The default: by priority, then arrival. Returns no job."""
 
     def choose(self, waiting: Sequence[Lease], load: Load) -> Choice:  # noqa: ARG002 - how busy it is does not matter here
-        ordered = sorted(waiting, key=lambda lease: -lease.priority)  # stable: equal ones stay in the order they came
+        ordered = sorted(waiting, key=lambda lease: -lease.priority)  # stable: equal priorities keep their order
         return Choice([(lease.job, lease.fence) for lease in ordered])
 
 
@@ -69,7 +73,7 @@ class _CommandAnswer(msgspec.Struct):
 
 
 class CommandChooser:
-    """A site's own program decides."""
+    """A program of the site decides."""
 
     def __init__(self, argv: Sequence[str], *, timeout_s: float = COMMAND_S_MAX) -> None:
         self._argv = list(argv)
@@ -89,11 +93,11 @@ class CommandChooser:
             return self._failed(waiting, load, str(exc))
         known = {(lease.job, lease.fence) for lease in waiting}
         return Choice(
-            [key for held in answer.start if (key := (held.job, held.fence)) in known],
+            [key for started in answer.start if (key := (started.job, started.fence)) in known],
             {
-                key: each.reason[:RETURN_REASON_CHARS_MAX]
-                for each in answer.returned
-                if (key := (each.job, each.fence)) in known
+                key: returned.reason[:RETURN_REASON_CHARS_MAX]
+                for returned in answer.returned
+                if (key := (returned.job, returned.fence)) in known
             },
         )
 
@@ -103,7 +107,7 @@ class CommandChooser:
 
 
 class ChoiceCache:
-    """Asks a chooser when there is something new to ask."""
+    """Asks a chooser only when there are new jobs or the last answer is old."""
 
     def __init__(self, chooser: Chooser) -> None:
         self._chooser = chooser
@@ -122,15 +126,11 @@ class ChoiceCache:
 
 
 def load_chooser(name: str) -> Chooser:
-    """By the name of an entry point, or else the command line of a program."""
-    found = {point.name: point for point in entry_points(group=GROUP)}
+    """Make the chooser of this name. A text with a path is the command line of a program."""
     if name == "priority":
         return PriorityChooser()
-    if name in found:
-        chooser: Chooser = found[name].load()()
-        return chooser
     argv = shlex.split(name)
-    if not argv or "/" not in argv[0]:
-        known = ", ".join(["priority", *sorted(found)])
-        raise BadRequest(f"There is no chooser {name!r}.", next_step=f"Known: {known}; or give a path to a program.")
-    return CommandChooser(argv)
+    if argv and "/" in argv[0] and name not in CHOOSERS.names():
+        return CommandChooser(argv)
+    chooser: Chooser = CHOOSERS.make(name)
+    return chooser

@@ -1,4 +1,4 @@
-"""One connection to the control plane over http.client: several servers in turn, a bound on every wait and size."""
+"""One HTTP connection to a server, with a bound on every wait and size. Several servers are used in turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import select
 import socket
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -21,18 +21,21 @@ from switchyard.connection import enable_keepalive
 from switchyard.errors import ERRORS_BY_CODE, BadRequest, Malformed, Unauthenticated, Unavailable, YardError
 from switchyard.http_head import WholeHeadResponse
 from switchyard.model.api import Problem
+from switchyard.model.file_frames import MEDIA
 
-CONNECT_S = 5.0  # a server that does not take a connection in this time is down for us
-ANSWER_SLACK_S = 15.0  # over what the server was asked to wait: its own work and the way back
-ANSWER_BYTES_MAX = 256 * 2**20  # 64 leases of the largest job each would be 512 MiB; nobody has that
-RETRY_AFTER_S_MAX = 60.0  # a server may ask for patience, not for silence
+CONNECT_S = 5.0  # a server that accepts no connection in this time is down
+ANSWER_SLACK_S = 15.0  # beyond the time the server was asked to wait: its work and the network
+ANSWER_BYTES_MAX = 256 * 2**20  # more than any real answer; 64 leases of the largest job would be 512 MiB
+PIECE_BYTES = 256 * 1024  # of an answer that is read piece by piece
+JSON_MEDIA = "application/json"
+RETRY_AFTER_S_MAX = 60.0  # the longest Retry-After that is obeyed
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a server is: the parts of its URL."""
+    """The parts of a server's URL."""
 
     url: str
     is_tls: bool
@@ -54,13 +57,13 @@ def parse_server_url(url: str) -> ServerAddress:
 
 
 class ServerUnreachable(Unavailable):
-    """No server could be reached, or the answer did not arrive whole."""
+    """No server could be reached, or the answer is incomplete."""
 
     default_next = "Check the server's address and that it runs (`curl URL/healthz`)."
 
 
 class Connection:
-    """Keep-alive to one server at a time; used by one thread, aborted from any."""
+    """A kept-alive connection to one server at a time. Used by one thread; any thread may abort it."""
 
     def __init__(
         self,
@@ -71,39 +74,61 @@ class Connection:
         keys: AgentCredentials | None = None,
     ) -> None:
         self._servers = list(servers)
-        self._at = 0
+        self._server_index = 0
         self._tls = ssl.create_default_context(cafile=ca_file) if any(s.is_tls for s in servers) else None
         self._bearer = bearer
         self._keys = keys
         self._http: http.client.HTTPConnection | None = None
-        self._lock = threading.Lock()  # over _http, which abort() takes away from another thread
+        self._lock = threading.Lock()  # guards _http, which abort() uses from another thread
         self._is_aborted = False
         self._is_shut = False
         self.retry_after_s: float | None = None
 
     @property
     def server(self) -> ServerAddress:
-        return self._servers[self._at]
+        return self._servers[self._server_index]
 
     def post(self, path: str, body: bytes, *, wait_s: float = 0.0, timeout_s: float = ANSWER_SLACK_S) -> bytes:
-        """The answer's body, whole. Anything else is a YardError; `retry_after_s` says if the server asked to wait."""
+        """Return the complete body of the answer, or raise a YardError. `retry_after_s`: the server asked to wait."""
         return self._send("POST", path, body, wait_s=wait_s, timeout_s=timeout_s)
 
     def get(self, path: str, *, timeout_s: float = ANSWER_SLACK_S) -> bytes:
         return self._send("GET", path, None, wait_s=0.0, timeout_s=timeout_s)
 
-    def _send(self, method: str, path: str, body: bytes | None, *, wait_s: float, timeout_s: float) -> bytes:
+    def post_objects(self, path: str, body: bytes, *, timeout_s: float = ANSWER_SLACK_S) -> bytes:
+        """Post a body of frames (`model/file_frames.py`)."""
+        return self._send("POST", path, body, wait_s=0.0, timeout_s=timeout_s, media=MEDIA)
+
+    def post_for_objects(
+        self, path: str, body: bytes, take: Callable[[Iterator[bytes]], None], *, timeout_s: float = ANSWER_SLACK_S
+    ) -> None:
+        """Give the body of the answer to `take` piece by piece, so that a large one is never in memory."""
+        self._send("POST", path, body, wait_s=0.0, timeout_s=timeout_s, take=take)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        *,
+        wait_s: float,
+        timeout_s: float,
+        media: str = JSON_MEDIA,
+        take: Callable[[Iterator[bytes]], None] | None = None,
+    ) -> bytes:
         self.retry_after_s = None
         bearer = self._keys.bearer if self._keys else self._bearer
         try:
             connection = self._connected(min(timeout_s, CONNECT_S))
             assert connection.sock is not None
             connection.sock.settimeout(wait_s + timeout_s)
-            headers = {"Content-Type": "application/json", "Accept": "application/json"}
+            headers = {"Content-Type": media, "Accept": MEDIA if take else JSON_MEDIA}
             if bearer:
                 headers["Authorization"] = f"Bearer {bearer}"
             connection.request(method, self.server.path + path, body, headers)
             answer = connection.getresponse()
+            if take is not None and answer.status == http.client.OK:
+                take(_pieces(answer))
             data = answer.read(ANSWER_BYTES_MAX + 1)
             if len(data) <= ANSWER_BYTES_MAX and not _is_whole(answer):
                 raise http.client.IncompleteRead(data)
@@ -111,8 +136,11 @@ class Connection:
             at = self.server.url
             self.close()
             if not self._is_aborted:
-                self.go_on()
+                self.use_next_server()
             raise ServerUnreachable(f"{at} did not answer: {_why(exc)}.") from exc
+        except BaseException:
+            self.close()  # `take` ended before the answer did
+            raise
         if len(data) > ANSWER_BYTES_MAX:
             self.close()
             raise ServerUnreachable(f"{self.server.url} answered with over {ANSWER_BYTES_MAX} bytes.")
@@ -120,28 +148,28 @@ class Connection:
             self.close()
         if 200 <= answer.status < 300:
             if self._keys and bearer:
-                self._keys.accepted(bearer)
+                self._keys.note_accepted(bearer)
             return data
         self.retry_after_s = _seconds(answer.getheader("Retry-After"))
         error = _error(answer, data, self.server.url)
-        if isinstance(error, Unauthenticated) and self._keys and bearer and self._keys.refused(bearer):
+        if isinstance(error, Unauthenticated) and self._keys and bearer and self._keys.note_refused(bearer):
             raise ServerUnreachable(
                 f"{self.server.url} does not take this credential; another one is tried."
             ) from error
         raise error
 
     def abort(self, *, for_good: bool = False) -> None:
-        """End a waiting post from another thread; its answer counts as lost. `for_good`: every later one too."""
+        """End a waiting post from another thread; its answer is lost. `for_good`: also every later post."""
         with self._lock:
             self._is_aborted = True
             self._is_shut |= for_good
             if self._http is not None and self._http.sock is not None:
                 with contextlib.suppress(OSError):
-                    # The plain socket's own: TLS's would take its state away under the thread that reads.
+                    # The plain socket's method: the TLS one would change state under the reading thread.
                     socket.socket.shutdown(self._http.sock, socket.SHUT_RDWR)
 
-    def arm(self) -> None:
-        """From here on an abort is meant for the next post."""
+    def clear_abort(self) -> None:
+        """Forget an abort that was meant for an earlier post."""
         with self._lock:
             self._is_aborted = self._is_shut
 
@@ -151,10 +179,10 @@ class Connection:
                 self._http.close()
                 self._http = None
 
-    def go_on(self) -> None:
+    def use_next_server(self) -> None:
         """Use the next server, if there are several."""
         self.close()
-        self._at = (self._at + 1) % len(self._servers)
+        self._server_index = (self._server_index + 1) % len(self._servers)
 
     def _connected(self, connect_s: float) -> http.client.HTTPConnection:
         if self._http is not None and _is_stale(self._http):
@@ -179,13 +207,18 @@ class Connection:
             return self._http
 
 
+def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    while piece := answer.read1(PIECE_BYTES):
+        yield piece
+
+
 def _is_whole(answer: http.client.HTTPResponse) -> bool:
-    """A read with a bound returns short without a word. An answer that only the connection's end ends is no proof."""
+    """Whether all of the answer was read: a bounded read may return less. An answer without a length is incomplete."""
     return answer.status == http.client.NO_CONTENT or bool(answer.chunked) or answer.length == 0
 
 
 def _is_stale(connection: http.client.HTTPConnection) -> bool:
-    """Between requests a server says nothing: something to read means that it has closed the connection."""
+    """Whether the server closed the connection: between requests there is nothing else to read."""
     if connection.sock is None:
         return True
     poller = select.poll()
@@ -194,7 +227,7 @@ def _is_stale(connection: http.client.HTTPConnection) -> bool:
 
 
 def _error(answer: http.client.HTTPResponse, data: bytes, url: str) -> YardError:
-    """A problem in the server's own words; whatever else answers there (a proxy, say) is a server that is not up."""
+    """The error that the server describes. Any other answer, such as a proxy's, means that the server is down."""
     try:
         problem = msgspec.json.decode(data, type=Problem)
     except msgspec.DecodeError:

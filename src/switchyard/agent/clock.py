@@ -1,4 +1,4 @@
-"""Time as the agent measures it: a clock that survives a restart of the agent, never the wall clock of the machine."""
+"""The agent's clock: it survives a restart of the agent and is never the wall clock."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """A moment on CLOCK_BOOTTIME, which means something only within the same boot."""
+    """A moment on CLOCK_BOOTTIME, valid only within one boot of the machine."""
 
     boot: str
     ns: int
 
     @property
     def age_us(self) -> int:
-        """How long ago that was; 0 when the machine was started anew since, for then nobody knows."""
+        """How long ago the moment was; 0 if the machine was rebooted since."""
         if self.boot != boot_id():
             return 0
         return max(0, now_ns() - self.ns) // 1000

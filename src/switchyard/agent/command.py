@@ -1,4 +1,4 @@
-"""`yard agent`: reads the command line and the environment, joins if need be, and keeps the loop until a signal."""
+"""`yard agent`: reads the command line and the environment, joins if needed, and runs the loop until a signal."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ import signal
 import socket
 import ssl
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 from switchyard.agent import credential as credentials
 from switchyard.agent import diagnostic_commands
-from switchyard.agent.backends import Setting
-from switchyard.agent.backends.registry import backend_kinds, load_backend
+from switchyard.agent.backends import Backend, Setting
+from switchyard.agent.backends.registry import BACKENDS, load_backend
 from switchyard.agent.chooser import load_chooser
 from switchyard.agent.client import Connection, ServerAddress, parse_server_url
 from switchyard.agent.credential import AgentCredentials, Credential
 from switchyard.agent.discover import discover_graph, read_graph
 from switchyard.agent.environment import INHERITED_VARIABLES
+from switchyard.agent.files.attempt_files import AttemptFiles
+from switchyard.agent.files.folders import files_folders
+from switchyard.agent.files.object_client import ObjectClient
 from switchyard.agent.journal import Journal
 from switchyard.agent.log import line, set_up_logging
 from switchyard.agent.loop import FREE_BYTES_MIN, AgentLimits, Loop
@@ -46,8 +50,8 @@ from switchyard.model.poll import Join
 from switchyard.model.quantity import parse_duration_s
 from switchyard.process_arguments import hide_argument
 
-JOBS_MAX = 100_000  # of one agent: what it says at a sync is bounded by that
-SIGNAL_POLL_S = 0.2  # how often the main thread looks after the others
+JOBS_MAX = 100_000  # of one agent: bounds the size of a sync
+SIGNAL_POLL_S = 0.2  # how often the main thread checks the others
 
 DESCRIPTION = """\
 Run the agent of one cluster in the foreground: it asks the server for work and runs it by the given backend.
@@ -66,8 +70,9 @@ examples:
 
 environment: YARD_URL (default of --server), YARD_JOIN_TOKEN (default of --token, and not seen by `ps`),
              YARD_INSECURE_HTTP=1 (as --insecure-http)
-exit codes:  0 ended by a signal, 1 unreachable or broken, 2 wrong use, 4 refused,
-             6 removed, the name is taken, or another process has this agent's place
+exit codes:  0 ended by a signal, 1 broken, 2 wrong use, 4 refused,
+             6 removed, the name is taken, or another process has this agent's place,
+             69 the server, or something else that the agent needs, is not there
 """
 
 log = logging.getLogger(__name__)
@@ -79,9 +84,9 @@ def main(argv: list[str]) -> int:
             return diagnostic_commands.discover_command(argv[1:])
         if argv[:1] == ["doctor"]:
             return diagnostic_commands.doctor_command(argv[1:])
-        given = parser().parse_args(argv)
+        arguments = parser().parse_args(argv)
         set_private_umask()
-        return run(given)
+        return run(arguments)
     except YardError as exc:
         print(f"error: {exc.detail}", file=sys.stderr)
         if exc.next_step:
@@ -90,122 +95,150 @@ def main(argv: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="yard agent",
         description=DESCRIPTION,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    made.add_argument("--server", action="append", metavar="URL", help="the server; several are tried in turn")
-    made.add_argument("--cluster", required=True, metavar="NAME", help="the cluster to join")
-    made.add_argument(
-        "--backend", required=True, metavar="KIND", help=f"what runs the jobs: {', '.join(backend_kinds())}"
+    parser.add_argument("--server", action="append", metavar="URL", help="the server; several are tried in turn")
+    parser.add_argument("--cluster", required=True, metavar="NAME", help="the cluster to join")
+    parser.add_argument(
+        "--backend", required=True, metavar="KIND", help=f"what runs the jobs: {', '.join(BACKENDS.names())}"
     )
-    made.add_argument("--token", metavar="JOIN", help="the join token, needed once")
-    made.add_argument(
+    parser.add_argument("--token", metavar="JOIN", help="the join token, needed once")
+    parser.add_argument(
         "--graph", type=Path, metavar="FILE", help="what the cluster has: JGF, R or the short form; else found out"
     )
-    made.add_argument(
+    parser.add_argument(
         "--data", type=Path, metavar="DIR", help="state (default: ~/.local/share/switchyard/agents/CLUSTER)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--config", type=Path, metavar="FILE", help="how the site's cluster is reached, what it costs and allows (YAML)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--state", type=Path, metavar="FILE", help="names and values to say of the cluster (YAML), read as it changes"
     )
-    made.add_argument(
+    parser.add_argument(
         "--allow-root",
         action="store_true",
         help="as root without an account map: start everybody's jobs, as root (else platform administrators' alone)",
     )
-    made.add_argument("--name", help="the agent's name (default: CLUSTER-HOSTNAME)")
-    made.add_argument("--ca-file", metavar="FILE", help="certificates to trust instead of the system's")
-    made.add_argument(
+    parser.add_argument("--name", help="the agent's name (default: CLUSTER-HOSTNAME)")
+    parser.add_argument("--ca-file", metavar="FILE", help="certificates to trust instead of the system's")
+    parser.add_argument(
         "--insecure-http", action="store_true", help="allow http:// to another machine, which shows the credential"
     )
-    made.add_argument(
+    parser.add_argument(
         "--chooser", default="priority", metavar="NAME|COMMAND", help="who orders and returns what was leased"
     )
-    made.add_argument("--jobs-max", type=int, metavar="N", help="attempts held at once (default: 64; slurm: 5000)")
-    made.add_argument(
+    parser.add_argument("--jobs-max", type=int, metavar="N", help="attempts held at once (default: 64; slurm: 5000)")
+    parser.add_argument(
         "--free-bytes-min", type=int, default=FREE_BYTES_MIN, metavar="N", help=argparse.SUPPRESS
     )  # for tests on small disks
-    made.add_argument(
+    parser.add_argument(
         "--rotate-after", default="30d", metavar="T", help="get a new credential this often (default: 30d)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--look-every", default="5m", metavar="T", help="look so often what the machine has (default: 5m)"
     )
-    made.add_argument("-v", "--verbose", action="store_true", help="log every step")
-    return made
+    parser.add_argument("-v", "--verbose", action="store_true", help="log every step")
+    return parser
 
 
-def run(given: argparse.Namespace) -> int:
-    set_up_logging(verbose=given.verbose)
-    if given.token and not hide_argument(given.token):
+def run(arguments: argparse.Namespace) -> int:
+    set_up_logging(verbose=arguments.verbose)
+    if arguments.token and not hide_argument(arguments.token):
         log.warning(line("join-token-seen", advice="every user sees --token in ps; use YARD_JOIN_TOKEN"))
-    _check(given)
+    _check(arguments)
     servers = [
-        parse_server_url(url) for url in given.server or [os.environ.get("YARD_URL") or diagnostic_commands.URL_DEFAULT]
+        parse_server_url(url)
+        for url in arguments.server or [os.environ.get("YARD_URL") or diagnostic_commands.URL_DEFAULT]
     ]
     for server in servers:
         refuse_plain_http(
             server.url,
-            is_plain_allowed=given.insecure_http or is_plain_http_allowed(os.environ.get(PLAIN_HTTP_VARIABLE)),
+            is_plain_allowed=arguments.insecure_http or is_plain_http_allowed(os.environ.get(PLAIN_HTTP_VARIABLE)),
         )
-    _check_tls(servers, given.ca_file)
-    make_backend = load_backend(given.backend)
-    chooser = load_chooser(given.chooser)
-    site = read_site(given.config)
-    said = SiteState(given.state)
-    directory = (given.data or diagnostic_commands.default_data_folder(given.cluster)).absolute()
+    _check_tls(servers, arguments.ca_file)
+    make_backend = load_backend(arguments.backend)
+    chooser = load_chooser(arguments.chooser)
+    site = read_site(arguments.config)
+    site_state = SiteState(arguments.state)
+    directory = (arguments.data or diagnostic_commands.default_data_folder(arguments.cluster)).absolute()
     with closing(credentials.lock_data_folder(directory)):
-        described = read_graph(given.graph) if given.graph else None
-        kept = _load_own_credential(directory, given.cluster)
-        with closing(Journal(directory / "journal.db", journal_id=kept.journal if kept else None)) as journal:
-            member = kept or _join(given, servers, journal.id, directory)
-            # Only now: to be refused must not take as long as a driver that does not answer.
+        described = read_graph(arguments.graph) if arguments.graph else None
+        credential = _load_own_credential(directory, arguments.cluster)
+        with closing(
+            Journal(directory / "journal.db", journal_id=credential.journal if credential else None)
+        ) as journal:
+            member = credential or _join(arguments, servers, journal.id, directory)
+            # After the join, which should not wait for a slow driver.
             is_found_here = described is None and not make_backend.finds_graph
             keys = AgentCredentials(directory, member)
-            environment = {key: os.environ[key] for key in INHERITED_VARIABLES if key in os.environ}
             setting = Setting(
-                cluster=given.cluster,
+                cluster=arguments.cluster,
                 directory=directory,
                 graph=discover_graph(directory) if is_found_here else described,
                 look=partial(discover_graph, directory) if is_found_here else None,
                 site=site,
-                is_root_allowed=given.allow_root,
-                environment=environment,
+                is_root_allowed=arguments.allow_root,
+                environment={key: os.environ[key] for key in INHERITED_VARIABLES if key in os.environ},
+                agent_environment=os.environ,
             )
+
+            def connect() -> Connection:
+                return Connection(servers, ca_file=arguments.ca_file, keys=keys)
+
             with closing(make_backend(setting)) as backend:
                 loop = Loop(
                     journal,
                     backend,
-                    connect=lambda: Connection(servers, ca_file=given.ca_file, keys=keys),
+                    connect=connect,
                     directory=directory,
                     limits=AgentLimits(
-                        jobs_max=given.jobs_max or backend.jobs_max,
-                        free_bytes_min=given.free_bytes_min,
-                        rotate_after_s=parse_duration_s(given.rotate_after),
-                        look_every_s=parse_duration_s(given.look_every),
+                        jobs_max=arguments.jobs_max or backend.jobs_max,
+                        free_bytes_min=arguments.free_bytes_min,
+                        rotate_after_s=parse_duration_s(arguments.rotate_after),
+                        look_every_s=parse_duration_s(arguments.look_every),
                     ),
                     chooser=chooser,
                     keys=keys,
-                    values=said.values,
+                    values=site_state.values,
+                    make_files=partial(_make_files, setting, connect, arguments),
                 )
-                _announce(member, backend.describe(), given)
+                _announce(member, backend.describe(), arguments)
                 return _run_until_signal(loop, directory)
 
 
+def _make_files(
+    setting: Setting,
+    connect: Callable[[], Connection],
+    arguments: argparse.Namespace,
+    backend: Backend,
+    on_change: Callable[[], None],
+) -> AttemptFiles:
+    folders = files_folders(setting.site, arguments.backend, setting.directory, setting.cluster)
+    return AttemptFiles(
+        backend,
+        setting.directory,
+        setting.files_folder(setting.directory / "files") / "cache",
+        site=setting.site.files,
+        connect=lambda: ObjectClient(connect(), ca_file=arguments.ca_file),
+        on_change=on_change,
+        work_roots=[folders.work] if folders else [],
+        free_bytes_min=arguments.free_bytes_min,
+    )
+
+
 def _run_until_signal(loop: Loop, directory: Path) -> int:
-    """Handlers do nothing: one that took a lock could interrupt the very thread that holds it. The main thread acts."""
+    """Run until a signal. Handlers only wake this thread: one that takes a lock could deadlock."""
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    # Not sigtimedwait: stopped and continued past its time-out, Python 3.11 returns a signal that never came.
+    # Not sigtimedwait: if the process is stopped past the time-out, Python 3.11 returns a signal that never came.
     signal.set_wakeup_fd(write_end)
     loop.start()
     while not loop.is_over():
@@ -222,40 +255,40 @@ def _run_until_signal(loop: Loop, directory: Path) -> int:
     return EXIT_OK
 
 
-def _join(given: argparse.Namespace, servers: list[ServerAddress], journal_id: str, directory: Path) -> Credential:
+def _join(arguments: argparse.Namespace, servers: list[ServerAddress], journal_id: str, directory: Path) -> Credential:
     from switchyard.agent.join import join_cluster, own_version
 
     request = Join(
-        cluster=given.cluster,
-        name=given.name or f"{given.cluster}-{_host()}",
+        cluster=arguments.cluster,
+        name=arguments.name or f"{arguments.cluster}-{_host()}",
         journal=journal_id,
-        backend=given.backend,
+        backend=arguments.backend,
         version=own_version(),
     )
-    token = given.token or os.environ.get("YARD_JOIN_TOKEN")
-    joined = join_cluster(servers, request, token=token, ca_file=given.ca_file)
+    token = arguments.token or os.environ.get("YARD_JOIN_TOKEN")
+    joined = join_cluster(servers, request, token=token, ca_file=arguments.ca_file)
     credentials.save_credential(directory, joined)
     return joined
 
 
 def _load_own_credential(directory: Path, cluster: str) -> Credential | None:
-    kept = credentials.load_credential(directory)
-    if kept is not None and kept.cluster != cluster:
+    credential = credentials.load_credential(directory)
+    if credential is not None and credential.cluster != cluster:
         raise BadRequest(
-            f"{directory} belongs to an agent of cluster {kept.cluster}, not {cluster}.",
+            f"{directory} belongs to an agent of cluster {credential.cluster}, not {cluster}.",
             next_step="Give this one its own folder with --data.",
         )
-    return kept
+    return credential
 
 
-def _announce(member: Credential, graph: Graph, given: argparse.Namespace) -> None:
+def _announce(member: Credential, graph: Graph, arguments: argparse.Namespace) -> None:
     print(f"joined cluster {member.cluster} as agent {member.name} ({member.agent})", flush=True)
     log.info(
         line(
             "agent-start",
             cluster=member.cluster,
             agent=member.agent,
-            backend=given.backend,
+            backend=arguments.backend,
             nodes=graph.nodes,
             cores=graph.cores,
             gpus=graph.gpus,
@@ -264,22 +297,22 @@ def _announce(member: Credential, graph: Graph, given: argparse.Namespace) -> No
     )
 
 
-def _check(given: argparse.Namespace) -> None:
-    """All mistakes at once, before anything is touched."""
-    wrong = [
-        f"--{what} {name!r} is not a name ({NAME_HINT})"
-        for what, name in (("cluster", given.cluster), ("name", given.name))
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise with all mistakes of the command line, before anything is changed."""
+    mistakes = [
+        f"--{option} {name!r} is not a name ({NAME_HINT})"
+        for option, name in (("cluster", arguments.cluster), ("name", arguments.name))
         if name is not None and not is_name(name)
     ]
     for option in ("rotate_after", "look_every"):
         try:
-            parse_duration_s(getattr(given, option))
+            parse_duration_s(getattr(arguments, option))
         except ValueError as exc:
-            wrong.append(f"--{option.replace('_', '-')}: {exc}")
-    if given.jobs_max is not None and not 1 <= given.jobs_max <= JOBS_MAX:
-        wrong.append(f"--jobs-max must be from 1 to {JOBS_MAX}")
-    if wrong:
-        raise Malformed("; ".join(wrong) + ".", next_step="See `yard agent --help`.")
+            mistakes.append(f"--{option.replace('_', '-')}: {exc}")
+    if arguments.jobs_max is not None and not 1 <= arguments.jobs_max <= JOBS_MAX:
+        mistakes.append(f"--jobs-max must be from 1 to {JOBS_MAX}")
+    if mistakes:
+        raise Malformed("; ".join(mistakes) + ".", next_step="See `yard agent --help`.")
 
 
 def _check_tls(servers: list[ServerAddress], ca_file: str | None) -> None:

@@ -1,7 +1,7 @@
-"""What this machine has: sockets, cores, memory, gpus, storage that a process here may really use. Never writes.
+"""Finds the sockets, cores, memory, GPUs and storage that a process on this machine may use. Never writes.
 
-The machine is described in the short form that `--graph` reads; what its system is (`discover_system`) becomes the
-subsystem `system` of its one node.
+The result is in the short form that `--graph` reads. The facts of `discover_system` become the subsystem `system` of
+the one node.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from switchyard.model.quantity import show_bytes
 GPU_DEVICE = re.compile(r"nvidia[0-9]+\Z")
 CGROUP_DEPTH_MAX = 64
 NO_LIMIT_BYTES = 2**60  # cgroup v1 writes "no limit" as a number near 2^63
-FILE_BYTES_MAX = 256 * 2**20  # as the server takes
+FILE_BYTES_MAX = 256 * 2**20  # the server's bound
 
 GraphDescription = dict[str, Any]
 
@@ -39,7 +39,7 @@ def discover_graph(storage: Path, *, root: Path = Path("/")) -> Graph:
 def describe_machine(storage: Path, *, root: Path = Path("/")) -> GraphDescription:
     """This machine in the short form."""
     cores = _cores(root)
-    each = {
+    node = {
         "socket": _sockets(root, cores),
         "core": cores,
         "gpu": _gpus(root),
@@ -47,21 +47,21 @@ def describe_machine(storage: Path, *, root: Path = Path("/")) -> GraphDescripti
         "storage": _exact_size(shutil.disk_usage(storage).total),
     }
     properties = {"arch": platform.machine(), "os": platform.system().lower()}
-    return {"nodes": 1, "each": each, "properties": properties, "hosts": host_name()}
+    return {"nodes": 1, "each": node, "properties": properties, "hosts": host_name()}
 
 
 def describe_system(*, root: Path = Path("/")) -> GraphDescription:
-    """The system of each node, here of one, in the form that a subsystem is set in."""
+    """The system of this machine as a subsystem with one node."""
     return {"attach": {host_name(): [{"type": SYSTEM_SUBSYSTEM, **system_facts(root)}]}}
 
 
 def host_name() -> str:
-    """Without what has a meaning in a list of hosts."""
+    """The host's name, without characters that mean something in a list of hosts."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:255] or "localhost"
 
 
 def read_graph(path: Path) -> Graph:
-    """The operator's own description, in any form that the server takes."""
+    """Read the operator's description, in any form that the server takes."""
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise Unavailable(f"The graph file {path} has over {FILE_BYTES_MAX} bytes.")
@@ -79,7 +79,7 @@ def _exact_size(size: int) -> str | int:
 
 
 def _sockets(root: Path, cores: int) -> int:
-    """How many sockets the cores we may use are on, if each has as many of them; else one holds them all."""
+    """How many sockets the usable cores are on; 1 if the sockets have different numbers of them."""
     packages = Counter(
         (_words(root / f"sys/devices/system/cpu/cpu{number}/topology/physical_package_id") or ["0"])[0]
         for number in os.sched_getaffinity(0)
@@ -102,8 +102,8 @@ def _cores(root: Path) -> int:
 
 
 def _memory_bytes(root: Path) -> int:
-    found = re.search(r"^MemTotal:\s+([0-9]+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE)
-    size = int(found[1]) * 1024 if found else 0
+    match = re.search(r"^MemTotal:\s+([0-9]+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE)
+    size = int(match[1]) * 1024 if match else 0
     for folder in _cgroups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             words = _words(folder / name)
@@ -120,20 +120,20 @@ def _gpus(root: Path) -> int:
 
 
 def _cgroups(root: Path, controller: str) -> list[Path]:
-    """The folders whose limits hold for us: our own cgroup and all above it, of version 2 and of version 1."""
+    """The folders of this process's cgroup and of all cgroups above it, of version 2 and 1: their limits apply."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return []
-    found: list[Path] = []
+    folders: list[Path] = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
         base = root / "sys/fs/cgroup" / (controller if controllers else "")
-        own = Path(path.lstrip("/"))
-        found += [base / part for part in [own, *own.parents][:CGROUP_DEPTH_MAX]]
-    return found
+        relative = Path(path.lstrip("/"))
+        folders += [base / part for part in [relative, *relative.parents][:CGROUP_DEPTH_MAX]]
+    return folders
 
 
 def _words(path: Path) -> list[str]:

@@ -1,7 +1,7 @@
-"""What the system of this machine is: architecture, kernel, C library, GPU driver, MPI, container runtime. Reads only.
+"""Finds architecture, kernel, C library, GPU driver, MPI and container runtime of this machine. Reads only.
 
-Each probe reads a file or asks one program, within a bound of time; what is not there is left out. The fields are
-those that an image's needs name (`switchyard.model.image_compatibility`).
+Each probe reads a file or runs one program with a time limit. Missing facts are left out. The fields are those of
+`switchyard.model.image_compatibility`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from switchyard.model.image_compatibility import architecture_of
 SystemFacts = dict[str, str]
 Probe = Callable[[Path], SystemFacts]
 
-PROBE_COMMAND_S_MAX = 5.0  # nvidia-smi takes a second or two; a broken driver can block it for ever
-KILL_WAIT_S = 0.5  # for a killed one to be gone
+PROBE_COMMAND_S_MAX = 5.0  # nvidia-smi takes a second or two; a broken driver can block it forever
+KILL_WAIT_S = 0.5  # for a killed program to be gone
 ANSWER_CHARS_MAX = 65_536
 VERSION = r"([0-9]+(?:\.[0-9]+)*)"
 MPIS = (
@@ -31,20 +31,25 @@ MPIS = (
     ("intel-mpi", re.compile(rf"Intel\(R\) MPI Library.*?Version {VERSION}", re.DOTALL)),
     ("mpich", re.compile(rf"HYDRA build details:.*?Version:\s+{VERSION}", re.DOTALL)),
 )
-RUNTIMES = ("apptainer", "singularity", "podman", "docker")  # the first that is there counts: batch systems' own first
+RUNTIMES = (
+    "apptainer",
+    "singularity",
+    "podman",
+    "docker",
+)  # the first one installed counts: those of batch systems come first
 
 
 def system_facts(root: Path = Path("/")) -> SystemFacts:
-    """All that is known of this machine's system, by field."""
-    with ThreadPoolExecutor(len(PROBES)) as pool:  # together they take as long as the slowest
-        found = list(pool.map(lambda probe: probe(root), PROBES))
-    return {field: value for facts in found for field, value in facts.items()}
+    """The facts of this machine, by field."""
+    with ThreadPoolExecutor(len(PROBES)) as pool:  # in parallel: as slow as the slowest probe
+        results = list(pool.map(lambda probe: probe(root), PROBES))
+    return {field: value for facts in results for field, value in facts.items()}
 
 
 def _machine(root: Path) -> SystemFacts:
     release = _text(root / "proc/sys/kernel/osrelease").strip() or platform.release()
     kernel = re.match(VERSION, release)
-    # 6.1.0-18-amd64 would read as a pre-release of 6.1.0 wherever versions are compared.
+    # 6.1.0-18-amd64 would compare as a pre-release of 6.1.0.
     version = {"kernel": kernel[1]} if kernel else {}
     return {
         "architecture": architecture_of(platform.machine()),
@@ -55,8 +60,8 @@ def _machine(root: Path) -> SystemFacts:
 
 
 def _libc(root: Path) -> SystemFacts:
-    if found := re.search(rf"glibc {VERSION}", run_probe_command(["getconf", "GNU_LIBC_VERSION"])):
-        return {"libc-implementation": "glibc", "libc": found[1]}
+    if match := re.search(rf"glibc {VERSION}", run_probe_command(["getconf", "GNU_LIBC_VERSION"])):
+        return {"libc-implementation": "glibc", "libc": match[1]}
     if next((root / "lib").glob("ld-musl-*.so.1"), None) is None:
         return {}
     version = re.search(rf"Version {VERSION}", run_probe_command(["ldd", "--version"]))
@@ -65,30 +70,30 @@ def _libc(root: Path) -> SystemFacts:
 
 def _gpu(root: Path) -> SystemFacts:
     facts: SystemFacts = {}
-    if found := re.search(rf"Kernel Module[^\n]*?\s{VERSION}\s", _text(root / "proc/driver/nvidia/version")):
-        facts |= {"gpu-vendor": "nvidia", "gpu-driver": found[1]}
+    if match := re.search(rf"Kernel Module[^\n]*?\s{VERSION}\s", _text(root / "proc/driver/nvidia/version")):
+        facts |= {"gpu-vendor": "nvidia", "gpu-driver": match[1]}
     elif version := _text(root / "sys/module/amdgpu/version").strip():
         facts |= {"gpu-vendor": "amd", "gpu-driver": version[:64]}
     shown = run_probe_command(["nvidia-smi"])
-    if found := re.search(rf"Driver Version: {VERSION}", shown):
-        facts |= {"gpu-vendor": "nvidia", "gpu-driver": found[1]}
-    if found := re.search(rf"CUDA Version: {VERSION}", shown):
-        facts["cuda"] = found[1]
+    if match := re.search(rf"Driver Version: {VERSION}", shown):
+        facts |= {"gpu-vendor": "nvidia", "gpu-driver": match[1]}
+    if match := re.search(rf"CUDA Version: {VERSION}", shown):
+        facts["cuda"] = match[1]
     return facts
 
 
 def _mpi(_root: Path) -> SystemFacts:
     shown = run_probe_command(["mpirun", "--version"])
     for name, form in MPIS:
-        if found := form.search(shown):
-            return {"mpi-implementation": name, "mpi": found[1]}
+        if match := form.search(shown):
+            return {"mpi-implementation": name, "mpi": match[1]}
     return {}
 
 
 def _container_runtime(_root: Path) -> SystemFacts:
     for name in RUNTIMES:
-        if found := re.search(rf"{name}\S* version {VERSION}", run_probe_command([name, "--version"]), re.IGNORECASE):
-            return {"container-runtime": name, "container-runtime-version": found[1]}
+        if match := re.search(rf"{name}\S* version {VERSION}", run_probe_command([name, "--version"]), re.IGNORECASE):
+            return {"container-runtime": name, "container-runtime-version": match[1]}
     return {}
 
 
@@ -96,7 +101,7 @@ PROBES: tuple[Probe, ...] = (_machine, _libc, _gpu, _mpi, _container_runtime)
 
 
 def run_probe_command(words: Sequence[str]) -> str:
-    """What a program says, on either stream; nothing if it is not there, or does not answer in time."""
+    """What a program prints on both streams; empty if it is missing or too slow."""
     if shutil.which(words[0]) is None:
         return ""
     try:
@@ -116,7 +121,7 @@ def run_probe_command(words: Sequence[str]) -> str:
     except subprocess.TimeoutExpired:
         return ""
     finally:
-        # All of it: a child that outlives it would keep the pipe open. One stuck in a driver cannot even be killed.
+        # Kill the whole group: a child would keep the pipe open. A process stuck in a driver cannot be killed.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(program.pid, signal.SIGKILL)
         if program.stdout is not None:

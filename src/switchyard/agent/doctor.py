@@ -1,7 +1,7 @@
-"""`yard agent doctor`: looks at all an agent needs, one thing after the other, and says what to do.
+"""`yard agent doctor`: checks everything an agent needs, and says what to do.
 
-Each check is a function that gives back findings; what it needs comes in as an argument, the environment too. A batch
-system is given one small job; nothing else is changed.
+Each check is a function of its arguments that returns findings. A batch system gets one small job; nothing else is
+changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 from switchyard.agent import credential as credentials
 from switchyard.agent.backends import Backend, Setting
@@ -28,7 +27,12 @@ from switchyard.agent.canary import run_canary
 from switchyard.agent.client import Connection, ServerAddress, parse_server_url
 from switchyard.agent.credential import AgentCredentials, Credential
 from switchyard.agent.discover import discover_graph
+from switchyard.agent.doctor_files import check_files, check_shared, seen_by_nodes
+from switchyard.agent.doctor_finding import Finding
+from switchyard.agent.doctor_images import check_images
+from switchyard.agent.doctor_kubernetes import check_kubernetes, project_of
 from switchyard.agent.environment import INHERITED_VARIABLES
+from switchyard.agent.files.folders import FilesFolders, files_folders
 from switchyard.agent.job_accounts import JobAccounts
 from switchyard.agent.loop import FREE_BYTES_MIN
 from switchyard.agent.site import Site, runs_over_ssh
@@ -38,25 +42,17 @@ from switchyard.model.api import Version
 from switchyard.model.cluster import Agent
 from switchyard.model.quantity import show_bytes
 
-CHECK_S_MAX = 5.0  # for each step of the way to a server
-SKEW_S_MAX = 5.0  # certificates and logs suffer from a clock that is off; jobs do not
-CERT_DAYS_MIN = 14.0  # time enough to renew one
+CHECK_S_MAX = 5.0  # for one step of the connection to a server
+SKEW_S_MAX = 5.0  # a wrong clock affects certificates and logs, not jobs
+CERT_DAYS_MIN = 14.0  # enough time to renew a certificate
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+KUBERNETES = "kubernetes"  # the kind of the backend, and the check whether its API answers
 JOIN_ADVICE = "Join: `yard cluster invite NAME`, then `yard agent --token …`."
-
-
-class Finding(Struct, frozen=True):
-    """`is_ok`: none where there was nothing to look at."""
-
-    check: str
-    is_ok: bool | None
-    detail: str
-    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorTarget:
-    """What to look at."""
+    """What to check."""
 
     urls: Sequence[str]
     directory: Path | None
@@ -64,45 +60,57 @@ class DoctorTarget:
     ca_file: str | None
     environment: Mapping[str, str]
     site: Site = field(default_factory=Site)
-    user: str | None = None  # whose small job it is
-    wait_s: float = 60.0  # for its end
+    cluster: str = ""  # if no agent has joined yet
+    user: str | None = None  # the owner of the small job
+    namespaces: Sequence[str] = ()  # of Kubernetes, to look at; empty: those that the site names
+    wait_s: float = 60.0  # for the end of the small job
     is_plain_allowed: bool = False  # http:// to another machine
 
 
 def run_checks(patient: DoctorTarget) -> list[Finding]:
-    """Every check, in the order in which one thing depends on another."""
-    found: list[Finding] = []
+    """Run all checks, in the order of their dependencies."""
+    findings: list[Finding] = []
     reached: list[ServerAddress] = []
     for url in patient.urls:
         try:
             server = parse_server_url(url)
         except YardError as exc:
-            found.append(Finding("url", False, exc.detail, exc.next_step))
+            findings.append(Finding("url", False, exc.detail, exc.next_step))
             continue
         way = list(_check_connection(server, patient))
         try:
             refuse_plain_http(url, is_plain_allowed=patient.is_plain_allowed)
         except YardError as exc:
             way.append(Finding("tls", False, exc.detail, exc.next_step))
-        found += way
-        if all(step.is_ok for step in way):  # else no credential goes there
+        findings += way
+        if all(step.is_ok for step in way):  # else the credential is not sent to this server
             reached.append(server)
-    found.append(_proxy(patient, is_reached=bool(reached)))
-    kept, finding = _load_credential(patient.directory)
+    findings.append(_proxy(patient, is_reached=bool(reached)))
+    credential, finding = _load_credential(patient.directory)
     agent = None
-    if kept is None or patient.directory is None:
-        found.append(finding)
+    if credential is None or patient.directory is None:
+        findings.append(finding)
     else:
-        agent, finding = _credential(kept, patient.directory, reached, patient.ca_file)
-        found.append(finding)
+        agent, finding = _credential(credential, patient.directory, reached, patient.ca_file)
+        findings.append(finding)
     if patient.directory is not None:
-        found += _folder(patient.directory)
-    found += _backend(patient, patient.backend or (agent.backend if agent else None))
-    return found
+        findings += _folder(patient.directory)
+    kind = patient.backend or (agent.backend if agent else None)
+    folders = files_folders(
+        patient.site, kind, patient.directory, credential.cluster if credential else patient.cluster
+    )
+    findings += check_files(patient.site, kind, folders)
+    findings += check_images(patient.site, kind, patient.environment)
+    if kind == KUBERNETES:
+        findings += check_kubernetes(patient.site.kubernetes, patient.environment, namespaces=patient.namespaces)
+        if any(finding.check == KUBERNETES and finding.is_ok is False for finding in findings):
+            return findings  # the backend would say the same
+    findings += _backend(patient, kind, folders)
+    return findings
 
 
 def _check_connection(server: ServerAddress, patient: DoctorTarget) -> Iterator[Finding]:
-    """Name, port, certificate, answer, clock: each only if the one before held."""
+    """Check name, port, certificate, answer and clock, up to the first failure."""
     try:
         places = {str(info[4][0]) for info in socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)}
     except OSError as exc:
@@ -153,7 +161,7 @@ def _check_server(server: ServerAddress, ca_file: str | None) -> Iterator[Findin
             return
         ended = time.time()
     yield Finding("server", True, f"{server.url} is version {version.version}, {(ended - begun) * 1000:.0f} ms away")
-    # The server looked at its clock at some moment in between.
+    # The server read its clock at some moment in between.
     skew_s = version.now_us / 1_000_000 - (begun + ended) / 2
     is_ok = abs(skew_s) - (ended - begun) / 2 <= SKEW_S_MAX
     how = "behind" if skew_s > 0 else "ahead of"
@@ -162,13 +170,13 @@ def _check_server(server: ServerAddress, ca_file: str | None) -> Iterator[Findin
 
 
 def _proxy(patient: DoctorTarget, *, is_reached: bool) -> Finding:
-    given = [name for name in patient.environment if name.lower() in PROXIES and patient.environment[name]]
-    if not given:
+    variables = [name for name in patient.environment if name.lower() in PROXIES and patient.environment[name]]
+    if not variables:
         return Finding("proxy", True, "none is set")
     if is_reached:
-        return Finding("proxy", True, f"{', '.join(sorted(given))} set, and not needed: the way is direct")
+        return Finding("proxy", True, f"{', '.join(sorted(variables))} set, and not needed: the way is direct")
     advice = "The agent goes to its server directly and uses no proxy: let this machine out to that port."
-    return Finding("proxy", False, f"{', '.join(sorted(given))} set, and no server was reached", advice)
+    return Finding("proxy", False, f"{', '.join(sorted(variables))} set, and no server was reached", advice)
 
 
 def _load_credential(directory: Path | None) -> tuple[Credential | None, Finding]:
@@ -177,27 +185,29 @@ def _load_credential(directory: Path | None) -> tuple[Credential | None, Finding
             "credential", None, "no agent's folder was given", "Name it: --data DIR or --cluster NAME."
         )
     try:
-        kept = credentials.load_credential(directory)
+        credential = credentials.load_credential(directory)
     except YardError as exc:
         return None, Finding("credential", False, exc.detail, exc.next_step)
-    return kept, Finding("credential", None, f"no agent has joined from {directory}", JOIN_ADVICE)
+    return credential, Finding("credential", None, f"no agent has joined from {directory}", JOIN_ADVICE)
 
 
 def _credential(
-    kept: Credential, directory: Path, reached: Sequence[ServerAddress], ca_file: str | None
+    credential: Credential, directory: Path, reached: Sequence[ServerAddress], ca_file: str | None
 ) -> tuple[Agent | None, Finding]:
     path = directory / credentials.CREDENTIAL_FILE
     if path.stat().st_mode & 0o077:
         return None, Finding("credential", False, f"others may read {path}", f"chmod 600 {path}")
     if not reached:
-        return None, Finding("credential", None, f"agent {kept.name} of {kept.cluster}: no server to ask")
-    # The newest alone, and nothing is written: an agent may be running here.
-    with closing(Connection(reached, ca_file=ca_file, bearer=AgentCredentials(directory, kept).bearer)) as connection:
+        return None, Finding("credential", None, f"agent {credential.name} of {credential.cluster}: no server to ask")
+    # Only the newest credential, and nothing is written: an agent may be running here.
+    with closing(
+        Connection(reached, ca_file=ca_file, bearer=AgentCredentials(directory, credential).bearer)
+    ) as connection:
         try:
             agent = msgspec.json.decode(connection.get("/v1/agents/self", timeout_s=CHECK_S_MAX), type=Agent)
         except YardError as exc:
             return None, Finding(
-                "credential", False, f"agent {kept.name} of {kept.cluster}: {exc.detail}", exc.next_step
+                "credential", False, f"agent {credential.name} of {credential.cluster}: {exc.detail}", exc.next_step
             )
         except msgspec.DecodeError as exc:
             return None, Finding("credential", False, f"the answer cannot be read: {exc}", "Compare `yard version`.")
@@ -229,20 +239,20 @@ def _folder(directory: Path) -> Iterator[Finding]:
 
 
 def check_journal(path: Path) -> tuple[str, int]:
-    """What is wrong with a journal, if anything, and how many attempts are not settled. Reads only."""
+    """What is wrong with a journal (empty: nothing), and how many attempts are not settled. Reads only."""
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=CHECK_S_MAX)) as db:
-            said = str(db.execute("PRAGMA quick_check(1)").fetchone()[0]).removeprefix("ok")
-            return said, int(db.execute("SELECT count(*) FROM attempts WHERE settled_s IS NULL").fetchone()[0])
+            problem = str(db.execute("PRAGMA quick_check(1)").fetchone()[0]).removeprefix("ok")
+            return problem, int(db.execute("SELECT count(*) FROM attempts WHERE settled_s IS NULL").fetchone()[0])
     except sqlite3.Error as exc:
         return str(exc), 0
 
 
-def _backend(patient: DoctorTarget, kind: str | None) -> Iterator[Finding]:
+def _backend(patient: DoctorTarget, kind: str | None, folders: FilesFolders | None) -> Iterator[Finding]:
     if kind is None:
         yield Finding("backend", None, "not known which", "Name it: --backend KIND.")
         return
-    # Beside the agent's own state, which the nodes of a batch system may see; its usual place for temporary files not.
+    # Inside the agent's folder: the nodes of a batch system may see it, unlike /tmp.
     place = patient.directory if patient.directory and patient.directory.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="yard-doctor-", dir=place) as folder:
         try:
@@ -252,15 +262,22 @@ def _backend(patient: DoctorTarget, kind: str | None) -> Iterator[Finding]:
                 name: patient.environment[name] for name in INHERITED_VARIABLES if name in patient.environment
             }
             setting = Setting(
-                cluster="doctor", directory=Path(folder), graph=graph, site=patient.site, environment=environment
+                cluster="doctor",
+                directory=Path(folder),
+                graph=graph,
+                site=patient.site,
+                environment=environment,
+                agent_environment=patient.environment,
             )
             with closing(make(setting)) as backend:
                 backend.refresh()
                 yield _check_backend(kind, backend)
-                if kind != "fake":  # which starts no programs
+                if kind not in ("fake", KUBERNETES):  # they start no programs under accounts of this machine
                     yield _accounts(patient.site)
-                if backend.has_queue:
-                    yield _canary(patient, backend)
+                if kind == KUBERNETES:
+                    yield _pod_canary(patient, backend)
+                elif backend.has_queue:
+                    yield from _canary(patient, backend, folders)
         except (YardError, OSError) as exc:
             advice = exc.next_step if isinstance(exc, YardError) else ""
             yield Finding("backend", False, f"{kind}: {exc}", advice)
@@ -268,12 +285,12 @@ def _backend(patient: DoctorTarget, kind: str | None) -> Iterator[Finding]:
 
 def _check_backend(kind: str, backend: Backend) -> Finding:
     graph, state = backend.describe(), backend.state()
-    found = f"nodes {graph.nodes}, cores {graph.cores}, GPUs {graph.gpus}"
-    return Finding("backend", True, f"{kind} answers: {found}; {state.running} running, {state.queued} queued")
+    resources = f"nodes {graph.nodes}, cores {graph.cores}, GPUs {graph.gpus}"
+    return Finding("backend", True, f"{kind} answers: {resources}; {state.running} running, {state.queued} queued")
 
 
 def _accounts(site: Site) -> Finding:
-    """Whether users' jobs are kept apart. Jobs that share an account are no fault, but somebody should know."""
+    """Whether users' jobs have separate accounts. Sharing is no fault, but is reported."""
     sharing = JobAccounts(
         site, is_root_allowed=False, is_elsewhere=runs_over_ssh(shlex.split(site.slurm.prefix))
     ).sharing()
@@ -282,8 +299,27 @@ def _accounts(site: Site) -> Finding:
     return Finding("accounts", None, sharing.detail, sharing.advice)
 
 
-def _canary(patient: DoctorTarget, backend: Backend) -> Finding:
-    if patient.site.accounts is not None and patient.user is None:
-        return Finding("canary", None, "the site maps users to accounts", "Say whose small job it is: --user NAME.")
-    song = run_canary(backend, owner=patient.user or "doctor", wait_s=patient.wait_s)
+def _pod_canary(patient: DoctorTarget, backend: Backend) -> Finding:
+    """Run a small job in the first namespace that was named, or in that of the project `default`."""
+    site = patient.site.kubernetes
+    if not site.image:
+        advice = "Name a small image with /bin/echo in it: `kubernetes: {image: …}` in the site's file."
+        return Finding("canary", None, "there is no image for a small job", advice)
+    place = project_of(site, patient.namespaces[0]) if patient.namespaces else None
+    project, domain = place or ("default", "development")
+    song = run_canary(
+        backend, owner=patient.user or "doctor", wait_s=patient.wait_s, project=project, domain=domain, is_pod=True
+    )
     return Finding("canary", song.is_ok, song.detail, song.advice)
+
+
+def _canary(patient: DoctorTarget, backend: Backend, folders: FilesFolders | None) -> Iterator[Finding]:
+    if patient.site.accounts is not None and patient.user is None:
+        yield Finding("canary", None, "the site maps users to accounts", "Say whose small job it is: --user NAME.")
+        return
+    is_remote = runs_over_ssh(shlex.split(patient.site.slurm.prefix))
+    with seen_by_nodes(None if is_remote else folders) as marker:
+        song = run_canary(backend, owner=patient.user or "doctor", wait_s=patient.wait_s, marker=marker)
+    yield Finding("canary", song.is_ok, song.detail, song.advice)
+    if folders is not None and not is_remote:
+        yield check_shared(patient.site, folders, is_seen=song.is_marker_seen if marker is not None else None)

@@ -1,4 +1,4 @@
-"""What a job's process is told by its environment, the same at every backend: who it is, and which rules hold."""
+"""The environment variables of jobs, the same for every backend: the job's identity and its rules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,21 @@ from switchyard.agent.need import spec_of
 from switchyard.model.execution import ExecutionConfig, RunAs, SecurityContext
 from switchyard.model.poll import Lease
 
-# What a supervisor and its job may have of the agent's environment; a join token, say, is not theirs to see.
+# What the client of a container runtime takes from the agent's environment: its configuration, its daemon, its logins.
+CONTAINER_VARIABLES = (
+    "CONTAINERS_CONF",
+    "CONTAINERS_STORAGE_CONF",
+    "CONTAINERS_REGISTRIES_CONF",
+    "REGISTRY_AUTH_FILE",
+    "XDG_RUNTIME_DIR",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DOCKER_HOST",
+    "DOCKER_CONFIG",
+    "APPTAINER_CACHEDIR",
+    "APPTAINER_TMPDIR",
+)
+
+# What backends get of the agent's environment; each passes less of it to jobs. No secrets, such as a join token.
 INHERITED_VARIABLES = (
     "PATH",
     "HOME",
@@ -20,11 +34,14 @@ INHERITED_VARIABLES = (
     "LD_LIBRARY_PATH",
     "SLURM_CONF",
     "SSH_AUTH_SOCK",
+    *CONTAINER_VARIABLES,
 )
+
+FILES_VARIABLE = "SWITCHYARD_FILES"  # the folder of a job with files, for a job that names another `cwd`
 
 
 def job_variables(lease: Lease, cluster: str) -> dict[str, str]:
-    """What a job adds to its backend's environment: what the rules set, its own, then ours, which none replaces."""
+    """Variables of a job: those of the rules, then the job's, then ours. Later ones win."""
     spec = spec_of(lease)
     rules = spec.execution or ExecutionConfig()
     return {**(rules.envs or {}), **spec.env, **_identity(lease, cluster), **_rules(lease, rules)}
@@ -32,7 +49,7 @@ def job_variables(lease: Lease, cluster: str) -> dict[str, str]:
 
 def _identity(lease: Lease, cluster: str) -> dict[str, str]:
     spec = spec_of(lease)
-    found = {
+    variables = {
         "SWITCHYARD_JOB_ID": lease.job,
         "SWITCHYARD_ATTEMPT": str(lease.attempt),
         "SWITCHYARD_FENCE": str(lease.fence),
@@ -43,33 +60,33 @@ def _identity(lease: Lease, cluster: str) -> dict[str, str]:
         "SWITCHYARD_DOMAIN": lease.domain,
     }
     if lease.workflow is not None:
-        found["SWITCHYARD_WORKFLOW"] = lease.workflow
+        variables["SWITCHYARD_WORKFLOW"] = lease.workflow
     if lease.launch_plan is not None:
-        found["SWITCHYARD_LAUNCH_PLAN"] = lease.launch_plan
+        variables["SWITCHYARD_LAUNCH_PLAN"] = lease.launch_plan
     if lease.lo is not None:
-        found["SWITCHYARD_ARRAY_INDEX"] = str(lease.lo)
+        variables["SWITCHYARD_ARRAY_INDEX"] = str(lease.lo)
     if spec.image is not None:
-        found["SWITCHYARD_IMAGE"] = spec.image  # told; whether it is obeyed is the backend's
-    return found
+        variables["SWITCHYARD_IMAGE"] = spec.image  # the backend decides whether it uses the image
+    return variables
 
 
 def _rules(lease: Lease, rules: ExecutionConfig) -> dict[str, str]:
-    """What the rules say about how it runs. Whom it runs as is told, not enforced: that is the cluster's."""
+    """Variables that tell the job its rules. The identity in them is not enforced here: that is up to the cluster."""
     context = rules.security_context or SecurityContext()
-    who = context.run_as or RunAs()
+    run_as = context.run_as or RunAs()
     prefix = rules.raw_output_data_config.output_location_prefix if rules.raw_output_data_config else None
-    said = {
+    variables = {
         "SWITCHYARD_LABELS": _json(lease.labels) if lease.labels else None,
         "SWITCHYARD_ANNOTATIONS": _json(rules.annotations) if rules.annotations else None,
         "SWITCHYARD_OUTPUT_PREFIX": f"{prefix.rstrip('/')}/{lease.job}" if prefix else None,
         "SWITCHYARD_OVERWRITE_CACHE": "true" if rules.overwrite_cache else None,
         "SWITCHYARD_INTERRUPTIBLE": None if rules.interruptible is None else str(rules.interruptible).lower(),
-        "SWITCHYARD_IAM_ROLE": who.iam_role,
-        "SWITCHYARD_SERVICE_ACCOUNT": who.k8s_service_account,
-        "SWITCHYARD_EXECUTION_IDENTITY": who.execution_identity,
+        "SWITCHYARD_IAM_ROLE": run_as.iam_role,
+        "SWITCHYARD_SERVICE_ACCOUNT": run_as.k8s_service_account,
+        "SWITCHYARD_EXECUTION_IDENTITY": run_as.execution_identity,
         "SWITCHYARD_SECURITY_CONTEXT": _json(rules.security_context) if rules.security_context else None,
     }
-    return {name: text for name, text in said.items() if text is not None}
+    return {name: text for name, text in variables.items() if text is not None}
 
 
 def _json(value: object) -> str:

@@ -1,8 +1,8 @@
 """Under which local account a job runs, and whether the agent starts it at all. One rule for every backend.
 
-With an account map, a job runs under its owner's account, and nobody else's job runs. Without a map it runs under the
-agent's own account. An agent of root's then starts the jobs of platform administrators alone, unless it was told
-`--allow-root`: everybody's job would be root's.
+With an account map, a job runs under its owner's account, and users without an account are refused. Without a map it
+runs under the agent's account. An agent that runs as root then starts only jobs of platform administrators, unless it
+has `--allow-root`: every job would run as root.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AccountSharing:
 
 
 class JobAccounts:
-    """The decision for one agent. `is_elsewhere`: jobs run under the account that ssh logs in to, whoever we are."""
+    """The decision for one agent. `is_elsewhere`: jobs run under the account that ssh logs in to."""
 
     def __init__(self, site: Site, *, is_root_allowed: bool, is_elsewhere: bool = False) -> None:
         self._map = AccountMap(Path(site.accounts.map)) if site.accounts else None
@@ -45,7 +45,7 @@ class JobAccounts:
         self._is_root = os.geteuid() == 0 and not is_elsewhere
 
     def account_of(self, lease: Lease) -> LocalAccount | None:
-        """The account that a job runs under; none: the agent's own. Raises Denied if it does not run here."""
+        """The account of a job; None: the agent's. Raises Denied if the job may not run here."""
         if self._map is not None:
             return self._map.account_of(lease.owner)
         if self._is_root and not self._is_root_allowed and not lease.is_owner_admin:
@@ -57,7 +57,7 @@ class JobAccounts:
         return None
 
     def sharing(self) -> AccountSharing | None:
-        """What is to be said at the start; none: each user's jobs have an account of their own."""
+        """What to warn of at the start; None: every user has a separate account."""
         if self._map is not None:
             shared = self._map.shared()
             if not shared:
@@ -81,7 +81,7 @@ class JobAccounts:
 
 
 def own_account_name() -> str:
-    """The name of the agent's own account; its number, if nobody gave it a name."""
+    """The name of the agent's account, or its number if it has no name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -89,7 +89,7 @@ def own_account_name() -> str:
 
 
 def check_local_accounts(site: Site, directory: Path) -> None:
-    """Raise unless jobs can be started here under the accounts of the map. Lets them pass through the data folder."""
+    """Raise unless jobs can start here under the accounts of the map. Opens the data folder for passing through."""
     if site.accounts is None:
         return
     if site.accounts.way is not AccountSwitch.UID:
@@ -104,8 +104,8 @@ def check_local_accounts(site: Site, directory: Path) -> None:
             next_step="Run the agent as root, or leave `accounts` out: all jobs then run under its own account.",
         )
     for folder in (directory, directory / "jobs"):
-        folder.chmod(0o711)  # pass through, and list nothing; every file of the agent's own in it is closed
-    closed = next((each for each in reversed(directory.parents) if not each.stat().st_mode & stat.S_IXOTH), None)
+        folder.chmod(0o711)  # accounts can pass through, not list; the agent's files in it are private
+    closed = next((folder for folder in reversed(directory.parents) if not folder.stat().st_mode & stat.S_IXOTH), None)
     if closed is not None:
         raise Unavailable(
             f"Jobs under other accounts cannot reach {directory}: {closed} is closed to them.",

@@ -1,4 +1,4 @@
-"""Becomes a member of a cluster, once: the join token is exchanged for the agent's own credential. Then polls go on."""
+"""Joins a cluster, once: exchanges the join token for the agent's credential."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from switchyard.errors import YardError
 from switchyard.model.poll import Join, Joined
 
 JOIN_PATH = "/v1/agents/join"
-JOIN_S_MAX = 2.5  # a person waits for this; over all servers together
+JOIN_S_MAX = 2.5  # for all servers together: a person waits
 
 
 def join_cluster(
     servers: Sequence[ServerAddress], request: Join, *, token: str | None, ca_file: str | None
 ) -> Credential:
-    """Ask each server in turn until one answers. The last one's silence is the reason if none does."""
+    """Ask one server after the other until one answers. If none does, raise the last error."""
     until = time.monotonic() + JOIN_S_MAX
     connection = Connection(servers, ca_file=ca_file, bearer=token)
     trouble: YardError = ServerUnreachable("No server was asked.")
@@ -32,7 +32,7 @@ def join_cluster(
                 body = connection.post(JOIN_PATH, msgspec.json.encode(request), timeout_s=max(0.1, share_s))
                 joined = msgspec.json.decode(body, type=Joined)
             except ServerUnreachable as exc:
-                trouble = exc  # the connection has already turned to the next server
+                trouble = exc  # the connection already uses the next server
                 continue
             except msgspec.DecodeError as exc:
                 raise ServerUnreachable(f"{server.url} answered something else than a join: {exc}.") from exc

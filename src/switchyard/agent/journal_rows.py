@@ -1,15 +1,15 @@
-"""The journal's tables, and its rows as attempts and reports. What is written when is journal.py's.
+"""The journal's tables, and how rows become attempts and reports. journal.py decides what is written and when.
 
-A row that cannot be read, because a bit of it is wrong, is that row's trouble alone: it is moved to the table
-`unreadable` for whoever wants to look, and everything else goes on.
+A damaged row affects nothing else: it is moved to the table `unreadable` for inspection.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -27,14 +27,14 @@ CREATE TABLE IF NOT EXISTS attempts (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     job TEXT NOT NULL,
     fence INTEGER NOT NULL,
-    task INTEGER NOT NULL,     -- of an array; -1: not one
+    task INTEGER NOT NULL,     -- index in an array; -1: no array
     lease BLOB NOT NULL,
     stage TEXT NOT NULL,
     native_id TEXT,
     is_cancel_asked INTEGER NOT NULL DEFAULT 0,
     is_stopped INTEGER NOT NULL DEFAULT 0,
-    final BLOB,                -- the report of its end, to say it again to a server that forgot
-    settled_s REAL,            -- wall clock: only for clean-up
+    final BLOB,                -- report of the end, sent again to a server that was restored
+    settled_s REAL,            -- wall clock, only for purging
     UNIQUE (job, fence)
 );
 CREATE INDEX IF NOT EXISTS attempts_settled ON attempts (settled_s) WHERE settled_s IS NOT NULL;
@@ -50,7 +50,7 @@ CREATE TABLE IF NOT EXISTS outbox (
 CREATE TABLE IF NOT EXISTS unreadable (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     origin TEXT NOT NULL,      -- the table it was in
-    row TEXT NOT NULL,         -- all of it, as text
+    row TEXT NOT NULL,         -- the row as text
     why TEXT NOT NULL
 );
 """
@@ -73,8 +73,8 @@ SELECT * FROM attempts WHERE job = ? AND task = ? AND fence >= ? AND fence < ? A
 AND NOT is_stopped ORDER BY fence DESC LIMIT 1
 """
 
-CORRUPT_MAX = 100  # damaged journals kept aside, for whoever wants to look
-UNREADABLE_MAX = 1000  # rows kept to be looked at
+CORRUPT_MAX = 100  # damaged journals that are kept
+UNREADABLE_MAX = 1000  # damaged rows that are kept
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -83,24 +83,24 @@ SqlWrite = tuple[str, tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class DecodedRows(Generic[T]):
-    """What rows say, and the rows that say nothing, each with the reason."""
+    """The values of readable rows, and the unreadable rows with the reason."""
 
     values: list[T]
     unreadable: list[tuple[sqlite3.Row, str]]
 
 
 def read_rows(rows: Iterable[sqlite3.Row], read: Callable[[sqlite3.Row], T]) -> DecodedRows[T]:
-    found: DecodedRows[T] = DecodedRows([], [])
+    decoded: DecodedRows[T] = DecodedRows([], [])
     for row in rows:
         try:
-            found.values.append(read(row))
+            decoded.values.append(read(row))
         except (msgspec.DecodeError, ValueError, TypeError) as exc:
-            found.unreadable.append((row, f"{type(exc).__name__}: {exc}"))
-    return found
+            decoded.unreadable.append((row, f"{type(exc).__name__}: {exc}"))
+    return decoded
 
 
 def set_aside_row(table: str, row: sqlite3.Row, why: str) -> list[SqlWrite]:
-    """Move a row that cannot be read out of the way."""
+    """Move an unreadable row into the table `unreadable`."""
     text = repr({name: row[name] for name in row.keys()})  # noqa: SIM118 - a Row without keys() gives its values
     return [
         ("INSERT INTO unreadable (origin, row, why) VALUES (?, ?, ?)", (table, text, why)),
@@ -145,10 +145,10 @@ def attempt_of(row: sqlite3.Row) -> Attempt:
 
 
 def queued_report_of(row: sqlite3.Row) -> QueuedReport:
-    said = TimedReport(report_of(row["report"]), Stamp(row["boot"], int(row["at_ns"])))
-    if (said.report.job, said.report.fence) != (row["job"], row["fence"]):
+    timed = TimedReport(report_of(row["report"]), Stamp(row["boot"], int(row["at_ns"])))
+    if (timed.report.job, timed.report.fence) != (row["job"], row["fence"]):
         raise ValueError("the report is of another attempt than the row says")
-    return QueuedReport(row["seq"], (row["job"], row["fence"]), said, bool(row["is_final"]))
+    return QueuedReport(row["seq"], (row["job"], row["fence"]), timed, bool(row["is_final"]))
 
 
 def report_of(body: bytes) -> Report:
@@ -156,7 +156,7 @@ def report_of(body: bytes) -> Report:
 
 
 def final_report_of(row: sqlite3.Row) -> Report | None:
-    """The report of an attempt's end as it was kept; none: it cannot be read."""
+    """The stored report of an attempt's end; None: it cannot be read."""
     try:
         return report_of(row["final"])
     except msgspec.DecodeError as exc:
@@ -165,7 +165,7 @@ def final_report_of(row: sqlite3.Row) -> Report | None:
 
 
 def decode_text(body: bytes) -> str:
-    """Text as the database has it; a byte that is no text must not keep the rest of its row from being read."""
+    """Decode a text of the database. An invalid byte does not make the other columns of its row unreadable."""
     return body.decode("utf-8", "replace")
 
 
@@ -176,3 +176,17 @@ def move_journal_aside(path: Path) -> Path:
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     return aside
+
+
+@contextlib.contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """Write all or nothing."""
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        yield db
+        db.execute("COMMIT")
+    except sqlite3.Error:
+        if db.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                db.execute("ROLLBACK")
+        raise

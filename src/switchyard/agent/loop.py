@@ -1,14 +1,15 @@
-"""Keeps the agent going: its threads, their retries, and the only `except Exception`. What they do is elsewhere.
+"""Runs the agent's threads and their retries; it has the agent's only `except Exception`.
 
     park    waits at the server for work (poller.park)
     talk    sends reports and output as soon as there are any (poller.talk)
-    runner  starts, watches and ends attempts (runner.turn)
-    refresh asks the cluster how all stands (backend.refresh)
-    look    looks every few minutes whether the cluster has something else than it had (backend.look)
-    quote   answers what the server asks about jobs that may come (quoting.turn)
+    runner  starts, watches and ends attempts (runner.run_once)
+    refresh asks the cluster for the state of all jobs (backend.refresh)
+    look    checks every few minutes whether the cluster's hardware changed (backend.look)
+    quote   answers the server's inquiries about possible jobs (quote_answerer.run_once)
+    namespaces  applies the objects of namespaces, where the backend has namespaces (ManagesNamespaces.run_once)
 
-The main thread watches them (command.py). Nothing that happens to a server, a disk or a job ends the agent; only a
-server that refuses its credential, or a signal, does.
+The main thread watches them (command.py). Only a signal, or a server that refuses the agent, ends the agent; failures
+of servers, disks and jobs do not.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ from switchyard.agent.chooser import Chooser
 from switchyard.agent.client import Connection
 from switchyard.agent.clock import now_ns
 from switchyard.agent.credential import AgentCredentials
+from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.journal import Journal
 from switchyard.agent.log import line
+from switchyard.agent.namespaces import HasNamespaces
 from switchyard.agent.outbox import Outbox
 from switchyard.agent.poller import Poller
 from switchyard.agent.quote_answerer import QuoteAnswerer
+from switchyard.agent.resource_client import ResourceClient
 from switchyard.agent.rotation import ROTATE_AFTER_S, Rotation
 from switchyard.agent.runner import Runner
 from switchyard.decoder_warmup import warm_loaded_types
@@ -43,17 +47,18 @@ from switchyard.model.quantity import show_bytes
 from switchyard.model.selection import Scalar
 
 BACKOFF_S_MIN = 0.1
-BACKOFF_S_MAX = 10.0  # after an outage all agents are back within this, spread by chance
-CLOSING_S_MAX = 1.0  # a server that goes away sends us off; we do not all arrive at the next one at once
-WATCH_S = 1.0  # the longest a change may go unseen if no wake-up came
-TALK_EVERY_S = 5.0  # likewise for reports
-OUTPUT_READ_S_MIN = 0.05  # between two looks for output, should the last one be just over
+BACKOFF_S_MAX = 10.0  # after an outage all agents are back within this time, at random moments
+CLOSING_S_MAX = 1.0  # random wait after a server shuts down, so that not all agents reach the next one at once
+WATCH_S = 1.0  # the longest time until a change is seen without a wake-up
+TALK_EVERY_S = 5.0  # the same for reports
+OUTPUT_READ_S_MIN = 0.05  # between two reads of output
 REDISCOVER_EVERY_S = 300.0  # drivers and disks change with a reboot or an upgrade, not more often
-FREEZE_S_MIN = 3.0  # without a turn: the machine slept, or we were stopped; the server may have given us up meanwhile
-THREAD_JOIN_S = 1.5  # for the threads to end after a signal
-FREE_BYTES_MIN = 64 * 2**20  # below this much free disk no new work is taken: journals and exit codes need some
-QUICK_POLL_S = 0.5  # a parked poll that comes back faster with nothing new did not really park
-QUICK_POLLS_MAX = 3  # such in a row before we slow down
+FREEZE_S_MIN = 3.0  # between two rounds: the machine slept or the process was stopped, and leases may be lost
+THREAD_JOIN_S = 1.5  # for threads to end after a signal
+ROOM_EVERY_S = 2.0  # between two looks whether there is room for files
+FREE_BYTES_MIN = 64 * 2**20  # no new work below this much free disk: journals and exit codes need it
+QUICK_POLL_S = 0.5  # a parked poll that returns faster without news was not parked
+QUICK_POLLS_MAX = 3  # such polls in a row before the agent slows down
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +72,7 @@ class AgentLimits:
 
 
 class Backoff:
-    """Waits that double, with chance in them, up to a bound."""
+    """Random waits that double up to a bound."""
 
     def __init__(self) -> None:
         self._tries = 0
@@ -93,6 +98,7 @@ class Loop:
         chooser: Chooser | None = None,
         keys: AgentCredentials | None = None,
         values: Callable[[], dict[str, Scalar]] = dict,
+        make_files: Callable[[Backend, Callable[[], None]], AttemptFiles] | None = None,
     ) -> None:
         self._backend = backend
         self._journal = journal
@@ -100,9 +106,22 @@ class Loop:
         self._limits = limits
         self._stop = threading.Event()
         self._news = threading.Event()
+        self._refresh_due = threading.Event()
         self._fatal: YardError | None = None
         self._threads: list[threading.Thread] = []
-        self._runner = Runner(journal, backend, chooser)
+        self._files = make_files(backend, self._on_work) if make_files else None
+        # Queued jobs are over as soon as they are cancelled: do not wait for the next regular refresh.
+        self._namespaces = backend.namespaces if isinstance(backend, HasNamespaces) else None
+        self._runner = Runner(
+            journal,
+            backend,
+            chooser,
+            self._files,
+            on_cancel=self._refresh_due.set,
+            hold=self._namespaces.hold if self._namespaces is not None else lambda _: "",
+        )
+        if self._namespaces is not None:
+            self._namespaces.attach(ResourceClient(connect()), self._on_work)
         self._park_connection, self._talk_connection = connect(), connect()
         self._quoting = QuoteAnswerer(backend, self._news.set)
         self._rotation = Rotation(keys, self._talk_connection, after_s=limits.rotate_after_s) if keys else None
@@ -116,9 +135,12 @@ class Loop:
             graph=backend.describe(),
             jobs_max=limits.jobs_max,
             trouble=self._trouble,
+            files_trouble=self._files_trouble,
             on_work=self._on_work,
             values=values,
             quoting=self._quoting,
+            view=self._files.view if self._files is not None else None,
+            note_resources=self._namespaces.note_version if self._namespaces is not None else lambda _: None,
             place=f"{socket.gethostname()}:{directory} (process {os.getpid()})",
         )
 
@@ -133,20 +155,22 @@ class Loop:
                 ("refresh", self._refresh),
                 ("look", self._look),
                 ("quote", self._quote),
+                *([("room", self._watch_room)] if self._files is not None else []),
+                *([("namespaces", self._apply_namespaces)] if self._namespaces is not None else []),
             )
         ]
         for thread in self._threads:
             thread.start()
 
     def is_over(self) -> bool:
-        """Has the server refused us, or a thread ended that never should?"""
+        """Whether the server refused the agent, or a thread ended unexpectedly."""
         dead = [thread.name for thread in self._threads if not thread.is_alive()]
         if dead and not self._stop.is_set():
             self._fatal = Internal(f"The agent's thread {dead[0]} ended.")
         return self._stop.is_set() or bool(dead)
 
     def stop(self) -> YardError | None:
-        """End soon; what runs goes on without us. The reason, if it was not our own will."""
+        """Stop the threads; running jobs go on. Returns the error that ended the agent, if any."""
         self._end()
         until = time.monotonic() + THREAD_JOIN_S
         for thread in self._threads:
@@ -167,10 +191,15 @@ class Loop:
     def _end(self) -> None:
         self._stop.set()
         self._news.set()
+        self._refresh_due.set()
         self._park_connection.abort(for_good=True)
         self._talk_connection.abort(for_good=True)
         self._quoting.wake()
+        if self._namespaces is not None:
+            self._namespaces.stop()
         self._backend.wake()
+        if self._files is not None:
+            self._files.stop()
 
     def _keep(self, name: str, step: Callable[[], None]) -> None:
         backoff = Backoff()
@@ -220,7 +249,7 @@ class Loop:
         look_s = self._poller.look_s
         self._news.wait(TALK_EVERY_S if look_s is None else min(TALK_EVERY_S, max(look_s, OUTPUT_READ_S_MIN)))
         self._news.clear()
-        # Not before the server has taken this process for the agent: a copy would end the agent's own credential.
+        # Rotate only after the server accepted this process: a copy would end the real agent's credential.
         rotation = self._rotation if self._poller.is_accepted else None
         if rotation is not None and rotation.go(self._poller.incarnation, is_asked=self._poller.is_rotation_asked):
             self._poller.is_rotation_asked = False
@@ -228,24 +257,24 @@ class Loop:
             while not self._stop.is_set() and self._poller.talk():
                 pass
         except YardError:
-            self._news.set()  # there is still something to say
+            self._news.set()  # there is still something to send
             raise
         finally:
             if not self._stop.is_set():
                 self._poller.refresh()
 
     def _run(self) -> None:
-        """One start of the runner; the turns go on until something unforeseen happens, and after it too."""
+        """Adopt lost attempts, then run rounds until an unexpected error. `_keep` starts this again after it."""
         self._runner.adopt()
         had_trouble = bool(self._trouble())
         turned_ns = now_ns()
         while not self._stop.is_set():
             if now_ns() - turned_ns > FREEZE_S_MIN * 1e9:
                 log.warning(line("was-frozen", seconds=(now_ns() - turned_ns) // 10**9))
-                self._poller.doubt()
+                self._poller.require_sync()
                 self._news.set()
             turned_ns = now_ns()
-            changed = self._runner.turn(may_start=self._poller.may_start)
+            changed = self._runner.run_once(may_start=self._poller.may_start)
             has_trouble = bool(self._trouble())
             if changed or has_trouble != had_trouble:
                 had_trouble = has_trouble
@@ -253,11 +282,12 @@ class Loop:
             self._backend.watch(WATCH_S)
 
     def _refresh(self) -> None:
-        """A thread of its own: a controller that hangs must not keep reports from being told."""
-        self._stop.wait(self._backend.refresh())
+        """Runs in its own thread: a controller that hangs must not delay reports."""
+        self._refresh_due.wait(self._backend.refresh())
+        self._refresh_due.clear()
 
     def _look(self) -> None:
-        """A thread of its own: a broken driver takes seconds to show that it does not answer."""
+        """Runs in its own thread: a broken driver may take seconds to fail."""
         if self._stop.wait(self._limits.look_every_s) or not self._backend.look():
             return
         graph = self._backend.describe()
@@ -266,7 +296,18 @@ class Loop:
         self._news.set()
 
     def _quote(self) -> None:
-        self._quoting.turn(WATCH_S)
+        self._quoting.run_once(WATCH_S)
+
+    def _watch_room(self) -> None:
+        """Runs in its own thread: a shared folder may hang."""
+        if self._files is not None and self._files.look_at_room():
+            log.warning(line("files-room", trouble=self._files.trouble or "none"))
+            self._news.set()
+        self._stop.wait(ROOM_EVERY_S)
+
+    def _apply_namespaces(self) -> None:
+        assert self._namespaces is not None
+        self._namespaces.run_once(WATCH_S)
 
     def _on_work(self) -> None:
         self._backend.wake()
@@ -276,8 +317,11 @@ class Loop:
         connection = {"park": self._park_connection, "talk": self._talk_connection}.get(name)
         return connection.retry_after_s if connection is not None else None
 
+    def _files_trouble(self) -> str:
+        return self._files.trouble if self._files is not None else ""
+
     def _trouble(self) -> str:
-        """Why no new work is taken now, if so."""
+        """Why no new work is taken now; empty: it is taken."""
         if self._journal.trouble:
             return f"disk full: {self._journal.trouble}"
         try:

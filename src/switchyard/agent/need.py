@@ -1,4 +1,4 @@
-"""What a lease takes up on its cluster, in whole cores, gpus and bytes. Pure."""
+"""Resource needs of leases in whole cores, GPUs and bytes, and the loads and quotes made from them. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from switchyard.model.job import JobSpec
 from switchyard.model.poll import Lease, Room
 from switchyard.model.quantity import ceil_fraction, parse_amount, parse_bytes
 
-UNLIMITED_LEFT_S_MIN = 60.0  # at least so long runs on what has no time limit
-NOW_VALID_S = 10  # room that is free now may be taken by the next one
+UNLIMITED_LEFT_S_MIN = 60.0  # assumed for a running job without a time limit
+NOW_VALID_S = 10  # free resources may be taken by the next job
 LIMITED_CONFIDENCE = 0.8  # most jobs end before their time limit
 GUESS_CONFIDENCE = 0.3
 
@@ -39,7 +39,7 @@ def spec_of(lease: Lease) -> JobSpec:
 
 
 def need_of(spec: JobSpec) -> ResourceNeed:
-    """Per task a part of a core counts as a whole one, as it does when clusters are matched."""
+    """A part of a core counts as a whole core per task, as in matching."""
     ask, tasks = spec.resources.asked, spec.resources.tasks
     return ResourceNeed(
         cores=ceil_fraction(parse_amount(ask.cores)) * tasks,
@@ -48,12 +48,18 @@ def need_of(spec: JobSpec) -> ResourceNeed:
     )
 
 
+def memory_limit_bytes(spec: JobSpec) -> int:
+    """The memory that all tasks of a job may use on this machine; 0: no limit."""
+    ask = spec.resources
+    return parse_bytes(ask.asked.memory if ask.limits.memory is None else ask.limits.memory) * ask.tasks
+
+
 def total_need(needs: Iterable[ResourceNeed]) -> ResourceNeed:
     return sum(needs, ResourceNeed())
 
 
 def room_of(load: Load, *, less: ResourceNeed) -> Room:
-    """What is free now, less what is already promised."""
+    """Free resources less those already promised."""
     return Room(
         cores=max(0, (load.free_cores or 0) - less.cores),
         gpus=max(0, (load.free_gpus or 0) - less.gpus),
@@ -61,30 +67,30 @@ def room_of(load: Load, *, less: ResourceNeed) -> Room:
     )
 
 
-def load_of(graph: Graph, taken: ResourceNeed, *, running: int, queued: int) -> Load:
-    """The load of a cluster that only we use."""
+def load_of(graph: Graph, occupied: ResourceNeed, *, running: int, queued: int) -> Load:
+    """The load of a cluster that nobody else uses."""
     return Load(
-        free_cores=max(0, graph.cores - taken.cores),
-        free_gpus=max(0, graph.gpus - taken.gpus),
-        free_memory_bytes=max(0, graph.memory_bytes - taken.memory_bytes),
+        free_cores=max(0, graph.cores - occupied.cores),
+        free_gpus=max(0, graph.gpus - occupied.gpus),
+        free_memory_bytes=max(0, graph.memory_bytes - occupied.memory_bytes),
         running=running,
         queued=queued,
-        free=_free_nodes(graph, taken),
+        free=_free_nodes(graph, occupied),
         signature=graph.signature,
     )
 
 
-def _free_nodes(graph: Graph, taken: ResourceNeed) -> list[FreeNodes] | None:
-    """What is left on each node. Of several nodes nobody here knows which of them a process is on."""
-    if (taken != ResourceNeed() and graph.nodes > 1) or len(graph.kinds) > FREE_NODES_MAX:
+def _free_nodes(graph: Graph, occupied: ResourceNeed) -> list[FreeNodes] | None:
+    """Free resources by node. None for several nodes: it is not known which node a process is on."""
+    if (occupied != ResourceNeed() and graph.nodes > 1) or len(graph.kinds) > FREE_NODES_MAX:
         return None
     return [
         FreeNodes(
             shape=kind.shape,
             count=kind.count,
-            core=max(0, kind.cores - taken.cores),
-            gpu=max(0, kind.gpus - taken.gpus),
-            memory=max(0, kind.memory_bytes - taken.memory_bytes),
+            core=max(0, kind.cores - occupied.cores),
+            gpu=max(0, kind.gpus - occupied.gpus),
+            memory=max(0, kind.memory_bytes - occupied.memory_bytes),
         )
         for kind in graph.kinds
     ]
@@ -92,32 +98,32 @@ def _free_nodes(graph: Graph, taken: ResourceNeed) -> list[FreeNodes] | None:
 
 @dataclass(frozen=True, slots=True)
 class OccupiedResources:
-    """What runs: what it takes up, and for how long still."""
+    """What a running job occupies, and for how much longer."""
 
     need: ResourceNeed
     left_s: float
-    is_limited: bool = True  # else that is a guess
+    is_limited: bool = True  # False: the time is a guess
 
 
 def estimate_occupied(need: ResourceNeed, *, ran_s: float, limit_s: float | None) -> OccupiedResources:
-    """One without a limit is as likely as not to run on for as long as it has, and rarely ends at once."""
+    """Estimate how long a running job stays. Without a time limit: as long as it has run, at least 60 s."""
     if limit_s is not None:
         return OccupiedResources(need, max(0.0, limit_s - ran_s))
     return OccupiedResources(need, max(ran_s, UNLIMITED_LEFT_S_MIN), is_limited=False)
 
 
-def quote_of(need: ResourceNeed, whole: Room, free: Room, busy: Iterable[OccupiedResources]) -> BackendQuote:
-    """When there is room: as those that run end one after the other."""
-    if not need.fits(whole):
+def quote_of(need: ResourceNeed, total: Room, free: Room, busy: Iterable[OccupiedResources]) -> BackendQuote:
+    """Estimate when the job fits, as running jobs end one after the other."""
+    if not need.fits(total):
         return BackendQuote(can=False, reason="it needs more than there is here")
     if need.fits(free):
         return BackendQuote(can=True, eta_s=0, reason="there is room now", valid_s=NOW_VALID_S)
-    given, is_sure, count = ResourceNeed(), True, 0
-    for each in sorted(busy, key=lambda one: one.left_s):
-        given, is_sure, count = given + each.need, is_sure and each.is_limited, count + 1
-        room = Room(free.cores + given.cores, free.gpus + given.gpus, free.memory_bytes + given.memory_bytes)
+    released, is_sure, count = ResourceNeed(), True, 0
+    for job in sorted(busy, key=lambda job: job.left_s):
+        released, is_sure, count = released + job.need, is_sure and job.is_limited, count + 1
+        room = Room(free.cores + released.cores, free.gpus + released.gpus, free.memory_bytes + released.memory_bytes)
         if need.fits(room):
-            said = f"when {count} of what runs {'has' if count == 1 else 'have'} ended"
+            reason = f"when {count} of what runs {'has' if count == 1 else 'have'} ended"
             sure = LIMITED_CONFIDENCE if is_sure else GUESS_CONFIDENCE
-            return BackendQuote(can=True, eta_s=math.ceil(each.left_s), reason=said, confidence=sure)
+            return BackendQuote(can=True, eta_s=math.ceil(job.left_s), reason=reason, confidence=sure)
     return BackendQuote(can=True, reason="what is in the way is not known here")

@@ -1,5 +1,5 @@
-"""What goes up to the server next: reports in order, an ended attempt's output before its end, and now and then what
-running ones have written. No network here."""
+"""Picks what is sent to the server next: reports in order, an ended attempt's output before its end, and live output
+in between. No network here."""
 
 from __future__ import annotations
 
@@ -18,30 +18,29 @@ from switchyard.agent.log import line
 from switchyard.errors import YardError
 from switchyard.model.lifecycle import ReportAnswer
 from switchyard.model.log import OUTPUT_BYTES_MAX, STREAMS
-from switchyard.model.poll import BATCH_MAX, CHUNK_BYTES_MAX, OutputChunk, Report
+from switchyard.model.poll import BATCH_MAX, CHUNK_BYTES_MAX, OUTPUT_CHUNKS_MAX, OutputChunk, Report
 
-BATCH_OUTPUT_BYTES_MAX = 2**20  # of output in one poll: a small message, so that no report waits long behind it
-BATCH_CHUNKS_MAX = 64  # the protocol's own bound
-REPORT_BATCHES_IN_ROW_MAX = 4  # letters of reports before one of running output gets its turn
-OUTPUT_PAUSE_S = 2.0  # without output after the server said that it has too much of it
+BATCH_OUTPUT_BYTES_MAX = 2**20  # of output in one poll: small, so that no report waits long behind it
+REPORT_BATCHES_IN_ROW_MAX = 4  # batches of reports before one of live output
+OUTPUT_PAUSE_S = 2.0  # without output after the server answered that it has too much
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxBatch:
-    """One poll's worth of news."""
+    """The reports and the output of one poll."""
 
     queued: tuple[QueuedReport, ...]
     reports: tuple[Report, ...]
     output: tuple[OutputChunk, ...]
-    advance: dict[AttemptKey, int]  # how many pieces of each attempt's output are in it
-    fresh: tuple[UnsentOutput, ...] = ()  # output of running attempts
+    advance: dict[AttemptKey, int]  # how many pieces of an attempt's output are in the batch
+    fresh: tuple[UnsentOutput, ...] = ()  # live output of running attempts
 
 
 @dataclass(slots=True)
 class _OutputPlan:
-    """Which pieces of an attempt's output are to be sent, and how many were."""
+    """The pieces of an ended attempt's output, and how many were sent."""
 
     pieces: list[tuple[str, int, int]]  # stream, offset, size
     done: int = 0
@@ -62,32 +61,32 @@ class Outbox:
         self._journal = journal
         self._backend = backend
         self._plans: dict[AttemptKey, _OutputPlan] = {}
-        self._set_aside: set[int] = set()  # refused by the server even alone; tried again at the next start
+        self._set_aside: set[int] = set()  # reports that the server refused even alone; sent again after a restart
         self._one_by_one = False
         self._live = LiveOutput(journal, backend)
         self._bytes_max = OUTPUT_BYTES_MAX
         self._reports_in_row = 0
         self._paused_until = 0.0
 
-    def bound(self, bytes_max: int) -> None:
-        """How much the server keeps of a stream. Called from any thread."""
+    def set_bytes_max(self, bytes_max: int) -> None:
+        """Set how much the server keeps of a stream. Called from any thread."""
         self._bytes_max = bytes_max
 
     @property
     def look_s(self) -> float | None:
-        """In how many seconds there may be new output; none: nothing runs."""
+        """Seconds until there may be new output; None: nothing runs."""
         return self._live.look_s
 
     def next(self) -> OutboxBatch | None:
-        self._live.bound(self._bytes_max)
-        if self._reports_in_row < REPORT_BATCHES_IN_ROW_MAX and (letter := self._next_reports()) is not None:
+        self._live.set_bytes_max(self._bytes_max)
+        if self._reports_in_row < REPORT_BATCHES_IN_ROW_MAX and (batch := self._next_reports()) is not None:
             self._reports_in_row += 1
-            return letter
+            return batch
         self._reports_in_row = 0
         return self._next_fresh() or self._next_reports()
 
     def pause(self) -> None:
-        """The server has more output than it can take: no more for a while. Reports go on."""
+        """Send no output for a while: the server has too much. Reports go on."""
         self._paused_until = time.monotonic() + OUTPUT_PAUSE_S
 
     @property
@@ -95,8 +94,8 @@ class Outbox:
         return time.monotonic() < self._paused_until
 
     def _next_fresh(self) -> OutboxBatch | None:
-        fresh = [] if self._is_paused else self._live.fresh()
-        chunks = tuple(OutputChunk(*each.key, each.stream, each.offset, each.data) for each in fresh)
+        fresh = [] if self._is_paused else self._live.read_new()
+        chunks = tuple(OutputChunk(*piece.key, piece.stream, piece.offset, piece.data) for piece in fresh)
         return OutboxBatch((), (), chunks, {}, tuple(fresh)) if fresh else None
 
     def _next_reports(self) -> OutboxBatch | None:
@@ -107,16 +106,16 @@ class Outbox:
             return None
         queued: list[QueuedReport] = []
         sending: dict[AttemptKey, int] = {}
-        spare_bytes, spare_chunks = BATCH_OUTPUT_BYTES_MAX, BATCH_CHUNKS_MAX
+        spare_bytes, spare_chunks = BATCH_OUTPUT_BYTES_MAX, OUTPUT_CHUNKS_MAX
         postponed: list[QueuedReport] = []
-        for each in waiting[: 1 if self._one_by_one else BATCH_MAX]:
-            plan = self._plan(each) if each.is_final else _OutputPlan([])
-            # Large output leaves a piece's room, so that it goes forward however much small output there is.
+        for report in waiting[: 1 if self._one_by_one else BATCH_MAX]:
+            plan = self._plan(report) if report.is_final else _OutputPlan([])
+            # Leave room for one piece of large output, so that small output cannot block it forever.
             if plan.left_bytes > spare_bytes - CHUNK_BYTES_MAX or len(plan.left) > spare_chunks - 1:
-                postponed.append(each)
+                postponed.append(report)
                 continue
-            queued.append(each)
-            sending[each.key] = len(plan.left)
+            queued.append(report)
+            sending[report.key] = len(plan.left)
             spare_bytes, spare_chunks = spare_bytes - plan.left_bytes, spare_chunks - len(plan.left)
         if postponed and not self._is_paused:
             first = postponed[0]
@@ -126,26 +125,26 @@ class Outbox:
                 queued.append(first)
         return self._letter(queued, sending) if queued or sending else None
 
-    def answered(self, letter: OutboxBatch, answers: list[ReportAnswer]) -> None:
-        """The server has taken the letter: an answer per report."""
+    def answered(self, batch: OutboxBatch, answers: list[ReportAnswer]) -> None:
+        """Note that the server took the batch. It gives one answer per report."""
         self._one_by_one = False
-        for key, count in letter.advance.items():
+        for key, count in batch.advance.items():
             if key in self._plans:
                 self._plans[key].done += count
-        self._live.sent(letter.fresh)
-        self._journal.settle(zip(letter.queued, answers, strict=False))
+        self._live.mark_sent(batch.fresh)
+        self._journal.settle(zip(batch.queued, answers, strict=False))
 
-    def refused(self, letter: OutboxBatch, error: YardError) -> None:
-        """The server cannot read the letter. Never let one bad thing hold up the rest: send less, then set it aside."""
-        log.error(line("letter-refused", reports=len(letter.reports), chunks=len(letter.output), error=error.detail))
-        if letter.output:
-            for key in letter.advance:
+    def refused(self, batch: OutboxBatch, error: YardError) -> None:
+        """The server cannot decode the batch: drop its output, then send reports one by one, then skip the bad one."""
+        log.error(line("letter-refused", reports=len(batch.reports), chunks=len(batch.output), error=error.detail))
+        if batch.output:
+            for key in batch.advance:
                 self._plans[key] = _OutputPlan([])
-            self._live.sent(letter.fresh)  # as if it had arrived: not the same again
-        elif len(letter.queued) > 1:
+            self._live.mark_sent(batch.fresh)  # not sent again
+        elif len(batch.queued) > 1:
             self._one_by_one = True
         else:
-            self._set_aside |= {queued.seq for queued in letter.queued}
+            self._set_aside |= {queued.seq for queued in batch.queued}
 
     def _plan(self, queued: QueuedReport) -> _OutputPlan:
         if queued.key not in self._plans:
@@ -162,7 +161,9 @@ class Outbox:
             except (OSError, YardError) as exc:
                 log.warning(line("output-unreadable", job=attempt.lease.job, stream=stream, error=exc))
                 continue
-            yield from ((stream, lo, hi - lo) for lo, hi in self._live.left(attempt.key, stream, total))
+            if not total:
+                continue
+            yield from ((stream, lo, hi - lo) for lo, hi in self._live.remaining_spans(attempt.key, stream, total))
 
     def _letter(self, queued: list[QueuedReport], sending: dict[AttemptKey, int]) -> OutboxBatch:
         chunks = []
@@ -177,13 +178,13 @@ class Outbox:
                     log.warning(line("output-unreadable", job=attempt.lease.job, stream=stream, error=exc))
                     continue
                 chunks.append(OutputChunk(attempt.lease.job, attempt.lease.fence, stream, offset, data))
-        reports = tuple(replace(each.said.report, ago_us=each.said.at.age_us) for each in queued)
+        reports = tuple(replace(report.timed.report, ago_us=report.timed.at.age_us) for report in queued)
         return OutboxBatch(tuple(queued), reports, tuple(chunks), sending)
 
 
-def _count_fitting(left: list[tuple[str, int, int]], spare_bytes: int, spare_chunks: int) -> int:
+def _count_fitting(pieces: list[tuple[str, int, int]], spare_bytes: int, spare_chunks: int) -> int:
     count = 0
-    for _, _, size in left[:spare_chunks]:
+    for _, _, size in pieces[:spare_chunks]:
         if size > spare_bytes:
             break
         spare_bytes -= size

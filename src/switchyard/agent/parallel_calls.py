@@ -1,4 +1,4 @@
-"""Calls that wait for somebody else, side by side. In daemon threads: one that hangs keeps no agent from ending."""
+"""Parallel calls in daemon threads: a call that hangs does not keep the agent from ending."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ R = TypeVar("R")
 
 
 def call_in_parallel(call: Callable[[A], R], arguments: Sequence[A]) -> list[R]:
-    """The results in order, when all have ended. A defect in one is told by its thread, and raised as such here."""
+    """Call `call` with each argument in its own thread and return the results in order.
+
+    Raises Internal if a call raised; its thread logs the traceback.
+    """
     if len(arguments) == 1:
         return [call(arguments[0])]
     results: dict[int, R] = {}

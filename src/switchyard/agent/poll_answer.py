@@ -1,4 +1,4 @@
-"""Reads the server's answer to a poll, lease by lease: a job this agent cannot read must not hide the others."""
+"""Decodes the answer to a poll, lease by lease: an unreadable job must not hide the others."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import msgspec
 from msgspec import Raw, Struct
 
 from switchyard.agent.client import ServerUnreachable
+from switchyard.model.file_views import FileAsk
 from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import ReportAnswer
 from switchyard.model.log import OUTPUT_BYTES_MAX
 from switchyard.model.poll import AttemptRef, Lease, Stop
 from switchyard.model.quote import QuoteAsk
 
-OUTPUT_BOUND_MIN, OUTPUT_BOUND_MAX = 1024, 2**40  # what a server may sensibly keep of a stream
+OUTPUT_BOUND_MIN, OUTPUT_BOUND_MAX = 1024, 2**40  # sensible values of how much a server keeps of a stream
 
 
 class _WireAnswer(Struct, frozen=True, kw_only=True):
@@ -24,6 +25,8 @@ class _WireAnswer(Struct, frozen=True, kw_only=True):
     stops: list[Stop] = []
     answers: list[ReportAnswer] = []
     quotes: list[Raw] = []
+    files: list[Raw] = []
+    cluster_resources: str = ""
     is_closing: bool = False
     is_rotation_asked: bool = False
     output_bytes_max: int = OUTPUT_BYTES_MAX
@@ -37,7 +40,7 @@ class _LeaseIdentity(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class UnreadableLease:
-    """A lease of a form this agent does not know, with a stand-in that only carries its identity."""
+    """A lease that this agent cannot decode. `lease` has only its identity."""
 
     lease: Lease
     why: str
@@ -55,6 +58,8 @@ class DecodedPollAnswer:
     is_rotation_asked: bool = False
     output_bytes_max: int = OUTPUT_BYTES_MAX
     quotes: list[QuoteAsk] = field(default_factory=list)
+    files: list[FileAsk] = field(default_factory=list)
+    cluster_resources: str = ""  # version of the objects of all namespaces
 
 
 def read_poll_answer(body: bytes) -> DecodedPollAnswer:
@@ -65,22 +70,32 @@ def read_poll_answer(body: bytes) -> DecodedPollAnswer:
         raise ServerUnreachable(f"The server's answer cannot be read: {exc}.") from exc
     return DecodedPollAnswer(
         session=wire.session,
-        leases=[each for each in leases if isinstance(each, Lease)],
-        unreadable=[each for each in leases if isinstance(each, UnreadableLease)],
+        leases=[lease for lease in leases if isinstance(lease, Lease)],
+        unreadable=[lease for lease in leases if isinstance(lease, UnreadableLease)],
         cancels=wire.cancels,
         stops=wire.stops,
         answers=wire.answers,
         is_closing=wire.is_closing,
         is_rotation_asked=wire.is_rotation_asked,
         output_bytes_max=min(max(wire.output_bytes_max, OUTPUT_BOUND_MIN), OUTPUT_BOUND_MAX),
-        quotes=[each for raw in wire.quotes if (each := _read_inquiry(raw)) is not None],
+        quotes=[inquiry for raw in wire.quotes if (inquiry := _read_inquiry(raw)) is not None],
+        cluster_resources=wire.cluster_resources,
+        files=[ask for raw in wire.files if (ask := _read_file_ask(raw)) is not None],
     )
 
 
 def _read_inquiry(raw: Raw) -> QuoteAsk | None:
-    """One that cannot be read is not answered: whoever asked does not wait for long."""
+    """None: the inquiry cannot be decoded and is not answered. The server waits only for a short time."""
     try:
         return msgspec.json.decode(raw, type=QuoteAsk)
+    except msgspec.DecodeError:
+        return None
+
+
+def _read_file_ask(raw: Raw) -> FileAsk | None:
+    """The same for an ask for a part of a file."""
+    try:
+        return msgspec.json.decode(raw, type=FileAsk)
     except msgspec.DecodeError:
         return None
 

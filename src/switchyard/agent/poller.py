@@ -1,19 +1,18 @@
-"""The agent's side of the poll: when it parks, reports and asks for work. Threads and retries are loop.py's.
+"""The agent's side of the poll: when it parks, reports and asks for work. loop.py has the threads and the retries.
 
-There are two connections. The *parked* poll waits at the server for leases and cancels; the *talk* poll (wait 0)
-carries reports and output up at once, so that a finished job does not wait behind the park. Both answers may bring
+There are two connections. The *parked* poll waits at the server for leases and cancels. The *talk* poll (wait 0) sends
+reports and output at once, so that a finished job does not wait behind the parked poll. Both answers may contain
 leases, which is safe only under these rules:
 
-1. At most one poll that asks for work (want > 0) is under way. The park asks when there is room. A talk asks only when
-   the park does not, so room is never offered twice. Who may ask is decided under `_short`, the lock that every short
-   poll (talk or sync) holds from its making until its answer is in the journal.
-2. The park's offer can only be too small, since work comes only from answers: when room grew, its poll is given up
-   (the socket is closed) and parked anew. A server gives no lease to a session that was followed by another.
-3. If a poll that asked for work gets no whole answer, leases may have been lost with it. The next poll that asks is
-   then preceded by a *sync*: it sends the inventory, and the answer has every lease that did not arrive. At start too.
-   Leases that come twice are no news to the journal.
-4. A sync is never under way together with a talk (same lock) nor with the park (same thread), so its inventory misses
-   no lease that is on its way.
+1. At most one poll that asks for work (want > 0) is under way. The parked poll asks when resources are free. A talk
+   asks only when the parked poll does not, so resources are never offered twice. This is decided under
+   `_short_poll_lock`, which every short poll (talk or sync) holds until its answer is in the journal.
+2. The parked poll's offer can only be too small, since work comes only from answers. When more became free, the poll is
+   aborted (the socket is closed) and parked again. A server gives no lease to a session that another one followed.
+3. If a poll that asked for work gets no complete answer, leases may be lost with it. Then a *sync* comes before the
+   next poll that asks: it sends the inventory, and the answer has every lease that did not arrive. The journal ignores
+   leases that come twice. Every start begins with a sync, too.
+4. A sync never overlaps a talk (same lock) or the parked poll (same thread), so its inventory misses no lease.
 """
 
 from __future__ import annotations
@@ -26,17 +25,19 @@ from dataclasses import dataclass
 import msgspec
 
 from switchyard.agent.attempt import AttemptChange, Stage, TimedReport
+from switchyard.agent.attempt_reports import end_attempt
 from switchyard.agent.backends import Status, native_name
 from switchyard.agent.client import Connection
 from switchyard.agent.clock import stamp
 from switchyard.agent.journal import Journal, JournalTrouble
-from switchyard.agent.log import line
+from switchyard.agent.log import attempt_lines, line
 from switchyard.agent.outbox import Outbox, OutboxBatch
 from switchyard.agent.poll_answer import DecodedPollAnswer, UnreadableLease, read_poll_answer
 from switchyard.agent.quote_answerer import QuoteAnswerer
-from switchyard.agent.runner import Runner, end_attempt
+from switchyard.agent.runner import Runner
 from switchyard.errors import BadRequest, Busy, Resync, YardError
 from switchyard.model.cluster import Load
+from switchyard.model.file_views import FileAsk
 from switchyard.model.graph import Graph
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import BATCH_MAX, AttemptRef, Origin, Poll, Report, Room
@@ -44,23 +45,23 @@ from switchyard.model.quote import QuoteGiven
 from switchyard.model.selection import Scalar
 
 POLL_PATH = "/v1/agents/poll"
-PARK_S = 8.0  # a server that hears nothing for 15 s calls the agent down
-TROUBLE_CHARS_MAX = 200  # characters
-RESTORED_SESSION_JUMP = 1000  # a restored server goes on a million sessions later, so that agents notice
+PARK_S = 8.0  # the server takes an agent for down after 15 s of silence
+TROUBLE_CHARS_MAX = 200
+RESTORED_SESSION_JUMP = 1000  # a restored server continues a million sessions later, so that agents notice
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the agent could take now."""
+    """How much work the agent could take now."""
 
     want: int
-    room: Room | None  # none: no bound but `want`
+    room: Room | None  # None: only `want` is a bound
     load: Load
 
     def exceeds(self, other: Offer) -> bool:
-        """Is there more to offer than that poll says?"""
+        """Whether this offers more than `other`, the offer of a parked poll."""
         if self.want == 0 or other.want == 0:
             return self.want > other.want
         now, then = self.room, other.room
@@ -92,55 +93,60 @@ class Poller:
         graph: Graph,
         jobs_max: int,
         trouble: Callable[[], str],
+        files_trouble: Callable[[], str] = str,
         on_work: Callable[[], None],
         values: Callable[[], dict[str, Scalar]] = dict,
         quoting: QuoteAnswerer | None = None,
+        view: Callable[[Sequence[FileAsk]], None] | None = None,
+        note_resources: Callable[[str], None] = lambda _: None,
         place: str = "",
     ) -> None:
         self._journal = journal
         self._runner = runner
         self._outbox = outbox
         self._quoting = quoting
+        self._view = view  # answers readers who look at files
+        self._note_resources = note_resources  # told the version of the objects of namespaces
         self._park = park
         self._talk = talk
         self._process = incarnation
-        self.incarnation = incarnation  # with the claim before it, from the first sync on
-        self._graph: Graph | None = graph  # until it has arrived
+        self.incarnation = incarnation  # after the first sync: with the claim in front
+        self._graph: Graph | None = graph  # None once the server has it
         self._jobs_max = jobs_max
-        self._trouble = trouble
+        self._trouble, self._files_trouble = trouble, files_trouble
         self._on_work = on_work
-        self._values = values  # what the site adds
+        self._values = values  # state values that the site adds
         self._place = place  # host, folder and process, for the operator
         self.is_accepted = False  # the server has taken this process for the agent
-        self._short = threading.Lock()
-        self._parked: Offer | None = None  # what the parked poll that is under way offers
+        self._short_poll_lock = threading.Lock()
+        self._parked: Offer | None = None  # the offer of the parked poll that is under way
         self._is_given_up = False  # the parked poll was aborted by us
-        self._told: dict[str, Scalar] | None = None  # the values that the server heard last
+        self._last_sent_values: dict[str, Scalar] | None = None  # the state values that were sent last
         self._session = 0
         self._is_session_good = False
         self._needs_sync = True
-        self.is_rotation_asked = False  # an operator wants another credential here; the talking thread sees to it
-        self._is_cut = True  # the server may think us gone: what has not begun must not begin now
+        self.is_rotation_asked = False  # an operator asked to rotate the credential; the talk thread does it
+        self._may_be_presumed_dead = True  # the server may have given our leases to another: start nothing
 
     @property
     def may_start(self) -> bool:
-        """A lease taken from the journal may have been given to another meanwhile: first hear from the server."""
-        return not self._is_cut
+        """Whether leased attempts may start. After a silence a sync comes first: they may have been given away."""
+        return not self._may_be_presumed_dead
 
     def park(self) -> ParkResult | None:
-        """Sync if need be, then wait at the server. None: given up by our own hand."""
-        with self._short:
+        """Sync if needed, then wait at the server for work. None: `refresh` aborted the poll."""
+        with self._short_poll_lock:
             if self._needs_sync and not (self._is_session_good and self._trouble()):
                 self._sync()
             offer = self._offer()
-            self._park.arm()
+            self._park.clear_abort()
             self._parked, self._is_given_up = offer, False
         sent = self._session
         try:
-            heard = self._post(self._park, self._poll(offer, wait_s=PARK_S), wait_s=PARK_S)
-            return ParkResult(self._take(heard), heard.is_closing)
+            answer = self._post(self._park, self._poll(offer, wait_s=PARK_S), wait_s=PARK_S)
+            return ParkResult(self._apply_answer(answer), answer.is_closing)
         except YardError as exc:
-            self._lost(exc, sent, asked=offer.want > 0, is_ours=self._is_given_up)
+            self._note_failed_poll(exc, sent, asked=offer.want > 0, is_ours=self._is_given_up)
             if self._is_given_up:
                 return None
             raise
@@ -148,145 +154,153 @@ class Poller:
             self._parked = None
 
     def talk(self) -> bool:
-        """Send what there is to say, asking for work if the park does not. False: there was nothing to say."""
-        with self._short:
+        """Send reports and output, and ask for work if the parked poll does not. False: there was nothing to send."""
+        with self._short_poll_lock:
             if not self._is_session_good:
                 return False
             if self._quoting is not None and (quotes := self._quoting.take()):
-                return self._say(quotes)  # by themselves, and first: somebody waits for them
-            letter = self._outbox.next()
-            if letter is None:
-                return self._state().values != self._told and self._say()
+                return self._send_state(quotes)  # alone and first: a user waits for quotes
+            batch = self._outbox.next()
+            if batch is None:
+                return self._state().values != self._last_sent_values and self._send_state()
             parked = self._parked
-            may_ask = not self._needs_sync and (parked is None or parked.want == 0) and bool(letter.reports)
+            may_ask = not self._needs_sync and (parked is None or parked.want == 0) and bool(batch.reports)
             offer = self._offer()
             offer = offer if may_ask else Offer(0, offer.room, offer.load)
             sent = self._session
             try:
-                heard = self._post(self._talk, self._poll(offer, letter=letter))
-                self._outbox.answered(letter, heard.answers)
-                self._take(heard)
+                answer = self._post(self._talk, self._poll(offer, batch=batch))
+                self._outbox.answered(batch, answer.answers)
+                self._apply_answer(answer)
             except BadRequest as exc:
-                self._outbox.refused(letter, exc)
-                self._lost(exc, sent, asked=offer.want > 0)
+                self._outbox.refused(batch, exc)
+                self._note_failed_poll(exc, sent, asked=offer.want > 0)
             except YardError as exc:
-                if isinstance(exc, Busy) and not letter.reports:
+                if isinstance(exc, Busy) and not batch.reports:
                     self._outbox.pause()
                     return False
-                self._lost(exc, sent, asked=offer.want > 0)
+                self._note_failed_poll(exc, sent, asked=offer.want > 0)
                 raise
         return True
 
-    def _say(self, quotes: Sequence[QuoteGiven] = ()) -> bool:
-        """How the cluster stands, and these: what gets lost on the way is asked for, or said, again."""
+    def _send_state(self, quotes: Sequence[QuoteGiven] = ()) -> bool:
+        """Send the load and these quotes. If the poll fails, the server asks for the quotes again."""
         sent, offer = self._session, self._offer()
         poll = self._poll(Offer(0, offer.room, offer.load), quotes=quotes)
         try:
-            self._take(self._post(self._talk, poll))
+            self._apply_answer(self._post(self._talk, poll))
         except BadRequest as exc:
             log.error(line("not-taken", quotes=len(quotes), values=len(offer.load.values), error=exc.detail))
         except YardError as exc:
-            self._lost(exc, sent, asked=False)
+            self._note_failed_poll(exc, sent, asked=False)
             raise
         return True
 
     @property
     def look_s(self) -> float | None:
-        """In how many seconds a running job may have written something to send; none: nothing runs."""
+        """Seconds until running jobs may have new output; None: nothing runs."""
         return self._outbox.look_s
 
     def refresh(self) -> None:
-        """Give the parked poll up if it offers less than there is now, or work may have been lost elsewhere.
-
-        Not for less: the sync that follows says all that is held.
-        """
-        with self._short:
+        """Abort the parked poll if the agent can take more than the poll offers, if trouble began or ended, or if a
+        sync is due."""
+        with self._short_poll_lock:
             parked = self._parked
             if parked is None or self._is_given_up:
                 return
             offer = self._offer()
-            is_new = bool(offer.load.trouble) != bool(parked.load.trouble)
+            is_new = _has_trouble(offer.load) != _has_trouble(parked.load)
             if offer.exceeds(parked) or is_new or (self._needs_sync and not offer.load.trouble):
                 self._is_given_up = True
                 self._park.abort()
 
     def describe(self, graph: Graph) -> None:
-        """The cluster has something else than it had: say so with the next sync, which is due now."""
-        with self._short:
+        """Send a changed graph with a sync, which is due now."""
+        with self._short_poll_lock:
             self._graph, self._needs_sync = graph, True
 
-    def doubt(self) -> None:
-        """Time has passed unnoticed: start nothing more before the server has said what is still ours."""
-        self._is_cut = self._needs_sync = True
+    def require_sync(self) -> None:
+        """Start nothing before the next sync: the process was frozen, and leases may have been given away."""
+        self._may_be_presumed_dead = self._needs_sync = True
 
     def _sync(self) -> None:
-        """Say what is held, hear what is missing. Asks for no work itself."""
+        """Send the inventory and receive the leases that are missing in it. Asks for no new work."""
         start = self._journal.begin()
         self.incarnation = f"{self._journal.claim}-{self._process}"
-        inventory = [each.held for each in self._journal.attempts()]
+        inventory = [attempt.held for attempt in self._journal.attempts()]
         offer = self._offer()
         origin = Origin(
             journal=self._journal.id,
             start=start,
-            found=self._journal.found,
+            found=self._journal.writes_at_open,
             is_rebuilt=self._journal.is_rebuilt,
             place=self._place,
         )
         poll = self._poll(Offer(0, offer.room, offer.load), inventory=inventory, origin=origin)
-        self._park.arm()
+        self._park.clear_abort()
         try:
-            heard = self._post(self._park, poll)
+            answer = self._post(self._park, poll)
         except YardError:
-            self._is_cut = True
+            self._may_be_presumed_dead = True
             raise
-        if heard.session - self._session > RESTORED_SESSION_JUMP:
-            self._say_what_runs()
-        self._session, self._is_session_good, self._needs_sync = heard.session, True, False
+        if answer.session - self._session > RESTORED_SESSION_JUMP:
+            self._report_running()
+        self._session, self._is_session_good, self._needs_sync = answer.session, True, False
         self._graph = None
-        self._is_cut = False
+        self._may_be_presumed_dead = False
         self.is_accepted = True
-        self._journal.accepted()
+        self._journal.confirm_identity()
         log.info(
-            line("synced", session=heard.session, held=len(inventory), missing=len(heard.leases), stop=len(heard.stops))
+            line(
+                "synced",
+                session=answer.session,
+                held=len(inventory),
+                missing=len(answer.leases),
+                stop=len(answer.stops),
+            )
         )
-        self._take(heard)
+        self._apply_answer(answer)
         self._on_work()
 
-    def _say_what_runs(self) -> None:
-        """A server that was restored from a backup may have forgotten that these began; to others it is no news."""
-        for each in self._journal.attempts():
-            if each.stage is Stage.RUNNING:
-                self._journal.say(
-                    each.key,
+    def _report_running(self) -> None:
+        """Report running attempts again: a server restored from a backup may not know that they began."""
+        for attempt in self._journal.attempts():
+            if attempt.stage is Stage.RUNNING:
+                self._journal.queue_report(
+                    attempt.key,
                     TimedReport(
-                        Report(*each.key, ObservedState.RUNNING, native_id=native_name(each.native_id or "")), stamp()
+                        Report(*attempt.key, ObservedState.RUNNING, native_id=native_name(attempt.native_id or "")),
+                        stamp(),
                     ),
                 )
 
     def _state(self) -> Load:
-        """How the cluster stands, with what the site adds."""
+        """The load, with the state values that the site adds."""
         load = self._runner.load()
         return msgspec.structs.replace(load, values={**load.values, **self._values()})
 
     def _offer(self) -> Offer:
         load, room = self._state(), self._runner.room()
         trouble = self._trouble()[:TROUBLE_CHARS_MAX]
-        live = sum(1 for each in self._journal.attempts() if each.is_live)
+        live = sum(1 for attempt in self._journal.attempts() if attempt.is_live)
         is_full = room is not None and room.cores == 0
         want = 0 if trouble or is_full else max(0, min(self._jobs_max - live, BATCH_MAX))
-        return Offer(want, room, msgspec.structs.replace(load, trouble=trouble))
+        files_trouble = self._files_trouble()[:TROUBLE_CHARS_MAX]
+        return Offer(want, room, msgspec.structs.replace(load, trouble=trouble, files_trouble=files_trouble))
 
     def _poll(
         self,
         offer: Offer,
         *,
         wait_s: float = 0.0,
-        letter: OutboxBatch | None = None,
+        batch: OutboxBatch | None = None,
         inventory: list[AttemptRef] | None = None,
         origin: Origin | None = None,
         quotes: Sequence[QuoteGiven] = (),
     ) -> Poll:
-        self._told = offer.load.values
+        self._last_sent_values = offer.load.values
+        # The server sends cancels only with leases. Only then does it need to know those that have arrived.
+        cancelling = self._journal.attempts() if wait_s or offer.want else []
         return Poll(
             incarnation=self.incarnation,
             session=self._session,
@@ -298,64 +312,71 @@ class Poller:
             load=offer.load,
             graph=self._graph,
             inventory=inventory,
-            cancelling=[each.held for each in self._journal.attempts() if each.is_cancel_asked],
-            reports=list(letter.reports) if letter else [],
-            output=list(letter.output) if letter else [],
+            cancelling=[attempt.held for attempt in cancelling if attempt.is_cancel_asked],
+            reports=list(batch.reports) if batch else [],
+            output=list(batch.output) if batch else [],
             quotes=list(quotes),
         )
 
     def _post(self, connection: Connection, poll: Poll, *, wait_s: float = 0.0) -> DecodedPollAnswer:
-        heard = read_poll_answer(connection.post(POLL_PATH, msgspec.json.encode(poll), wait_s=wait_s))
-        if heard.is_closing:
-            connection.go_on()
-        return heard
+        answer = read_poll_answer(connection.post(POLL_PATH, msgspec.json.encode(poll), wait_s=wait_s))
+        if answer.is_closing:
+            connection.use_next_server()
+        return answer
 
-    def _take(self, heard: DecodedPollAnswer) -> bool:
-        """Into the journal with it. What cannot be written down is not run: a later sync brings it again."""
-        self._outbox.bound(heard.output_bytes_max)
-        if heard.quotes and self._quoting is not None:
-            self._quoting.ask(heard.quotes)
-        if heard.is_rotation_asked:
+    def _apply_answer(self, answer: DecodedPollAnswer) -> bool:
+        """Store the leases, cancels and stops of an answer. A lease that cannot be stored comes again with a sync."""
+        self._outbox.set_bytes_max(answer.output_bytes_max)
+        self._note_resources(answer.cluster_resources)  # before the leases: jobs of a new namespace wait for it
+        if answer.quotes and self._quoting is not None:
+            self._quoting.ask(answer.quotes)
+        if answer.files and self._view is not None:
+            self._view(answer.files)
+        if answer.is_rotation_asked:
             self.is_rotation_asked = True
             self._on_work()
         try:
-            taken = self._journal.take(heard.leases)
-            self._refuse(heard.unreadable)
+            leased = self._journal.take(answer.leases)
+            self._refuse(answer.unreadable)
         except JournalTrouble as exc:
-            log.warning(line("leases-forgotten", leases=len(heard.leases), error=exc.detail))
+            log.warning(line("leases-forgotten", leases=len(answer.leases), error=exc.detail))
             self._needs_sync = True
-            taken = []
-        for attempt in taken:
-            log.info(line("leased", job=attempt.lease.job, attempt=attempt.lease.attempt, fence=attempt.lease.fence))
-        for held in heard.cancels:
-            log.info(line("cancel-asked", job=held.job, fence=held.fence))
-        for stop in heard.stops:
-            log.info(line("stop", job=stop.job, fence=stop.fence, why=stop.why))
-        unknown = self._journal.mark([(each.job, each.fence) for each in heard.cancels], cancel=True)
-        self._needs_sync |= bool(unknown)  # the server thinks we hold what we have never seen
-        self._journal.mark([(each.job, each.fence) for each in heard.stops], stop=True)
-        has_news = bool(taken or heard.unreadable or len(heard.cancels) > len(unknown) or heard.stops)
-        if has_news or heard.answers:
+            leased = []
+        for text in (
+            *attempt_lines("leased", ((*attempt.key, {"attempt": attempt.lease.attempt}) for attempt in leased)),
+            *attempt_lines("cancel-asked", ((named.job, named.fence, {}) for named in answer.cancels)),
+            *attempt_lines("stop", ((stop.job, stop.fence, {"why": stop.why}) for stop in answer.stops)),
+        ):
+            log.info(text)
+        unknown = self._journal.request_end([(named.job, named.fence) for named in answer.cancels], cancel=True)
+        self._needs_sync |= bool(unknown)  # the server thinks that we hold attempts we never received
+        self._journal.request_end([(named.job, named.fence) for named in answer.stops], stop=True)
+        has_news = bool(leased or answer.unreadable or len(answer.cancels) > len(unknown) or answer.stops)
+        if has_news or answer.answers:
             self._on_work()
-        return has_news or bool(heard.quotes)
+        return has_news or bool(answer.quotes or answer.files)
 
     def _refuse(self, unreadable: list[UnreadableLease]) -> None:
-        """A job of a form this agent does not know fails with that reason, rather than hang."""
-        whys = {(each.lease.job, each.lease.fence): each.why for each in unreadable}
+        """Fail jobs that this agent cannot decode, with that reason."""
+        whys = {(damaged.lease.job, damaged.lease.fence): damaged.why for damaged in unreadable}
         changes: list[AttemptChange] = []
-        for attempt in self._journal.take([each.lease for each in unreadable]):
+        for attempt in self._journal.take([damaged.lease for damaged in unreadable]):
             log.error(line("lease-unreadable", job=attempt.lease.job, error=whys[attempt.key]))
             reason = f"this agent cannot read the job ({whys[attempt.key]}); it needs a newer version of the agent"
             changes.append(end_attempt(attempt, Status(seen=ObservedState.FAILED, reason=reason)))
         self._journal.apply(changes)
 
-    def _lost(self, exc: YardError, sent: int, *, asked: bool, is_ours: bool = False) -> None:
-        """No whole answer: what it might have held must be asked for again."""
-        self._told = None
+    def _note_failed_poll(self, exc: YardError, sent: int, *, asked: bool, is_ours: bool = False) -> None:
+        """Note a poll without a complete answer. A sync must ask again for what the answer may have contained."""
+        self._last_sent_values = None
         if isinstance(exc, Resync):
             if sent == self._session:
                 self._is_session_good, self._needs_sync = False, True
             return
         is_cut = exc.transient and not is_ours
-        self._is_cut |= is_cut
+        self._may_be_presumed_dead |= is_cut
         self._needs_sync |= asked or is_cut
+
+
+def _has_trouble(load: Load) -> tuple[bool, bool]:
+    return bool(load.trouble), bool(load.files_trouble)

@@ -1,7 +1,6 @@
-"""Answers what the server asks about jobs that may come: on a thread of its own, for a backend may take seconds.
+"""Answers the server's inquiries about possible jobs, on its own thread, since a backend may take seconds.
 
-Questions come with polls, answers go up with the next talk. Neither is kept: whoever asked does not wait for long, and
-asks again.
+Inquiries come with polls; quotes are sent with the next talk. Neither is stored: the server soon asks again.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from switchyard.errors import YardError
 from switchyard.model.job import JobSpec
 from switchyard.model.quote import QUOTE_REASON_CHARS_MAX, QUOTES_MAX, QuoteAsk, QuoteGiven
 
-INQUIRIES_MAX = 256  # questions; of more the oldest are forgotten
-STALE_S = 60.0  # no server waits for an answer for this long
-REFUSED_VALID_S = 5.0  # the backend may know better in a moment
+INQUIRIES_MAX = 256  # the oldest are dropped beyond this
+STALE_S = 60.0  # no server waits this long for a quote
+REFUSED_VALID_S = 5.0  # the backend may answer differently soon
 
 log = logging.getLogger(__name__)
 
 
 class QuoteAnswerer:
-    """`ask` and `take` are called from any thread, `turn` from one."""
+    """`ask` and `take` are called from any thread, `run_once` from one."""
 
     def __init__(self, backend: Backend, on_answer: Callable[[], None]) -> None:
         self._backend = backend
@@ -36,22 +35,22 @@ class QuoteAnswerer:
         self._woken = threading.Event()
 
     def ask(self, asks: Iterable[QuoteAsk]) -> None:
-        self._asks.extend((time.monotonic(), each) for each in asks)
+        self._asks.extend((time.monotonic(), inquiry) for inquiry in asks)
         self._woken.set()
 
     def take(self) -> list[QuoteGiven]:
-        """The answers there are; at most as many as a poll carries."""
+        """Take the finished quotes, at most as many as fit into a poll."""
         return [self._answers.popleft() for _ in range(min(len(self._answers), QUOTES_MAX))]
 
-    def turn(self, wait_s: float) -> None:
-        """Answer what is there, or wait for a question."""
+    def run_once(self, wait_s: float) -> None:
+        """Answer the waiting inquiries, or wait for one."""
         self._woken.wait(wait_s)
         self._woken.clear()
         while self._asks:
             came, ask = self._asks.popleft()
-            given = self._answer(ask) if time.monotonic() - came < STALE_S else None
-            if given is not None:
-                self._answers.append(given)
+            answer = self._answer(ask) if time.monotonic() - came < STALE_S else None
+            if answer is not None:
+                self._answers.append(answer)
                 self._on_answer()
 
     def wake(self) -> None:
@@ -64,7 +63,7 @@ class QuoteAnswerer:
         except YardError as exc:
             log.warning(line("quote-failed", shape=ask.shape, error=exc.detail))
             if exc.transient:
-                return None  # nobody knows: not the same as a no
+                return None  # not known, which is not a no
             return QuoteGiven(
                 shape=ask.shape, can=False, reason=exc.detail[:QUOTE_REASON_CHARS_MAX], valid_s=REFUSED_VALID_S
             )

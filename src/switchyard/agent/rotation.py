@@ -1,4 +1,4 @@
-"""A new credential for the agent, now and then or when asked for: fetched, kept, then used; the old one at hand."""
+"""Rotates the agent's credential, regularly or on request: fetch a new one, store it, use it, keep the old one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from switchyard.errors import Gone, Unauthenticated, YardError
 from switchyard.model.poll import Rotate, Rotated
 
 ROTATE_AFTER_S = 30 * 86_400.0
-ROTATION_RETRY_S = 60.0  # after a rotation that failed: the credential at hand holds as before
+ROTATION_RETRY_S = 60.0  # after a failed rotation; the current credential stays valid
 
 ROTATE_PATH = "/v1/agents/rotate"
 SELF_PATH = "/v1/agents/self"
@@ -32,7 +32,7 @@ class Rotation:
         self._not_before = 0.0
 
     def go(self, incarnation: str, *, is_asked: bool) -> bool:
-        """Rotate if it is time or was asked for; true once the server takes the new credential."""
+        """Rotate if it is due or asked for. True: the server accepted the new credential."""
         if not is_asked and self._keys.age_s() < self._after_s:
             return False
         if time.monotonic() < self._not_before:
@@ -56,5 +56,5 @@ class Rotation:
         except msgspec.DecodeError as exc:
             raise ServerUnreachable(f"The server's answer to a rotation cannot be read: {exc}.") from exc
         self._keys.renew(rotated.credential)
-        # The first use ends the old one. It goes to the same server, on the same connection.
+        # The first use ends the old credential. It goes to the same server, on the same connection.
         self._connection.get(SELF_PATH)

@@ -1,4 +1,4 @@
-"""What a site says of its cluster (`yard agent --config FILE`): how to reach it, what it costs, what it allows."""
+"""The site file (`yard agent --config FILE`): how to reach the cluster, what it costs and what it allows."""
 
 from __future__ import annotations
 
@@ -10,44 +10,52 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from switchyard.agent.accounts import AccountSwitch, AllowList
+from switchyard.agent.kubernetes_site import KubernetesSite
+from switchyard.agent.private_files import read_bounded
+from switchyard.agent.site_types import AbsolutePath, Amount, ImagePull, LongSeconds, ShortSeconds
 from switchyard.errors import Malformed
 from switchyard.model.decode import convert, load_yaml
+from switchyard.model.image_rules import RULES_MAX, ImagePattern, ImageRun
 from switchyard.model.names import Name
 from switchyard.model.native_grammars import NAME
+from switchyard.model.quantity import parse_bytes, parse_duration_s
 
 FILE_BYTES_MAX = 1024 * 1024
 Rate = Annotated[float, Meta(ge=0, le=1e9)]
-ShortSeconds = Annotated[float, Meta(gt=0, le=3600)]
-LongSeconds = Annotated[float, Meta(gt=0, le=30 * 86_400)]
 SlurmAccount = Annotated[str, Meta(max_length=NAME.chars_max, pattern=rf"^({NAME.pattern})?(?!\n)$")]
 CommandPrefix = Annotated[str, Meta(max_length=4096)]
-AbsolutePath = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^/[^\u0000-\u001f]*(?!\n)$")]
+# `/data`, `/data:ro`, `/srv/data:/data`, `/srv/data:/data:ro`
+Mount = Annotated[
+    str, Meta(max_length=8192, pattern=r"^/[^\u0000-\u001f:,]*(:/[^\u0000-\u001f:,]*)?(:(ro|rw))?(?!\n)$")
+]
 
 
 def runs_over_ssh(prefix: list[str]) -> bool:
-    """Whether a shell at the other end splits the words once more; also behind others, as in `timeout 9 ssh login1`."""
+    """Whether the prefix calls ssh, whose shell splits the words again; also in `timeout 9 ssh login1`."""
     return any(word.rpartition("/")[2] == "ssh" for word in prefix)
 
 
 class SlurmSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How to reach one Slurm, and how patient to be with it."""
+    """How to reach one Slurm, and how long to wait for it."""
 
-    conf: AbsolutePath | None = None  # its slurm.conf; none: the agent's own SLURM_CONF, or Slurm's default
-    bin: AbsolutePath | None = None  # the folder of its commands; none: PATH
+    conf: AbsolutePath | None = None  # slurm.conf; None: SLURM_CONF of the agent, or Slurm's default
+    bin: AbsolutePath | None = None  # folder of the commands; None: PATH
     prefix: CommandPrefix = ""  # words before every command, e.g. `ssh login1`
-    # Where a job's script writes its output and how it ended: a folder that the nodes see under the same path. None:
-    # the agent's own data folder. Over ssh: a folder there.
+    # Where scripts write output and exit codes: a folder that the nodes see under the same path. None: the agent's data
+    # folder. Over ssh: a folder on that machine.
     folder: AbsolutePath | None = None
-    # of one command; a paused controller keeps each for its MessageTimeout, usually 10 s
+    # of one command; a paused controller delays each by its MessageTimeout, usually 10 s
     timeout_s: ShortSeconds = 30.0
-    poll_s: ShortSeconds = 1.0  # between two looks at the queue, at least; right after news a quarter of it
-    state_s: ShortSeconds = 10.0  # between two looks at the nodes
-    # After a submit that may or may not have arrived, and before a job that is nowhere counts as lost: how long the
-    # controller must have answered without knowing of it.
+    poll_s: ShortSeconds = 1.0  # minimum between two squeue calls; right after news a quarter of it
+    state_s: ShortSeconds = 10.0  # between two queries of the nodes
+    # How long the controller must answer without knowing a job before a doubtful submit counts as not arrived, or a
+    # missing job as lost.
     settle_s: ShortSeconds = 10.0
-    # A job that began and that the controller does not know any more is lost when the accounts have provably caught up
-    # and do not know its end; or, if nothing proves that, after this time.
+    # A job that began and that the controller forgot is lost when accounting has provably caught up without its end.
+    # If nothing proves that, it is lost after this time.
     accounts_lost_after_s: LongSeconds = 3600.0
+    # How long the end of a job waits until its container is gone, where Slurm killed the job's script.
+    container_wait_s: LongSeconds = 3600.0
     account: SlurmAccount = ""  # for jobs that name none
 
     def __post_init__(self) -> None:
@@ -60,60 +68,131 @@ class SlurmSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class ContainmentMode(StrEnum):
-    """How the local backend finds every process of a job, to end it."""
+    """How the local backend finds all processes of a job, to end them."""
 
-    AUTO = "auto"  # by a control group where the agent may make one, and by a look at all processes
+    AUTO = "auto"  # by control group, where the agent may make one, and by a scan of all processes
     CGROUP = "cgroup"  # the same, but the agent does not start without control groups
-    PROCESS = "process"  # by a look at all processes alone
+    PROCESS = "process"  # only by a scan of all processes
 
 
 class LocalSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How jobs are kept that run as processes of the agent's own machine."""
+    """Settings of the local backend."""
 
     containment: ContainmentMode = ContainmentMode.AUTO
 
 
 class Rates(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What an hour costs, in the site's own unit: the sum of the three."""
+    """The cost of an hour in the site's unit: the sum of the three."""
 
     node: Rate = 0
     core: Rate = 0
     gpu: Rate = 0
 
 
+class FilesSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Files that travel with jobs: the cache, and the folders in which jobs with files run."""
+
+    cache: Amount = "20GiB"  # bytes of input files kept for later jobs; 0: none are kept
+    # For the cache and the jobs' folders. None: the agent's data folder; with Slurm `slurm: {folder}`. With Slurm, the
+    # nodes must see it under the same path.
+    folder: AbsolutePath | None = None
+    keep: Amount | None = None  # how long a job's folder stays after its output files are at the server
+    out_files: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000  # output files taken of one attempt
+    out_bytes: Amount = "1TiB"  # their bytes
+
+    def __post_init__(self) -> None:
+        for name, text, parse in (
+            ("cache", self.cache, parse_bytes),
+            ("out_bytes", self.out_bytes, parse_bytes),
+            ("keep", self.keep or 1, parse_duration_s),
+        ):
+            try:
+                parse(text)
+            except ValueError as exc:
+                raise ValueError(f"{name}: {exc}") from exc
+
+    @property
+    def cache_bytes(self) -> int:
+        return parse_bytes(self.cache)
+
+    @property
+    def out_bytes_max(self) -> int:
+        return parse_bytes(self.out_bytes)
+
+    @property
+    def keep_s(self) -> int:
+        return parse_duration_s(self.keep) if self.keep else 0
+
+
 class AccountsSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """As whom jobs run: `map` is a file with a line `user: local-account` for each user; `*` stands for every other."""
+    """Accounts of jobs. `map`: a file with a line `user: local-account` per user; `*` is for all other users."""
 
     map: AbsolutePath
     way: AccountSwitch = AccountSwitch.UID
 
 
+class ImageRule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What happens to jobs whose image matches the pattern. `path`: a folder that goes before PATH, on the host."""
+
+    match: ImagePattern
+    run: ImageRun
+    path: AbsolutePath | None = None
+
+    def __post_init__(self) -> None:
+        if self.path is not None and self.run is not ImageRun.HOST:
+            raise ValueError(f"path: only `run: host` has one, and this is `run: {self.run.value}`")
+        if self.path is not None and ":" in self.path:
+            raise ValueError("path: one folder, without a colon")
+
+
+class ContainerGpus(StrEnum):
+    """Whose GPUs a container gets. Without it, jobs that ask for GPUs do not run in containers."""
+
+    NVIDIA = "nvidia"
+    AMD = "amd"
+
+
+class ContainersSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What every container of a job gets, besides the job's folder."""
+
+    pull: ImagePull = ImagePull.MISSING
+    mounts: Annotated[list[Mount], Meta(max_length=100)] = []  # folders of the host
+    gpus: ContainerGpus | None = None
+
+
 class Site(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The whole file. `rates` and `queues` go by the cluster's own names; `*` stands for every other."""
+    """The site file. `rates` and `queues` are keyed by the cluster's names; `*` is for all others."""
 
     slurm: SlurmSite = SlurmSite()
     local: LocalSite = LocalSite()
-    queues: Annotated[dict[Name, Name], Meta(max_length=10_000)] = {}  # our queue: the cluster's partition
+    kubernetes: KubernetesSite = KubernetesSite()
+    queues: Annotated[
+        dict[Name, Name], Meta(max_length=10_000)
+    ] = {}  # our queue: the cluster's partition, or queue of Kueue
     rates: Annotated[dict[str, Rates], Meta(max_length=10_000)] = {}
-    accounts: AccountsSite | None = None  # none: every job runs as the agent's own account
+    accounts: AccountsSite | None = None  # None: every job runs under the agent's account
     allow: AllowList = AllowList()
+    files: FilesSite = FilesSite()
+    # The first rule that matches counts. Without a matching rule, a job that names an image is refused.
+    images: Annotated[list[ImageRule], Meta(max_length=RULES_MAX)] = []
+    containers: ContainersSite = ContainersSite()
 
     def __post_init__(self) -> None:
         if self.accounts is not None and runs_over_ssh(shlex.split(self.slurm.prefix)):
             raise ValueError("accounts: over ssh jobs run as the account that ssh logs in to; run an agent there")
+        if self.kubernetes.files_volume is not None and self.files.folder is None:
+            raise ValueError("kubernetes.files_volume: say with `files: {folder}` where the agent sees this volume")
 
 
 def read_site(path: Path | None) -> Site:
     if path is None:
         return Site()
-    try:
-        with path.open("rb") as file:
-            body = file.read(FILE_BYTES_MAX + 1)
-    except OSError as exc:
+    body, _ = read_bounded(path, FILE_BYTES_MAX, advice="Give --config a file that is there.")
+    values = load_yaml(body, where=str(path))
+    if isinstance(values, dict) and isinstance(values.get("containers"), str):
         raise Malformed(
-            f"Cannot read {path}: {exc.strerror}.", next_step="Give --config a file that is there."
-        ) from exc
-    if len(body) > FILE_BYTES_MAX:
-        raise Malformed(f"{path}: over {FILE_BYTES_MAX} bytes.")
-    found = load_yaml(body, where=str(path))
-    return convert({} if found is None else found, Site, where=str(path))
+            f"{path}: `containers: {values['containers'][:40]}` is no longer known: the rules for images are under "
+            "`images`.",
+            next_step='To run jobs on the host whatever image they name, write `images: [{match: "*", run: host}]`.',
+        )
+    return convert({} if values is None else values, Site, where=str(path))

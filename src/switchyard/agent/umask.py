@@ -1,20 +1,20 @@
-"""Two umasks: the agent's own files are for its user alone; its jobs have the umask that the agent was started with."""
+"""Two umasks: files of the agent are private; jobs get the umask that the agent was started with."""
 
 from __future__ import annotations
 
 import os
 
 AGENT_UMASK = 0o077
-_initial_umask: list[int] = []  # the one that the agent was started with
+_initial_umask: list[int] = []  # the umask that the agent was started with
 
 
 def set_private_umask() -> None:
-    """What the agent itself makes from here on is for its own user alone."""
+    """Make all files that the agent creates from now on private."""
     before = os.umask(AGENT_UMASK)
     if not _initial_umask:
         _initial_umask.append(before)
 
 
 def job_umask() -> int:
-    """The umask of jobs, and of what submits them; -1: as this process has it."""
+    """The umask of jobs and of commands that submit them; -1: that of this process."""
     return _initial_umask[0] if _initial_umask else -1

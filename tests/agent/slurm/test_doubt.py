@@ -84,12 +84,14 @@ def ended_by(runner: Runner, backend: SlurmBackend, journal: Journal, lease: Lea
     journal.take([lease])
     deadline = time.monotonic() + END_S
     while True:
-        said = [each.said.report for each in journal.queued() if each.is_final and each.key == (lease.job, lease.fence)]
+        said = [
+            each.timed.report for each in journal.queued() if each.is_final and each.key == (lease.job, lease.fence)
+        ]
         if said:
             return said[0]
         assert time.monotonic() < deadline, "it has its end"
         backend.refresh()
-        runner.turn(may_start=True)
+        runner.run_once(may_start=True)
         backend.watch(0.05)
 
 

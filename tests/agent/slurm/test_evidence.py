@@ -18,7 +18,7 @@ from switchyard.agent.backends.slurm.evidence import (
     judge_other_start,
     needs_evidence,
 )
-from switchyard.agent.backends.slurm.job_files import NOTES_MAX, JobFiles, RemoteFiles, SharedFiles
+from switchyard.agent.backends.slurm.job_files import NOTES_MAX, RemoteFiles, ScriptFiles, SharedFiles
 from switchyard.agent.backends.slurm.parse import handle_of
 from switchyard.agent.backends.slurm.script_notes import Withdrawal, read_evidence, withdraw_jobs
 from switchyard.agent.backends.slurm.states import (
@@ -211,7 +211,7 @@ def test_an_end_in_the_scripts_own_words() -> None:
 
 
 @pytest.fixture(params=["shared", "ssh"])
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> JobFiles:
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> ScriptFiles:
     """Of `tmp_path`, directly and through an ssh that gives its words to a shell, as the real one does."""
     if request.param == "shared":
         return SharedFiles(tmp_path)
@@ -222,7 +222,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> JobFiles:
     return RemoteFiles(str(tmp_path), CommandRunner(site, {"PATH": os.environ["PATH"]}))
 
 
-def test_signs_in_a_folder(files: JobFiles, tmp_path: Path) -> None:
+def test_signs_in_a_folder(files: ScriptFiles, tmp_path: Path) -> None:
     files.make("yard-a", None)
     for file, text in {
         "started.0": "24_0 1 n1 noted\n",
@@ -235,7 +235,7 @@ def test_signs_in_a_folder(files: JobFiles, tmp_path: Path) -> None:
         (tmp_path / "yard-a" / file).write_text(text)
         os.utime(tmp_path / "yard-a" / file, (90, 90))
     handles = [handle_of(f"24_{task}", "yard-a") for task in range(5)]
-    found = list(read_evidence(files, handles, again=handles[:1]).values())
+    found = list(read_evidence(files, handles, restarted=handles[:1]).values())
     assert found[0] == ScriptEvidence(start=ScriptStart("24_0", 1), ended="5", ended_s=90, refused="24_0")
     assert found[0].start is not None
     assert (found[0].start.node, found[0].start.is_noted, found[0].start.at_s) == ("n1", True, 90)
@@ -244,7 +244,7 @@ def test_signs_in_a_folder(files: JobFiles, tmp_path: Path) -> None:
     assert found[4] == NOTHING
 
 
-def test_what_is_told_as_lost_does_not_begin_after_all(files: JobFiles, tmp_path: Path) -> None:
+def test_what_is_told_as_lost_does_not_begin_after_all(files: ScriptFiles, tmp_path: Path) -> None:
     first, second = (handle_of(f"24_{task}", "yard-a") for task in range(2))
     nowhere = handle_of("25", "yard-b")
     files.make("yard-a", None)
@@ -264,7 +264,7 @@ def test_what_a_job_put_into_the_place_of_a_note_is_a_sign_of_it(tmp_path: Path)
     assert withdraw_jobs(files, [handle]) == Withdrawal()
 
 
-def test_more_files_than_one_line_of_ssh_can_name(files: JobFiles, tmp_path: Path) -> None:
+def test_more_files_than_one_line_of_ssh_can_name(files: ScriptFiles, tmp_path: Path) -> None:
     files.make("yard-a", None)
     handles = [handle_of(f"24_{task}", "yard-a") for task in range(NOTES_MAX + 10)]
     assert withdraw_jobs(files, handles) == Withdrawal(set(handles))

@@ -178,7 +178,7 @@ def test_a_note_that_a_job_forged_gives_no_number(value: str) -> None:
 def built_elsewhere(text: str) -> list[int]:
     """The lines with an f-string, or a sum, that makes a word `--option=value` by hand."""
     found = []
-    for node in ast.walk(ast.parse(text)):
+    for node in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.expr)):
         first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else None
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod):
             first = node.left
@@ -196,7 +196,9 @@ def options_built(text: str) -> set[str]:
 
 def test_words_with_values_are_built_in_one_place() -> None:
     texts = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py")}
-    assert {name: lines for name, text in texts.items() if (lines := built_elsewhere(text))} == {}
+    # Options there are those of container runtimes, quoted for the shell.
+    slurm_texts = {name: text for name, text in texts.items() if name != "script_images.py"}
+    assert {name: lines for name, text in slurm_texts.items() if (lines := built_elsewhere(text))} == {}
     used = {option for text in texts.values() for option in options_built(text)}
     assert used <= set(GRAMMARS)
     unused = {

@@ -58,15 +58,15 @@ class Agent:
         deadline = time.monotonic() + END_S
         while not is_so():
             assert time.monotonic() < deadline, what
-            self.turn()
+            self.run_once()
             self.backend.watch(0.05)
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         self.backend.refresh()
-        self.runner.turn(may_start=True)
+        self.runner.run_once(may_start=True)
 
     def ends(self) -> list[Report]:
-        return [queued.said.report for queued in self.journal.queued() if queued.is_final]
+        return [queued.timed.report for queued in self.journal.queued() if queued.is_final]
 
     def native_jobs(self, lease: Lease) -> list[str]:
         return self.cluster.run("squeue", "-h", "-t", "all", "-o", "%F", f"--name={marker_of(lease)}").split()
@@ -85,7 +85,7 @@ def test_a_submit_in_doubt_becomes_one_job(agent: Agent, tmp_path: Path, fault: 
     lease = a_job(tmp_path)
     agent.clients.set(fault)
     agent.journal.take([lease])
-    agent.turn()
+    agent.run_once()
     agent.clients.set(Fault.NONE)
     agent.until(agent.ends, f"the job has its end after {fault}")
     (end,) = agent.ends()
@@ -97,7 +97,7 @@ def test_the_agent_dies_after_the_submit_and_before_it_knows(agent: Agent, tmp_p
     lease = a_job(tmp_path, "sleep 3")
     agent.clients.set(Fault.STALL)
     agent.journal.take([lease])
-    agent.turn()
+    agent.run_once()
     agent.kill()
     agent.clients.set(Fault.NONE)
     agent.start()
@@ -150,7 +150,7 @@ def test_tasks_of_an_array_in_doubt_are_found_as_one_job(agent: Agent, tmp_path:
     lease = replace(a_job(tmp_path, "exit $SWITCHYARD_ARRAY_INDEX"), lo=0, hi=4)
     agent.clients.set(Fault.STALL)
     agent.journal.take([lease])
-    agent.turn()
+    agent.run_once()
     agent.clients.set(Fault.NONE)
     agent.until(lambda: len(agent.ends()) == 5, "every task has its end")
     assert sorted(end.exit_code or 0 for end in agent.ends()) == [0, 1, 2, 3, 4]
@@ -163,8 +163,8 @@ def test_a_cancel_in_doubt_waits_until_it_is_found(agent: Agent, tmp_path: Path)
     lease = a_job(tmp_path, "sleep 60")
     agent.clients.set(Fault.LATE)
     agent.journal.take([lease])
-    agent.turn()
-    agent.journal.mark([(lease.job, lease.fence)], cancel=True)
+    agent.run_once()
+    agent.journal.request_end([(lease.job, lease.fence)], cancel=True)
     agent.until(agent.ends, "the cancelled job has its end")
     assert agent.ends()[0].seen is ObservedState.CANCELLED
     assert len(agent.native_jobs(lease)) == 1

@@ -165,7 +165,7 @@ def test_nodes_that_changed_since_the_graph_was_made_have_no_shape() -> None:
 def test_partitions_are_the_queues() -> None:
     text = "PartitionName=main Default=YES State=UP\nPartitionName=old Default=NO State=DOWN TRES=cpu=1\n"
     found = read_partitions(text)
-    assert (found.names, found.default, found.down) == (("main", "old"), "main", frozenset({"old"}))
+    assert (found.names, found.default) == (("main", "old"), "main")
 
 
 def test_how_long_the_queue_is() -> None:

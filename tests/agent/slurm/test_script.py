@@ -95,6 +95,8 @@ WORDLESS = ("INT", "PIPE")  # no shell says that a command was ended by these
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
 def test_it_notes_a_signal_and_ends_by_it(tmp_path: Path, shell: list[str]) -> None:
     for name in SIGNALS:
+        if (shell[0], name) == ("busybox", "QUIT"):
+            continue  # busybox runs its own sh as the job's command, and that one ignores SIGQUIT
         number = signal.Signals[f"SIG{name}"].value
         folder = tmp_path / name
         folder.mkdir()

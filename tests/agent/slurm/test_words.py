@@ -19,8 +19,9 @@ from switchyard.agent.backends.slurm.excluded_nodes import find_excluded_nodes
 from switchyard.agent.backends.slurm.job_files import SharedFiles
 from switchyard.agent.backends.slurm.nodes import SlurmNode, graph_of
 from switchyard.agent.backends.slurm.options import native_options_refusal
-from switchyard.agent.backends.slurm.quotes import cost_of, read_problem, read_start_delay_s
+from switchyard.agent.backends.slurm.quotes import read_problem, read_start_delay_s
 from switchyard.agent.backends.slurm.script import script_of, work_folders_of
+from switchyard.agent.rates import cost_of
 from switchyard.agent.site import Rates, Site, SlurmSite, read_site
 from switchyard.errors import Malformed, Unavailable
 from switchyard.model.job import JobSpec, Native, Resources
@@ -229,9 +230,9 @@ def test_why_not() -> None:
 def test_cost_by_partition_and_hours() -> None:
     site = Site(rates={"main": Rates(node=1, core=0.5, gpu=2), "*": Rates(core=1)})
     spec = JobSpec(command=["true"], resources=Resources(nodes=2, tasks=4, cores=2, gpus=1, time_limit="2h"))
-    assert cost_of(spec, site, partition="main") == (2 * 1 + 8 * 0.5 + 4 * 2) * 2
-    assert cost_of(JobSpec(command=["true"]), site, partition="other") == 1
-    assert cost_of(spec, Site(), partition="main") is None
+    assert cost_of(spec, site, queue="main") == (2 * 1 + 8 * 0.5 + 4 * 2) * 2
+    assert cost_of(JobSpec(command=["true"]), site, queue="other") == 1
+    assert cost_of(spec, Site(), queue="main") is None
 
 
 def test_before_every_command_its_prefix() -> None:

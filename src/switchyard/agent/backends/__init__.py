@@ -1,23 +1,27 @@
-"""What a backend must do: the seam between the agent and whatever really runs jobs. It knows nothing of servers.
+"""The contract of backends: what the agent needs of the system that runs jobs. It knows nothing of servers.
 
-Ten calls are about jobs and the cluster: describe, look, state, quote, submit, submit_range, find, status, cancel,
-output. Six more serve the agent: refresh (ask the cluster), watch and wake (when to look), held (what is there without
-a journal), forget, close.
+Eleven calls are about jobs and the cluster: describe, look, state, quote, work_folder, submit, submit_range, find,
+status, cancel, output. Six more serve the agent: refresh (ask the cluster), watch and wake (when to check), held
+(attempts that are there without a journal), forget, close.
 
-How a call fails: a transient `YardError` (or one raised after doubt, such as a timeout) means "maybe, ask again": the
-agent looks the marker up before it submits again. A `YardError` that is not transient, from submit, is the cluster's
-no: the attempt fails with that reason. Native states nobody has heard of become Seen.UNKNOWN with the text kept; an id
-that the cluster denies is Seen.LOST, never an end that nobody saw. A job that surely never began, and never can any
-more, is Seen.RETURNED: it goes back to the queue.
+How a call fails and what states mean:
+
+- A transient `YardError`, such as a time-out, means "maybe": the agent looks up the marker before it submits again.
+- A permanent `YardError` of submit means that the cluster refused the job: the attempt fails with that reason.
+- An unknown native state is UNKNOWN, with its text.
+- An id that the cluster does not know is LOST. An end that was not observed is never assumed.
+- A job that never began and never can begin is RETURNED: it goes back to the queue.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from switchyard.agent.accounts import LocalAccount
 from switchyard.agent.site import Site
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
@@ -27,7 +31,7 @@ from switchyard.model.poll import Lease
 from switchyard.model.quote import QUOTE_VALID_S
 from switchyard.model.retry import Cause
 
-REFRESH_S = 3600.0  # where there is nobody to ask
+REFRESH_S = 3600.0  # where there is no cluster to ask
 TERMINAL_STATES = frozenset(
     {ObservedState.SUCCEEDED, ObservedState.FAILED, ObservedState.CANCELLED, ObservedState.LOST, ObservedState.RETURNED}
 )
@@ -36,16 +40,21 @@ STREAMS = ("stdout", "stderr")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What every backend is given at its start."""
+    """What a backend gets at its start."""
 
     cluster: str
-    directory: Path  # its own, kept over restarts
-    # Given by the operator, or found on this machine. None: the backend asks its cluster.
+    directory: Path  # the backend's folder, kept over restarts
+    # From the operator, or discovered on this machine. None: the backend asks its cluster.
     graph: Graph | None = None
-    look: Callable[[], Graph] | None = None  # finds it anew on this machine; none: nobody does
+    look: Callable[[], Graph] | None = None  # discovers the graph again; None: it is not discovered
     site: Site = field(default_factory=Site)
     is_root_allowed: bool = False  # `--allow-root`: as root without an account map, start everybody's jobs
-    environment: Mapping[str, str] = field(default_factory=dict)  # what a job may inherit of the agent's own
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables of the agent that a job may inherit
+    agent_environment: Mapping[str, str] = field(default_factory=dict)  # all variables of the agent; not for jobs
+
+    def files_folder(self, default: Path) -> Path:
+        """The folder for files of jobs: the site's, with a part for each cluster, or `default`."""
+        return Path(self.site.files.folder) / self.cluster if self.site.files.folder else default
 
     @property
     def known_graph(self) -> Graph:
@@ -55,7 +64,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """How one native job stands, and how long ago it came to that."""
+    """The state of one native job, and how long ago it began."""
 
     seen: ObservedState
     text: str = ""  # the native state, for the log
@@ -63,26 +72,37 @@ class Status:
     exit_code: int | None = None
     signal: int | None = None
     ago_us: int = 0
-    began_ago_us: int | None = None  # of an ended one: when it began to run, if it did
-    cause: Cause = Cause.JOB  # of a failure: whose fault it was
-    usage: Usage | None = None  # of an ended one
+    began_ago_us: int | None = None  # of an ended job: when it began to run, if it did
+    cause: Cause = Cause.JOB  # of a failure: what caused it
+    usage: Usage | None = None  # of an ended job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendQuote:
-    """Could it run here, in how many seconds, and for how much."""
+    """Whether the job could run here, in how many seconds, and for how much."""
 
     can: bool
-    eta_s: int | None = None  # none: nobody knows when
+    eta_s: int | None = None  # None: not known
     reason: str = ""
-    cost: float | None = None  # none: the server reckons with what is known of the cluster
-    valid_s: int = QUOTE_VALID_S  # for so long it holds
-    confidence: float = 1.0  # 0 to 1: how sure the backend is of the ETA
+    cost: float | None = None  # None: the server estimates it
+    valid_s: int = QUOTE_VALID_S  # how long the quote holds
+    confidence: float = 1.0  # of the ETA, 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkFolder:
+    """Where an attempt with files runs, and the account that owns it (None: the agent's).
+
+    `path` has a folder of the agent above it that holds nothing else; the agent makes both and removes both.
+    """
+
+    path: Path
+    account: LocalAccount | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OutputPiece:
-    """Some bytes of a stream, and how many it has in all."""
+    """Bytes of a stream, and the size of the whole stream."""
 
     data: bytes
     total: int
@@ -90,82 +110,96 @@ class OutputPiece:
 
 class Backend(Protocol):
     kind: ClassVar[str]
-    # Submitting the same marker twice starts it once. Where that is not so, the agent writes down that it submitted
-    # before it goes on, and after any doubt looks the marker up first.
+    # Submitting the same marker twice starts the job once. Else the agent records each submit before it goes on, and
+    # looks up the marker after any doubt.
     is_submit_repeatable: ClassVar[bool]
-    # It has a queue of its own: it takes jobs before there is room for them.
+    # It has a queue: it takes jobs before resources are free.
     has_queue: ClassVar[bool]
-    finds_graph: ClassVar[bool]  # it asks its cluster what there is; this machine need not be looked at
-    submits_at_once: ClassVar[int]  # how many hand-overs may be under way side by side
+    finds_graph: ClassVar[bool]  # it asks its cluster for the graph; this machine is not discovered
+    submits_at_once: ClassVar[int]  # how many submits may run in parallel
     jobs_max: ClassVar[int]  # attempts held at once, unless the operator says otherwise
 
     @property
     def range_max(self) -> int:
-        """How many tasks of an array it takes in one hand-over."""
+        """How many tasks of an array one submit takes."""
 
     def __init__(self, setting: Setting) -> None: ...
 
     def describe(self) -> Graph:
-        """What the cluster has, as it was last looked at."""
+        """The graph of the cluster, as last discovered."""
 
     def look(self) -> bool:
-        """Look again, as every few minutes; true: `describe` says something new. May take seconds."""
+        """Discover the graph again. True: `describe` changed. Called every few minutes; may take seconds."""
 
     def state(self) -> Load:
-        """What is free now, and how many jobs run and wait. What was submitted counts as taken."""
+        """What is free now, and how many jobs run and are queued. Submitted jobs count as occupied."""
 
     def quote(self, spec: JobSpec) -> BackendQuote:
-        """When and for how much it could run here. Asked on a thread of its own; may take seconds, and change nothing.
+        """When and for how much the job could run here. Called on its own thread; may take seconds; changes nothing.
 
-        The spec says what a job needs, not what it runs: its command is a stand-in.
+        The spec has the job's needs; its command is a placeholder.
+        """
+
+    def work_folder(self, lease: Lease) -> WorkFolder:
+        """Where an attempt with files (`spec.files`) runs, if it names no `cwd`. Raises as `submit` does.
+
+        The agent puts the files there before it calls `submit`, and takes the output files from there after the end.
+        All nodes must see it under this path. Called from several threads.
         """
 
     def submit(self, lease: Lease) -> str:
-        """Hand one attempt over, with `marker(lease)` in its name, and return the native id."""
+        """Submit one attempt, with `marker_of(lease)` in its name, and return the native id."""
 
     def submit_range(self, leases: Sequence[Lease]) -> list[str]:
-        """Hand over neighbouring tasks of one array, in order; a native id for each. At most `range_max`."""
+        """Submit at most `range_max` neighbouring tasks of one array, and return their native ids in order."""
 
     def find(self, marker: str) -> str | None:
-        """The native id of what was submitted under this marker; None: surely nothing was."""
+        """The native id of the job submitted under this marker; None: surely there is none."""
 
     def status(self, native_ids: Iterable[str]) -> dict[str, Status]:
-        """How each of these stands, in one question. Every id asked for is answered."""
+        """The status of each of these jobs, in one query. Every id has an answer."""
 
     def cancel(self, native_ids: Collection[str]) -> None:
-        """Ask for the end of each. May be repeated; `status` says when it is gone. Raises if not all could be asked."""
+        """Ask the cluster to end these jobs; `status` shows when they are gone. Raises if one was not asked."""
 
     def output(self, native_id: str, stream: str, *, offset: int, size: int) -> OutputPiece:
-        """At most `size` bytes of stdout or stderr. What nobody knows of has no bytes."""
+        """At most `size` bytes of stdout or stderr. An unknown job has no bytes."""
 
     def refresh(self) -> float:
-        """Ask the cluster how all stands, for `status` and `state` to tell; in how many seconds to ask again.
+        """Ask the cluster for the data of `status` and `state`. Returns in how many seconds to ask again.
 
-        Called from a thread of its own, since a cluster that does not answer blocks it. Where there is nobody to ask
-        there is nothing to do.
+        Called on its own thread, since a cluster that does not answer blocks it.
         """
 
     def watch(self, timeout_s: float) -> None:
-        """Return when something may have changed, was woken, or the time is over."""
+        """Return when something may have changed, `wake` was called, or the time is over."""
 
     def wake(self) -> None:
-        """End a watch now. Called from other threads."""
+        """End a `watch` now. Called from other threads."""
 
     def held(self) -> list[Lease]:
-        """Every attempt that has begun there, or may have, as an agent that lost its journal would find it."""
+        """Every attempt that began there or may have, for an agent that lost its journal."""
 
     def forget(self, native_id: str) -> None:
-        """Remove what is kept of an attempt that is over and settled."""
+        """Remove all data of a settled attempt."""
 
     def close(self) -> None:
-        """Let go of everything; what runs goes on."""
+        """Release everything; running jobs go on."""
 
 
 def native_name(native_id: str) -> str:
-    """What people call it: a backend may keep more in its id, after a slash, to know it by."""
+    """The id that people know: a backend may append more to its id after a slash."""
     return native_id.partition("/")[0]
 
 
+def signal_name(number: int) -> str:
+    """A signal as reasons show it: `SIGTERM (signal 15)`."""
+    try:
+        return f"{signal.Signals(number).name} (signal {number})"
+    except ValueError:
+        return f"signal {number}"
+
+
 def marker_of(lease: Lease) -> str:
-    """The name under which an attempt is known to the cluster: unique for ever."""
+    """The name of an attempt at the cluster, unique forever."""
     return f"yard-{lease.job}-{lease.attempt}-{lease.fence}"

@@ -1,4 +1,4 @@
-"""Control groups of attempts: found, entered, emptied, removed. Linux's version 2 or 1; no controller is needed."""
+"""Control groups of attempts, of version 2 or 1. No controller is needed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 
 from switchyard.agent.backends import proctable
 
-FREEZE_S_MAX = 1.0  # a group that does not freeze in this time is killed as it is
+FREEZE_S_MAX = 1.0  # a group that does not freeze in this time is killed without
 PROBE_S_MAX = 10.0
-BASE_MODE = 0o711  # other accounts reach a group by its name, but do not list them: a name has a job's id
-# Of version 1, in this order: only the freezer can hold processes still while they are killed.
+BASE_MODE = 0o711  # other accounts enter a group by name but cannot list groups: names contain job ids
+# Hierarchies of version 1, in this order: only the freezer can stop processes while they are killed.
 HIERARCHIES = ("freezer", "pids", "name=systemd")
 
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """One control group. Everything that its processes start is in it, too."""
+    """One control group. Processes that its members start are in it, too."""
 
     path: Path
 
@@ -34,14 +34,14 @@ class ControlGroup:
         ]
 
     def is_empty(self) -> bool:
-        """Nobody lives in it; zombies do not count."""
+        """Whether it has no living process; zombies do not count."""
         events = _read(self.path / "cgroup.events")
         if events:
             return "populated 0" in events
         return not any(proctable.is_alive(pid) for pid in self.pids())
 
     def kill(self) -> None:
-        """KILL to all of them at one moment, so that none can start another one in between."""
+        """KILL all members at one moment, so that none can start another process meanwhile."""
         with contextlib.suppress(OSError):
             if (self.path / "cgroup.kill").exists():
                 (self.path / "cgroup.kill").write_text("1")
@@ -53,14 +53,14 @@ class ControlGroup:
         self._freeze(is_frozen=False)
 
     def remove(self) -> bool:
-        """True: it is gone, so nobody lives in it."""
+        """Remove the group. True: it is gone, so it was empty."""
         for folder in reversed(list(self._folders())):
             with contextlib.suppress(OSError):
                 folder.rmdir()
         return not self.exists()
 
     def _folders(self) -> Iterator[Path]:
-        """The group and those that the job made in it, parents first."""
+        """The group and the groups that the job made in it, parents first."""
         for folder, _, _ in os.walk(self.path):
             yield Path(folder)
 
@@ -82,7 +82,7 @@ class ControlGroup:
 
 
 def find_cgroup_base() -> Path | None:
-    """A folder in which this process may make groups and enter them; none: there is none."""
+    """A folder in which this process may make and enter groups; None: there is none."""
     for place in _own_cgroup_folders():
         base = place / f"switchyard-{os.geteuid()}"
         try:
@@ -90,19 +90,19 @@ def find_cgroup_base() -> Path | None:
         except OSError:
             continue
         if _can_enter(base):
-            with contextlib.suppress(OSError):  # groups are still entered and found by name
+            with contextlib.suppress(OSError):  # groups are entered and found by name all the same
                 base.chmod(BASE_MODE)
             return base
     return None
 
 
 def remove_empty_groups(base: Path) -> None:
-    """Remove empty groups, which agents that were killed have left."""
+    """Remove empty groups of agents that were killed."""
     with contextlib.suppress(OSError):
         for path in base.iterdir():
             if path.is_dir():
                 with contextlib.suppress(OSError):
-                    path.rmdir()  # fails while somebody lives in it
+                    path.rmdir()  # fails if it is not empty
 
 
 def _can_enter(base: Path) -> bool:
@@ -120,25 +120,27 @@ def _can_enter(base: Path) -> bool:
 
 
 def _own_cgroup_folders() -> Iterator[Path]:
-    """This process's own groups, where its children may be put into groups below."""
-    own = dict(line.split(":", 2)[1:] for line in _read(Path("/proc/self/cgroup")).splitlines())
+    """The groups of this process, below which it may make others."""
+    cgroup_paths = dict(line.split(":", 2)[1:] for line in _read(Path("/proc/self/cgroup")).splitlines())
     mounts = [line.split(" - ") for line in _read(Path("/proc/self/mountinfo")).splitlines()]
     by_name = {}
-    for left, right in (each for each in mounts if len(each) == 2):
-        kind, _, options = right.split(" ", 2)
-        root, mounted_at = left.split()[3:5]
+    for mount_fields, filesystem_fields in (halves for halves in mounts if len(halves) == 2):
+        kind, _, options = filesystem_fields.split(" ", 2)
+        root, mounted_at = mount_fields.split()[3:5]
         if kind == "cgroup2":
             by_name[""] = (root, mounted_at)
         elif kind == "cgroup":
             by_name |= {name: (root, mounted_at) for name in options.split(",") if name in HIERARCHIES}
     paths = {
-        name: path for names, path in own.items() for name in (names.split(",") if "name=" not in names else [names])
+        name: path
+        for names, path in cgroup_paths.items()
+        for name in (names.split(",") if "name=" not in names else [names])
     }
     for name in ("", *HIERARCHIES):
         if name in by_name and name in paths:
             root, mounted_at = by_name[name]
             below = paths[name].removeprefix(root.rstrip("/"))
-            if ".." not in below.split("/"):  # of another namespace
+            if ".." not in below.split("/"):  # a path in another namespace
                 yield Path(mounted_at + "/" + below.strip("/"))
 
 

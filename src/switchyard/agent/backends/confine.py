@@ -1,4 +1,4 @@
-"""What a supervisor does to itself and to its job before the job's command runs. A part of its program: stdlib only."""
+"""Confines the supervisor and its job before the command runs. Part of the supervisor's program: stdlib only."""
 
 # pathlib and contextlib would double the imports of a process that starts once per job.
 # ruff: noqa: PTH102, PTH110, SIM105, S606
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-ENTER_TRIES_MAX = 5  # an agent may remove an empty group just before we enter it
+ENTER_TRIES_MAX = 5  # an agent may remove the empty group just before it is entered
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 
 
 class CgroupEntry:
-    """Moves this process into its control group, on a thread: the kernel may take 20 ms, which other work can use."""
+    """Moves this process into its control group on a thread, since the kernel may take 20 ms."""
 
     def __init__(self, group: bytes) -> None:
         import _thread
@@ -32,7 +32,7 @@ class CgroupEntry:
         _thread.start_new_thread(self._enter, ())
 
     def wait(self) -> str:
-        """Why the group could not be entered; empty: it was."""
+        """Wait, and return why the group was not entered; empty: it was."""
         self._done.acquire()
         return self._trouble
 
@@ -61,7 +61,7 @@ def enter_cgroup(group: bytes) -> None:
 
 
 def protect_supervisor() -> None:
-    """Take in orphans, and let no process of the same account trace this one or read its memory."""
+    """Adopt orphans, and forbid processes of the same account to trace this one or read its memory."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -77,7 +77,7 @@ def set_tag(tag: int) -> None:
         try:
             resource.setrlimit(resource.RLIMIT_RTTIME, (tag, tag))
         except (OSError, ValueError):
-            pass  # somebody set a lower limit before: without the mark, group, session and environment remain
+            pass  # a lower limit was set before: the job is then known only by group, session and environment
 
 
 class CommandRefused(Exception):
@@ -90,7 +90,7 @@ class CommandRefused(Exception):
 
 
 def switch_account(start: dict[bytes, list[bytes]]) -> None:
-    """Leave the agent's account for the job's, for good: real, effective and saved ids, and every group."""
+    """Switch from the agent's account to the job's for good: real, effective and saved ids, and all groups."""
     uid, gid = int(start[b"uid"][0]), int(start[b"gid"][0])
     if uid == 0:
         raise CommandRefused(126, "no job runs as root by an account map")
@@ -104,7 +104,9 @@ def exec_command(start: dict[bytes, list[bytes]], streams: list[int]) -> None:
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     os.dup2(streams[0], 1)
     os.dup2(streams[1], 2)
-    set_limits(int(start.get(b"data_bytes", [b"0"])[0]))  # imports a module, which the job's account may not read
+    set_limits(
+        int(start.get(b"data_bytes", [b"0"])[0])
+    )  # before the switch: it imports a module that the job's account may not read
     if b"uid" in start:
         switch_account(start)
     cwd = start[b"cwd"][0]
@@ -114,12 +116,29 @@ def exec_command(start: dict[bytes, list[bytes]], streams: list[int]) -> None:
         raise CommandRefused(
             126, f"cannot enter the working directory {cwd.decode(errors='replace')}: {exc.strerror}"
         ) from exc
-    # A command expects the defaults: Python ignores some signals, and an agent under nohup was told to ignore others.
+    reset_signals()
+    exec_by_path(start[b"arg"], environment_of(start))
+
+
+def exec_cleanup(start: dict[bytes, list[bytes]], output: int) -> None:
+    """Execute the command that removes the job's container, with its output to this file."""
+    os.setsid()
+    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    reset_signals()
+    argv = start[b"cleanup"]
+    os.execve(argv[0], argv, environment_of(start))
+
+
+def environment_of(start: dict[bytes, list[bytes]]) -> dict[bytes, bytes]:
+    return dict(item.split(b"=", 1) for item in start.get(b"env", []))
+
+
+def reset_signals() -> None:
+    """A command expects default signals: Python ignores some, and nohup of the agent others."""
     for signo in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(signo, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    env = dict(item.split(b"=", 1) for item in start.get(b"env", []))
-    exec_by_path(start[b"arg"], env)
 
 
 def set_limits(data_bytes: int) -> None:
@@ -133,7 +152,7 @@ def set_limits(data_bytes: int) -> None:
 
 
 def exec_by_path(argv: list[bytes], env: dict[bytes, bytes]) -> None:
-    """exec by the job's own PATH, never through a shell. Returns only by raising Refused."""
+    """Execute the command by the job's PATH, without a shell. Returns only by raising CommandRefused."""
     command = argv[0]
     shown = command.decode(errors="replace")
     places = [command] if b"/" in command else [place + b"/" + command for place in env[b"PATH"].split(b":") if place]

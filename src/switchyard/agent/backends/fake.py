@@ -1,12 +1,12 @@
-"""A backend that runs nothing: jobs pass by the clock, as their environment says. For tests and simulation.
+"""A backend that runs nothing: its jobs only take time, as their environment says. For tests and simulation.
 
 FAKE_RUN_S=2.5      how long it runs (else `sleep N` runs N seconds, anything else 0)
 FAKE_DELAY_S=1      how long it waits before it runs
 FAKE_EXIT=3         exit code          FAKE_SIGNAL=9      killed by a signal
 FAKE_OUTPUT=text    its stdout         FAKE_ERROR=text    its stderr
-FAKE_DENY=reason    submit refuses it  FAKE_DOUBT=1       the first submit takes it, and fails all the same
+FAKE_DENY=reason    submit refuses it  FAKE_DOUBT=1       the first submit takes it, and still fails
 FAKE_LOSE=1         once it should have ended, the cluster denies knowing it
-FAKE_UNKNOWN=text   while it runs, its state is a word nobody has heard of
+FAKE_UNKNOWN=text   while it runs, its native state is this unknown word
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from switchyard.agent import clock
-from switchyard.agent.backends import REFRESH_S, BackendQuote, OutputPiece, Setting, Status, marker_of
+from switchyard.agent.backends import REFRESH_S, BackendQuote, OutputPiece, Setting, Status, WorkFolder, marker_of
+from switchyard.agent.backends.work_folders import WorkFolders
 from switchyard.agent.need import (
     OccupiedResources,
     ResourceNeed,
@@ -32,6 +33,7 @@ from switchyard.agent.need import (
     spec_of,
     total_need,
 )
+from switchyard.agent.private_files import replace_file
 from switchyard.errors import PolicyRefused, Unavailable
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
@@ -39,7 +41,7 @@ from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
 
-TICK_S = 0.02  # how often a watch looks whether a job's time has come
+TICK_S = 0.02  # how often a watch checks for changes
 
 
 class _Record(Struct, frozen=True):
@@ -52,7 +54,7 @@ class _Record(Struct, frozen=True):
 
 class FakeBackend:
     kind: ClassVar[str] = "fake"
-    is_submit_repeatable: ClassVar[bool] = False  # like most batch systems: twice submitted would run twice
+    is_submit_repeatable: ClassVar[bool] = False  # as in most batch systems, a second submit runs a second job
     has_queue: ClassVar[bool] = False
     finds_graph: ClassVar[bool] = False
     submits_at_once: ClassVar[int] = 1
@@ -63,6 +65,7 @@ class FakeBackend:
         self._setting = setting
         self._jobs = setting.directory / "fake"
         self._jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._work = WorkFolders(setting.files_folder(setting.directory) / "work", is_for_others=False)
         self._now_ns = now_ns
         self._records = {path.stem: _read(path) for path in sorted(self._jobs.glob("*.json"))}
         self._woken = threading.Event()
@@ -76,16 +79,19 @@ class FakeBackend:
     def state(self) -> Load:
         records = list(self._records.values())
         seen = [self._status(record).seen for record in records]
-        live = [record for record, each in zip(records, seen, strict=True) if each in _LIVE]
-        taken = total_need(need_of(spec_of(record.lease)) for record in live)
+        live = [record for record, state in zip(records, seen, strict=True) if state in _LIVE]
+        occupied = total_need(need_of(spec_of(record.lease)) for record in live)
         queued = seen.count(ObservedState.SUBMITTED)
-        return load_of(self._setting.known_graph, taken, running=len(live) - queued, queued=queued)
+        return load_of(self._setting.known_graph, occupied, running=len(live) - queued, queued=queued)
 
     def quote(self, spec: JobSpec) -> BackendQuote:
-        whole = room_of(load_of(self._setting.known_graph, ResourceNeed(), running=0, queued=0), less=ResourceNeed())
+        total = room_of(load_of(self._setting.known_graph, ResourceNeed(), running=0, queued=0), less=ResourceNeed())
         records = [record for record in self._records.values() if self._status(record).seen in _LIVE]
         busy = [OccupiedResources(need_of(spec_of(record.lease)), self._left_s(record)) for record in records]
-        return quote_of(need_of(spec), whole, room_of(self.state(), less=ResourceNeed()), busy)
+        return quote_of(need_of(spec), total, room_of(self.state(), less=ResourceNeed()), busy)
+
+    def work_folder(self, lease: Lease) -> WorkFolder:
+        return self._work.of(lease, None)
 
     def submit(self, lease: Lease) -> str:
         env = spec_of(lease).env
@@ -169,10 +175,8 @@ class FakeBackend:
         return max(0.0, end_s - self._now_ns() / 1e9)
 
     def _write(self, name: str, record: _Record) -> None:
-        new = self._jobs / f"{name}.new"
-        new.write_bytes(msgspec.json.encode(record))
-        new.rename(self._jobs / f"{name}.json")
-        self._records = {**self._records, name: record}  # replaced, not changed: other threads read it
+        replace_file(self._jobs / f"{name}.json", msgspec.json.encode(record), is_durable=False)
+        self._records = {**self._records, name: record}  # replaced, not changed, since other threads read it
 
 
 _LIVE = (ObservedState.SUBMITTED, ObservedState.RUNNING, ObservedState.UNKNOWN)

@@ -1,7 +1,7 @@
-"""One local job's directory as the agent reads and writes it. What the files mean is told in supervisor.py.
+"""The directory of a local job, as the agent reads and writes it. supervisor.py describes the files.
 
-A job that runs under the agent's own account can change everything here. So every file is opened without following
-links or waiting for pipes (`open_theirs`), and made anew where it is written.
+A job that runs under the agent's account can change everything here. So files are opened without following links or
+waiting for pipes (`open_untrusted`), and written as new files.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from switchyard.agent.clock import Stamp, boot_id
 from switchyard.model.poll import Lease
 
 FILE_BYTES_MAX = 64 * 1024  # an exit file is under 4 KiB; anything larger is not one
-LEASE_BYTES_MAX = 64 * 2**20  # a lease is bounded by the protocol; this only keeps the agent's memory
-# What opening says of something that is no plain file: a link, a folder, a socket, or `open_theirs` itself.
+LEASE_BYTES_MAX = 64 * 2**20  # the protocol bounds leases; this protects the agent's memory
+# Errors of opening what is no plain file: a link, a folder, a socket; or from `open_untrusted` itself.
 NOT_PLAIN_FILE_ERRNOS = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EPERM)
 DIGITS_MAX = 20  # of a 64-bit number
 STARTED_WORDS = 5  # of the file `started`; older supervisors wrote the first three
-NEVER_PID = 0  # the pid in a claim that the agent made, so that nobody starts the job any more
+NEVER_PID = 0  # the pid in a claim of the agent, which keeps the job from starting
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorClaim:
-    """The one supervisor of a job: pid, start time and boot make it an identity, however pids are reused."""
+    """The one supervisor of a job. Pid, start time and boot identify it although pids are reused."""
 
     pid: int
     born: str
@@ -41,7 +41,7 @@ class SupervisorClaim:
         return self._state() not in ("", "Z", "X")
 
     def is_stopped(self) -> bool:
-        """Somebody sent it SIGSTOP, or traces it."""
+        """Whether it was sent SIGSTOP or is traced."""
         return self._state() in ("T", "t")
 
     def _state(self) -> str:
@@ -51,7 +51,7 @@ class SupervisorClaim:
         return fields[0] if fields and fields[19] == self.born else ""
 
     def send(self, number: int) -> bool:
-        """Signal that very process, never a later one with its pid. False: it is gone."""
+        """Signal this process, never a later one with the same pid. False: it is gone."""
         if not self.lives():
             return False
         try:
@@ -77,6 +77,8 @@ class ExitRecord:
     reason: str
     left: int  # processes that did not die
     at: Stamp
+    container: str | None = None  # what its runtime says of the container's end; None: it ran in no container
+    is_container_left: bool = False  # the container was not removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +87,29 @@ class JobDir:
 
     @property
     def work(self) -> Path:
-        """Where the command runs, and its home. All else in the directory is the agent's."""
+        """The command's working folder and home. All other files in the directory are the agent's."""
         return self.path / "work"
 
-    def write_start(self, lease: Lease, words: list[bytes], account: LocalAccount | None = None) -> None:
-        """`account`: whose the job's own folder is, if not the agent's. The account can pass through the directory."""
+    def write_start(
+        self,
+        lease: Lease,
+        words: list[bytes],
+        account: LocalAccount | None = None,
+        *,
+        variables: tuple[str, bytes] | None = None,
+    ) -> None:
+        """`account`: the owner of the job's folder, if not the agent. It can pass through the directory.
+
+        `variables`: name and content of the file with a container's variables.
+        """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.work.mkdir(mode=0o700, exist_ok=True)
         if account is not None:
             share_folder(self.work, account)
             self.path.chmod(0o711)
         self._put("lease.json", msgspec.json.encode(lease))
+        if variables is not None:
+            self._put(*variables)
         self._put("start", b"\0".join([*words, b"end="]))
 
     def lease(self) -> Lease | None:
@@ -103,43 +117,43 @@ class JobDir:
             lease = msgspec.json.decode(self._get("lease.json", LEASE_BYTES_MAX) or b"", type=Lease)
         except (OSError, msgspec.DecodeError):
             return None
-        return lease if marker_of(lease) == self.path.name else None  # else a job has put it there
+        return lease if marker_of(lease) == self.path.name else None  # else a job wrote the file
 
     def claim(self) -> SupervisorClaim | None:
-        found = self._get("claim")
-        if found is None:
+        content = self._get("claim")
+        if content is None:
             return None
         try:
-            pid, born, boot = found.decode().split()
+            pid, born, boot = content.decode().split()
             is_supervisor = int(pid) == NEVER_PID or self.path.name.encode() in proctable.command_line(int(pid))
-            return SupervisorClaim(int(pid), born if is_supervisor else "", boot)  # else nobody that lives is meant
+            return SupervisorClaim(int(pid), born if is_supervisor else "", boot)  # else no living process is meant
         except ValueError:
-            # The machine went down as it was written: it was claimed, and that is all we know.
+            # The machine crashed during the write: the job was claimed, and no more is known.
             return SupervisorClaim(NEVER_PID + 1, "", "")
 
     def claim_never(self) -> bool:
-        """Take the claim so that the job never starts. False: a supervisor was first."""
-        mine = self.path / "claim.agent"
-        self._create(mine, f"{NEVER_PID} 0 {boot_id()}\n".encode())
+        """Claim the job so that it never starts. False: a supervisor was first."""
+        own_claim = self.path / "claim.agent"
+        self._create(own_claim, f"{NEVER_PID} 0 {boot_id()}\n".encode())
         try:
-            os.link(mine, self.path / "claim")
+            os.link(own_claim, self.path / "claim")
         except FileExistsError:
             return False
         finally:
-            mine.unlink(missing_ok=True)
+            own_claim.unlink(missing_ok=True)
         return True
 
     def has_begun(self) -> bool:
-        """Whether a supervisor was here, though its claim is gone."""
+        """Whether a supervisor began here, although its claim is gone."""
         return any(os.path.lexists(self.path / name) for name in ("claim", "started", "exit"))
 
     def started(self, claim: SupervisorClaim | None = None) -> Stamp | None:
-        """When the command began to run. `claim`: as it was read before; a job may have removed it since."""
+        """When the command began. `claim`: as read before, since a job may have removed it."""
         words, claim = self._started(), claim or self.claim()
         return Stamp(claim.boot, int(words[2])) if claim and words else None
 
     def exit(self, *, seal: str = "") -> ExitRecord | None:
-        """How it ended. With a seal: only if the supervisor wrote it."""
+        """How the job ended. With a seal: only if the supervisor wrote the file."""
         text = (self._get("exit") or b"").decode(errors="replace")
         facts = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
         if not facts or (seal and not hmac.compare_digest(facts.get("seal", "").encode(), seal.encode())):
@@ -151,18 +165,20 @@ class JobDir:
             reason=facts.get("reason", ""),
             left=_number(facts.get("left")) or 0,
             at=Stamp(facts.get("boot", ""), _number(facts.get("at_ns")) or 0),
+            container=facts.get("container"),
+            is_container_left=facts.get("container_left") == "1",
         )
 
     def read(self, stream: str, *, offset: int, size: int) -> OutputPiece:
-        """Some of the output: of the file that the supervisor opened, not of what a job put into its place."""
+        """Read output, from the file that the supervisor opened and not from a file that the job put in its place."""
         try:
             with open_untrusted(self.path / stream) as file:
-                found = os.fstat(file.fileno())
+                status = os.fstat(file.fileno())
                 words = self._started()
-                if len(words) == STARTED_WORDS and int(words[-2 if stream == "stdout" else -1]) != found.st_ino:
+                if len(words) == STARTED_WORDS and int(words[-2 if stream == "stdout" else -1]) != status.st_ino:
                     return OutputPiece(b"", 0)
                 file.seek(offset)
-                return OutputPiece(file.read(size), found.st_size)
+                return OutputPiece(file.read(size), status.st_size)
         except FileNotFoundError:
             return OutputPiece(b"", 0)
         except OSError as exc:
@@ -171,7 +187,7 @@ class JobDir:
             raise
 
     def _started(self) -> list[str]:
-        """The words of that file; none: there is no such file, or none that a supervisor wrote."""
+        """The words of the file `started`; empty if it is missing or not by a supervisor."""
         words = (self._get("started") or b"").decode(errors="replace").split()
         is_whole = len(words) in (3, STARTED_WORDS) and all(
             word.isdecimal() and len(word) <= DIGITS_MAX for word in words
@@ -179,7 +195,7 @@ class JobDir:
         return words if is_whole else []
 
     def _get(self, name: str, bytes_max: int = FILE_BYTES_MAX) -> bytes | None:
-        """What a file holds; none: it is not there, or a job put something else into its place."""
+        """The content of a file; None: it is missing, or a job put something else in its place."""
         try:
             with open_untrusted(self.path / name, is_linked_ok=True) as file:
                 return file.read(bytes_max)

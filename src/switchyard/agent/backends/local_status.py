@@ -1,27 +1,34 @@
-"""What the files of one local job say of how it stands or how it ended, as a status. It reads, and ends nothing."""
+"""Turns the files of a local job into its status. Reads only."""
 
 from __future__ import annotations
 
 import contextlib
-import signal
+import os
 
-from switchyard.agent.backends import Status
-from switchyard.agent.backends.jobdir import ExitRecord, JobDir, SupervisorClaim
-from switchyard.agent.need import spec_of
+from switchyard.agent.backends import Status, signal_name
+from switchyard.agent.backends.container_end import container_end
+from switchyard.agent.backends.jobdir import NEVER_PID, ExitRecord, JobDir, SupervisorClaim
+from switchyard.agent.clock import boot_id
+from switchyard.agent.need import memory_limit_bytes, spec_of
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.quantity import parse_duration_s
 from switchyard.model.retry import Cause
 
+LAST_WORDS_BYTES = 4096
 
-def running_status(job: JobDir, claim: SupervisorClaim, *, is_told: bool) -> Status:
-    """`is_told`: the supervisor said that the command runs."""
+
+def running_status(job: JobDir, claim: SupervisorClaim, *, is_run_reported: bool) -> Status:
+    """`is_run_reported`: the supervisor reported that the command runs."""
     started = job.started(claim)
-    if started is None and not is_told:
+    if started is None and not is_run_reported:
         return Status(seen=ObservedState.SUBMITTED, text="starting")
     return Status(seen=ObservedState.RUNNING, ago_us=started.age_us if started else 0)
 
 
 def ended_status(job: JobDir, end: ExitRecord, claim: SupervisorClaim | None) -> Status:
+    cause = Cause.CLUSTER if end.cause == "group" else Cause.JOB
+    if end.container is not None:
+        end, cause = container_end(end, last_words=_last_words(job), memory_bytes=_memory_bytes(job))
     seen, reason = ObservedState.FAILED, end.reason
     if end.cause == "cancel":
         seen, reason = ObservedState.CANCELLED, "cancelled"
@@ -44,8 +51,48 @@ def ended_status(job: JobDir, end: ExitRecord, claim: SupervisorClaim | None) ->
         signal=end.signal,
         ago_us=end.at.age_us,
         began_ago_us=started.age_us if started else None,
-        cause=Cause.CLUSTER if end.cause == "group" else Cause.JOB,
+        cause=cause,
     )
+
+
+def _last_words(job: JobDir) -> str:
+    """The last line of stderr, where a runtime says what is wrong."""
+    with contextlib.suppress(OSError):
+        total = job.read("stderr", offset=0, size=0).total
+        data = job.read("stderr", offset=max(0, total - LAST_WORDS_BYTES), size=LAST_WORDS_BYTES).data
+        lines = data.decode(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else ""
+    return ""
+
+
+def _memory_bytes(job: JobDir) -> int:
+    lease = job.lease()
+    with contextlib.suppress(ValueError):  # a job may have changed its lease
+        return 0 if lease is None else memory_limit_bytes(spec_of(lease))
+    return 0
+
+
+def status_without_exit(
+    job: JobDir, claim: SupervisorClaim | None, killed: int, *, is_cancelled: bool, is_late: bool
+) -> Status:
+    """The status of a job whose supervisor wrote no exit file. `is_late`: the time limit is over."""
+    also = f", and {killed} processes it left were ended" if killed else ""
+    if claim is not None and claim.pid == NEVER_PID and not killed:
+        return Status(seen=ObservedState.CANCELLED, reason="cancelled before it started")
+    if is_cancelled:
+        return Status(seen=ObservedState.CANCELLED, reason=f"cancelled; its supervisor did not do it{also}")
+    if is_late:
+        return Status(
+            seen=ObservedState.FAILED,
+            reason=f"{time_limit_reason(job)}; its supervisor did not see to it{also}",
+        )
+    if not job.path.is_dir():
+        return Status(seen=ObservedState.LOST, reason=f"the job's directory is gone{also}")
+    if claim is not None and claim.boot != boot_id() and not killed:
+        return Status(seen=ObservedState.LOST, reason="the machine was restarted while it ran")
+    subject = "its supervisor" if claim is None else f"its supervisor (pid {claim.pid})"
+    forged = "; the exit file that is there is not the supervisor's" if os.path.lexists(job.path / "exit") else ""
+    return Status(seen=ObservedState.LOST, reason=f"{subject} was killed{also}{forged}")
 
 
 def time_limit_reason(job: JobDir) -> str:
@@ -57,13 +104,6 @@ def time_limit_reason(job: JobDir) -> str:
 
 
 def show_duration(seconds: int) -> str:
-    """10s, 1m30s, 2h: as people write it."""
+    """A duration as people write it: 10s, 1m30s, 2h."""
     parts = [(seconds // 86_400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
     return "".join(f"{count}{unit}" for count, unit in parts if count) or "0s"
-
-
-def signal_name(number: int) -> str:
-    try:
-        return f"{signal.Signals(number).name} (signal {number})"
-    except ValueError:
-        return f"signal {number}"

@@ -1,4 +1,4 @@
-"""Processes as /proc shows them, each known by pid and start time. A part of the supervisor's program: stdlib only."""
+"""Processes in /proc, identified by pid and start time. Part of the supervisor's program: stdlib only."""
 
 # ruff: noqa: PTH123, PTH208
 
@@ -14,31 +14,31 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-STOP_ROUNDS_MAX = 20  # looks at processes that start others faster than they are stopped
-STOP_NEWBORNS_S = 0.05  # between two of those
-NEWBORN_S_MAX = 1.0  # for one look at all processes, on a machine that starts new ones all the time
+STOP_ROUNDS_MAX = 20  # scans for processes that start others faster than they are stopped
+STOP_NEWBORNS_S = 0.05  # between two such scans
+NEWBORN_S_MAX = 1.0  # for one scan of all processes, where new ones start all the time
 
 
 def descendants(root: int) -> list[tuple[int, str]]:
-    """Everybody under `root`, with the start time that makes a pid an identity."""
+    """All descendants of `root`: pids with start times, which together identify processes."""
     children: dict[int, list[tuple[int, str]]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (fields := stat_fields(int(name))):
             children.setdefault(int(fields[1]), []).append((int(name), fields[19]))
-    found: list[tuple[int, str]] = []
+    family: list[tuple[int, str]] = []
     waiting = [root]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found += below
+        family += below
         waiting += [pid for pid, _ in below]
-    return found
+    return family
 
 
 def stop_and_kill(find: Callable[[], list[tuple[int, str]]], marked: int = 0) -> int:
-    """STOP whatever `find` finds until it finds nothing new, then KILL. Returns how many it was.
+    """STOP the processes of `find` until it returns nothing new, then KILL them. Returns their number.
 
-    STOP first: a process that sees its child die would start another one while we go through the others. `marked`: the
-    mark that they bear, by which those are caught that have moved on into a child before they are signalled.
+    STOP comes first: a process that sees its child die could start another one meanwhile. `marked`: the mark of these
+    processes, which catches those that fork and exit before they are signalled.
     """
     seen: set[tuple[int, str]] = set()
     for turn in range(STOP_ROUNDS_MAX):
@@ -56,7 +56,7 @@ def stop_and_kill(find: Callable[[], list[tuple[int, str]]], marked: int = 0) ->
 
 
 def stop_newborns(marked: int) -> None:
-    """STOP processes with this mark as soon as they are born. A look at all processes takes longer than some live."""
+    """STOP new processes with this mark at once. Some live shorter than a scan of all processes takes."""
     until, last = time.monotonic() + STOP_NEWBORNS_S, newest_pid()
     while time.monotonic() < until:
         newest = newest_pid()
@@ -67,13 +67,13 @@ def stop_newborns(marked: int) -> None:
 
 
 def newest_pid() -> int:
-    """Pids are given in order; after the largest, from the start again, which the next look at all finds."""
+    """The newest pid. Pids are given in order; after a wrap-around the next full scan finds new ones."""
     with open("/proc/loadavg") as file:
         return int(file.read().split()[4])
 
 
 def signal_process(pid: int, born: str, signo: int) -> None:
-    """Signal the process that was seen, never a later one that got its pid."""
+    """Signal this process, never a later one with the same pid."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:
@@ -88,7 +88,10 @@ def signal_process(pid: int, born: str, signo: int) -> None:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """/proc/PID/stat from its third field on: [0] state, [1] parent, [19] start time. Empty: no such process."""
+    """/proc/PID/stat from its third field on: [0] state, [1] parent, [2] process group, [19] start time.
+
+    Empty: there is no such process.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].decode().split()
@@ -111,22 +114,23 @@ def age_clock_ns() -> int:
 
 
 class ProcessEntry:
-    """One process that lives."""
+    """One living process."""
 
-    __slots__ = ("born", "parent", "session")
+    __slots__ = ("born", "parent", "process_group", "session")
 
     def __init__(self, fields: list[str]) -> None:
-        self.parent, self.session, self.born = int(fields[1]), fields[3], fields[19]
+        self.parent, self.process_group = int(fields[1]), int(fields[2])
+        self.session, self.born = fields[3], fields[19]
 
 
 def read_process(pid: int) -> ProcessEntry | None:
-    """None: there is no such process, or it is a zombie, which does nothing any more."""
+    """None: there is no such process, or it is a zombie."""
     fields = stat_fields(pid)
     return ProcessEntry(fields) if fields and fields[0] not in "ZX" else None
 
 
 def all_pids() -> Iterator[int]:
-    """Every process, and those that are born while the caller looks: one may have moved on into a child meanwhile."""
+    """Yield every pid, then pids created during the scan: a process may fork and exit. Stops after 1 s."""
     last, until = newest_pid(), time.monotonic() + NEWBORN_S_MAX
     yield from [int(name) for name in os.listdir("/proc") if name.isdigit()]
     while (newest := newest_pid()) != last and time.monotonic() < until:
@@ -135,21 +139,21 @@ def all_pids() -> Iterator[int]:
 
 
 def descendants_in(roots: set[int], table: dict[int, ProcessEntry]) -> set[int]:
-    """Whatever descends from one of these."""
+    """The descendants of these processes."""
     children: dict[int, list[int]] = {}
     for pid, row in table.items():
         children.setdefault(row.parent, []).append(pid)
-    found: set[int] = set()
+    family: set[int] = set()
     waiting = list(roots)
     while waiting:
-        new = [pid for pid in children.get(waiting.pop(), []) if pid not in found]
-        found.update(new)
+        new = [pid for pid in children.get(waiting.pop(), []) if pid not in family]
+        family.update(new)
         waiting += new
-    return found
+    return family
 
 
 def command_line(pid: int) -> bytes:
-    """What it was started with; empty: a zombie, or no such process."""
+    """The command line; empty: a zombie, or no such process."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read()
@@ -163,7 +167,7 @@ def is_alive(pid: int) -> bool:
 
 
 def read_tag(pid: int) -> int:
-    """Its hard limit on RLIMIT_RTTIME, by which supervisors mark their jobs; 0: it has none, or is gone."""
+    """The hard limit on RLIMIT_RTTIME, which marks the processes of jobs; 0: no limit, or no such process."""
     try:
         with open(f"/proc/{pid}/limits", "rb") as file:
             for line in file:
@@ -176,5 +180,5 @@ def read_tag(pid: int) -> int:
 
 
 def live_tags(floor: int) -> set[int]:
-    """The marks that living processes bear."""
-    return {found for pid in all_pids() if (found := read_tag(pid)) >= floor}
+    """The marks of all living processes."""
+    return {tag for pid in all_pids() if (tag := read_tag(pid)) >= floor}

@@ -1,18 +1,18 @@
-"""The secrets by which an agent knows the exit files of its own supervisors from those that a job wrote.
+"""Secrets that prove that a supervisor, not a job, wrote an exit file.
 
-Each attempt has its own, derived from one key in the agent's data folder. Attempts that were begun before there was a
-key have none: their names are kept beside the key.
+Each attempt has its own seal, derived from one key in the agent's data folder. Attempts older than the key have none;
+their names are stored with the key.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
+from switchyard.agent.private_files import replace_file
 from switchyard.errors import Unavailable
 
 KEY_FILE = "supervisor.key"
@@ -21,7 +21,7 @@ KEY_BYTES = 32
 
 class Seals:
     def __init__(self, directory: Path, *, begun: Iterable[str]) -> None:
-        """`begun`: names of attempts that are there already; asked for only where there is no key yet."""
+        """`begun`: names of existing attempts; used only when there is no key yet."""
         try:
             words = _read(directory / KEY_FILE) or _make(directory / KEY_FILE, begun)
         except OSError as exc:
@@ -30,7 +30,7 @@ class Seals:
         self._unsealed = frozenset(words[1:])
 
     def of(self, name: str) -> str:
-        """The seal of one attempt; empty: it was begun without one."""
+        """The seal of an attempt; empty: it is older than the key."""
         return "" if name in self._unsealed else hmac.new(self._key, name.encode(), hashlib.sha256).hexdigest()
 
 
@@ -43,11 +43,5 @@ def _read(file: Path) -> list[str]:
 
 def _make(file: Path, begun: Iterable[str]) -> list[str]:
     words = [secrets.token_hex(KEY_BYTES), *sorted(begun)]
-    new = file.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-        stream.write("\n".join(words) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    new.rename(file)
+    replace_file(file, ("\n".join(words) + "\n").encode())
     return words

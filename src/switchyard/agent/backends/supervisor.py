@@ -1,28 +1,29 @@
-"""The process above one local job: claims it, starts it, waits, ends what is left, writes how it ended. Stdlib only.
+"""The parent process of one local job: claims it, starts it, waits, ends all processes, writes the exit. Stdlib only.
 
 Run as `python -I -S supervisor.py DIR [NOTIFY_FD [SEAL_FD]]`. It starts once per job and outlives the agent, so it must
 not import the package: only confine.py and proctable.py, which lie beside it. What the job's directory holds:
 
     start    what to run, and under which account: NUL-separated `key=value` words, the last one `end=` (written by
              the agent)
-    claim    `pid start-time boot-id` of the one supervisor that may run it; appears whole, before the command starts;
-             pid 0: the agent took it, so that it never starts
+    claim    `pid start-time boot-id` of the one supervisor that may run it; appears complete before the command starts;
+             pid 0: the agent claimed the job so that it never starts
     started  `pid start-time age-clock stdout-inode stderr-inode` of the command's first process and its output
-    exit     `key=value` lines: cause, code, signal, reason, left, at_ns, boot, seal; appears whole, when every process
-             is gone; `left` counts those that did not die
+    exit     `key=value` lines: cause, code, signal, reason, left, at_ns, boot, seal; appears complete when every
+             process is gone; `left` counts those that did not die. Of a job in a container also `container` (what
+             `cleanup` printed) and `container_left` (1: `cleanup` failed)
     stdout, stderr, work/
 
 If the job runs under another account than the agent, that account owns work/, stdout and stderr and can read nothing
 else here. The supervisor keeps the agent's account; the command's process changes its own just before exec.
 
 NOTIFY_FD gets `C` after the claim and `R` when the command runs, and closes when the supervisor ends. SEAL_FD holds a
-secret of this attempt: it stays in this process, and is written into the exit file when no process of the job is left
-to read it. So the agent knows an exit file that a job wrote itself. SIGUSR1 to the supervisor is the agent's cancel;
-SIGTERM ends the job too, but is somebody else's doing and told apart.
+secret of this attempt. It stays in this process and is written into the exit file when no process of the job is left
+to read it, so the agent recognizes an exit file that a job wrote. SIGUSR1 to the supervisor is the agent's cancel;
+SIGTERM, from anybody else, ends the job too and is reported as another cause.
 
 The supervisor and the job share one control group (`group`, if the agent has one) and one mark (`tag`): a hard limit on
-RLIMIT_RTTIME, so large that it bounds nothing. Every descendant inherits it, whatever becomes of its environment,
-session and parent, and only root can raise it again. By both the agent finds what is left when the supervisor is dead.
+RLIMIT_RTTIME, so large that it limits nothing. Every descendant inherits it, whatever its environment, session and
+parent, and only root can raise it. With both, the agent finds the job's processes when the supervisor is dead.
 """
 
 # pathlib and contextlib would double the imports of a process that starts once per job.
@@ -35,13 +36,20 @@ import os
 import sys
 import time
 
-TYPE_CHECKING = False  # importing typing for it would cost more than the rest together
+TYPE_CHECKING = False  # importing typing would cost more than all other imports together
 if TYPE_CHECKING:
     import signal
 else:
-    import _signal as signal  # the same functions without the enums, which are a quarter of the way from spawn to exec
+    import _signal as signal  # without the enums, which take a quarter of the time from spawn to exec
 if TYPE_CHECKING or __package__:
-    from switchyard.agent.backends.confine import CgroupEntry, CommandRefused, exec_command, protect_supervisor, set_tag
+    from switchyard.agent.backends.confine import (
+        CgroupEntry,
+        CommandRefused,
+        exec_cleanup,
+        exec_command,
+        protect_supervisor,
+        set_tag,
+    )
     from switchyard.agent.backends.proctable import (
         age_clock_ns,
         boot_id,
@@ -50,20 +58,23 @@ if TYPE_CHECKING or __package__:
         start_time,
         stop_and_kill,
     )
-else:  # as a program: the two lie beside it, and nothing of the standard library may be hidden by them
+else:  # as a program: both files are beside it; they must not hide modules of the standard library
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
-    from confine import CgroupEntry, CommandRefused, exec_command, protect_supervisor, set_tag
+    from confine import CgroupEntry, CommandRefused, exec_cleanup, exec_command, protect_supervisor, set_tag
     from proctable import age_clock_ns, boot_id, descendants, read_tag, start_time, stop_and_kill
 
-GRACE_S = 5.0  # from TERM to KILL: long enough to write a last file, short enough for a user who waits
-KILL_S_MAX = 10.0  # a process that outlives KILL this long hangs in the kernel; we say so and go
-EXIT_TRIES_MAX = 7200  # a full disk may be cleared within the hour; until then the exit code waits here
+GRACE_S = 5.0  # from TERM to KILL: enough to write a last file, short for a user who waits
+KILL_S_MAX = 10.0  # a process that survives KILL for so long hangs in the kernel; it is counted as left
+EXIT_TRIES_MAX = 7200  # retries for an hour while the disk is full
 EXIT_RETRY_S = 0.5
-EXIT_BYTES = 4096  # set aside before the start, so that a disk filled by the job can still take its exit
-KILL_POLL_S = 0.01  # between looks at processes that were sent KILL
+EXIT_BYTES = 4096  # reserved before the start, in case the job fills the disk
+KILL_POLL_S = 0.01  # between checks of processes that were sent KILL
 TERM_POLL_S = 0.05  # the same for TERM
-EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL: nothing was claimed, start me again later
+EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL: nothing was claimed; the agent starts the supervisor again
 SEAL_BYTES_MAX = 256
+CONTAINER_S_MAX = 5.0  # for the runtime's own processes to end after its client
+CLEANUP_S_MAX = 30.0  # for `cleanup`, which removes the container
+CLEANUP_BYTES_MAX = 512
 
 CAUSE_BY_SIGNAL: dict[int, str] = {signal.SIGUSR1: "cancel", signal.SIGTERM: "stopped"}
 SIGNALS = {signal.SIGCHLD, signal.SIGALRM, signal.SIGINT, signal.SIGHUP, *CAUSE_BY_SIGNAL}
@@ -88,7 +99,7 @@ def main(argv: list[str]) -> int:
     notify_agent(notify, b"C")
     entry = CgroupEntry(start[b"group"][0]) if b"group" in start else None
     protect_supervisor()
-    set_tag(int(start.get(b"tag", [b"0"])[0]))  # not by way of a float: every bit counts
+    set_tag(int(start.get(b"tag", [b"0"])[0]))  # not through a float: every bit matters
     if entry is not None and (trouble := entry.wait()):
         return write_exit(exit_fd, {"cause": "group", "code": "", "reason": trouble, "left": 0, "seal": seal})
     pid, trouble = spawn_command(start, streams)
@@ -100,7 +111,11 @@ def main(argv: list[str]) -> int:
     write_started(pid, streams)
     notify_agent(notify, b"R")
     limit_s, grace_s = float_of(start, b"limit_s", 0.0), float_of(start, b"grace_s", GRACE_S)
-    return write_exit(exit_fd, {**wait_for_end(pid, limit_s=limit_s, grace_s=grace_s), "seal": seal})
+    settle_s = CONTAINER_S_MAX if b"cleanup" in start else 0.0
+    facts = wait_for_end(pid, limit_s=limit_s, grace_s=grace_s, settle_s=settle_s)
+    if b"cleanup" in start:
+        facts.update(remove_container(start))
+    return write_exit(exit_fd, {**facts, "seal": seal})
 
 
 def read_seal(fd: int) -> str:
@@ -112,12 +127,12 @@ def read_start() -> dict[bytes, list[bytes]]:
     with open("start", "rb") as file:
         words = file.read().split(b"\0")
     if words[-1] != b"end=":
-        raise SystemExit(EXIT_TRY_AGAIN)  # cut short by a crash of the machine; the agent writes it again
-    found: dict[bytes, list[bytes]] = {}
+        raise SystemExit(EXIT_TRY_AGAIN)  # incomplete after a crash of the machine; the agent writes it again
+    fields: dict[bytes, list[bytes]] = {}
     for word in words:
         key, _, value = word.partition(b"=")
-        found.setdefault(key, []).append(value)
-    return found
+        fields.setdefault(key, []).append(value)
+    return fields
 
 
 def float_of(start: dict[bytes, list[bytes]], key: bytes, otherwise: float) -> float:
@@ -125,14 +140,14 @@ def float_of(start: dict[bytes, list[bytes]], key: bytes, otherwise: float) -> f
 
 
 def open_stream(name: str, start: dict[bytes, list[bytes]]) -> int:
-    """A plain file with this one name. A pipe would hang us, a link would lead the job's output elsewhere.
+    """Open an output file, which must be a plain file with one name. A pipe would block, a link would redirect output.
 
-    It belongs to the job's account, so that the job can open it once more as /dev/stdout.
+    It belongs to the job's account, so that the job can open /dev/stdout.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     fd = os.open(name, flags, 0o600)
-    found = os.fstat(fd)
-    if found.st_mode & 0o170000 != 0o100000 or found.st_nlink != 1:
+    status = os.fstat(fd)
+    if status.st_mode & 0o170000 != 0o100000 or status.st_nlink != 1:
         raise OSError(errno.EPERM, "not a plain file", name)
     if b"uid" in start:
         os.fchown(fd, int(start[b"uid"][0]), int(start[b"gid"][0]))
@@ -141,7 +156,7 @@ def open_stream(name: str, start: dict[bytes, list[bytes]]) -> int:
 
 
 def create_file(name: str) -> int:
-    """A new file, whatever was there under that name."""
+    """Create a new file in place of whatever has that name."""
     try:
         os.unlink(name)
     except FileNotFoundError:
@@ -156,24 +171,24 @@ def reserve_exit() -> int:
 
 
 def claim_job() -> bool:
-    """Take the job for this process, or learn that it is taken. A link appears whole and only once."""
+    """Claim the job for this process. False: it is claimed already. A hard link appears complete and only once."""
     pid = os.getpid()
-    mine = f"claim.{pid}"
-    with open(create_file(mine), "w") as file:
+    own_claim = f"claim.{pid}"
+    with open(create_file(own_claim), "w") as file:
         file.write(f"{pid} {start_time(pid)} {boot_id()}\n")
     try:
-        os.link(mine, "claim")
+        os.link(own_claim, "claim")
     except FileExistsError:
         return False
     finally:
-        os.unlink(mine)
-    sync_directory()  # else a power cut could forget the claim but not what the command did
+        os.unlink(own_claim)
+    sync_directory()  # else a power cut could lose the claim but not the effects of the command
     return True
 
 
 def spawn_command(start: dict[bytes, list[bytes]], streams: list[int]) -> tuple[int, str]:
-    """Fork and exec. The second value says why it could not be started: `exit-code reason`."""
-    read_end, write_end = os.pipe()  # closes by itself when exec succeeds
+    """Fork and exec. Returns the pid, and why the command did not start as `exit-code reason`."""
+    read_end, write_end = os.pipe()  # closed by a successful exec
     pid = os.fork()
     if pid == 0:
         code = 126
@@ -198,27 +213,27 @@ def write_started(pid: int, streams: list[int]) -> None:
             file.write(f"{pid} {start_time(pid)} {age_clock_ns()} {inodes}\n")
         os.rename("started.new", "started")
     except OSError:
-        pass  # a full disk, or the job was there first: the times are then a little off, nothing else
+        pass  # a full disk, or the job created the name: only the times are a little off
 
 
-def notify_agent(notify: int, what: bytes) -> None:
+def notify_agent(notify: int, message: bytes) -> None:
     if notify < 0:
         return
     try:
-        os.write(notify, what)
+        os.write(notify, message)
     except OSError:
-        pass  # the agent is gone; the next one reads the files
+        pass  # the agent is gone; the next agent reads the files
 
 
 class ProcessFamily:
-    """The command's first process and everything that descends from it."""
+    """The command's first process and all its descendants."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.status: int | None = None  # of the first process, once it has ended
+        self.status: int | None = None  # wait status of the first process, once it has ended
 
     def reap(self) -> bool:
-        """Collect who has ended. True while somebody is left; orphans come to us, the subreaper."""
+        """Reap ended processes, including orphans, whose subreaper this is. True: some are left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -237,19 +252,25 @@ class ProcessFamily:
         return True
 
     def end_gently(self, grace_s: float) -> None:
-        """TERM to the command's process group, then time to leave."""
-        for signo in (signal.SIGTERM, signal.SIGCONT):  # a stopped process would not hear TERM
+        """Send TERM to the command's process group and wait."""
+        for signo in (signal.SIGTERM, signal.SIGCONT):  # a stopped process does not handle TERM
             try:
                 os.killpg(self.pid, signo)
             except ProcessLookupError:
                 return
         until = time.monotonic() + grace_s
         while self.reap() and self.group_lives() and (left := until - time.monotonic()) > 0:
-            # A member whose parent lives is not ours to be told of: look again soon.
+            # No signal comes for a member whose parent lives: check again soon.
+            wait_signal(min(left, TERM_POLL_S))
+
+    def settle(self, settle_s: float) -> None:
+        """Wait until no process is left, or the time is over."""
+        until = time.monotonic() + settle_s
+        while self.reap() and (left := until - time.monotonic()) > 0:
             wait_signal(min(left, TERM_POLL_S))
 
     def end_all(self) -> int:
-        """KILL to every descendant, those that left the group or session too. Returns how many did not die."""
+        """KILL every descendant, also outside the group or session. Returns how many did not die."""
         until = time.monotonic() + KILL_S_MAX
         while self.reap():
             if time.monotonic() > until:
@@ -259,8 +280,11 @@ class ProcessFamily:
         return 0
 
 
-def wait_for_end(pid: int, *, limit_s: float, grace_s: float) -> dict[str, object]:
-    """Wait for the command's end, by itself or by our hand; then end every process it left."""
+def wait_for_end(pid: int, *, limit_s: float, grace_s: float, settle_s: float = 0.0) -> dict[str, object]:
+    """Wait until the command ends or is ended; then end all processes it left.
+
+    `settle_s`: how long these may go on first. A container's runtime writes down the end and unmounts its files.
+    """
     family = ProcessFamily(pid)
     limit_at = time.monotonic() + limit_s if limit_s else None
     cause = "exit"
@@ -272,11 +296,13 @@ def wait_for_end(pid: int, *, limit_s: float, grace_s: float) -> dict[str, objec
         signo = wait_signal(left)
         if signo in CAUSE_BY_SIGNAL:
             family.reap()
-            if family.status is None:  # else it ended by itself just before: that is the true end
+            if family.status is None:  # else the command just ended by itself, which counts
                 cause = CAUSE_BY_SIGNAL[signo]
             break
     if family.status is None:
         family.end_gently(grace_s)
+    if settle_s and family.status is not None:
+        family.settle(settle_s)
     stubborn = family.end_all()
     code = os.waitstatus_to_exitcode(family.status) if family.status is not None else -signal.SIGKILL
     return {
@@ -288,23 +314,53 @@ def wait_for_end(pid: int, *, limit_s: float, grace_s: float) -> dict[str, objec
     }
 
 
-def wait_signal(timeout_s: float | None) -> int:
-    """The next signal, SIGALRM when the time is over. It may be an old one: every caller looks for itself.
+def remove_container(start: dict[bytes, list[bytes]]) -> dict[str, object]:
+    """Run `cleanup`, whose one line of output says how the container ended. All processes of the job are gone."""
+    import select
 
-    Not sigtimedwait: stopped and continued past its time-out, Python 3.11 returns a signal that never came.
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            exec_cleanup(start, write_end)
+        except OSError:
+            pass
+        finally:
+            os._exit(127)
+    os.close(write_end)
+    until, text = time.monotonic() + CLEANUP_S_MAX, b""
+    while select.select([read_end], [], [], max(0.0, until - time.monotonic()))[0]:
+        piece = os.read(read_end, CLEANUP_BYTES_MAX)
+        if not piece:
+            break
+        text = (text + piece)[:CLEANUP_BYTES_MAX]
+    os.close(read_end)
+    family = ProcessFamily(pid)
+    while family.reap() and family.status is None and (left := until - time.monotonic()) > 0:
+        wait_signal(min(left, TERM_POLL_S))
+    family.settle(max(0.0, min(CONTAINER_S_MAX, until - time.monotonic())))
+    family.end_all()
+    line = text.decode(errors="replace").partition("\n")[0].strip()
+    return {"container": line, "container_left": 0 if family.status == 0 else 1}
+
+
+def wait_signal(timeout_s: float | None) -> int:
+    """Return the next signal, or SIGALRM when the time is over. It may be outdated, so callers check the state.
+
+    Not sigtimedwait: if the process is stopped past the time-out, Python 3.11 returns a signal that never came.
     """
     signal.setitimer(signal.ITIMER_REAL, 0 if timeout_s is None else max(timeout_s, 0.001))
     return signal.sigwait(SIGNALS)
 
 
 def write_exit(fd: int, facts: dict[str, object]) -> int:
-    """How it ended, whole or not at all. No process of the job is left: what it put into our way stays out of it."""
+    """Write the exit file, complete or not at all. No process of the job is left that could interfere."""
     facts = {**facts, "at_ns": age_clock_ns(), "boot": boot_id()}
     text = "".join(f"{key}={value}\n" for key, value in facts.items()).encode()
     name = f"exit.{os.getpid()}"
     for _ in range(EXIT_TRIES_MAX):
         try:
-            if not is_same_file(fd, name):  # the job moved it away, or put another file there
+            if not is_same_file(fd, name):  # the job moved or replaced the file
                 move_folder_aside(name)
                 fd = create_file(name)
             os.pwrite(fd, text, 0)
@@ -315,7 +371,7 @@ def write_exit(fd: int, facts: dict[str, object]) -> int:
             os.rename(name, "exit")
             sync_directory()
         except FileNotFoundError:
-            return 1  # somebody removed the directory: nobody is left to tell
+            return 1  # the directory was removed: there is nowhere to write
         except OSError:
             time.sleep(EXIT_RETRY_S)
         else:
@@ -325,15 +381,15 @@ def write_exit(fd: int, facts: dict[str, object]) -> int:
 
 def is_same_file(fd: int, name: str) -> bool:
     try:
-        found = os.lstat(name)
+        named = os.lstat(name)
     except FileNotFoundError:
         return False
-    mine = os.fstat(fd)
-    return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
+    opened = os.fstat(fd)
+    return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
 
 
 def move_folder_aside(name: str) -> None:
-    """Move a folder out of the way; a file needs no care."""
+    """Move a folder away; a file would be replaced by the rename."""
     if os.path.isdir(name):
         os.rename(name, f"aside.{age_clock_ns()}")
 

@@ -1,4 +1,4 @@
-"""Slurm by its own commands: command lines, parsers, one table of states, one runner. No JSON, no REST.
+"""The Slurm backend, by Slurm's commands: command lines, parsers, one table of states. No JSON, no REST.
 
 | file | what it does |
 |---|---|

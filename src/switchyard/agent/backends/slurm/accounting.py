@@ -20,12 +20,12 @@ from switchyard.agent.backends.slurm.states import SlurmJobFacts
 from switchyard.agent.log import line
 from switchyard.errors import YardError
 
-SACCT_JOBS_MAX = 200  # in one question to sacct
-ASK_AGAIN_S_MIN, ASK_AGAIN_S_MAX = 1.0, 30.0  # between two questions about the same missing job …
-ASK_AGAIN_SHARE = 10  # … of which there is one in each tenth of the time since the first
+SACCT_JOBS_MAX = 200  # in one sacct
+ASK_AGAIN_S_MIN, ASK_AGAIN_S_MAX = 1.0, 30.0  # between two queries for the same missing job …
+ASK_AGAIN_SHARE = 10  # … which come after another tenth of the time since the first
 COMMIT_S = 5.0  # slurmdbd commits up to CommitDelay (usually 1 s) after it acknowledged
-SILENT_SHARE = 10  # accounts that gave no answer are left alone for ten times as long as they took for it
-SILENT_S_MAX = 60.0  # how long at most they are left alone after they gave no answer
+SILENT_SHARE = 10  # after a failed query, pause for ten times as long as it took
+SILENT_S_MAX = 60.0  # the longest such pause
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +36,12 @@ class Accounting:
     def __init__(self, caller: CommandRunner, *, settle_s: float) -> None:
         self._caller = caller
         self._settle_s = max(settle_s, COMMIT_S)
-        self._silent_until = float("-inf")  # a database that hangs must not hold up the news of the queue
-        self._ends: dict[str, SlurmJobFacts] = {}  # of followed jobs, as the accounts tell them
+        self._silent_until = float("-inf")  # no queries before this: a database that hangs must not delay squeue
+        self._ends: dict[str, SlurmJobFacts] = {}  # of followed jobs, from sacct
         self._asked_at: dict[str, tuple[float, float]] = {}  # missing jobs → when they were first and last asked for
         self._answered_at: dict[str, float] = {}  # missing jobs → when a question about them was sent and answered
         self._empty_since: float | None = None  # since when slurmctld's backlog for slurmdbd has been empty
-        self._is_sdiag_told = False  # the log says once that sdiag fails
+        self._is_sdiag_failure_logged = False  # the log says once that sdiag fails
         self._alive_at: dict[str, float] = {}  # jobs → the last look at which squeue listed them as not ended
         self._witness: tuple[str, float] | None = None  # a job that has ended, and the last look at which it lived
         self._is_witness_missing = False  # the accounts do not show the witness's end
@@ -49,7 +49,8 @@ class Accounting:
         self._complete_at = float("inf")  # … as is known since this one
 
     def keep_only(self, followed: Collection[str], missing: Collection[str]) -> None:
-        """Forget the jobs that nobody follows; without missing jobs, forget what was proved about the accounts."""
+        """Forget jobs that are not followed. Without missing jobs, forget also how far accounting has caught up."""
+        missing = set(missing)  # may be a list of thousands, and is searched once per job
         self._ends = {handle: facts for handle, facts in self._ends.items() if handle in followed}
         self._asked_at = {handle: at for handle, at in self._asked_at.items() if handle in missing}
         self._answered_at = {handle: at for handle, at in self._answered_at.items() if handle in missing}
@@ -59,11 +60,11 @@ class Accounting:
             self._is_witness_missing = False
 
     def end_of(self, handle: str) -> SlurmJobFacts | None:
-        """Return the end that the accounts told before."""
+        """The end that accounting reported before, if any."""
         return self._ends.get(handle)
 
     def ask(self, handles: Sequence[str]) -> dict[str, SlurmJobFacts] | None:
-        """Return what the accounts say of these jobs. None: they gave no answer, now or a moment ago."""
+        """What sacct says of these jobs. None: it gave no answer, now or a moment ago."""
         rows: dict[str, SlurmJobFacts] = {}
         jobs = sorted({array_job_of(split_handle(handle)[0]) for handle in handles}, key=int)
         if jobs and time.monotonic() < self._silent_until:
@@ -71,19 +72,19 @@ class Accounting:
         for first in range(0, len(jobs), SACCT_JOBS_MAX):
             begun = time.monotonic()
             try:
-                said = self._caller.ask(command_lines.sacct(jobs[first : first + SACCT_JOBS_MAX]))
+                answer = self._caller.ask(command_lines.sacct(jobs[first : first + SACCT_JOBS_MAX]))
             except YardError:
                 took_s = time.monotonic() - begun
                 self._silent_until = time.monotonic() + min(took_s * SILENT_SHARE, SILENT_S_MAX)
                 return None
-            rows |= {row.handle: row.facts for row in read_sacct(said, prefix=JOB_NAME_PREFIX)}
+            rows |= {row.handle: row.facts for row in read_sacct(answer, prefix=JOB_NAME_PREFIX)}
         wanted = set(handles)
-        told = {handle: facts for handle, facts in rows.items() if handle in wanted}
-        self._ends |= {handle: facts for handle, facts in told.items() if facts.is_over}
-        return told
+        facts_by_handle = {handle: facts for handle, facts in rows.items() if handle in wanted}
+        self._ends |= {handle: facts for handle, facts in facts_by_handle.items() if facts.is_over}
+        return facts_by_handle
 
     def ask_for_missing(self, handles: Iterable[str]) -> None:
-        """Ask for jobs that squeue no longer lists, at first once a second, and how far the accounts are."""
+        """Ask sacct for jobs that squeue no longer lists, at first every second, and how far it has caught up."""
         now = time.monotonic()
         due = [handle for handle in handles if self._is_due(handle, now)]
         if not due or now < self._silent_until:
@@ -92,18 +93,18 @@ class Accounting:
         self._look_at_backlog()
         witness = self._witness
         asked_at = time.monotonic()
-        told = self.ask([*due, *([witness[0]] if witness else [])])
-        if told is None:
+        ends = self.ask([*due, *([witness[0]] if witness else [])])
+        if ends is None:
             return
         self._answered_at |= dict.fromkeys(due, asked_at)
         if witness is not None:
-            facts = told.get(witness[0])
+            facts = ends.get(witness[0])
             self._is_witness_missing = facts is None or not facts.is_over
             if not self._is_witness_missing:
                 self._complete_until, self._complete_at = witness[1], time.monotonic()
 
     def note_alive(self, rows: Mapping[str, SlurmJobFacts], look_at: float) -> None:
-        """Look for a witness: a job that lived when others were missing already, and has ended since."""
+        """Look for a witness: a job that lived when others were missing already, and ended later."""
         for handle, facts in rows.items():
             if facts.is_over:
                 alive_at = self._alive_at.pop(handle, None)
@@ -113,7 +114,7 @@ class Accounting:
                 self._alive_at[handle] = look_at
 
     def has_caught_up(self, handle: str, missing_since: float) -> bool:
-        """Have the accounts heard of all that ended before this job was missing, and were they asked for it since?"""
+        """Whether accounting knows all ends before this job was missing, and was asked for the job since."""
         answered_at = self._answered_at.get(handle)
         if answered_at is None or self._is_witness_missing:
             return False
@@ -131,9 +132,9 @@ class Accounting:
             backlog = read_backlog(self._caller.ask(command_lines.sdiag()))
         except YardError as exc:
             backlog = None
-            if not self._is_sdiag_told:
+            if not self._is_sdiag_failure_logged:
                 log.warning(line("sdiag-silent", error=exc.detail))
-                self._is_sdiag_told = True
+                self._is_sdiag_failure_logged = True
         if backlog != 0:
             self._empty_since = None
         elif self._empty_since is None:

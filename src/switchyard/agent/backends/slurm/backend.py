@@ -1,8 +1,8 @@
-"""The backend for Slurm: hands over by sbatch, follows by squeue and sacct. It knows nothing of servers or journals.
+"""The backend for Slurm: submits with sbatch, follows jobs with squeue and sacct. It knows no server or journal.
 
-sbatch is not idempotent, and its failure is no proof: a controller that stalls takes the job after sbatch has given up.
-So each hand-over is written down first and named by its marker; after any doubt the name is looked for, for as long as
-the site's settle time, before it is submitted again.
+sbatch is not idempotent, and its failure proves nothing: a slow controller may take the job after sbatch gave up. So
+each submission is recorded first, and the marker is the job's name. After any doubt the name is looked up for the
+site's settle time before the job is submitted again.
 """
 
 from __future__ import annotations
@@ -19,24 +19,29 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from switchyard.agent.accounts import AccountSwitch, LocalAccount, find_account, sbatch_uid_options, sudo_prefix
-from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status
+from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status, WorkFolder
 from switchyard.agent.backends.slurm import command_lines
 from switchyard.agent.backends.slurm.cluster import SlurmCluster
 from switchyard.agent.backends.slurm.command_runner import CommandResult, CommandRunner
-from switchyard.agent.backends.slurm.job_files import JobFiles, RemoteFiles, SharedFiles
+from switchyard.agent.backends.slurm.container_ends import ContainerEnds
+from switchyard.agent.backends.slurm.job_files import RemoteFiles, ScriptFiles, SharedFiles
 from switchyard.agent.backends.slurm.job_tracker import JobTracker, TrackerSnapshot
 from switchyard.agent.backends.slurm.option_grammars import JOB
 from switchyard.agent.backends.slurm.options import native_options_refusal
 from switchyard.agent.backends.slurm.parse import JOB_NAME_PREFIX, handle_of, read_sacct, read_sbatch, split_handle
-from switchyard.agent.backends.slurm.quotes import cost_of, read_problem, read_start_delay_s
+from switchyard.agent.backends.slurm.quotes import read_problem, read_start_delay_s
+from switchyard.agent.backends.slurm.removal_jobs import RemovalJobs
 from switchyard.agent.backends.slurm.script import script_of, work_folders_of
 from switchyard.agent.backends.slurm.script_notes import task_file
 from switchyard.agent.backends.slurm.squeue import ask_squeue
 from switchyard.agent.backends.slurm.states import status_of
 from switchyard.agent.backends.slurm.submitted_scripts import SubmissionRegister, SubmittedScript, merge_leases
+from switchyard.agent.backends.work_folders import WorkFolders
+from switchyard.agent.images import container_program, image_offers, kubernetes_problem
 from switchyard.agent.job_accounts import JobAccounts
 from switchyard.agent.log import line
 from switchyard.agent.need import need_of, room_of, spec_of, total_need
+from switchyard.agent.rates import cost_of
 from switchyard.errors import PolicyRefused, Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
@@ -45,14 +50,14 @@ from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
 from switchyard.model.retry import Cause
 
-RANGE_MAX = 1000  # tasks in one hand-over: a lease has no more
-FIND_DAYS = 8  # how far back the accounts are searched for a name; an intent is never that old
-FIND_AGAIN_S = 1.0  # an answer about a name serves all tasks under it for so long
+RANGE_MAX = 1000  # tasks in one submission: a lease has no more
+FIND_DAYS = 8  # how far back sacct is searched for a name; no intent is older
+FIND_AGAIN_S = 1.0  # how long an answer about a name serves for all tasks under it
 QUOTE_S_MAX = 10.0
-ATTEMPTS_MAX = 20  # a job that was handed over so often is not given back once more
-# What scancel says of a job that has no end to be asked for any more.
+ATTEMPTS_MAX = 20  # a job with so many attempts is not returned again
+# What scancel prints about a job that is over already.
 ALREADY_OVER_ERROR = re.compile(r"Invalid job id|already complet|being terminated", re.I)
-# sbatch failed for a reason that says nothing about the job, or nothing sure.
+# sbatch failed for a reason that proves nothing about the job.
 TRANSIENT_ERROR = re.compile(
     r"timed out|temporarily|Zero Bytes|Transport endpoint|Connection reset|Unexpected message|try again|STANDBY"
     r"|Unable to contact|Unable to establish|Connection refused|Unable to resolve|communication|Resource temporarily"
@@ -60,12 +65,12 @@ TRANSIENT_ERROR = re.compile(
     re.I,
 )
 
-# Its own no: the job was not taken. What a wrapper of the site's says instead may come after the submit.
+# sbatch refused the job. Other messages may come from a site's wrapper, after the submit.
 REFUSED_ERROR = re.compile(
     r"^sbatch: (error|fatal|unrecogni[sz]ed|invalid)|submission failed|allocation failure", re.I | re.M
 )
-TIMEOUT_CODES = (124, 137)  # what timeout(1) says of a command that it ended
-NOT_RUN_CODES = (126, 127)  # what a shell says of a command that it cannot run, or does not find
+TIMEOUT_CODES = (124, 137)  # exit codes of timeout(1) for a command that it ended
+NOT_RUN_CODES = (126, 127)  # exit codes of a shell for a command that it cannot run or find
 SSH_FAILED_CODE = 255
 
 log = logging.getLogger(__name__)
@@ -84,6 +89,9 @@ class SlurmBackend:
         self._site = setting.site.slurm
         self._caller = CommandRunner(self._site, setting.environment)
         self._files = self._make_files()
+        self._work = WorkFolders(
+            setting.files_folder(self._files_root()) / "work", is_for_others=setting.site.accounts is not None
+        )
         self._accounts = JobAccounts(
             setting.site, is_root_allowed=setting.is_root_allowed, is_elsewhere=self._caller.is_remote
         )
@@ -91,7 +99,7 @@ class SlurmBackend:
             log.warning(line(sharing.event, what=sharing.detail, next=sharing.advice))
         self._register = SubmissionRegister(setting.directory / "slurm")
         self._cluster = SlurmCluster(setting, self._caller)
-        self._cancelled: set[str] = set()  # whose end we asked for, to tell it from the site's own doing
+        self._cancelled: set[str] = set()  # cancelled by us, not by the site
         self._following = JobTracker(
             self._caller,
             self._files,
@@ -101,17 +109,19 @@ class SlurmBackend:
             sample_s=lambda: self._cluster.sample_s,
             cancelled=self._cancelled,
         )
+        removals = RemovalJobs(self._caller, setting.site, self._as_account)
+        self._containers = ContainerEnds(self._files, self._register, self._site, removals)
         self._news = threading.Event()
-        self._clear_since: dict[str, float] = {}  # names that may have been submitted, and since when nobody knows them
-        self._refused: dict[str, str] = {}  # names whose sbatch failed, perhaps after the submit, and what it said
-        self._looked: dict[str, tuple[float, str]] = {}  # a name → when it was looked for last, and the job's number
+        self._absent_since: dict[str, float] = {}  # names that may have been submitted → not found since
+        self._refused: dict[str, str] = {}  # names whose sbatch failed, perhaps after the submit → its message
+        self._name_searches: dict[str, tuple[float, str]] = {}  # name → time of the last search, and the job's number
 
     @property
     def range_max(self) -> int:
         return min(RANGE_MAX, self._cluster.array_size_max)
 
     def describe(self) -> Graph:
-        return self._cluster.graph
+        return replace(self._cluster.graph, images=image_offers(self._setting.site, find_problem=kubernetes_problem))
 
     def look(self) -> bool:
         return self._cluster.look()
@@ -125,26 +135,34 @@ class SlurmBackend:
             return BackendQuote(can=False, reason=why)
         partition = self._cluster.partitions.default
         excluded = self._cluster.excluded_for(spec)
-        words = command_lines.sbatch_test_only(spec, partition="", account=self._site.account, excluded=excluded)
-        said = self._caller.call(words, stdin=b"#!/bin/sh\ntrue\n", timeout_s=min(QUOTE_S_MAX, self._site.timeout_s))
-        text = said.err + said.text
-        if said.code != 0 and TRANSIENT_ERROR.search(text):
+        words = command_lines.sbatch_test_only(spec, account=self._site.account, excluded=excluded)
+        result = self._caller.call(words, stdin=b"#!/bin/sh\ntrue\n", timeout_s=min(QUOTE_S_MAX, self._site.timeout_s))
+        text = result.err + result.text
+        if result.code != 0 and TRANSIENT_ERROR.search(text):
             raise Unavailable(f"Slurm gave no quote: {read_problem(text)}")
-        if said.code != 0:
+        if result.code != 0:
             return BackendQuote(can=False, reason=read_problem(text))
         eta_s = read_start_delay_s(text, now_s=time.time())
         if eta_s is None and need_of(spec).fits(room_of(self.state(), less=total_need(()))):
             eta_s = 0
-        return BackendQuote(can=True, eta_s=eta_s, cost=cost_of(spec, self._setting.site, partition=partition))
+        return BackendQuote(can=True, eta_s=eta_s, cost=cost_of(spec, self._setting.site, queue=partition))
+
+    def work_folder(self, lease: Lease) -> WorkFolder:
+        if self._caller.is_remote:
+            raise PolicyRefused(
+                "This cluster is reached over ssh, so its agent cannot give a job files. An agent on a machine that "
+                "sees the cluster's shared file system can."
+            )
+        return self._work.of(lease, self._account_of(lease))
 
     def submit(self, lease: Lease) -> str:
         return self.submit_range([lease])[0]
 
     def submit_range(self, leases: Sequence[Lease]) -> list[str]:
-        whole = merge_leases(leases)
-        # The tasks keep their own indexes where Slurm can count so far.
-        is_countable = (whole.hi or 0) < self._cluster.array_size_max
-        return self._hand_over(SubmittedScript(whole, base=0 if is_countable else whole.lo or 0))
+        merged = merge_leases(leases)
+        # Tasks keep their indexes if Slurm allows such large ones.
+        is_countable = (merged.hi or 0) < self._cluster.array_size_max
+        return self._hand_over(SubmittedScript(merged, base=0 if is_countable else merged.lo or 0))
 
     def find(self, marker: str) -> str | None:
         known = self._register.of(marker)
@@ -154,15 +172,15 @@ class SlurmBackend:
         try:
             native = handed.native or self._look_for(handed)
         except YardError:
-            self._clear_since.pop(handed.name, None)  # what nobody answers settles nothing
+            self._absent_since.pop(handed.name, None)  # no answer: the settle time starts again
             raise
         if native and not handed.native:
             handed = replace(handed, native=native)
             self._register.write(handed)
         if (handle := handed.handle(lease)) is not None:
             return handle
-        looked_at = self._looked[handed.name][0]
-        if looked_at - self._clear_since.setdefault(handed.name, looked_at) < self._site.settle_s:
+        looked_at = self._name_searches[handed.name][0]
+        if looked_at - self._absent_since.setdefault(handed.name, looked_at) < self._site.settle_s:
             raise Unavailable(
                 f"It is not sure yet that {handed.name} was not submitted; waiting {self._site.settle_s:g} s."
             )
@@ -172,45 +190,47 @@ class SlurmBackend:
         asked = list(native_ids)
         self._following.follow(asked)
         view, now_s = self._following.view, time.time()
-        alike: dict[int, Status] = {}  # waiting tasks of an array are one row, and so one set of facts for thousands
-        found: dict[str, Status] = {}
+        alike: dict[int, Status] = {}  # thousands of queued tasks of an array share one row of facts
+        statuses: dict[str, Status] = {}
         for handle in asked:
             facts = view.facts.get(handle)
             if facts is None or facts.is_over:
-                found[handle] = self._status(handle, view, now_s)
+                statuses[handle] = self._containers.status(handle, self._status(handle, view, now_s))
             elif (known := alike.get(id(facts))) is not None:
-                found[handle] = known
+                statuses[handle] = known
             else:
-                found[handle] = alike[id(facts)] = self._status(handle, view, now_s)
-        return found
+                statuses[handle] = alike[id(facts)] = self._status(handle, view, now_s)
+        return statuses
 
     def cancel(self, native_ids: Collection[str]) -> None:
         asked = {handle: name for handle in native_ids if (name := split_handle(handle)[1])}
         if not asked:
             return
         self._cancelled.update(asked)
-        # What is not there under our name is over, and its number may be another's.
-        found = {each.handle: each for each in ask_squeue(self._caller, self._users(), set(asked.values()))}
+        # A job that is not listed under our name is over, and its number may belong to another job.
+        listed = {row.handle: row for row in ask_squeue(self._caller, self._users(), set(asked.values()))}
         natives: dict[str, list[str]] = {}
         for handle, name in asked.items():
-            there = found.get(handle_of(self._following.native_of(handle), name))
-            if there is not None and not there.facts.is_over:
+            row = listed.get(handle_of(self._following.native_of(handle), name))
+            if row is not None and not row.facts.is_over:
                 handed = self._register.get(name)
-                natives.setdefault(handed.account if handed else "", []).append(there.native)
+                natives.setdefault(handed.account if handed else "", []).append(row.native)
         problems: list[YardError] = []
-        for owner, theirs in natives.items():
+        for owner, owned in natives.items():
             try:
-                self._ask_end(owner, theirs)
-            except YardError as exc:  # of this account; the others' are asked for all the same
+                self._scancel(owner, owned)
+            except YardError as exc:  # for this account; jobs of other accounts are still cancelled
                 problems.append(exc)
         if problems:
             raise problems[0]
 
-    def _ask_end(self, owner: str, natives: Sequence[str]) -> None:
-        said = self._caller.call(self._as(find_account(owner) if owner else None, command_lines.scancel(natives)))
-        problems = [text for text in said.err.splitlines() if "error" in text and not ALREADY_OVER_ERROR.search(text)]
-        if said.code != 0 and (problems or not ALREADY_OVER_ERROR.search(said.err)):
-            raise Unavailable(f"scancel failed ({said.code}): {said.err.strip()[:300]}")
+    def _scancel(self, owner: str, natives: Sequence[str]) -> None:
+        result = self._caller.call(
+            self._as_account(find_account(owner) if owner else None, command_lines.scancel(natives))
+        )
+        problems = [text for text in result.err.splitlines() if "error" in text and not ALREADY_OVER_ERROR.search(text)]
+        if result.code != 0 and (problems or not ALREADY_OVER_ERROR.search(result.err)):
+            raise Unavailable(f"scancel failed ({result.code}): {result.err.strip()[:300]}")
 
     def output(self, native_id: str, stream: str, *, offset: int, size: int) -> OutputPiece:
         _, name = split_handle(native_id)
@@ -220,7 +240,10 @@ class SlurmBackend:
 
     def refresh(self) -> float:
         is_new, again_s = self._following.refresh()
-        if is_new:
+        view, now_s = self._following.view, time.time()
+        over = [*(handle for handle, facts in view.facts.items() if facts.is_over), *view.missing]
+        is_told = self._containers.refresh(over, lambda handle: self._status(handle, view, now_s), self._cancelled)
+        if is_new or is_told:
             self._news.set()
         if self._cluster.refresh():
             self._news.set()
@@ -239,9 +262,10 @@ class SlurmBackend:
         ]
 
     def forget(self, native_id: str) -> None:
-        """`native_id` may be a marker: of one that never had a number."""
+        """`native_id` may be a marker, of a job that never had a number."""
         native, name = split_handle(native_id)
         self._cancelled.discard(native_id)
+        self._containers.forget(native_id)
         if (handed := self._register.get(name)) is not None:
             fence = handed.fence_of(native)
         elif (known := self._register.of(native_id)) is not None:
@@ -254,29 +278,31 @@ class SlurmBackend:
             return
         self._drop(handed)
         self._refused.pop(handed.name, None)
-        self._looked.pop(handed.name, None)
-        self._clear_since.pop(handed.name, None)
+        self._name_searches.pop(handed.name, None)
+        self._absent_since.pop(handed.name, None)
 
     def close(self) -> None:
         self._news.set()
 
-    def _make_files(self) -> JobFiles:
+    def _make_files(self) -> ScriptFiles:
         if self._caller.is_remote:
             assert self._site.folder is not None, "the site's file is checked for it"
             return RemoteFiles(self._site.folder, self._caller)
-        root = Path(self._site.folder) if self._site.folder else self._setting.directory / "output"
-        return SharedFiles(root, is_for_others=self._setting.site.accounts is not None)
+        return SharedFiles(self._files_root(), is_for_others=self._setting.site.accounts is not None)
+
+    def _files_root(self) -> Path:
+        return Path(self._site.folder) if self._site.folder else self._setting.directory / "output"
 
     def _users(self) -> Sequence[str]:
-        """Whose jobs are ours; none: only those of whom we are, here or at the other end of an ssh."""
-        others = {handed.account for handed in self._register.all() if handed.account}
-        return sorted({str(os.geteuid()), *others}) if others else []
+        """The accounts whose jobs are ours; empty: only the account that runs the commands, here or over ssh."""
+        accounts = {handed.account for handed in self._register.all() if handed.account}
+        return sorted({str(os.geteuid()), *accounts}) if accounts else []
 
     def _account_of(self, lease: Lease) -> LocalAccount | None:
-        """The account it is to run under; none: our own. What the site does not take is refused here."""
+        """The account of a job; None: the agent's. Raises if the site does not allow the job."""
         spec, site = spec_of(lease), self._setting.site
         options = spec.native.options if spec.native else []
-        queue = lease.queue or self._cluster.partitions.default or None  # where it goes if it names none
+        queue = lease.queue or self._cluster.partitions.default or None  # the default, if the job names none
         why = native_options_refusal(spec) or site.allow.refusal(
             user=lease.owner, project=lease.project, queue=queue, options=options
         )
@@ -284,8 +310,8 @@ class SlurmBackend:
             raise PolicyRefused(why)
         return self._accounts.account_of(lease)
 
-    def _as(self, account: LocalAccount | None, words: list[str]) -> list[str]:
-        """A command in the name of another account."""
+    def _as_account(self, account: LocalAccount | None, words: list[str]) -> list[str]:
+        """A command that runs under another account."""
         if account is None or self._setting.site.accounts is None:
             return words
         if self._setting.site.accounts.way is AccountSwitch.UID:
@@ -295,14 +321,26 @@ class SlurmBackend:
 
     def _hand_over(self, handed: SubmittedScript) -> list[str]:
         lease, name = handed.lease, handed.name
-        if (problem := self._refused.pop(name, None)) is not None:  # and nobody has heard of it since
+        if (problem := self._refused.pop(name, None)) is not None:  # and the job was not found since
             self._drop(handed)
             raise PolicyRefused(f"It was not submitted: {problem}")
         account = self._account_of(lease)
-        excluded = self._cluster.excluded_for(spec_of(lease))  # before anything is written down: it may be refused
+        excluded = self._cluster.excluded_for(spec_of(lease))  # before anything is recorded: it may raise
         handed = replace(handed, account=account.name if account else "")
         partition = lease.native_queue or self._setting.site.queues.get(lease.queue, "")
         folder = self._files.folder(name)
+        script = script_of(  # before anything is recorded: it refuses images that the site does not run
+            lease,
+            name,
+            folder,
+            cluster=self._setting.cluster,
+            base=handed.base,
+            login=account.environment if account else None,
+            work_root=str(self._work.root),
+            site=self._setting.site,
+            grace_s=max(1, self._cluster.kill_wait_s * 2 // 3),
+        )
+        handed = replace(handed, container=container_program(spec_of(lease), self._setting.site))
         self._files.make(name, account, work_folders_of(lease, base=handed.base))
         self._register.write(handed, is_durable=True)
         words = command_lines.sbatch(
@@ -314,66 +352,57 @@ class SlurmBackend:
             base=handed.base,
             excluded=excluded,
         )
-        self._clear_since.pop(name, None)
-        self._looked.pop(name, None)
-        login = account.environment if account else None
-        script = script_of(
-            lease,
-            name,
-            folder,
-            cluster=self._setting.cluster,
-            base=handed.base,
-            login=login,
-        )
-        native = self._submitted(self._caller.call(self._as(account, words), stdin=script), handed)
+        self._absent_since.pop(name, None)
+        self._name_searches.pop(name, None)
+        native = self._submitted(self._caller.call(self._as_account(account, words), stdin=script), handed)
         handed = replace(handed, native=native)
         self._register.write(handed)
-        return [handle for each in handed.leases() if (handle := handed.handle(each)) is not None]
+        return [handle for lease in handed.leases() if (handle := handed.handle(lease)) is not None]
 
-    def _submitted(self, said: CommandResult, handed: SubmittedScript) -> str:
-        """The job's number, or what is to be made of an sbatch without one."""
-        native = read_sbatch(said.text)
-        if said.code == 0 and native is not None:
+    def _submitted(self, result: CommandResult, handed: SubmittedScript) -> str:
+        """The job's number; raises what an sbatch without a number means."""
+        native = read_sbatch(result.text)
+        if result.code == 0 and native is not None:
             return native
-        problem = read_problem(said.err) or read_problem(said.text)
-        if said.code == 0 or native is not None or self._is_doubtful(said):
-            raise Unavailable(f"sbatch gave no sure answer ({said.code}): {problem}")
-        if not REFUSED_ERROR.search(said.err):
+        problem = read_problem(result.err) or read_problem(result.text)
+        if result.code == 0 or native is not None or self._is_doubtful(result):
+            raise Unavailable(f"sbatch gave no sure answer ({result.code}): {problem}")
+        if not REFUSED_ERROR.search(result.err):
             self._refused[handed.name] = problem
-            raise Unavailable(f"sbatch failed, not in Slurm's words ({said.code}): {problem}")
+            raise Unavailable(f"sbatch failed, not in Slurm's words ({result.code}): {problem}")
         self._drop(handed)
         raise PolicyRefused(f"Slurm refused it: {problem}")
 
     def _drop(self, handed: SubmittedScript) -> None:
-        """The files first: what is left of them after a crash in between is still known."""
+        """Remove the files, then the record: after a crash in between the record still names the files."""
         self._files.remove(handed.name)
         self._register.remove(handed)
 
-    def _is_doubtful(self, said: CommandResult) -> bool:
-        """Does this failure leave open whether the job arrived, or say nothing about the job?"""
-        if said.code < 0 or said.code in (*TIMEOUT_CODES, *NOT_RUN_CODES) or TRANSIENT_ERROR.search(said.err):
+    def _is_doubtful(self, result: CommandResult) -> bool:
+        """Whether after this failure the job may have been submitted all the same."""
+        if result.code < 0 or result.code in (*TIMEOUT_CODES, *NOT_RUN_CODES) or TRANSIENT_ERROR.search(result.err):
             return True
-        return self._caller.is_remote and said.code == SSH_FAILED_CODE and "sbatch:" not in said.err
+        return self._caller.is_remote and result.code == SSH_FAILED_CODE and "sbatch:" not in result.err
 
     def _look_for(self, handed: SubmittedScript) -> str:
-        """The number of the job with this name, as controller, its own script or accounts say. Empty: nobody knows."""
+        """The number of the job with this name, from squeue, the script's notes or sacct. Empty: not found."""
         name, now = handed.name, time.monotonic()
-        at, native = self._looked.get(name, (float("-inf"), ""))
+        at, native = self._name_searches.get(name, (float("-inf"), ""))
         if native or now - at < FIND_AGAIN_S:
             return native
-        # Only of the account that it was submitted for: others may call their jobs so, too.
+        # Only jobs of the account it was submitted for: other users may use the same name.
         users = [handed.account] if handed.account else []
-        found = [each.native for each in ask_squeue(self._caller, users, [name])]
-        if not found:  # before the accounts, which may be away for hours
+        numbers = [row.native for row in ask_squeue(self._caller, users, [name])]
+        if not numbers:  # before sacct, which may be down for hours
             handles = [handle_of(handed.native_of("0", lease), name) for lease in handed.leases()]
             notes = self._files.notes((name, task_file(handle, "started")) for handle in handles)
-            found = [note.text.partition(" ")[0] for note in notes.values()]
-        if not found and self._cluster.has_accounts:
-            said = self._caller.ask(command_lines.sacct_by_name([name], user=handed.account, days=FIND_DAYS))
-            found = [each.native for each in read_sacct(said, prefix=JOB_NAME_PREFIX) if each.name == name]
-        # A job can write what it likes into its own notes.
-        native = next((number for each in found if JOB.allows(number := each.partition("_")[0])), "")
-        self._looked[name] = (now, native)
+            numbers = [note.text.partition(" ")[0] for note in notes.values()]
+        if not numbers and self._cluster.has_accounts:
+            answer = self._caller.ask(command_lines.sacct_by_name([name], user=handed.account, days=FIND_DAYS))
+            numbers = [row.native for row in read_sacct(answer, prefix=JOB_NAME_PREFIX) if row.name == name]
+        # A job can write anything into its notes.
+        native = next((job for number in numbers if JOB.allows(job := number.partition("_")[0])), "")
+        self._name_searches[name] = (now, native)
         if native:
             log.warning(line("found-by-name", name=name, native_id=native))
         return native
@@ -382,17 +411,17 @@ class SlurmBackend:
         is_ours = handle in self._cancelled
         facts = view.facts.get(handle)
         if handle in view.doubted and not (is_ours and facts and facts.state == "CANCELLED"):
-            return self._bounded(handle, view.doubted[handle])
+            return self._limit_returns(handle, view.doubted[handle])
         if facts is not None:
             return status_of(facts, now_s=now_s, is_cancel_asked=is_ours)
         if handle in view.missing:
-            return self._bounded(handle, view.missing[handle])
+            return self._limit_returns(handle, view.missing[handle])
         if not split_handle(handle)[1]:
             return Status(seen=ObservedState.LOST, reason="no job of this cluster is called so")
         return Status(seen=ObservedState.SUBMITTED, text=view.silence or "handed over")
 
-    def _bounded(self, handle: str, status: Status) -> Status:
-        """A job that the cluster forgets before it begins goes back to the queue, but not for ever."""
+    def _limit_returns(self, handle: str, status: Status) -> Status:
+        """Fail a job that was returned too often: the cluster forgets it before it begins."""
         handed = self._register.get(split_handle(handle)[1])
         if status.seen is not ObservedState.RETURNED or handed is None or handed.lease.attempt < ATTEMPTS_MAX:
             return status

@@ -1,4 +1,4 @@
-"""What the cluster has and how busy it is, asked now and then; the last answer is kept for a start without one."""
+"""The cluster's graph and load, asked regularly. The last answer is stored for a start while Slurm is down."""
 
 from __future__ import annotations
 
@@ -26,20 +26,22 @@ from switchyard.agent.backends.slurm.nodes import (
 )
 from switchyard.agent.backends.slurm.parse import read_config
 from switchyard.agent.log import line
+from switchyard.agent.private_files import replace_file
 from switchyard.errors import YardError
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
 
-MEMORY_SAMPLE_S = 30  # Slurm's own default of how often it looks what memory a job uses
-ARRAY_SIZE_DEFAULT = 1001  # Slurm's own default of MaxArraySize
-BUSY_SHARE = 20  # of its time at most a twentieth goes into looking at the nodes
+MEMORY_SAMPLE_S = 30  # Slurm's default interval of memory samples
+KILL_WAIT_S = 30  # Slurm's default of KillWait
+ARRAY_SIZE_DEFAULT = 1001  # Slurm's default of MaxArraySize
+BUSY_SHARE = 20  # at most a twentieth of the time goes into queries of the nodes
 
 log = logging.getLogger(__name__)
 
 
 class CachedClusterInfo(Struct, frozen=True):
-    """What changes seldom."""
+    """Facts that rarely change."""
 
     graph: Graph
     partitions: tuple[str, ...] = ()
@@ -47,10 +49,11 @@ class CachedClusterInfo(Struct, frozen=True):
     has_accounts: bool = False
     array_size_max: int = ARRAY_SIZE_DEFAULT
     sample_s: int = MEMORY_SAMPLE_S
+    kill_wait_s: int = KILL_WAIT_S
 
 
 class SlurmCluster:
-    """`look` and `refresh` belong to one thread each; what they found is read by any."""
+    """`look` and `refresh` belong to one thread each; their results are read by any thread."""
 
     def __init__(self, setting: Setting, caller: CommandRunner) -> None:
         self._setting = setting
@@ -58,53 +61,58 @@ class SlurmCluster:
         self._path = setting.directory / "cluster.json"
         self._next_at = 0.0
         try:
-            self._kept = self._ask()
+            self._info = self._ask()
         except YardError as exc:
-            kept = _read(self._path)
-            if kept is None:
+            cached = _read(self._path)
+            if cached is None:
                 raise
             log.warning(line("cluster-silent", error=exc.detail))
-            self._kept = kept
+            self._info = cached
         self._keep()
-        self.load = Load(signature=self._kept.graph.signature)
-        self._nodes: list[SlurmNode] = []  # as they were when it was last asked what is free
+        self.load = Load(signature=self._info.graph.signature)
+        self._nodes: list[SlurmNode] = []  # from the last query of free resources
 
     @property
     def graph(self) -> Graph:
-        return self._kept.graph
+        return self._info.graph
 
     @property
     def partitions(self) -> Partitions:
-        return Partitions(self._kept.partitions, self._kept.default)
+        return Partitions(self._info.partitions, self._info.default)
 
     @property
     def has_accounts(self) -> bool:
-        return self._kept.has_accounts
+        return self._info.has_accounts
 
     @property
     def array_size_max(self) -> int:
-        return self._kept.array_size_max
+        return self._info.array_size_max
 
     @property
     def sample_s(self) -> int:
-        return self._kept.sample_s
+        return self._info.sample_s
+
+    @property
+    def kill_wait_s(self) -> int:
+        """From SIGTERM to SIGKILL, where Slurm ends a job."""
+        return self._info.kill_wait_s
 
     def excluded_for(self, spec: JobSpec) -> str:
-        """The nodes that the job's own constraint rules out; asked for only if it has one."""
+        """The nodes that the job's constraint excludes; Slurm is asked only if it has one."""
         if not constraint_of(spec):
             return ""
         nodes = self._nodes or read_nodes(self._caller.ask(command_lines.show_nodes()))
         return find_excluded_nodes(spec, self.graph, {node.name for node in nodes})
 
     def look(self) -> bool:
-        """Ask for all that changes seldom; true: the graph is another."""
-        before, self._kept = self._kept, self._ask()
-        if self._kept != before:
+        """Ask for the facts that rarely change. True: the graph changed."""
+        before, self._info = self._info, self._ask()
+        if self._info != before:
             self._keep()
-        return self._kept.graph != before.graph
+        return self._info.graph != before.graph
 
     def refresh(self) -> bool:
-        """Ask what is free, if it is time to; true: it was another."""
+        """Ask what is free, if it is due. True: it changed."""
         begun = time.monotonic()
         if begun < self._next_at:
             return False
@@ -119,29 +127,34 @@ class SlurmCluster:
     def _ask(self) -> CachedClusterInfo:
         config = read_config(self._caller.ask(command_lines.show_config()))
         partitions = read_partitions(self._caller.ask(command_lines.show_partitions()))
-        given = self._setting.graph
+        own_graph = self._setting.graph
         size = config.get("MaxArraySize", "")
         return CachedClusterInfo(
-            graph=given
+            graph=own_graph
             or graph_of(read_nodes(self._caller.ask(command_lines.show_nodes())), where="scontrol show nodes"),
             partitions=partitions.names,
             default=partitions.default,
             has_accounts="slurmdbd" in config.get("AccountingStorageType", ""),
             array_size_max=int(size) if size.isdigit() else ARRAY_SIZE_DEFAULT,
             sample_s=_sample_s(config.get("JobAcctGatherFrequency", "")),
+            kill_wait_s=_seconds(config.get("KillWait", "")),
         )
 
     def _keep(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk: then the next start needs an answer
-            new = self._path.with_suffix(".new")
-            new.write_bytes(msgspec.json.encode(self._kept))
-            new.rename(self._path)
+        with contextlib.suppress(OSError):  # a full disk: the next start then needs an answer of Slurm
+            replace_file(self._path, msgspec.json.encode(self._info), is_durable=False)
 
 
 def _sample_s(text: str) -> int:
-    """`30`, `task=30,energy=0`."""
-    found = re.search(r"(?:^|task=)([0-9]+)", text)
-    return int(found[1]) if found else MEMORY_SAMPLE_S
+    """The interval of memory samples in `30` or `task=30,energy=0`."""
+    match = re.search(r"(?:^|task=)([0-9]+)", text)
+    return int(match[1]) if match else MEMORY_SAMPLE_S
+
+
+def _seconds(text: str) -> int:
+    """`30 sec`, as `scontrol show config` shows KillWait."""
+    match = re.match(r"[0-9]+", text)
+    return int(match[0]) if match else KILL_WAIT_S
 
 
 def _read(path: Path) -> CachedClusterInfo | None:

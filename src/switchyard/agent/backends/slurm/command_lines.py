@@ -1,4 +1,4 @@
-"""The words of every command of Slurm that we use. Pure: from values to lists of words."""
+"""Builds the command lines of Slurm. Pure."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from switchyard.model.quantity import ceil_fraction, parse_amount, parse_bytes, 
 
 MB = 2**20
 COMMENT_MAX = 200
+REMOVAL_MINUTES = 5  # of a job that removes containers
+REMOVAL_MB = 200
 
 
 def sbatch(
     lease: Lease, name: str, folder: str, *, partition: str, account: str, base: int, excluded: str = ""
 ) -> list[str]:
-    """Hand over one attempt, or a range of an array's tasks. The script comes by stdin."""
+    """Submit one attempt, or a range of an array's tasks. The script comes on stdin."""
     suffix = "" if lease.lo is None else ".%a"
     words = [
         "sbatch",
@@ -32,8 +34,8 @@ def sbatch(
         build_option("--output", f"{folder}/stdout{suffix}"),
         build_option("--error", f"{folder}/stderr{suffix}"),
         "--open-mode=append",
-        "--no-requeue",  # what began here does not begin again by Slurm's own will
-        "--export=ALL",  # of sbatch's own environment, which the agent keeps small
+        "--no-requeue",  # Slurm must not start a job again by itself
+        "--export=ALL",  # all of sbatch's environment, which the agent keeps small
     ]
     if lease.lo is not None and lease.hi is not None:
         words.append(build_option("--array", f"{lease.lo - base}-{lease.hi - base}"))
@@ -41,9 +43,9 @@ def sbatch(
 
 
 def resource_options(spec: JobSpec, *, partition: str, account: str, excluded: str = "") -> list[str]:
-    """What it needs and how it is to be treated. Cores, gpus, memory and storage are said per task.
+    """Options for resources, partition and account. Cores, GPUs, memory and storage are given per task.
 
-    `excluded`: the nodes that it must not run on.
+    `excluded`: nodes on which the job must not run.
     """
     need, ask, native = spec.resources, spec.resources.asked, spec.native or Native()
     cores = ceil_fraction(parse_amount(ask.cores))
@@ -59,55 +61,82 @@ def resource_options(spec: JobSpec, *, partition: str, account: str, excluded: s
         words.append(build_option("--tmp", f"{math.ceil(storage * per_node / MB)}M"))
     if need.time_limit is not None:
         words.append(build_option("--time", _minutes(parse_duration_s(need.time_limit))))
-    said = {
+    options = {
         "--partition": partition,
         "--account": native.account or account,
         "--qos": native.qos,
         "--reservation": native.reservation,
         "--constraint": native.constraint,
         "--exclude": excluded,
-        "--licenses": ",".join(check_word(LICENSE, each) for each in native.licenses),
+        "--licenses": ",".join(check_word(LICENSE, name) for name in native.licenses),
     }
-    words += [build_option(option, value) for option, value in said.items() if value]
+    words += [build_option(option, value) for option, value in options.items() if value]
     if native.exclusive:
         words.append("--exclusive")
     return words + [check_word(OPTION, option) for option in native.options]
 
 
-def sbatch_test_only(spec: JobSpec, *, partition: str, account: str, excluded: str) -> list[str]:
+def sbatch_on_node(lease: Lease, name: str, node: str, *, partition: str, account: str) -> list[str]:
+    """Submit a small job to the node on which an attempt ran. The script comes on stdin."""
+    native = spec_of(lease).native or Native()
+    words = [
+        "sbatch",
+        "--parsable",
+        build_option("--job-name", name),
+        build_option("--comment", "removes containers that killed jobs left"),
+        build_option("--chdir", "/"),
+        build_option("--output", "/dev/null"),
+        "--export=ALL",
+        build_option("--ntasks", 1),
+        build_option("--nodelist", node),
+        build_option("--time", REMOVAL_MINUTES),
+        build_option("--mem-per-cpu", f"{REMOVAL_MB}M"),
+    ]
+    options = {
+        "--partition": partition,
+        "--account": native.account or account,
+        "--qos": native.qos,
+        "--reservation": native.reservation,
+    }
+    words += [build_option(option, value) for option, value in options.items() if value]
+    # The job may have named its partition among its own options, where the site allows that.
+    return words + [check_word(OPTION, option) for option in native.options if option.partition("=")[0] in options]
+
+
+def sbatch_test_only(spec: JobSpec, *, account: str, excluded: str) -> list[str]:
     return [
         "sbatch",
         "--test-only",
         "--job-name=yard-quote",
-        *resource_options(spec, partition=partition, account=account, excluded=excluded),
+        *resource_options(spec, partition="", account=account, excluded=excluded),
     ]
 
 
 def squeue(users: Sequence[str], *, mark: str, names: Iterable[str] = (), job: str = "") -> list[str]:
-    """Every job of these users, ended ones too for as long as the controller remembers them; no user: our own.
+    """List all jobs of these users, also ended ones while the controller remembers them. No user: our own jobs.
 
-    `job`: of one number alone the controller tells much faster than of all; if it knows none of that number, it fails.
+    `job`: only this number, which is much faster; squeue fails if the controller does not know it.
 
-    `mark` stands in each row: others may put line ends, and so whole rows, into the names of their jobs.
+    `mark` is in every row: other users may put line ends, and so faked rows, into the names of their jobs.
     """
     whose = build_option("--user", ",".join(users)) if users else "--me"
-    words = ["squeue", "--noheader", "--all", "--states=all", whose]  # in hidden partitions, too
+    words = ["squeue", "--noheader", "--all", "--states=all", whose]  # also in hidden partitions
     named = ",".join(names)
     if named:
         words.append(build_option("--name", named))
     if job:
         words.append(build_option("--jobs", job))
-    first, *others = SQUEUE_FIELDS
-    return [*words, "-O", ",".join([f"{first}:|{mark}|", *(f"{field}:|" for field in others)])]
+    first, *following = SQUEUE_FIELDS
+    return [*words, "-O", ",".join([f"{first}:|{mark}|", *(f"{field}:|" for field in following)])]
 
 
 def squeue_depth() -> list[str]:
-    """How long the whole queue is."""
+    """The length of the whole queue."""
     return ["squeue", "--noheader", "--states=PENDING,RUNNING", "-O", "State:|,JobArrayID:|"]
 
 
 def sacct(jobs: Iterable[str]) -> list[str]:
-    """What the accounts know of these jobs; `--duplicates`, since a number may have been given twice."""
+    """What accounting knows of these jobs; `--duplicates`, since a number may be used twice."""
     wanted = build_option("--jobs", ",".join(jobs))
     return ["sacct", "-nP", "--allusers", "--duplicates", wanted, "-o", ",".join(SACCT_FIELDS)]
 
@@ -121,22 +150,22 @@ def sacct_by_name(names: Iterable[str], *, user: str, days: int) -> list[str]:
 
 
 def sdiag() -> list[str]:
-    """How many messages slurmctld has for slurmdbd, among much else."""
+    """Shows, among other things, how many messages slurmctld has for slurmdbd."""
     return ["sdiag"]
 
 
 def scancel(natives: Iterable[str]) -> list[str]:
-    """Tasks of one array are one word: `7_[0-99]`, for which Slurm is asked once."""
+    """Tasks of one array become one word, `7_[0-99]`, which is one request to Slurm."""
     tasks: dict[str, list[int]] = {}
     for native in natives:
         job, _, task = native.partition("_")
         tasks.setdefault(job, []).extend([int(task)] if task else [])
-    whole = (f"{job}_[{_spans(indexes)}]" if indexes else job for job, indexes in tasks.items())
-    return ["scancel", *(check_word(JOB, job) for job in whole)]
+    targets = (f"{job}_[{_spans(indexes)}]" if indexes else job for job, indexes in tasks.items())
+    return ["scancel", *(check_word(JOB, job) for job in targets)]
 
 
 def _spans(indexes: Iterable[int]) -> str:
-    """`0-99,105`: without steps, which not every version of scancel takes."""
+    """`0-99,105`: without steps, which some versions of scancel do not take."""
     return ",".join(str(lo) if lo == hi else f"{lo}-{hi}" for lo, hi in IdSet.of(indexes).spans())
 
 
@@ -153,12 +182,12 @@ def show_config() -> list[str]:
 
 
 def _comment(lease: Lease) -> str:
-    """For people who look at the queue. Nothing of ours reads it."""
+    """A comment for people who look at the queue. No code reads it."""
     return printable_line(f"{lease.name} ({lease.owner}, {lease.project})"[:COMMENT_MAX])
 
 
 def _gpus(tasks: int, nodes: int | None, per_task: int, kind: str) -> str:
-    """Per node where it is known how many tasks a node has: every site understands `--gres`."""
+    """The GPU option; `--gres` per node if the tasks per node are known, since every site supports it."""
     kind = f"{kind}:" if kind else ""
     if tasks == 1:
         return build_option("--gres", f"gpu:{kind}{per_task}")
@@ -168,5 +197,5 @@ def _gpus(tasks: int, nodes: int | None, per_task: int, kind: str) -> str:
 
 
 def _minutes(seconds: int) -> int:
-    """Slurm counts whole minutes."""
+    """Whole minutes, as Slurm counts."""
     return max(1, math.ceil(seconds / 60))

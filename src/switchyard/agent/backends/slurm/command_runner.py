@@ -1,4 +1,4 @@
-"""Runs Slurm's commands: their environment, their prefix, and an end to each, however it hangs. It reads no answers."""
+"""Runs Slurm's commands with their environment, prefix and time limit. It parses no answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import shlex
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,18 +31,17 @@ INHERITED = (
     "LD_LIBRARY_PATH",
     "SSH_AUTH_SOCK",
 )
-# Times in seconds since 1970, whatever the zone; and the indexes of waiting tasks in full, however many they are.
+# Times in seconds since 1970 in every zone, and all indexes of queued tasks.
 OUTPUT_FORMAT_VARIABLES = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: bytes
     err: str
-    took_s: float
 
     @property
     def text(self) -> str:
@@ -51,7 +49,7 @@ class CommandResult:
 
 
 class CommandTimeout(Unavailable):
-    """The cluster's command gave no answer in time."""
+    """A command of the cluster took too long."""
 
     default_next = "See whether slurmctld runs; the agent asks again by itself."
 
@@ -72,29 +70,28 @@ class CommandRunner:
         return self._is_remote
 
     def words(self, argv: Sequence[str]) -> list[str]:
-        """The whole command line, with what has to stand before it."""
+        """The complete command line, with the site's prefix."""
         program = f"{self._site.bin}/{argv[0]}" if self._site.bin and argv[0] in PROGRAMS else argv[0]
         if not self._prefix:
             return [program, *argv[1:]]
         forms = [f"{key}={value}" for key, value in self._forms_of(argv).items()]
         if not self._is_remote:
             return [*self._prefix, "env", *forms, program, *argv[1:]]
-        # What ssh leaves behind when it is ended must end too: a submit that went on there could come after our look.
+        # End also what ssh started: a submit that goes on there could arrive after our look-up.
         bound = ["timeout", "-k", "2", str(math.ceil(self._site.timeout_s))]
         return [*self._prefix, shlex.join(["env", *forms, *bound, program, *argv[1:]])]
 
     def _forms_of(self, argv: Sequence[str]) -> dict[str, str]:
-        """A submit's environment is its job's, whose own questions to Slurm are not to be answered in our forms."""
+        """Variables for the form of answers. Not for sbatch: its environment is the job's."""
         return self._conf if "--parsable" in argv else {**OUTPUT_FORMAT_VARIABLES, **self._conf}
 
     def call(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float | None = None) -> CommandResult:
-        """Run it to its end. Raises NoAnswer when it takes too long; what it started is ended too."""
+        """Run a command to its end. If it takes too long, end it with its children and raise CommandTimeout."""
         bound_s = timeout_s or self._site.timeout_s
-        # Not a Path's `exists`, which raises where it may not look.
+        # Not Path.exists, which raises without the permission to look.
         if self._site.conf and not self._prefix and not os.path.exists(self._site.conf):  # noqa: PTH110
-            # Slurm's own commands would look for it until they are ended.
+            # Without this check Slurm's commands would wait for the file until the time limit.
             raise Unavailable(f"{self._site.conf} is not there.", next_step="Name this cluster's slurm.conf as `conf`.")
-        begun = time.monotonic()
         try:
             process = subprocess.Popen(
                 self.words(argv),
@@ -118,26 +115,25 @@ class CommandRunner:
         except BaseException:
             _kill(process)
             raise
-        if len(out) > OUTPUT_BYTES_MAX:  # half an answer would make jobs look lost
+        if len(out) > OUTPUT_BYTES_MAX:  # a cut answer would make jobs look lost
             raise Unavailable(f"{argv[0]} printed over {OUTPUT_BYTES_MAX} bytes.")
-        took_s = time.monotonic() - begun
-        return CommandResult(process.returncode, out, err[:ERROR_BYTES_MAX].decode(errors="replace"), took_s)
+        return CommandResult(process.returncode, out, err[:ERROR_BYTES_MAX].decode(errors="replace"))
 
-    def ask(self, argv: Sequence[str], *, timeout_s: float | None = None) -> str:
-        """What a question's command prints. Raises Unavailable when it fails."""
-        said = self.call(argv, timeout_s=timeout_s)
-        if said.code != 0 and not (problem := said.err.strip() or said.text.strip()[:400]):
+    def ask(self, argv: Sequence[str]) -> str:
+        """Return what a command prints. Raises Unavailable if it fails."""
+        result = self.call(argv)
+        if result.code != 0 and not (problem := result.err.strip() or result.text.strip()[:400]):
             tried = shlex.join(self.words(argv))
             raise Unavailable(
-                f"{argv[0]} failed ({said.code}) without a word.", next_step=f"Try `{tried[:200]}` by hand."
+                f"{argv[0]} failed ({result.code}) without a word.", next_step=f"Try `{tried[:200]}` by hand."
             )
-        if said.code != 0:
-            raise Unavailable(f"{argv[0]} failed ({said.code}): {problem}")
-        return said.text
+        if result.code != 0:
+            raise Unavailable(f"{argv[0]} failed ({result.code}): {problem}")
+        return result.text
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    # A sudo is root's and not ours to end: sbatch itself gives up in time, and is looked for by its name.
+    # A sudo runs as root and cannot be ended: sbatch gives up by itself, and the job is looked up by name.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Checks each end that Slurm tells against what the job's script left: is it this job's own end (evidence.py)?"""
+"""Checks every end that Slurm reports against the notes of the job's script (evidence.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from switchyard.agent.backends.slurm.evidence import (
     judge_other_start,
     needs_evidence,
 )
-from switchyard.agent.backends.slurm.job_files import JobFiles
+from switchyard.agent.backends.slurm.job_files import ScriptFiles
 from switchyard.agent.backends.slurm.missing_jobs import returned_status
 from switchyard.agent.backends.slurm.parse import handle_of, split_handle
 from switchyard.agent.backends.slurm.script_notes import try_read_evidence, withdraw_jobs
@@ -31,26 +31,28 @@ class EndChecks:
     """Used by one thread, except for `other_natives`."""
 
     def __init__(
-        self, accounting: Accounting, files: JobFiles, site: SlurmSite, *, has_accounts: Callable[[], bool]
+        self, accounting: Accounting, files: ScriptFiles, site: SlurmSite, *, has_accounts: Callable[[], bool]
     ) -> None:
         self._accounting = accounting
         self._files = files
         self._site = site
         self._has_accounts = has_accounts
-        self._doubted_since: dict[str, float] = {}  # ended jobs whose end is perhaps not theirs → since when
-        self._given_back: dict[str, Status] = {}  # withdrawn by us
+        self._doubted_since: dict[str, float] = {}  # jobs with a doubtful end → since when
+        self._given_back: dict[str, Status] = {}  # withdrawn jobs → their status
         self.other_natives: dict[str, str] = {}  # handle → the number under which the job ran instead of its own
 
     def check(
         self, rows: dict[str, SlurmJobFacts], every: Mapping[str, SlurmJobFacts], look_at: float
     ) -> dict[str, Status]:
-        """Change the ends in `rows` to what they are taken for. Returns the status of jobs whose end is not believed.
+        """Correct the ends in `rows`. Returns the status of jobs whose end is doubtful.
 
-        `every`: all that squeue listed, also under numbers that are not followed.
+        `every`: all rows of squeue, also of numbers that are not followed.
         """
         ended = [handle for handle, facts in rows.items() if needs_evidence(facts)]
         self._given_back = {handle: status for handle, status in self._given_back.items() if handle in rows}
-        signs = try_read_evidence(self._files, ended, again=[each for each in ended if rows[each].is_second_start])
+        signs = try_read_evidence(
+            self._files, ended, restarted=[handle for handle in ended if rows[handle].is_second_start]
+        )
         if signs is None:
             self._doubted_since = {}
             return {handle: Status(seen=ObservedState.SUBMITTED, text=rows[handle].state) for handle in ended}
@@ -87,21 +89,27 @@ class EndChecks:
         return verdicts
 
     def _find_others(self, every: Mapping[str, SlurmJobFacts]) -> dict[str, SlurmJobFacts | None]:
-        """Find what became of starts under other numbers: of submits that were given up and arrived after all."""
-        others = {handle: handle_of(native, split_handle(handle)[1]) for handle, native in self.other_natives.items()}
-        asked = [other for other in others.values() if other not in every]
-        told = self._accounting.ask(asked) if self._has_accounts() else {}
-        known = {**(told or {}), **every}
-        # Accounts that give no answer may know these jobs: then they wait.
-        return {handle: known.get(other) for handle, other in others.items() if told is not None or other in known}
+        """Find what became of starts under other numbers, of submits that were given up and still arrived."""
+        other_handles = {
+            handle: handle_of(native, split_handle(handle)[1]) for handle, native in self.other_natives.items()
+        }
+        asked = [other for other in other_handles.values() if other not in every]
+        accounted = self._accounting.ask(asked) if self._has_accounts() else {}
+        known = {**(accounted or {}), **every}
+        # If sacct gives no answer, it may know these jobs: they wait.
+        return {
+            handle: known.get(other)
+            for handle, other in other_handles.items()
+            if accounted is not None or other in known
+        }
 
     def _give_back(self, handles: Collection[str], rows: Mapping[str, SlurmJobFacts]) -> dict[str, Status]:
-        """Withdraw jobs that never began: a node may still come to launch what its controller has given up."""
+        """Withdraw jobs that never began: a node may still launch a job that its controller has given up."""
         outcome = withdraw_jobs(self._files, [handle for handle in handles if handle not in self._given_back])
         for handle in outcome.withdrawn:
             doubt = _doubtful_status(handle, rows[handle], EndVerdict.UNBEGUN)
             self._given_back[handle] = returned_status(doubt.reason, text=doubt.text)
-        waiting = set(handles) - outcome.failed - self._given_back.keys()  # they begin just now
+        waiting = set(handles) - outcome.failed - self._given_back.keys()  # they are beginning now
         return {handle: _doubtful_status(handle, rows[handle], EndVerdict.WAIT) for handle in waiting} | {
             handle: self._given_back[handle] for handle in handles if handle in self._given_back
         }

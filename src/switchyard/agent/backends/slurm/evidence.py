@@ -1,14 +1,14 @@
-"""Whether an end that Slurm tells is this attempt's own: one table of what it says and what the script left. Pure.
+"""Decides whether an end that Slurm reports belongs to this attempt: one table. Pure.
 
-A controller that lost its state gives numbers again, and takes a node's word about a number for whoever has it now. So
-an end that speaks of the command is believed only with a sign, in the attempt's own folder, that it began.
+A controller that lost its state reuses numbers, and applies a node's report about a number to the job that has it now.
+So an end of the command is believed only if the attempt's folder has a sign that it began.
 
 | Slurm says | the script left | it is |
 |---|---|---|
 | no end, or one without a node | anything | as Slurm says |
 | a fault of the cluster's (preempted, not launched, …) | anything | as Slurm says |
 | node failure | nothing at all | UNBEGUN: a controller that died while it launched it says so later, too |
-| node failure | an end that nobody made by force | NOTED: a controller that forgot the end says so later, too |
+| node failure | an end that was not a kill | NOTED: a controller that forgot the end says so later, too |
 | node failure | anything else | as Slurm says |
 | an end of the command | nothing at all | UNBEGUN |
 | COMPLETED, FAILED | a start under another number | ANOTHER: what became of that one |
@@ -21,8 +21,8 @@ an end that speaks of the command is believed only with a sign, in the attempt's
 | CANCELLED as soon as it had a node | a start before that, and its end | NOTED |
 | CANCELLED as soon as it had a node | a start before that, and no end | UNENDED |
 
-What a node has written may be seen here later than what the controller says: UNBEGUN and UNENDED are WAIT at first.
-An UNBEGUN job is given back to the queue; an UNENDED one is lost.
+Files of a node may appear later than the controller's report, so UNBEGUN and UNENDED are WAIT at first. An UNBEGUN
+job is returned to the queue; an UNENDED one is lost.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from switchyard.agent.backends.slurm.states import (
     split_shell_code,
 )
 
-SMALL_NUMBER = re.compile("[0-9]{1,3}")  # jobs can write into these files, too
-JOB_NUMBER = re.compile(r"[0-9]{1,12}(_[0-9]{1,12})?")  # of a job, or of a task of an array
-WITHDRAWN_NOTE = "withdrawn"  # in the place of a start, by the agent: what is told as lost must not begin after all
-EXIT_FOLLOWS_NOTE = "noted"  # the last word of a start whose script writes down its end, too
-CLOCK_SKEW_S_MAX = 1  # by which the clocks of controller and file system may differ
+SMALL_NUMBER = re.compile("[0-9]{1,3}")  # jobs can write into these files
+JOB_NUMBER = re.compile(r"[0-9]{1,12}(_[0-9]{1,12})?")  # of a job or a task
+WITHDRAWN_NOTE = "withdrawn"  # written by the agent instead of a start: a lost job must not begin later
+EXIT_FOLLOWS_NOTE = "noted"  # last word of a start whose script also writes its end
+CLOCK_SKEW_S_MAX = 1  # between the clocks of controller and file system
 NODE_FAIL = "NODE_FAIL"
-# Words about what had begun. The others are the cluster's about itself, and true of what never did.
+# States of jobs that began. The other states are about the cluster and need no start.
 STATES_AFTER_START = frozenset({"COMPLETED", "DEADLINE", "FAILED", NODE_FAIL, "OUT_OF_MEMORY", "TIMEOUT"})
 STATES_BY_EXIT = frozenset(
     {"COMPLETED", "FAILED"}
@@ -57,17 +57,17 @@ STATES_BY_EXIT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ScriptStart:
-    """What a script says of its start: under which number, after how many starts by Slurm, and where."""
+    """What a script wrote about its start: its number, earlier starts by Slurm, and the node."""
 
     native: str
     restarts: int = 0
     node: str = field(default="", compare=False)
-    is_noted: bool = field(default=False, compare=False)  # it writes down its end, too
+    is_noted: bool = field(default=False, compare=False)  # it also writes its end
     at_s: int | None = field(default=None, compare=False)
 
     @staticmethod
     def read(text: str, at_s: int | None = None) -> ScriptStart:
-        """A job can write into its own note: what is no number is no number under which it began."""
+        """Parse the note. A job can write into it: an invalid number counts as no number."""
         native, restarts, node, last, *_ = [*text.split(" "), "", "", "", ""]
         native = native if JOB_NUMBER.fullmatch(native) else ""
         return ScriptStart(
@@ -80,19 +80,19 @@ class ScriptEvidence:
     """What an attempt left in its folder."""
 
     start: ScriptStart | None = None
-    ended: str | None = None  # `code 5` or `signal 9`: how the command ended; empty: it could not be written
+    ended: str | None = None  # `code 5` or `signal 9`; empty: it could not be written
     ended_s: int | None = None
-    refused: str = ""  # the number under which it was started once more, and did not run
-    has_output: bool = False  # its node opened the files for it
-    is_withdrawn: bool = False  # it never began, and never will
+    refused: str = ""  # the number of a second start, which did not run
+    has_output: bool = False  # the node opened its output files
+    is_withdrawn: bool = False  # it never began and never can
 
     @property
-    def is_any(self) -> bool:
+    def has_any(self) -> bool:
         return self.start is not None or self.ended is not None or bool(self.refused) or self.has_output
 
     @property
     def ending(self) -> tuple[int, int] | None:
-        """Exit code and signal, where it wrote them down."""
+        """Exit code and signal that the script wrote, if any."""
         if self.ended == NO_CWD_REASON:
             return NO_CWD_CODE, 0
         word, _, number = (self.ended or "").rpartition(" ")
@@ -100,11 +100,11 @@ class ScriptEvidence:
             return None
         if word in ("code", "signal"):
             return (int(number), 0) if word == "code" else (0, int(number))
-        return split_shell_code(int(number)) if not word else None  # by a script that knew only the shell's word
+        return split_shell_code(int(number)) if not word else None  # an older script wrote only the shell's code
 
     @property
     def has_own_end(self) -> bool:
-        """Did it write down an end that nobody made by force?"""
+        """Whether it wrote an end that was not a kill."""
         return self.ending is not None and self.ending[1] not in KILL_SIGNALS
 
 
@@ -119,15 +119,15 @@ class EndVerdict(StrEnum):
 
 
 def judge_end(native: str, facts: SlurmJobFacts, signs: ScriptEvidence, *, is_settled: bool) -> EndVerdict:
-    """`native`: what Slurm calls it; `is_settled`: its folder has looked like this for long enough."""
-    found = _judge(native, facts, signs)
-    return EndVerdict.WAIT if found in (EndVerdict.UNBEGUN, EndVerdict.UNENDED) and not is_settled else found
+    """Judge an end. `native`: Slurm's number; `is_settled`: the folder has not changed for long enough."""
+    verdict = _judge(native, facts, signs)
+    return EndVerdict.WAIT if verdict in (EndVerdict.UNBEGUN, EndVerdict.UNENDED) and not is_settled else verdict
 
 
 def judge_other_start(
     facts: SlurmJobFacts, other: SlurmJobFacts | None, signs: ScriptEvidence, *, is_settled: bool
 ) -> EndVerdict:
-    """Of one that ran under another number: what Slurm says of that, if it knows it."""
+    """Judge an attempt that ran under another number. `other`: Slurm's facts of that number; None: not known."""
     if other is not None:
         return judge_end(signs.start.native if signs.start else "", other, signs, is_settled=is_settled)
     if signs.ending is not None:
@@ -138,9 +138,9 @@ def judge_other_start(
 
 
 def needs_evidence(facts: SlurmJobFacts) -> bool:
-    """Is this an end that may be another's?"""
+    """Whether this end may belong to another attempt."""
     if facts.state == "CANCELLED":
-        return bool(facts.nodes) and facts.is_at_once
+        return bool(facts.nodes) and facts.ended_at_start
     if facts.state == "FAILED":
         return bool(facts.nodes) and facts.signal != LAUNCH_FAILURE_SIGNAL and facts.reason != RERUN_REASON
     return facts.state == "COMPLETED" or (facts.state in STATES_AFTER_START and bool(facts.nodes))
@@ -149,7 +149,7 @@ def needs_evidence(facts: SlurmJobFacts) -> bool:
 def _judge(native: str, facts: SlurmJobFacts, signs: ScriptEvidence) -> EndVerdict:
     if not needs_evidence(facts):
         return EndVerdict.SLURM
-    if not signs.is_any:
+    if not signs.has_any:
         return EndVerdict.UNBEGUN
     if facts.state == "CANCELLED":
         return _judge_cancelled(facts, signs)
@@ -163,28 +163,28 @@ def _judge(native: str, facts: SlurmJobFacts, signs: ScriptEvidence) -> EndVerdi
     if facts.state == "FAILED" and facts.is_second_start:
         is_own = start == ScriptStart(native, facts.restarts) and signs.refused != native
         if not is_own and facts.restarts == 0 and signs.has_own_end:
-            return EndVerdict.NOTED  # Slurm knows of one start: it did not end the first in order to make the second
+            return EndVerdict.NOTED  # Slurm knows one start, so it did not end the first one for the second
         if not is_own:
             return EndVerdict.RERUN
     return _judge_exit(facts, signs)
 
 
 def _judge_exit(facts: SlurmJobFacts, signs: ScriptEvidence) -> EndVerdict:
-    """Slurm says COMPLETED or FAILED, of a script that began under this number."""
+    """Judge COMPLETED or FAILED of a script that began under this number."""
     if signs.ended == NO_CWD_REASON:
         return EndVerdict.NOTED
     if facts.state == "FAILED" and (facts.exit_code, facts.signal) == (0, 0):
-        return EndVerdict.SLURM  # a fault of the cluster's without a name: no script ends so
+        return EndVerdict.SLURM  # an unnamed fault of the cluster: no script ends like this
     if signs.ending is not None:
         return EndVerdict.SLURM if _ending(facts) == signs.ending else EndVerdict.NOTED
     is_missing = signs.ended is None and signs.start is not None and signs.start.is_noted
-    return EndVerdict.UNENDED if is_missing and not facts.signal else EndVerdict.SLURM  # who was killed writes nothing
+    return EndVerdict.UNENDED if is_missing and not facts.signal else EndVerdict.SLURM  # a killed script writes nothing
 
 
 def _judge_cancelled(facts: SlurmJobFacts, signs: ScriptEvidence) -> EndVerdict:
-    """As soon as it had a node: a controller that forgot a start makes another, and ends what it then finds there."""
+    """Judge CANCELLED at the start: a controller that forgot a start makes another and ends what it finds there."""
     began_s = signs.start.at_s if signs.start else None
-    is_known = facts.restarts > 0  # to Slurm, which ended the first itself
+    is_known = facts.restarts > 0  # Slurm ended the first start itself
     if is_known or began_s is None or facts.started_s is None or began_s + CLOCK_SKEW_S_MAX >= facts.started_s:
         return EndVerdict.SLURM
     if signs.ended is None:
@@ -193,7 +193,7 @@ def _judge_cancelled(facts: SlurmJobFacts, signs: ScriptEvidence) -> EndVerdict:
 
 
 def facts_from_notes(facts: SlurmJobFacts, signs: ScriptEvidence) -> SlurmJobFacts | None:
-    """The end that a script wrote down itself; what else Slurm said of it stays."""
+    """The facts with the end that the script wrote; None: it wrote none."""
     if (ending := signs.ending) is None:
         return None
     code, number = ending

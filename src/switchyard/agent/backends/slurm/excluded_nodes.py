@@ -1,4 +1,4 @@
-"""The nodes that a job's own constraint rules out. Slurm hears their names: its features cannot say all of it. Pure."""
+"""Finds the nodes that a job's constraint excludes, for `--exclude`: Slurm's features cannot express it all. Pure."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from switchyard.model.graph import Graph
 from switchyard.model.hostlist import compress_hosts
 from switchyard.model.job import JobSpec
 
-CHARS_MAX = 100_000  # of one word of a command: the kernel takes no more than 128 KiB
+CHARS_MAX = 100_000  # of one word of a command: the kernel's bound is 128 KiB
 
 
 def constraint_of(spec: JobSpec) -> Any:
-    """What a jobspec says under `attributes.system.constraints`; none: any node will do."""
+    """`attributes.system.constraints` of the jobspec; None: every node will do."""
     attributes = (spec.demand or {}).get("attributes") or {}
     return (attributes.get("system") or {}).get("constraints")
 
 
 def find_excluded_nodes(spec: JobSpec, graph: Graph, names: Collection[str]) -> str:
-    """As Slurm writes lists of hosts; by the graph that the server matched. `names`: the nodes that Slurm has, for a
-    graph that a person wrote may have others."""
+    """The excluded nodes as a host list of Slurm, by the graph that the server matched. `names`: the nodes that Slurm
+    has; a graph written by a person may have others."""
     constraint = read_constraint(constraint_of(spec), where="attributes.system.constraints")
     if constraint is None:
         return ""
     nodes = zip(graph.host_names, graph.rank_numbers, graph.node_shapes(), strict=True)
     seen = (NodeTraits(graph.shapes[shape].properties, host, rank) for host, rank, shape in nodes)
     ruled_out = {node.host for node in seen if node.host in names and not constraint.allows(node)}
-    found = compress_hosts(sorted(ruled_out, key=lambda name: (len(name), name)))
-    if len(found) > CHARS_MAX:
+    hosts = compress_hosts(sorted(ruled_out, key=lambda name: (len(name), name)))
+    if len(hosts) > CHARS_MAX:
         raise PolicyRefused(f"Its constraint ({constraint}) rules out more nodes than Slurm can be told by name.")
-    return found
+    return hosts

@@ -1,4 +1,4 @@
-"""The files that a job's script writes: on a file system that agent and nodes share, or read over ssh."""
+"""Folders and files of jobs: made, read and claimed on a shared file system or over ssh."""
 
 from __future__ import annotations
 
@@ -20,48 +20,49 @@ from switchyard.agent.backends.slurm.command_runner import CommandRunner
 from switchyard.errors import Unavailable
 
 NOTE_BYTES_MAX = 4096
-REMOTE_READ_PAUSE_S = 5.0  # over ssh, a stream that had nothing new is not asked for again before that
+REMOTE_READ_PAUSE_S = 5.0  # over ssh, until a stream without new output is read again
 STREAMS_CACHED_MAX = 10_000
-FOLDERS_MAX = 100  # made over ssh at once: more words than that may be too long for a line
-NOTES_MAX = 500  # read over ssh at once, likewise
+FOLDERS_MAX = 100  # made in one command over ssh, whose length is bounded
+NOTES_MAX = 500  # read in one command over ssh
+LISTED_FILES_MIN = 20  # from so many wanted files on, a folder is listed first: most files of an array are not there
 ABSENT_ERRORS = (FileNotFoundError, NotADirectoryError)
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptNote:
-    """A word or two that a script left, and when."""
+    """A short note of a script, and when it was written."""
 
     text: str
     at_s: int
 
 
-class JobFiles(Protocol):
+class ScriptFiles(Protocol):
     def folder(self, name: str) -> str: ...
 
     def make(self, name: str, account: LocalAccount | None, places: Sequence[str] = ()) -> None:
-        """A folder for this account to write in; none: our own. Scripts make these places in it if we do not."""
+        """Make a job's folder for this account (None: the agent's). Scripts make `places` in it if they are missing."""
 
     def read(self, name: str, file: str, *, offset: int, size: int) -> OutputPiece: ...
 
     def notes(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], ScriptNote]:
-        """Of these (name, file), the ones that are there; empty, if we may not read it. Raises: nobody can tell now."""
+        """Read the notes that exist of these (name, file); empty text: not readable. Raises if it is not known now."""
 
     def claim(self, wanted: Iterable[tuple[str, str]], text: str) -> set[tuple[str, str]]:
-        """Write `text` into these (name, file), each only where it is not there; all but those that are there."""
+        """Create each (name, file) with `text`. Returns all but those that existed, also where the write failed."""
 
     def remove(self, name: str) -> None: ...
 
 
 class SharedFiles:
-    """On a file system that the agent sees, too."""
+    """Files on a file system that agent and nodes share."""
 
     def __init__(self, root: Path, *, is_for_others: bool = False) -> None:
         self._root = root
         try:
-            new = [each for each in (*reversed(root.parents), root) if not each.exists()]
+            new = [folder for folder in (*reversed(root.parents), root) if not folder.exists()]
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for each in new if is_for_others else ():
-                each.chmod(0o711)  # whatever our umask is: jobs of others pass through to their own folders
+            for folder in new if is_for_others else ():
+                folder.chmod(0o711)  # independent of the umask: jobs of other accounts pass through
         except OSError as exc:
             raise Unavailable(
                 f"The folder {root} cannot be made: {exc.strerror}.",
@@ -75,7 +76,7 @@ class SharedFiles:
         path = self._root / name
         try:
             path.mkdir(mode=0o700, exist_ok=True)
-            if account is None:  # in a folder of theirs, a name could be a link to somewhere else
+            if account is None:  # in a folder of another account a name could be a link
                 for place in places:
                     (path / place).mkdir(exist_ok=True)
         except OSError as exc:
@@ -86,32 +87,46 @@ class SharedFiles:
     def read(self, name: str, file: str, *, offset: int, size: int) -> OutputPiece:
         path = f"{self._root}/{name}/{file}"
         try:
-            # Of a thousand running tasks most have written nothing new: those need not be opened.
-            if (found := os.lstat(path)).st_size <= offset or not size:
-                return OutputPiece(b"", found.st_size if stat.S_ISREG(found.st_mode) else 0)
+            # Do not open files without new output: most of a thousand running tasks write nothing.
+            if (status := os.lstat(path)).st_size <= offset or not size:
+                return OutputPiece(b"", status.st_size if stat.S_ISREG(status.st_mode) else 0)
             with open_untrusted(Path(path)) as stream:
                 stream.seek(offset)
                 return OutputPiece(stream.read(size), os.fstat(stream.fileno()).st_size)
-        except OSError:  # not there yet, or the job put something else into its place
+        except OSError:  # not there yet, or replaced by the job
             return OutputPiece(b"", 0)
 
     def notes(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], ScriptNote]:
-        found = {}
+        files_by_name: dict[str, list[str]] = {}
         for name, file in wanted:
+            files_by_name.setdefault(name, []).append(file)
+        present = ((name, file) for name, files in files_by_name.items() for file in self._present(name, files))
+        notes = {}
+        for name, file in present:
             path = self._root / name / file
             try:
                 with open_untrusted(path) as stream:
                     text = stream.read(NOTE_BYTES_MAX).decode(errors="replace").strip()
-                    found[name, file] = ScriptNote(text, int(os.fstat(stream.fileno()).st_mtime))
+                    notes[name, file] = ScriptNote(text, int(os.fstat(stream.fileno()).st_mtime))
             except ABSENT_ERRORS:
                 continue
-            except PermissionError:  # we made the folder for us to read: the job has been there
-                found[name, file] = ScriptNote("", int(time.time()))
+            except PermissionError:  # the folder was readable: the job changed it
+                notes[name, file] = ScriptNote("", int(time.time()))
             except OSError as exc:
-                if exc.errno != errno.ELOOP:  # a link, put into its place by the job
+                if exc.errno != errno.ELOOP:  # a link that the job put there
                     raise Unavailable(f"{path} cannot be read: {exc.strerror}.") from exc
-                found[name, file] = ScriptNote("", int(time.time()))
-        return found
+                notes[name, file] = ScriptNote("", int(time.time()))
+        return notes
+
+    def _present(self, name: str, files: Sequence[str]) -> Sequence[str]:
+        """Leave out files that do not exist, if listing the folder is cheaper than opening each."""
+        if len(files) < LISTED_FILES_MIN:
+            return files
+        try:
+            listed = {path.name for path in (self._root / name).iterdir()}
+        except OSError:  # opening the files tells whether they are absent or not readable
+            return files
+        return [file for file in files if file in listed]
 
     def claim(self, wanted: Iterable[tuple[str, str]], text: str) -> set[tuple[str, str]]:
         claimed = set()
@@ -122,7 +137,7 @@ class SharedFiles:
             except FileExistsError:
                 continue
             except OSError:
-                pass  # no folder, or no room in it: there is nothing that we could do
+                pass  # no folder, or a full disk: nothing can be done
             claimed.add((name, file))
         return claimed
 
@@ -131,13 +146,13 @@ class SharedFiles:
 
 
 class RemoteFiles:
-    """At the other end of the caller's ssh."""
+    """Files on the machine that the commands reach by ssh."""
 
     def __init__(self, root: str, caller: CommandRunner) -> None:
         self._root = root
         self._caller = caller
         self._lock = threading.Lock()
-        self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # when a stream was asked for last, and its size then
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # stream → time and size of the last read
 
     def folder(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -145,8 +160,8 @@ class RemoteFiles:
     def make(self, name: str, account: LocalAccount | None, places: Sequence[str] = ()) -> None:
         assert account is None, "the site's file is checked for it"
         folder = self.folder(name)
-        made = [f"{folder}/{place}" for place in places[:FOLDERS_MAX]]
-        self._caller.ask(["mkdir", "-p", "-m", "700", "--", folder, *made])
+        folders = [f"{folder}/{place}" for place in places[:FOLDERS_MAX]]
+        self._caller.ask(["mkdir", "-p", "-m", "700", "--", folder, *folders])
 
     def read(self, name: str, file: str, *, offset: int, size: int) -> OutputPiece:
         key, now = (name, file), time.monotonic()
@@ -156,10 +171,10 @@ class RemoteFiles:
                 return OutputPiece(b"", total)
         path = quote(f"{self._root}/{name}/{file}")
         text = f"[ -f {path} ] || exit 3; wc -c <{path}; tail -c +{offset + 1} {path} | head -c {size}"
-        said = self._caller.call(["sh", "-c", text])
-        if said.code not in (0, 3):
-            raise Unavailable(f"The output of {name} cannot be read: {said.err.strip()[:200]}")
-        first, _, data = said.out.partition(b"\n") if said.code == 0 else (b"0", b"", b"")
+        result = self._caller.call(["sh", "-c", text])
+        if result.code not in (0, 3):
+            raise Unavailable(f"The output of {name} cannot be read: {result.err.strip()[:200]}")
+        first, _, data = result.out.partition(b"\n") if result.code == 0 else (b"0", b"", b"")
         total = int(first) if first.strip().isdigit() else 0
         with self._lock:
             if len(self._seen) > STREAMS_CACHED_MAX:
@@ -169,33 +184,33 @@ class RemoteFiles:
 
     def notes(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], ScriptNote]:
         asked = list(wanted)
-        found: dict[tuple[str, str], ScriptNote] = {}
+        notes: dict[tuple[str, str], ScriptNote] = {}
         for first in range(0, len(asked), NOTES_MAX):
-            found |= self._notes(asked[first : first + NOTES_MAX])
-        return found
+            notes |= self._notes(asked[first : first + NOTES_MAX])
+        return notes
 
     def _notes(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], ScriptNote]:
         words = " ".join(quote(f"{name}/{file}") for name, file in asked)
         show = 'printf "%s %s %s\\n" "$f" "$(stat -c %Y "$f")" "$(head -n 1 "$f")"'
         text = f'cd {quote(self._root)} && for f in {words}; do [ -f "$f" ] && {show}; done; true'
-        found = {}
+        notes = {}
         for line in self._caller.ask(["sh", "-c", text]).splitlines():
-            path, _, rest = line.partition(" ")
-            at, _, note = rest.partition(" ")
+            path, _, remainder = line.partition(" ")
+            at, _, note = remainder.partition(" ")
             name, _, file = path.partition("/")
             if at.isdigit() and (name, file) in asked:
-                found[name, file] = ScriptNote(note.strip(), int(at))
-        return found
+                notes[name, file] = ScriptNote(note.strip(), int(at))
+        return notes
 
     def claim(self, wanted: Iterable[tuple[str, str]], text: str) -> set[tuple[str, str]]:
         asked = list(wanted)
         claimed: set[tuple[str, str]] = set()
         for first in range(0, len(asked), NOTES_MAX):
-            some = {f"{name}/{file}": (name, file) for name, file in asked[first : first + NOTES_MAX]}
+            batch = {f"{name}/{file}": (name, file) for name, file in asked[first : first + NOTES_MAX]}
             write = f'{{ printf "%s\\n" {quote(text)} >"$f"; }} 2>/dev/null || [ ! -e "$f" ] && echo "$f"'
-            each = f"set -C; for f in {' '.join(map(quote, some))}; do {write}; done; true"
-            said = self._caller.ask(["sh", "-c", f"cd {quote(self._root)} && {{ {each}; }}"])
-            claimed |= {some[path] for path in said.splitlines() if path in some}
+            loop = f"set -C; for f in {' '.join(map(quote, batch))}; do {write}; done; true"
+            answer = self._caller.ask(["sh", "-c", f"cd {quote(self._root)} && {{ {loop}; }}"])
+            claimed |= {batch[path] for path in answer.splitlines() if path in batch}
         return claimed
 
     def remove(self, name: str) -> None:

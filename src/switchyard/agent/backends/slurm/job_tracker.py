@@ -1,7 +1,7 @@
-"""Follows all jobs of ours: one squeue for all of them, then the accounts and the jobs' folders for those it lacks.
+"""Follows all jobs: one squeue for all, then sacct and the jobs' folders for those that squeue does not list.
 
-Every end that squeue told is remembered for as long as the job is followed: it stays known when squeue forgets the job
-before the accounts know it. A command that gives no answer proves nothing: then all stays as it was last seen.
+An end from squeue is remembered while the job is followed: squeue may forget the job before sacct knows it. A command
+that gives no answer proves nothing: the last snapshot stays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from switchyard.agent.backends import Status
 from switchyard.agent.backends.slurm.accounting import Accounting
 from switchyard.agent.backends.slurm.command_runner import CommandRunner
 from switchyard.agent.backends.slurm.end_checks import EndChecks
-from switchyard.agent.backends.slurm.job_files import JobFiles
+from switchyard.agent.backends.slurm.job_files import ScriptFiles
 from switchyard.agent.backends.slurm.missing_jobs import MissingJobs
 from switchyard.agent.backends.slurm.parse import SlurmJobRow, array_job_of, split_handle
 from switchyard.agent.backends.slurm.poll_pace import PollCost, SqueuePace
@@ -27,12 +27,11 @@ from switchyard.errors import YardError
 
 @dataclass(frozen=True, slots=True)
 class TrackerSnapshot:
-    """What is known after one look."""
+    """What is known after one round of queries."""
 
-    asked_at: float = float("-inf")  # when the question was sent: what was submitted later cannot be in the answer
     facts: Mapping[str, SlurmJobFacts] = field(default_factory=dict)
-    missing: Mapping[str, Status] = field(default_factory=dict)  # jobs that nobody knows: lost or given back
-    doubted: Mapping[str, Status] = field(default_factory=dict)  # jobs with an end that is perhaps not theirs
+    missing: Mapping[str, Status] = field(default_factory=dict)  # jobs found nowhere: lost or returned
+    doubted: Mapping[str, Status] = field(default_factory=dict)  # jobs with a doubtful end
     silence: str = ""  # why there is no newer answer
 
 
@@ -42,7 +41,7 @@ class JobTracker:
     def __init__(
         self,
         caller: CommandRunner,
-        files: JobFiles,
+        files: ScriptFiles,
         site: SlurmSite,
         *,
         users: Callable[[], Sequence[str]],
@@ -68,11 +67,11 @@ class JobTracker:
         self._followed = {handle: before.get(handle, now) for handle in handles}
 
     def native_of(self, handle: str) -> str:
-        """Return Slurm's number: the one it was handed over with, unless another job of its name was first to begin."""
+        """Slurm's number: that of the submit, unless another job of the same name began first."""
         return self._checks.other_natives.get(handle) or split_handle(handle)[0]
 
     def refresh(self) -> tuple[bool, float]:
-        """Look again. Returns whether something is new, and in how many seconds to look next."""
+        """Query again. Returns whether something changed, and the seconds until the next query."""
         followed = self._followed
         if not followed:
             self._ends.clear()
@@ -90,9 +89,11 @@ class JobTracker:
         rows = {handle: every[handle] for handle in followed if handle in every}
         missing = self._add_missing(rows, followed, look_at, names={row.name for row in listed})
         rows |= self._usage.complete(rows)
-        looking = PollCost.until_now() - spent  # without what each end costs once, however often we look
+        looking = (
+            PollCost.until_now() - spent
+        )  # without the cost of ends, which does not depend on how often squeue is called
         doubted = self._checks.check(rows, every, look_at)
-        self.view = TrackerSnapshot(look_at, rows, missing, doubted)
+        self.view = TrackerSnapshot(rows, missing, doubted)
         is_new = (rows, missing, doubted) != (before.facts, before.missing, before.doubted)
         again_s = self._pace.after(
             PollCost.until_now() - spent,
@@ -106,7 +107,7 @@ class JobTracker:
     def _ask_queue(self, followed: Iterable[str]) -> list[SlurmJobRow]:
         names = {split_handle(handle)[1] for handle in followed} - {""}
         jobs = {array_job_of(split_handle(handle)[0]) for handle in followed}
-        # A question for one number alone does not find a start under another number.
+        # A query for one number does not find a start under another number.
         job = jobs.pop() if len(jobs) == 1 and not self._checks.other_natives else ""
         return ask_squeue(self._caller, self._users(), names, job=job)
 

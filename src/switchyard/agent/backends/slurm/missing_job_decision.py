@@ -9,7 +9,7 @@ be minutes behind the controller. So neither silence nor an answer without the j
 | the controller has denied the job for less than the settle time | anything | WAIT |
 | its folder cannot be read now | anything | WAIT |
 | no end | kept, not caught up, and the site's bound has not passed | WAIT |
-| its script noted a kill, and nobody says why | none kept, caught up, or the bound has passed | END |
+| its script noted a kill, and the cause is not known | none kept, caught up, or the bound has passed | END |
 | it began | none kept, caught up, or the bound has passed | LOST |
 | it left no sign, and other tasks of its array are known | likewise | LOST: the site cancelled the waiting task |
 | it left no sign | likewise | GIVE_BACK, once its start is claimed so that it can never begin |

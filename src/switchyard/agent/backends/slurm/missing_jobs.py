@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from switchyard.agent.backends import Status
 from switchyard.agent.backends.slurm.accounting import Accounting
 from switchyard.agent.backends.slurm.evidence import ScriptEvidence, facts_from_notes
-from switchyard.agent.backends.slurm.job_files import JobFiles
+from switchyard.agent.backends.slurm.job_files import ScriptFiles
 from switchyard.agent.backends.slurm.missing_job_decision import (
     AccountingProgress,
     EndKnowledge,
@@ -42,7 +42,7 @@ class MissingJobs:
     def __init__(
         self,
         accounting: Accounting,
-        files: JobFiles,
+        files: ScriptFiles,
         site: SlurmSite,
         *,
         has_accounts: Callable[[], bool],
@@ -55,23 +55,23 @@ class MissingJobs:
         self._has_accounts = has_accounts
         self._cancelled = cancelled
         self._since: dict[str, float] = {}  # missing jobs → the first look at which the controller denied them
-        self._concluded: dict[str, Status] = {}  # of jobs that are withdrawn: they are not withdrawn at each look
+        self._concluded: dict[str, Status] = {}  # status of withdrawn jobs, so that each is withdrawn once
 
     def clear(self) -> None:
-        """Start anew: the controller gave no answer, so nobody knows which jobs it would have listed."""
+        """Forget all missing jobs: the controller gave no answer, so it is not known which jobs are missing."""
         self._since.clear()
 
     def resolve(self, missing: Collection[str], look_at: float, *, array_names: Container[str]) -> MissingJobsResult:
         """`look_at`: when squeue was asked; `array_names`: names of which squeue lists some job."""
         self._since = {handle: self._since.get(handle, look_at) for handle in missing}
-        self._concluded = {handle: status for handle, status in self._concluded.items() if handle in missing}
+        self._concluded = {handle: status for handle, status in self._concluded.items() if handle in self._since}
         signs = try_read_evidence(self._files, missing)
         ends = self._ends_by_notes(missing, signs or {})
         unknown = [handle for handle in missing if handle not in ends]
         if unknown and self._has_accounts():
             self._accounting.ask_for_missing(unknown)
-            told = {handle: facts for handle in unknown if (facts := self._accounting.end_of(handle))}
-            ends |= told
+            accounted = {handle: facts for handle in unknown if (facts := self._accounting.end_of(handle))}
+            ends |= accounted
         ends |= self._cancelled_while_waiting([handle for handle in unknown if handle not in ends], signs or {})
         decisions = {
             handle: self._decide(handle, ends.get(handle), signs, look_at, array_names=array_names)
@@ -108,7 +108,7 @@ class MissingJobs:
             if "_" in split_handle(handle)[0]
             and handle in self._cancelled
             and handle in signs
-            and not signs[handle].is_any
+            and not signs[handle].has_any
         }
         return dict.fromkeys(withdraw_jobs(self._files, tasks).withdrawn, SlurmJobFacts(state="CANCELLED"))
 
@@ -122,18 +122,18 @@ class MissingJobs:
         array_names: Container[str],
     ) -> MissingJobDecision:
         since = self._since[handle]
-        left = signs[handle] if signs is not None else None
+        evidence = signs[handle] if signs is not None else None
         known = (
             EndKnowledge.KNOWN
             if end
             else EndKnowledge.KILLED
-            if left is not None and left.ending is not None
+            if evidence is not None and evidence.ending is not None
             else EndKnowledge.UNKNOWN
         )
         job = MissingJob(
             end=known,
             is_denied=look_at - since >= self._site.settle_s,
-            has_begun=left.is_any if left is not None else None,
+            has_begun=evidence.has_any if evidence is not None else None,
             is_array_known=split_handle(handle)[1] in array_names,
         )
         return decide_missing_job(
@@ -152,14 +152,14 @@ class MissingJobs:
     ) -> dict[str, Status]:
         """Return the jobs that are lost or given back. Those that never began are withdrawn first.
 
-        A job that begins just now waits; a job that nobody can withdraw is lost.
+        A job that begins now waits; a job that cannot be withdrawn is lost.
         """
         over = {
             handle
             for handle, decision in decisions.items()
             if decision in (MissingJobDecision.LOST, MissingJobDecision.GIVE_BACK)
         }
-        unbegun = {handle for handle in over if not signs[handle].is_any}
+        unbegun = {handle for handle in over if not signs[handle].has_any}
         outcome = withdraw_jobs(self._files, unbegun - self._concluded.keys())
         for handle in outcome.withdrawn | outcome.failed:
             is_returned = decisions[handle] is MissingJobDecision.GIVE_BACK and handle in outcome.withdrawn

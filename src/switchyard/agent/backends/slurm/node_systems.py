@@ -1,4 +1,4 @@
-"""What the system of each node is: the agent's own question, put to every node by srun. Changes nothing."""
+"""Finds the system of each node, by running `discover` on all nodes with srun. Changes nothing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from switchyard.agent.backends.slurm.command_runner import CommandRunner
 from switchyard.agent.backends.slurm.option_grammars import build_option
 from switchyard.errors import Unavailable, YardError
 
-PARALLEL_NODES = 8  # a node answers in a second or two; more would only crowd the controller
+PARALLEL_NODES = 8  # a node answers in a second or two; more would overload the controller
 ANSWER_S = 60.0  # a node without a free core does not answer
-SRUN_WAIT_S = 20  # how long srun waits for one
+SRUN_WAIT_S = 20  # how long srun waits for a node
 UNUSABLE_MARKS = frozenset(
     "*~#%$@!-"
 )  # marks of sinfo's states: the node does not answer, is off, or is to be rebooted
@@ -21,9 +21,9 @@ USABLE_STATES = frozenset({"idle", "mixed", "allocated", "completing"})
 
 
 def describe_systems(caller: CommandRunner, *, program: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The subsystem `system` of all nodes that answered, and why the others did not.
+    """The subsystem `system` of the nodes that answered, and why the other nodes did not.
 
-    `program` is Switchyard as the nodes see it, as on a shared file system.
+    `program`: the path of `yard` on the nodes, such as on a shared file system.
     """
     words = [*program, "agent", "discover", "--per-node", "-o", "json"]
     asked = _usable(caller.ask(["sinfo", "--noheader", "--Node", "-o", "%N %T"]))
@@ -41,24 +41,24 @@ def describe_systems(caller: CommandRunner, *, program: Sequence[str]) -> tuple[
     return {"attach": attach}, silent
 
 
-def _usable(said: str) -> list[str]:
-    """A node is listed once for each of its partitions."""
-    rows = [row.split() for row in said.splitlines()]
-    found = [row[0] for row in rows if len(row) == 2 and row[1] in USABLE_STATES and not UNUSABLE_MARKS & set(row[1])]
-    return sorted(set(found))
+def _usable(text: str) -> list[str]:
+    """The usable nodes; sinfo lists a node once per partition."""
+    rows = [row.split() for row in text.splitlines()]
+    usable = [row[0] for row in rows if len(row) == 2 and row[1] in USABLE_STATES and not UNUSABLE_MARKS & set(row[1])]
+    return sorted(set(usable))
 
 
 def _ask(caller: CommandRunner, node: str, words: Sequence[str]) -> list[Any] | str:
-    """What is attached to one node, or why it is not known."""
+    """What to attach to one node, or why it is not known."""
     fixed = ["--nodes=1", "--ntasks=1", "--time=2", "--export=ALL"]
     try:
         how = [build_option("--nodelist", node), build_option("--immediate", SRUN_WAIT_S), *fixed]
-        said = caller.call(["srun", "--quiet", "--job-name=yard-discover", *how, *words], timeout_s=ANSWER_S)
-        if said.code != 0:
-            return said.err.strip().splitlines()[-1] if said.err.strip() else f"srun ended with {said.code}"
-        # On virtual nodes the machine's name is not the node's: the node is known by whom we asked.
-        found: dict[str, list[Any]] = json.loads(said.out)["attach"]
-        return next(iter(found.values()))
+        result = caller.call(["srun", "--quiet", "--job-name=yard-discover", *how, *words], timeout_s=ANSWER_S)
+        if result.code != 0:
+            return result.err.strip().splitlines()[-1] if result.err.strip() else f"srun ended with {result.code}"
+        # The machine's name may differ from the node's, so the answer is attached to the node that was asked.
+        attached: dict[str, list[Any]] = json.loads(result.out)["attach"]
+        return next(iter(attached.values()))
     except YardError as exc:
         return exc.detail
     except (ValueError, KeyError, TypeError, StopIteration):

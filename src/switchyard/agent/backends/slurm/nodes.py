@@ -1,11 +1,11 @@
-"""What a Slurm cluster has and what of it is free, from `scontrol -o show nodes`. Pure."""
+"""The graph and the free resources of a cluster, from `scontrol -o show nodes`. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from switchyard.agent.backends.slurm.parse import read_ids, read_pairs
@@ -19,7 +19,7 @@ from switchyard.model.names import LABEL_KEY_PATTERN
 MB = 2**20
 _KEY = re.compile(LABEL_KEY_PATTERN)
 _GPU = re.compile(r"gpu(?::([A-Za-z][^:,(]*))?(?::([0-9]+))?(?:\([^)]*\))?\Z")
-# A node in one of these takes no new job, whatever else is said of it.
+# A node in one of these states takes no new job.
 DOWN_STATES = frozenset({"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "INVAL", "INVALID_REG", "UNKNOWN"})
 CLOSED_STATES = DOWN_STATES | {
     "DRAIN",
@@ -69,17 +69,16 @@ class SlurmNode:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """The queues of a cluster, and the one for jobs that name none."""
+    """The partitions of a cluster, and the default one."""
 
     names: tuple[str, ...] = ()
     default: str = ""
-    down: frozenset[str] = field(default_factory=frozenset)
 
 
 def read_nodes(text: str) -> list[SlurmNode]:
-    """Every node but those that are still to come."""
-    found = [_node(read_pairs(line)) for line in text.splitlines() if line.startswith("NodeName=")]
-    return [node for node in found if "FUTURE" not in node.states]
+    """All nodes except FUTURE ones."""
+    nodes = [_node(read_pairs(line)) for line in text.splitlines() if line.startswith("NodeName=")]
+    return [node for node in nodes if "FUTURE" not in node.states]
 
 
 def read_partitions(text: str) -> Partitions:
@@ -87,12 +86,11 @@ def read_partitions(text: str) -> Partitions:
     return Partitions(
         tuple(row["PartitionName"] for row in rows),
         next((row["PartitionName"] for row in rows if row.get("Default") == "YES"), ""),
-        frozenset(row["PartitionName"] for row in rows if row.get("State", "UP") != "UP"),
     )
 
 
 def graph_of(nodes: Iterable[SlurmNode], *, where: str) -> Graph:
-    """Equal nodes as one group. A node that is down stays: a job that needs it may wait for it."""
+    """The graph, with equal nodes as one group. It includes nodes that are down: a job may wait for them."""
     groups: dict[tuple[Any, ...], list[SlurmNode]] = {}
     for node in nodes:
         if node.cores:
@@ -103,7 +101,7 @@ def graph_of(nodes: Iterable[SlurmNode], *, where: str) -> Graph:
 
 
 def load_from_nodes(nodes: Iterable[SlurmNode], graph: Graph, *, running: int, queued: int) -> Load:
-    """What is free on nodes that take jobs, and how many take none."""
+    """Free resources of nodes that take jobs, and how many nodes take none."""
     nodes = list(nodes)
     shapes = {_shape_key(kind): kind.shape for kind in graph.kinds}
     free: Counter[tuple[int | None, int, int, int]] = Counter()
@@ -129,7 +127,7 @@ def load_from_nodes(nodes: Iterable[SlurmNode], graph: Graph, *, running: int, q
 
 
 def count_jobs(text: str) -> tuple[int, int]:
-    """Running and waiting jobs of everyone, each task of an array as one, from `state|id` lines."""
+    """Running and queued jobs of all users, counted by task, from `state|id` lines."""
     running = queued = 0
     for line in text.splitlines():
         state, _, number = line.partition("|")
@@ -159,14 +157,14 @@ def _node(row: Mapping[str, str]) -> SlurmNode:
 
 
 def _gpus(text: str) -> tuple[int, str]:
-    """`gpu:2`, `gpu:a100:4(S:0-1),gpu:v100:1,craynetwork:4`: all of them, and the type if there is one only."""
-    found = [match for part in re.split(r",(?![^(]*\))", text) if (match := _GPU.match(part.strip()))]
-    types = {match[1] or "" for match in found}
-    return sum(int(match[2] or 1) for match in found), types.pop() if len(types) == 1 else ""
+    """`gpu:2`, `gpu:a100:4(S:0-1),gpu:v100:1,craynetwork:4`: the number, and the type if there is only one."""
+    matches = [match for part in re.split(r",(?![^(]*\))", text) if (match := _GPU.match(part.strip()))]
+    types = {match[1] or "" for match in matches}
+    return sum(int(match[2] or 1) for match in matches), types.pop() if len(types) == 1 else ""
 
 
 def _used_gpus(text: str) -> int:
-    """`cpu=1,mem=64M,gres/gpu=1,gres/gpu:a100=1`: the sum stands without a type."""
+    """`cpu=1,mem=64M,gres/gpu=1,gres/gpu:a100=1`: the sum is the entry without a type."""
     pairs = dict(part.partition("=")[::2] for part in text.split(","))
     if "gres/gpu" in pairs:
         return _read_int(pairs["gres/gpu"])
@@ -215,5 +213,5 @@ def _read_names(text: str) -> tuple[str, ...]:
 
 
 def _read_int(text: str) -> int:
-    found = re.match(r"[0-9]+", text)
-    return int(found[0]) if found else 0
+    match = re.match(r"[0-9]+", text)
+    return int(match[0]) if match else 0

@@ -1,7 +1,7 @@
 """The grammar of each word with a value on a command line of Slurm. Pure.
 
-`word` builds such a word and is the only way to do so. It looks at the value first, whoever gave it: the job, the
-server, the site, or Slurm itself. An option without a grammar cannot be built.
+`build_option` is the only way to build such a word. It checks the value first, whether it comes from the job, the
+server, the site or Slurm itself. An option without a grammar cannot be built.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ RANGE = Grammar(r"[0-9]{1,12}-[0-9]{1,12}", "a range of indexes")
 JOB = Grammar(r"[0-9]{1,12}(_[0-9]{1,12}|_\[[0-9,-]+\])?", "a job's number", 100_000)
 JOBS = Grammar(r"[0-9]{1,12}(_[0-9]{1,12})?(,[0-9]{1,12}(_[0-9]{1,12})?)*", "numbers of jobs", 100_000)
 MARKERS = Grammar(r"[A-Za-z0-9][A-Za-z0-9_.-]*(,[A-Za-z0-9][A-Za-z0-9_.-]*)*", "names of jobs", 100_000)
-# The account of an agent or a user, or its number; with a backslash where a directory service writes its domain.
+# An account or its number; with a backslash after the domain of a directory service.
 _USER = r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]*\$?"
 USERS = Grammar(rf"{_USER}(,{_USER})*", "names of accounts", 100_000)
 HOSTS = Grammar(r"[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*", "names of nodes", 100_000)
@@ -55,7 +55,7 @@ GRAMMARS: dict[str, Grammar] = {
 
 
 def build_option(option: str, value: object) -> str:
-    """`--option=value`. Raises PolicyRefused for a value that the option's grammar does not have."""
+    """`--option=value`. Raises PolicyRefused for a value outside the option's grammar."""
     text = str(value)
     if problem := GRAMMARS[option].problem(text):
         raise PolicyRefused(f"Slurm is not told {option}: {problem}.")
@@ -63,7 +63,7 @@ def build_option(option: str, value: object) -> str:
 
 
 def check_word(grammar: Grammar, text: str) -> str:
-    """A word that stands for itself: a job's number, or one of a job's further options."""
+    """Check a word without an option name: a job's number, or one of a job's further options."""
     if problem := grammar.problem(text):
         raise PolicyRefused(f"Slurm is not told this: {problem}.")
     return text

@@ -1,11 +1,10 @@
-"""Which of a job's own words sbatch is not told: options of the agent, and words that have no grammar. Pure."""
+"""Refuses options of a job that are the agent's, or that have no grammar. Pure."""
 
 from __future__ import annotations
 
-from switchyard.model.job import JobSpec
-from switchyard.model.native_grammars import native_problem
+from switchyard.model.job import JobSpec, native_problem
 
-# What the agent sets itself: who may change these could hide a job from it, or run one twice.
+# Set by the agent: a job that changed them could hide from it or run twice.
 AGENT_OPTIONS = frozenset(
     {
         *(
@@ -26,7 +25,7 @@ AGENT_OPTIONS = frozenset(
 
 
 def native_options_refusal(spec: JobSpec) -> str:
-    """Why a job's own words cannot be given to sbatch; empty: they can, if the site allows them."""
+    """Why a job's options cannot be given to sbatch; empty: they can, if the site allows them."""
     if problem := native_problem(spec.native):
         return f"Slurm is not told this: {problem}."
     for option in spec.native.options if spec.native else []:

@@ -1,4 +1,4 @@
-"""Reads what squeue, sacct, sbatch and scontrol print. Pure; what cannot be read is left out, never guessed.
+"""Parses the output of squeue, sacct, sbatch and scontrol. Pure. Unreadable values are left out, never guessed.
 
 One form serves Slurm 22.05 to 26.05: `-O` with `:|` after each field, times in seconds since 1970 (SLURM_TIME_FORMAT).
 """
@@ -16,7 +16,7 @@ SQUEUE_FIELDS = (
     *("RestartCnt", "UserName", "Reason"),
 )
 SACCT_FIELDS = ("jobid", "jobname", "state", "exitcode", "start", "end", "nodelist", "maxrss")
-JOB_NAME_PREFIX = "yard-"  # how the names of all our jobs begin
+JOB_NAME_PREFIX = "yard-"  # of the names of all our jobs
 TASKS_MAX = 100_000  # of one array in one row; Slurm itself allows four million
 
 _JOB_ID = re.compile(r"([0-9]+)(?:_(?:([0-9]+)|\[([0-9,\-:]+)(?:%[0-9]+)?\]))?(?:\+[0-9]+)?\Z")
@@ -40,7 +40,7 @@ class SlurmJobRow:
 
 
 def handle_of(native: str, name: str) -> str:
-    """What a native job is known by. Not its number alone: a controller that lost its state gives numbers again."""
+    """Identifies a native job: number and name, since a controller that lost its state reuses numbers."""
     return f"{native}/{name}"
 
 
@@ -50,21 +50,21 @@ def split_handle(handle: str) -> tuple[str, str]:
 
 
 def array_job_of(native: str) -> str:
-    """The number of the whole array that a task belongs to."""
+    """The number of the array of a task."""
     return native.partition("_")[0]
 
 
 def read_sbatch(text: str) -> str | None:
-    """The job's number in what `sbatch --parsable` printed: the last line that is one, since sites add banners."""
-    numbers = [found[1] for line in text.splitlines() if (found := _SUBMITTED.match(line.strip()))]
+    """The job's number from `sbatch --parsable`: the last line that is a number, since sites add banners."""
+    numbers = [match[1] for line in text.splitlines() if (match := _SUBMITTED.match(line.strip()))]
     return numbers[-1] if numbers else None
 
 
 def read_squeue(text: str, names: Container[str], *, mark: str) -> Iterator[SlurmJobRow]:
-    """Rows of squeue with our mark in them and one of these names; of an array's waiting tasks one each."""
+    """Rows of squeue with our mark and one of these names; one row per queued task of an array."""
     for line in text.split("\n"):
-        number, _, rest = line.partition(f"|{mark}|")
-        parts = [number, *rest.split("|")]
+        number, _, fields = line.partition(f"|{mark}|")
+        parts = [number, *fields.split("|")]
         if len(parts) < len(SQUEUE_FIELDS) or parts[3] not in names:
             continue
         number, state, ending, name, started, ended, nodes, restarts, _user = parts[:9]
@@ -85,21 +85,23 @@ def read_squeue(text: str, names: Container[str], *, mark: str) -> Iterator[Slur
 
 
 def read_sacct(text: str, *, prefix: str) -> list[SlurmJobRow]:
-    """Rows of sacct; what the steps used goes to their job."""
-    found: list[SlurmJobRow] = []
+    """Rows of sacct; the usage of steps is added to their job."""
+    rows: list[SlurmJobRow] = []
     for line in text.splitlines():
         parts = line.split("|")
         if len(parts) < len(SACCT_FIELDS):
             continue
         state, ending, started, ended, nodes, memory = parts[-6:]
         name = "|".join(parts[1:-6])
-        whole, dot, _ = parts[0].partition(".")
+        job_id, dot, _ = parts[0].partition(".")
         if dot:  # a step follows its job
-            if found and found[-1].native == whole and (size := read_size(memory)) is not None:
-                found[-1] = _with_memory(found[-1], size)
+            if rows and rows[-1].native == job_id and (size := read_size(memory)) is not None:
+                rows[-1] = _with_memory(rows[-1], size)
             continue
         if not name.startswith(prefix):
-            found.append(SlurmJobRow("", "", SlurmJobFacts(state="")))  # so that its steps find no one else
+            rows.append(
+                SlurmJobRow("", "", SlurmJobFacts(state=""))
+            )  # a placeholder: its steps must not count for another job
             continue
         code, signal = read_wait_status(ending)
         word, _, by = state.partition(" ")
@@ -113,16 +115,16 @@ def read_sacct(text: str, *, prefix: str) -> list[SlurmJobRow]:
             reason=by,
             memory_bytes_max=read_size(memory),
         )
-        found += [SlurmJobRow(native, name, facts) for native in read_ids(whole)]
-    return [each for each in found if each.native]
+        rows += [SlurmJobRow(native, name, facts) for native in read_ids(job_id)]
+    return [row for row in rows if row.native]
 
 
 def read_ids(text: str) -> list[str]:
     """`7` → 7; `7_3` → 7_3; `7_[1-3,9%2]` → 7_1, 7_2, 7_3, 7_9; of a heterogeneous job the first part."""
-    found = _JOB_ID.match(text.strip())
-    if found is None:
+    match = _JOB_ID.match(text.strip())
+    if match is None:
         return []
-    job, task, tasks = found.groups()
+    job, task, tasks = match.groups()
     if task is not None:
         return [f"{job}_{task}"]
     if tasks is None:
@@ -142,33 +144,33 @@ def read_wait_status(text: str) -> tuple[int, int]:
 
 
 def read_time(text: str) -> int | None:
-    """Seconds since 1970; N/A, None, NONE and Unknown: not yet."""
+    """Seconds since 1970; None for N/A, None, NONE and Unknown."""
     return int(text) if text.strip().isdigit() and int(text) > 0 else None
 
 
 def read_size(text: str) -> int | None:
-    """`3224K`, `1.50G`, `0`."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)", text.strip())
-    return int(float(found[1]) * _SIZE[found[2]]) if found else None
+    """Bytes of `3224K`, `1.50G`, `0`."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)", text.strip())
+    return int(float(match[1]) * _SIZE[match[2]]) if match else None
 
 
 def read_pairs(line: str) -> dict[str, str]:
-    """`A=1 B=two words C=3` as scontrol -o prints it: a value goes on until the next name."""
+    """`A=1 B=two words C=3` of scontrol -o: a value ends at the next name."""
     marks = list(_PAIR.finditer(line))
     ends = [mark.start() for mark in marks[1:]] + [len(line)]
     return {mark[1]: line[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True)}
 
 
 def read_config(text: str) -> dict[str, str]:
-    """`scontrol show config`: a name and a value a line."""
+    """`scontrol show config`: one name and value per line."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def read_backlog(text: str) -> int | None:
-    """How many messages slurmctld has for slurmdbd, in what sdiag prints. None: it does not say."""
-    found = _BACKLOG.search(text)
-    return int(found[1]) if found else None
+    """How many messages slurmctld has for slurmdbd, from sdiag. None: it does not say."""
+    match = _BACKLOG.search(text)
+    return int(match[1]) if match else None
 
 
 def _indexes(part: str) -> range | list[int]:
@@ -180,9 +182,9 @@ def _indexes(part: str) -> range | list[int]:
     return range(int(first), min(stop, int(first) + TASKS_MAX) + 1, int(step) if step.isdigit() and int(step) else 1)
 
 
-def _with_memory(found: SlurmJobRow, size: int) -> SlurmJobRow:
-    most = max(size, found.facts.memory_bytes_max or 0)
-    return replace(found, facts=replace(found.facts, memory_bytes_max=most))
+def _with_memory(row: SlurmJobRow, size: int) -> SlurmJobRow:
+    most = max(size, row.facts.memory_bytes_max or 0)
+    return replace(row, facts=replace(row.facts, memory_bytes_max=most))
 
 
 def _state_word(text: str) -> str:

@@ -1,21 +1,26 @@
-"""The script that Slurm runs for an attempt: begins once, runs the command, writes down how it ended. Pure text.
+"""The script that Slurm runs for an attempt: starts once, runs the command, notes how it ended. Pure text.
 
-`started` is made before the command, and only where there is none; if there is no room to write into it, the command
-runs all the same. A second start of the same attempt (Slurm requeued it, or a submit that was given up arrived late)
-finds it, leaves its native id in `again` and ends with RERUN_CODE: what ran once does not run again. `started` holds
-the native id, how often Slurm had started it before, the node, and whether an `exit` is to follow. All have the task's
-index after them. The shell does all but the command itself, and opens each file once: a thousand tasks feel each
-program more, and ext4 takes a file that is opened anew, to be written over, to the disk at once.
+The script leaves notes in the attempt's folder. The notes of a task have its index at the end of their names.
 
-The shell waits for the command, writes `code 5` or `signal 9` into `exit`, and then ends in the same way itself. So the
-end is known when the controller has forgotten the job and the accounts do not know it yet, and Slurm sees the same
-end. A shell tells of a signal by a code above 128, which a command may use, too; but it also says so on its own stderr,
-which therefore goes into `ending`. Of SIGINT and SIGPIPE no shell speaks: 130 and 141 always count as these signals.
-Signals that Slurm sends to all processes of the job do not end the shell, so that the command can end in its own way.
+- `started` is created before the command, only if it does not exist. It holds the native id, the number of earlier
+  starts by Slurm, the node, and whether an `exit` will follow. On a full disk it is empty, and the command still runs.
+- `again` holds the native id of a second start of the same attempt: Slurm requeued the job, or a submit that was given
+  up arrived late. The second start finds `started` and ends with RERUN_CODE, so a command runs only once.
+- `exit` holds `code 5` or `signal 9`. So the end is known when the controller has forgotten the job and sacct does not
+  know it yet. If the working directory cannot be entered, `exit` says so.
+- `ending` gets the shell's stderr. A shell returns a code above 128 after a signal, but a command may use such a code,
+  too; the shell's message tells them apart. There is none for SIGINT and SIGPIPE: 130 and 141 always count as signals.
 
-A job with `--signal=B:…` is the exception: Slurm sends that signal to the script alone, and a shell that waits cannot
-pass it on. There the shell becomes the command, and leaves no `exit`. Every script writes into `exit` that it could not
-enter the command's working directory.
+The shell waits for the command and then ends in the same way, so that Slurm sees the same end. Signals that Slurm sends
+to all processes of the job do not end the shell: the command ends as it wants. The shell starts no other program and
+opens each file once: with a thousand tasks every program counts, and ext4 flushes a file that is reopened to be
+overwritten.
+
+A job with `--signal=B:…` is the exception: Slurm sends that signal only to the script, and a waiting shell cannot pass
+it on. There the shell becomes the command (exec), and there is no `exit`.
+
+A job with an image runs as script_images.py says. podman and docker exit with 128 and the number after a signal, so
+for them such a code counts as a signal. Afterwards the container is removed, and `removed` says how it ended.
 """
 
 from __future__ import annotations
@@ -25,15 +30,18 @@ from collections.abc import Mapping
 from shlex import quote
 
 from switchyard.agent.backends.slurm.evidence import EXIT_FOLLOWS_NOTE
+from switchyard.agent.backends.slurm.script_images import ScriptCommand, ScriptVariable, run_command
 from switchyard.agent.backends.slurm.states import NO_CWD_CODE, NO_CWD_REASON, RERUN_CODE
-from switchyard.agent.environment import job_variables
+from switchyard.agent.backends.work_folders import JOB_FOLDER
+from switchyard.agent.environment import FILES_VARIABLE, job_variables
 from switchyard.agent.need import spec_of
+from switchyard.agent.site import Site
 from switchyard.model.job import JobSpec
 from switchyard.model.poll import Lease
 
 SET_BY_SCRIPT = ("SWITCHYARD_FENCE", "SWITCHYARD_ARRAY_INDEX", "SLURM_ARRAY_TASK_ID")
+CONTAINER_GRACE_S = 20  # two thirds of Slurm's default of KillWait
 SIGNAL_TO_SCRIPT_OPTION = re.compile(r"--signal[= ]R?B")  # `B:USR1@60`, `RB:USR1@60`
-ENV_SAFE_PREFIX = ("nice", "-n", "0", "--")
 SCRIPT_TEMPLATE = """\
 #!/bin/sh
 # {name}
@@ -55,8 +63,11 @@ set +C
 {place}
 {run}
 """
+RUN_TEMPLATE = """\
+(exec env -- {environment} {command} 2>&9 9>&-)
+code=$?"""
 EXEC_TEMPLATE = "exec env -- {environment} {command}"
-# Made before the command runs: a disk that is full at its end has no place for a new file, and an empty one says that.
+# Created before the command runs: a disk that is full at the end has no room for a new file.
 RESERVE_EXIT_TEMPLATE = """\
 {{ true >"$folder/ending$task"; }} 2>/dev/null && noted=' {word}'
 """
@@ -64,12 +75,11 @@ NOTE_EXIT_TEMPLATE = """\
 trap : HUP INT QUIT USR1 USR2 ALRM TERM XCPU
 exec 9>&2
 if [ "$noted" ]; then exec 2>>"$folder/ending$task"; fi
-(exec env -- {environment} {command} 2>&9 9>&-)
-code=$?
+{run}
 exec 2>&9 9>&-
 trap - HUP INT QUIT USR1 USR2 ALRM TERM XCPU
 end="code $code"
-if [ "$code" -gt 128 ] && {{ [ "$code" = 130 ] || [ "$code" = 141 ] || [ -s "$folder/ending$task" ]; }}
+if [ "$code" -gt 128 ] && {{ [ "$code" = 130 ] || [ "$code" = 141 ] || [ -s "$folder/ending$task" ]{or_signal}; }}
 then
     end="signal $((code - 128))"
 fi
@@ -90,55 +100,76 @@ def script_of(
     cluster: str,
     base: int,
     login: Mapping[str, str] | None = None,
+    work_root: str = "",
+    site: Site | None = None,
+    grace_s: int = CONTAINER_GRACE_S,
 ) -> bytes:
-    """`lease` is a job's, or a whole range's; `base` is the index of the native task 0. `login`: of another account."""
+    """`lease`: of a job or a range; `base`: the index of native task 0; `login`: variables of another account.
+
+    `work_root`: where the folders of attempts with files are; `grace_s`: how long a container has after SIGTERM.
+    Raises PolicyRefused for an image the site does not run.
+    """
     spec = spec_of(lease)
     is_noted = not _is_script_signalled(spec)
-    words = [
-        f"{key}={value}"
+    variables = [
+        ScriptVariable(key, quote(value))
         for key, value in {**(login or {}), **job_variables(lease, cluster)}.items()
         if key not in SET_BY_SCRIPT
     ]
-    environment = [quote(word) for word in words]
     if lease.lo is None:
-        environment.append(f"SWITCHYARD_FENCE={lease.fence}")
-        place = _enter(quote(spec.cwd) if spec.cwd else '"$folder/work"')
+        fence, work = str(lease.fence), '"$folder/work"'
     else:
-        index = f"$((SLURM_ARRAY_TASK_ID + {base}))"
-        environment.append(f'"SWITCHYARD_FENCE=$((SLURM_ARRAY_TASK_ID + {base} - {lease.lo} + {lease.fence}))"')
-        environment += [f'"SWITCHYARD_ARRAY_INDEX={index}"', f'"SLURM_ARRAY_TASK_ID={index}"']
-        place = _enter(quote(spec.cwd) if spec.cwd else '"$folder/work$task"')
+        index = f'"$((SLURM_ARRAY_TASK_ID + {base}))"'
+        fence = f'"$((SLURM_ARRAY_TASK_ID + {base} - {lease.lo} + {lease.fence}))"'
+        work = '"$folder/work$task"'
+        variables += [ScriptVariable("SWITCHYARD_ARRAY_INDEX", index), ScriptVariable("SLURM_ARRAY_TASK_ID", index)]
+    variables.append(ScriptVariable("SWITCHYARD_FENCE", fence))
+    marker = f"yard-{lease.job}-{lease.attempt}-{fence}"
+    if spec.files is not None:
+        # The folder of the attempt, by its marker: each task of a range has its own (backends/work_folders.py).
+        work = f"{quote(work_root)}/{marker}/{JOB_FOLDER}"
+        variables.append(ScriptVariable(FILES_VARIABLE, work))
+    command = run_command(spec, variables, site or Site(), name=marker, is_exec=not is_noted)
+    # In a container, the working directory may be a folder of the image.
+    place = _enter(quote(spec.cwd) if spec.cwd and not command.is_contained else work)
     text = SCRIPT_TEMPLATE.format(
         name=name,
         folder=quote(folder),
         rerun=RERUN_CODE,
         reserve=RESERVE_EXIT_TEMPLATE.format(word=EXIT_FOLLOWS_NOTE) if is_noted else "",
         place=place,
-        run=(NOTE_EXIT_TEMPLATE if is_noted else EXEC_TEMPLATE).format(
-            environment=" ".join(environment),
-            # A first word with a `=` would be one more variable to env; nice knows no such thing.
-            command=" ".join(map(quote, [*(ENV_SAFE_PREFIX if "=" in spec.command[0] else []), *spec.command])),
-        ),
+        run=_run_text(command, grace_s=grace_s) if is_noted else EXEC_TEMPLATE.format(**_words_of(command)),
     )
     return text.encode("utf-8", "surrogateescape")
 
 
 def work_folders_of(lease: Lease, *, base: int) -> list[str]:
-    """The folders, within its own, that the tasks work in unless the job names another."""
-    if spec_of(lease).cwd:
+    """The working folders of the tasks, inside the attempt's folder; empty if the job has another one."""
+    if spec_of(lease).cwd or spec_of(lease).files is not None:
         return []
     if lease.lo is None or lease.hi is None:
         return ["work"]
     return [f"work.{index - base}" for index in range(lease.lo, lease.hi + 1)]
 
 
+def _run_text(command: ScriptCommand, *, grace_s: int) -> str:
+    """Shell text that runs the command, notes its end, and ends as the command did."""
+    if not command.program:
+        return NOTE_EXIT_TEMPLATE.format(run=RUN_TEMPLATE.format(**_words_of(command)), or_signal="")
+    return NOTE_EXIT_TEMPLATE.format(run=command.run_text(grace_s), or_signal=' || [ "$code" -lt 193 ]')
+
+
+def _words_of(command: ScriptCommand) -> dict[str, str]:
+    return {"environment": command.environment, "command": command.command}
+
+
 def _enter(place: str) -> str:
-    """Our own places are there, made by the agent; if not, they are made now."""
+    """Enter the working folder. A folder of the agent is made if it is missing."""
     make = f" 2>/dev/null || {{ mkdir -p {place} && cd {place}; }}" if place.startswith('"$folder') else ""
     return f"cd {place}{make} || {{ note exit {NO_CWD_REASON}; exit {NO_CWD_CODE}; }}"
 
 
 def _is_script_signalled(spec: JobSpec) -> bool:
-    """Does the job ask sbatch for a signal that goes to its script alone?"""
+    """Whether the job asks sbatch for a signal to its script alone."""
     words = " ".join(spec.native.options if spec.native else [])
     return bool(SIGNAL_TO_SCRIPT_OPTION.search(words))

@@ -1,7 +1,7 @@
-"""What each state of Slurm means to us: one table. Pure.
+"""The table of Slurm's job states and what they mean here. Pure.
 
-The words are those of squeue(1) and sacct(1), "JOB STATE CODES", of versions 22.05 to 26.05. A word that is not here is
-UNKNOWN and is told as it is: it is neither a success nor a failure until somebody has said which.
+The states are those of squeue(1) and sacct(1), "JOB STATE CODES", of versions 22.05 to 26.05. Another state is UNKNOWN
+and reported with its text: it is neither success nor failure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from switchyard.agent.backends import Status
+from switchyard.agent.backends import Status, signal_name
 from switchyard.model.job import Usage
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.retry import Cause
@@ -26,7 +26,7 @@ SEEN_BY_STATE: dict[str, ObservedState] = {
     "SPECIAL_EXIT": WAITS,
     "EXPEDITING": WAITS,
     "RUNNING": RUNS,
-    "COMPLETING": RUNS,  # its processes are being ended: the final word is still to come
+    "COMPLETING": RUNS,  # its processes are being ended: the final state follows
     "RESIZING": RUNS,
     "SIGNALING": RUNS,
     "STAGE_OUT": RUNS,
@@ -42,10 +42,10 @@ SEEN_BY_STATE: dict[str, ObservedState] = {
     "OUT_OF_MEMORY": ObservedState.FAILED,
     "PREEMPTED": ObservedState.FAILED,
     "RECONFIG_FAIL": ObservedState.FAILED,
-    "REVOKED": ObservedState.CANCELLED,  # of a federation: a sister cluster has run it
+    "REVOKED": ObservedState.CANCELLED,  # in a federation: another cluster ran it
     "TIMEOUT": ObservedState.FAILED,
 }
-# Failures that are not the command's own: what is said of them, and whose fault it was.
+# Failures that Slurm names: the reason to show, and the cause.
 FAULTS: dict[str, tuple[str, Cause]] = {
     "BOOT_FAIL": ("its node could not be booted", Cause.CLUSTER),
     "DEADLINE": ("its deadline passed before it ended", Cause.JOB),
@@ -56,20 +56,20 @@ FAULTS: dict[str, tuple[str, Cause]] = {
     "RECONFIG_FAIL": ("its nodes could not be configured", Cause.CLUSTER),
     "TIMEOUT": ("time limit reached", Cause.JOB),
 }
-RERUN_CODE = 96  # of our script, when Slurm starts it a second time (see script.py)
-NO_CWD_CODE = 1  # of our script, when it cannot enter the command's working directory
-# Reasons that we give ourselves: that start was refused; only its script's note tells that it was ended; no directory.
+RERUN_CODE = 96  # exit code of our script when Slurm starts it a second time (script.py)
+NO_CWD_CODE = 1  # exit code of our script when it cannot enter the working directory
+# Reasons set by the agent: second start refused; killed, known only by the script's note; no working directory.
 RERUN_REASON, FORGOTTEN_REASON, NO_CWD_REASON = "rerun", "forgotten", "cwd"
-KILL_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM})  # how Slurm and the kernel end what does not end itself
-# no signal: slurmd says so of a job whose output it could not open, or whose account is unknown
+KILL_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM})  # how Slurm and the kernel kill
+# no signal: slurmd reports it if it cannot open the output or does not know the account
 LAUNCH_FAILURE_SIGNAL = 53
-LAUNCH_FAILURE_S_MAX = 1  # a node that refuses to launch a job does so at once
+LAUNCH_FAILURE_S_MAX = 1  # a node that cannot launch a job fails at once
 ENDED_STATES = frozenset(word for word, seen in SEEN_BY_STATE.items() if seen not in (WAITS, RUNS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJobFacts:
-    """What Slurm says of one job or one task of an array, whichever command said it."""
+    """What Slurm reports of one job or task, from any command."""
 
     state: str
     exit_code: int = 0
@@ -90,8 +90,8 @@ class SlurmJobFacts:
         return self.exit_code == RERUN_CODE or self.restarts > 0
 
     @property
-    def is_at_once(self) -> bool:
-        """Did it end as soon as it had a node?"""
+    def ended_at_start(self) -> bool:
+        """Whether the job ended as soon as it had a node."""
         return (self.elapsed_s or 0) <= LAUNCH_FAILURE_S_MAX
 
     @property
@@ -106,7 +106,7 @@ class SlurmJobFacts:
 
 
 def status_of(facts: SlurmJobFacts, *, now_s: float, is_cancel_asked: bool = False) -> Status:
-    """What the agent is to make of it."""
+    """The status that the agent derives from the facts."""
     seen = SEEN_BY_STATE.get(facts.state)
     if seen is None:
         return Status(seen=ObservedState.UNKNOWN, text=facts.state)
@@ -149,12 +149,12 @@ def _failed(facts: SlurmJobFacts, now_s: float, reason: str, cause: Cause) -> St
 
 
 def split_shell_code(code: int) -> tuple[int, int]:
-    """Exit code and signal. A shell tells of a signal by a code above 128; a command that ends so is told alike."""
+    """Exit code and signal of a shell's code: above 128 it means a signal, even if the command used that code."""
     return (0, code - 128) if 128 < code <= 128 + 64 else (code, 0)
 
 
 def _ending(facts: SlurmJobFacts) -> tuple[int | None, int | None]:
-    """Exit code or signal: Slurm keeps them apart."""
+    """Exit code or signal; Slurm reports both."""
     return (None, facts.signal) if facts.signal else (facts.exit_code, None)
 
 
@@ -198,10 +198,3 @@ def _reason_suffix(facts: SlurmJobFacts) -> str:
 
 def _cancelled_by(facts: SlurmJobFacts) -> str:
     return f" by uid {facts.reason.removeprefix('by ')}" if facts.reason.startswith("by ") else ""
-
-
-def signal_name(number: int) -> str:
-    try:
-        return f"{signal.Signals(number).name} (signal {number})"
-    except ValueError:
-        return f"signal {number}"

@@ -1,9 +1,8 @@
-"""What is kept of each hand-over, so that it is found again after a crash: a file each, written before sbatch runs."""
+"""Records of submissions, one file each, written before sbatch runs so that a job is found after a crash."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,20 +11,23 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from switchyard.agent.attempt import split_ranges
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.slurm.parse import handle_of
+from switchyard.agent.private_files import replace_file
 from switchyard.errors import Unavailable
 from switchyard.model.poll import Lease
 
 
 class SubmittedScript(Struct, frozen=True, omit_defaults=True):
-    """One sbatch: an attempt, or a range of an array's tasks. Its name at the cluster is the marker of the first."""
+    """One sbatch: an attempt, or a range of an array's tasks. The job's name is the marker of the first task."""
 
-    lease: Lease  # of a range: with its lo and hi, under the fence of the first
-    base: int = 0  # the index of the task that Slurm calls 0
-    account: str = ""  # the local account it runs under, if that is not the agent's own
-    native: str = ""  # the job's number, once sbatch has said it
-    forgotten: tuple[int, ...] = ()  # the fences of tasks that are settled and done with: each once, if said again
+    lease: Lease  # of a range: with lo and hi, and the fence of the first task
+    base: int = 0  # the index of Slurm's task 0
+    account: str = ""  # the account of the job; empty: the agent's
+    native: str = ""  # the job's number, once sbatch printed it
+    container: str = ""  # podman or docker, if the job runs in a container that may outlive the Slurm job
+    forgotten: tuple[int, ...] = ()  # fences of settled tasks, each at most once
 
     @property
     def name(self) -> str:
@@ -37,27 +39,23 @@ class SubmittedScript(Struct, frozen=True, omit_defaults=True):
         return 1 if lo is None or hi is None else hi - lo + 1
 
     def leases(self) -> Iterator[Lease]:
-        """One per task, each under its own fence."""
-        if self.lease.lo is None:
-            yield self.lease
-            return
-        for step in range(self.size):
-            yield self.lease_under(self.lease.fence + step)
+        """One lease per task, each with its own fence."""
+        return split_ranges([self.lease])
 
     def lease_under(self, fence: int) -> Lease:
-        """Of the task with this fence."""
+        """The lease of the task with this fence."""
         if self.lease.lo is None:
             return self.lease
         index = self.lease.lo + fence - self.lease.fence
         return replace(self.lease, fence=fence, lo=index, hi=index)
 
     def fence_of(self, native: str) -> int:
-        """Of the task that Slurm calls so."""
+        """The fence of the task with this native id."""
         task = native.partition("_")[2]
         return self.lease.fence + (int(task) + self.base - (self.lease.lo or 0) if task else 0)
 
     def native_of(self, native: str, lease: Lease) -> str:
-        """What Slurm calls this task of the job with that number."""
+        """The native id of a task of the job with this number."""
         return native if lease.lo is None else f"{native}_{lease.lo - self.base}"
 
     def handle(self, lease: Lease) -> str | None:
@@ -65,29 +63,29 @@ class SubmittedScript(Struct, frozen=True, omit_defaults=True):
 
 
 def merge_leases(leases: Iterable[Lease]) -> Lease:
-    """Neighbouring tasks as one lease."""
-    each = list(leases)
-    return replace(each[0], hi=each[-1].hi)
+    """Merge the leases of neighbouring tasks into one."""
+    ordered = list(leases)
+    return replace(ordered[0], hi=ordered[-1].hi)
 
 
 class SubmissionRegister:
-    """All hand-overs in one folder. Used by several threads, each with hand-overs of its own."""
+    """All records, in one folder. Used by several threads, each with its own submissions."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self._handed: dict[str, SubmittedScript] = {}
-        self._names: dict[str, str] = {}  # a task's marker → the name it went under
+        self._names: dict[str, str] = {}  # a task's marker → the name of its submission
         for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
-            with contextlib.suppress(msgspec.DecodeError):  # half a file is no hand-over: it is renamed when whole
+            with contextlib.suppress(msgspec.DecodeError):  # skip a damaged file
                 self._know(msgspec.json.decode(path.read_bytes(), type=SubmittedScript))
 
     def get(self, name: str) -> SubmittedScript | None:
         return self._handed.get(name)
 
     def of(self, mark: str) -> tuple[SubmittedScript, Lease] | None:
-        """The hand-over that a task's marker belongs to, and its own lease."""
+        """The submission of a task's marker, and the lease of the task."""
         handed = self._handed.get(self._names.get(mark, ""))
         if handed is None:
             return None
@@ -98,18 +96,10 @@ class SubmissionRegister:
             return list(self._handed.values())
 
     def write(self, handed: SubmittedScript, *, is_durable: bool = False) -> None:
-        """Durable before a submit, which must not outlive what is known of it; later words can be found out again."""
+        """Store a record. `is_durable`: before a submit; later changes can be found out again."""
         path = self._folder / f"{handed.name}.json"
-        new = path.with_suffix(".new")
         try:
-            with new.open("wb") as file:
-                file.write(msgspec.json.encode(handed))
-                file.flush()
-                if is_durable:
-                    os.fsync(file.fileno())
-            new.rename(path)
-            if is_durable:
-                _sync_folder(self._folder)
+            replace_file(path, msgspec.json.encode(handed), is_durable=is_durable)
         except OSError as exc:
             raise Unavailable(f"{path} cannot be written: {exc.strerror}.") from exc
         self._know(handed)
@@ -125,14 +115,7 @@ class SubmissionRegister:
     def _know(self, handed: SubmittedScript) -> None:
         with self._lock:
             known, self._handed[handed.name] = self._handed.get(handed.name), handed
-            if known is None or known.lease != handed.lease:  # else a thousand markers for a word about one task
+            if (
+                known is None or known.lease != handed.lease
+            ):  # not again for a change of one task: it may have a thousand markers
                 self._names.update({marker_of(lease): handed.name for lease in handed.leases()})
-
-
-def _sync_folder(folder: Path) -> None:
-    """A file's new name is durable only when its folder is."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -1,4 +1,4 @@
-"""Holds the end of a job back for a moment, until the accounts tell what the job used."""
+"""Delays the end of a job for a moment, until accounting has its usage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from switchyard.agent.backends.slurm.accounting import Accounting
 from switchyard.agent.backends.slurm.states import SlurmJobFacts
 
-USAGE_S_MAX = 5.0  # how long an end waits for its usage
+USAGE_S_MAX = 5.0  # the longest delay of an end
 
 
 class UsageWait:
@@ -34,15 +34,15 @@ class UsageWait:
             self._accounting.ask(asked)
         completed: dict[str, SlurmJobFacts] = {}
         for handle in ended:
-            row, told = rows[handle], self._accounting.end_of(handle)
-            if told is not None:
-                # By whom a job was cancelled, squeue does not say.
-                reason = told.reason if row.state == "CANCELLED" else row.reason
-                completed[handle] = replace(row, memory_bytes_max=told.memory_bytes_max, reason=reason)
+            row, accounted = rows[handle], self._accounting.end_of(handle)
+            if accounted is not None:
+                # squeue does not say who cancelled a job.
+                reason = accounted.reason if row.state == "CANCELLED" else row.reason
+                completed[handle] = replace(row, memory_bytes_max=accounted.memory_bytes_max, reason=reason)
             elif handle in waiting:
                 completed[handle] = replace(row, state="COMPLETING")
         return completed
 
     def _is_sampled(self, facts: SlurmJobFacts) -> bool:
-        """Did the job run long enough for Slurm to measure its memory?"""
+        """Whether the job ran long enough for Slurm to measure its memory."""
         return self._has_accounts() and (facts.elapsed_s or 0) > self._sample_s()

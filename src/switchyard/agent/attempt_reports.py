@@ -1,0 +1,40 @@
+"""Reports of an attempt, made from what the backend says of it. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from switchyard.agent.attempt import Attempt, AttemptChange, Stage, TimedReport
+from switchyard.agent.backends import Status, native_name
+from switchyard.agent.clock import stamp
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import Report
+
+REASON_CHARS_MAX = 1000  # of a reason in a report; the log has all of it
+
+
+def end_attempt(attempt: Attempt, status: Status) -> AttemptChange:
+    """End an attempt of which nothing runs any more. A stopped attempt is not reported."""
+    if attempt.is_stopped:
+        return AttemptChange(replace(attempt, stage=Stage.SETTLED))
+    began: tuple[TimedReport, ...] = ()
+    if attempt.stage is not Stage.RUNNING and status.began_ago_us is not None:
+        began = reports_of(attempt, Status(seen=ObservedState.RUNNING, ago_us=status.began_ago_us))
+    return AttemptChange(replace(attempt, stage=Stage.ENDED), began + reports_of(attempt, status))
+
+
+def reports_of(attempt: Attempt, status: Status) -> tuple[TimedReport, ...]:
+    if attempt.is_stopped:
+        return ()
+    report = Report(
+        job=attempt.lease.job,
+        fence=attempt.lease.fence,
+        seen=status.seen,
+        native_id=native_name(attempt.native_id) if attempt.native_id else None,
+        exit_code=status.exit_code,
+        signal=status.signal,
+        reason=status.reason[:REASON_CHARS_MAX],
+        cause=status.cause,
+        usage=status.usage,
+    )
+    return (TimedReport(report, stamp(ago_us=status.ago_us)),)

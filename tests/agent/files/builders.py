@@ -1,0 +1,158 @@
+"""An object source in this process, trees of files, and waiting, for the tests of the agent's files."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from switchyard.agent.files.object_client import AttemptRights, TakeObject
+from switchyard.errors import YardError
+from switchyard.model.file_tree import (
+    ZEROS,
+    Entry,
+    FileEntry,
+    FolderEntry,
+    LinkEntry,
+    chunk_spans,
+    decode_tree,
+    encode_tree,
+    hash_of,
+)
+from switchyard.model.file_views import FileAnswer
+from switchyard.model.files import AttemptOutputs, MissingAnswer, SignedUpload, TreeAnswer
+
+WAIT_S = 60.0
+Plain = dict[str | bytes, "Plain | bytes | str | Executable"]
+
+
+class Executable(bytes):
+    """The content of a file that can be run."""
+
+
+class Objects:
+    """The calls of an object store, on a dictionary shared by all its connections. Tests change its fields."""
+
+    def __init__(self) -> None:
+        self.stored: dict[bytes, bytes] = {}
+        self.lock = threading.Lock()
+        self.reads: list[bytes] = []
+        self.sends: list[bytes] = []
+        self.told: list[AttemptOutputs] = []
+        self.views: list[FileAnswer] = []
+        self.errors: list[YardError] = []  # raised by the next calls, one each
+        self.gate = threading.Event()  # reads wait for it
+        self.gate.set()
+        self.is_stopped = False
+
+    def connect(self) -> Objects:
+        return self
+
+    def _step(self) -> None:
+        with self.lock:
+            if self.errors:
+                raise self.errors.pop(0)
+
+    def read(self, rights: AttemptRights, root: bytes, digests: Sequence[bytes], take: TakeObject) -> None:
+        assert self.gate.wait(WAIT_S)
+        self._step()
+        for digest in digests:
+            with self.lock:
+                self.reads.append(digest)
+            take(digest, self.stored[digest])
+
+    def missing(self, rights: AttemptRights, sizes: Mapping[bytes, int]) -> MissingAnswer:
+        self._step()
+        return MissingAnswer(missing=[digest.hex() for digest in sizes if digest not in self.stored])
+
+    def send(self, rights: AttemptRights, objects: Mapping[bytes, bytes], uploads: Mapping[str, SignedUpload]) -> None:
+        self._step()
+        for digest, data in objects.items():
+            assert hash_of(data) == digest
+            self.stored[digest] = data
+            self.sends.append(digest)
+
+    def seal(self, rights: AttemptRights, root: bytes) -> TreeAnswer:
+        self._step()
+        return TreeAnswer(root=root.hex())
+
+    def answer_view(self, answer: FileAnswer) -> None:
+        self.views.append(answer)
+
+    def tell(self, outputs: AttemptOutputs) -> None:
+        self._step()
+        self.told.append(outputs)
+
+    def close(self) -> None:
+        self.is_stopped = True
+
+    def put(self, data: bytes) -> bytes:
+        self.stored[digest := hash_of(data)] = data
+        return digest
+
+    def put_tree(self, content: Plain) -> bytes:
+        """Store a folder: names to bytes (a file), text (a link) or folders."""
+        return self._put_folder(content)[0]
+
+    def _put_folder(self, content: Plain) -> tuple[bytes, int, int]:
+        entries: list[Entry] = []
+        files = size = 0
+        for key, value in content.items():
+            name = os.fsencode(key)
+            if isinstance(value, dict):
+                digest, files_below, size_below = self._put_folder(value)
+                entries.append(FolderEntry(name, digest, files_below, size_below))
+                files, size = files + files_below, size + size_below
+            elif isinstance(value, str):
+                entries.append(LinkEntry(name, value.encode()))
+            else:
+                chunks = [bytes(value[at : at + count]) for at, count in chunk_spans(len(value))]
+                hashes = [self.put(chunk) if chunk.strip(b"\0") else ZEROS for chunk in chunks]
+                entries.append(FileEntry(name, len(value), isinstance(value, Executable), hashes))
+                files, size = files + 1, size + len(value)
+        return self.put(encode_tree(entries)), files, size
+
+    def content_of(self, root: bytes) -> Plain:
+        """A stored tree as `put_tree` takes it."""
+        content: Plain = {}
+        for entry in decode_tree(self.stored[root]):
+            if isinstance(entry, FolderEntry):
+                content[entry.name] = self.content_of(entry.tree)
+            elif isinstance(entry, LinkEntry):
+                content[entry.name] = entry.target.decode()
+            else:
+                spans = zip(chunk_spans(entry.size), entry.chunks, strict=True)
+                data = b"".join(self.stored[chunk] if chunk else bytes(span.size) for span, chunk in spans)
+                content[entry.name] = Executable(data) if entry.is_executable else data
+        return content
+
+
+def content_of_folder(folder: Path) -> Plain:
+    """What lies in a folder, with names as bytes."""
+    content: Plain = {}
+    for path in folder.iterdir():
+        name = os.fsencode(path.name)
+        if path.is_symlink():
+            content[name] = str(path.readlink())
+        elif path.is_dir():
+            content[name] = content_of_folder(path)
+        else:
+            data = path.read_bytes()
+            content[name] = Executable(data) if path.stat().st_mode & 0o100 else data
+    return content
+
+
+def named_in_bytes(content: Plain) -> Plain:
+    return {
+        os.fsencode(name): named_in_bytes(value) if isinstance(value, dict) else value
+        for name, value in content.items()
+    }
+
+
+def wait_until(is_so: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.005)

@@ -1,0 +1,127 @@
+"""The status of tasks of an array: computed again only for the task that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from switchyard.agent.backends.kubernetes.attempt_status import AttemptStatuses
+from switchyard.agent.backends.kubernetes.job_remover import JobRemover
+from switchyard.agent.backends.kubernetes.job_status import JobView, NodeState
+from switchyard.agent.backends.kubernetes.job_submitter import JobSubmitter
+from switchyard.agent.backends.kubernetes.logs import LogCollector
+from switchyard.agent.backends.kubernetes.objects import (
+    JobObject,
+    JobObjectSpec,
+    JobObjectStatus,
+    ObjectMeta,
+    PodObject,
+)
+from switchyard.agent.backends.kubernetes.pod_output import PodOutput
+from switchyard.agent.backends.kubernetes.submissions import SubmissionStore, SubmittedJob
+from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
+from switchyard.agent.kubernetes_site import KubernetesSite
+from switchyard.model.lifecycle import ObservedState
+from tests.agent.builders import a_lease
+from tests.agent.kubernetes.api_peer import ApiPeer, says
+
+TASKS = 50
+
+
+class Bed:
+    """Statuses over a watcher that is not started. `views` has the indexes that were looked at."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.peer = ApiPeer(folder, says(200, metadata={}, items=[]))
+        api = self.peer.api()
+        self.store = SubmissionStore(folder / "jobs")
+        self.watcher = KubernetesWatcher(api, selector="a=b")
+        monkeypatch.setattr(self.watcher, "wait_listed", lambda _: True)
+        self.views: list[int | None] = []
+        whole_view = self.watcher.view
+
+        def view(name: str, index: int | None = None) -> JobView:
+            self.views.append(index)
+            return whole_view(name, index)
+
+        monkeypatch.setattr(self.watcher, "view", view)
+        self.remover = JobRemover(
+            api, self.store, self.watcher, JobSubmitter(api, self.store, self.watcher, agent="me", cluster="alpha")
+        )
+        cluster: Any = SimpleNamespace(node_state=lambda _: NodeState.READY, add_trouble=lambda _: None)
+        output = PodOutput(LogCollector(api, folder / "output"))
+        self.statuses = AttemptStatuses(self.store, self.watcher, output, self.remover, cluster, site=KubernetesSite())
+        self.job = SubmittedJob(replace(a_lease(fence=7), lo=0, hi=TASKS - 1), namespace="physics", uid="j")
+        self.store.add(self.job)
+        self.ids = [self.job.native_id(fence) for fence in self.job.fences()]
+
+    def put_job(self, **status: Any) -> JobObject:
+        job = JobObject(
+            metadata=ObjectMeta(name=self.job.name, namespace="physics", uid="j"),
+            spec=JobObjectSpec(completions=TASKS),
+            status=JobObjectStatus(**status),
+        )
+        self.watcher.put_job(job, is_deleted=False)
+        return job
+
+    def put_pod(self, index: int, *, is_deleted: bool = False) -> PodObject:
+        labels = {
+            "batch.kubernetes.io/job-name": self.job.name,
+            "batch.kubernetes.io/job-completion-index": str(index),
+        }
+        pod = PodObject(metadata=ObjectMeta(name=f"{self.job.name}-{index}-abcde", uid=f"p{index}", labels=labels))
+        self.watcher.put_pod(pod, is_deleted=is_deleted)
+        return pod
+
+    def looked_at(self) -> list[int | None]:
+        looked, self.views[:] = list(self.views), []
+        return looked
+
+
+@pytest.fixture
+def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+    monkeypatch.setattr("switchyard.agent.backends.kubernetes.attempt_status.LOOK_AGAIN_S", 3600.0)
+    bed = Bed(tmp_path, monkeypatch)
+    yield bed
+    bed.peer.close()
+
+
+def test_a_change_of_one_task_costs_one_look(bed: Bed) -> None:
+    bed.put_job()
+    bed.statuses.of(bed.ids)
+    assert bed.looked_at() == list(range(TASKS))
+    bed.statuses.of(bed.ids)
+    assert bed.looked_at() == []
+    bed.put_pod(3)
+    bed.put_job(active=1)
+    bed.statuses.of(bed.ids)
+    assert bed.looked_at() == [3]
+    bed.statuses.invalidate(bed.job.name, 5)
+    bed.statuses.of(bed.ids)
+    assert bed.looked_at() == [5]
+    bed.statuses.invalidate(bed.job.name)
+    bed.statuses.of(bed.ids)
+    assert len(bed.looked_at()) == TASKS
+
+
+def test_the_end_of_one_task_leaves_the_others_alone(bed: Bed) -> None:
+    bed.put_job()
+    bed.statuses.of(bed.ids)
+    bed.looked_at()
+    bed.watcher.note_pods(bed.put_job(completed_indexes="4"), [bed.put_pod(5)])
+    statuses = bed.statuses.of(bed.ids)
+    assert statuses[bed.ids[4]].seen is ObservedState.SUCCEEDED, "its pod is gone, that of task 5 is not"
+    bed.looked_at()
+    assert bed.statuses.of(bed.ids)[bed.ids[4]].seen is ObservedState.SUCCEEDED
+    assert bed.looked_at() == []
+
+
+def test_a_pod_that_the_watch_may_show_later_is_looked_for(bed: Bed) -> None:
+    bed.put_job(completed_indexes="4")
+    status = bed.statuses.of(bed.ids)[bed.ids[4]]
+    assert (status.seen, status.text) == (ObservedState.SUBMITTED, "its pod is being looked for")

@@ -1,0 +1,109 @@
+"""The pod template: nodes, priority, volumes and security."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from switchyard.agent.backends import marker_of
+from switchyard.model.files import JobFiles
+from tests.agent.kubernetes.manifests import Body, a_site, container_of, of, one, pod_of, refusal, variables_of
+
+# ---- Place ----------------------------------------------------------------------------------------
+
+
+def test_interruptible_jobs_get_their_nodes() -> None:
+    site = a_site(
+        kubernetes={
+            "node_selector": {"pool": "batch"},
+            "tolerations": [{"key": "batch", "operator": "Exists"}],
+            "interruptible": {"node_selector": {"spot": "true"}, "tolerations": [{"key": "spot", "value": "true"}]},
+            "uninterruptible": {"node_selector": {"spot": "false"}},
+        }
+    )
+    spot = pod_of(of(one(execution={"interruptible": True}), site))
+    assert spot["nodeSelector"] == {"pool": "batch", "spot": "true"}
+    assert [row["key"] for row in spot["tolerations"]] == ["batch", "spot"]
+    plain = of(one(), site)
+    assert pod_of(plain)["nodeSelector"] == {"pool": "batch", "spot": "false"}
+    evict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+    assert plain["spec"]["template"]["metadata"]["annotations"][evict] == "false"
+
+
+@pytest.mark.parametrize(("priority", "name"), [(-5, None), (0, "low"), (99, "low"), (100, "high"), (10**6, "high")])
+def test_priority_class(priority: int, name: str | None) -> None:
+    site = a_site(kubernetes={"priority_classes": [{"name": "high", "min": 100}, {"name": "low", "min": 0}]})
+    assert pod_of(of(replace(one(), priority=priority), site)).get("priorityClassName") == name
+
+
+def test_gpu_type_is_a_label_of_nodes() -> None:
+    assert pod_of(of(one(native={"gpu_type": "a100"})))["nodeSelector"] == {"nvidia.com/gpu.product": "a100"}
+
+
+def test_queues_of_kueue() -> None:
+    site = a_site(kubernetes={"kueue": True, "queue": "rest"}, queues={"fast": "gold"})
+    manifest = of(replace(one(), queue="fast"), site)
+    assert manifest["spec"]["suspend"] is True
+    assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gold"
+    assert of(one(), site)["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "rest"
+    assert "suspend" not in of(one())["spec"]
+
+
+# ---- Volumes and security -------------------------------------------------------------------------
+
+
+def test_scratch_volumes_and_mounts() -> None:
+    site = a_site(
+        kubernetes={
+            "scratch": [
+                {"path": "/scratch", "size": "1GiB"},
+                {"path": "/dev/shm", "memory": True},
+                {"path": "/fast", "size": "1TiB", "storage_class": "nvme"},
+            ],
+            "pull_secrets": ["registry"],
+        },
+        containers={"mounts": ["/data:ro", "/srv/a:/a"]},
+    )
+    pod = pod_of(of(one(), site))
+    volumes = {row["name"]: row for row in pod["volumes"]}
+    assert volumes["scratch-0"]["emptyDir"] == {"sizeLimit": str(2**30)}
+    assert volumes["scratch-1"]["emptyDir"] == {"medium": "Memory"}
+    claim = volumes["scratch-2"]["ephemeral"]["volumeClaimTemplate"]["spec"]
+    assert claim["storageClassName"] == "nvme"
+    assert volumes["host-1"]["hostPath"] == {"path": "/srv/a"}
+    mounts = pod["containers"][0]["volumeMounts"]
+    assert {"name": "host-0", "mountPath": "/data", "readOnly": True} in mounts
+    assert {"name": "host-1", "mountPath": "/a"} in mounts
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_a_job_with_files_sees_its_own_folder_alone() -> None:
+    lease = one(files=JobFiles(out=["*"]))
+    assert "pods of this cluster share no folder with the agent" in refusal(lease)
+    site = a_site(files={"folder": "/yard"}, kubernetes={"files_volume": {"nfs": {"server": "nas", "path": "/x"}}})
+    manifest = of(lease, site, work_root="/yard/alpha/work")
+    path = f"/yard/alpha/work/{marker_of(lease)}/work"
+    assert container_of(manifest)["workingDir"] == path
+    assert container_of(manifest)["volumeMounts"] == [
+        {"name": "yard-files", "mountPath": path, "subPath": f"alpha/work/{marker_of(lease)}/work"}
+    ]
+    assert pod_of(manifest)["volumes"] == [{"name": "yard-files", "nfs": {"server": "nas", "path": "/x"}}]
+    assert variables_of(manifest)["SWITCHYARD_FILES"] == path
+
+
+@pytest.mark.parametrize(
+    ("security", "pod", "main"),
+    [
+        ("privileged", {}, None),
+        ("baseline", {"seccompProfile": {"type": "RuntimeDefault"}}, {"allowPrivilegeEscalation": False}),
+        (
+            "restricted",
+            {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        ),
+    ],
+)
+def test_security(security: str, pod: Body, main: Body | None) -> None:
+    manifest = of(one(), a_site(kubernetes={"security": security}))
+    assert pod_of(manifest)["securityContext"] == pod
+    assert container_of(manifest).get("securityContext") == main

@@ -1,0 +1,135 @@
+"""Changes to the pod template by the site and by the job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from switchyard.agent.backends.kubernetes.template_patch import merge_patch, patch_template
+from switchyard.agent.kubernetes_site import KubernetesSite
+from switchyard.errors import PolicyRefused
+from switchyard.model.job import JobSpec, Native
+
+Body = dict[str, Any]
+
+
+def a_template() -> Body:
+    return {
+        "metadata": {
+            "labels": {"switchyard/job": "J", "app.kubernetes.io/managed-by": "switchyard", "team": "a"},
+            "annotations": {},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "tolerations": [{"key": "a"}],
+            "containers": [{"name": "main", "command": ["true"], "env": [{"name": "A", "value": "1"}]}],
+        },
+    }
+
+
+def patched(*options: str, paths: list[str] | None = None, template: Body | None = None) -> Body:
+    site = KubernetesSite(template=template or {}, patch_paths=paths or [])
+    spec = JobSpec(command=["true"], native=Native(options=list(options)))
+    return patch_template(a_template(), spec, site)
+
+
+def refusal(*options: str, **site: Any) -> str:
+    with pytest.raises(PolicyRefused) as caught:
+        patched(*options, **site)
+    return caught.value.detail
+
+
+def test_the_sites_template_is_merged() -> None:
+    template = {
+        "metadata": {"labels": {"team": "b"}},
+        "spec": {
+            "dnsPolicy": "Default",
+            "tolerations": [{"key": "b"}],
+            "containers": [
+                {"name": "main", "env": [{"name": "B", "value": "2"}], "resources": {"limits": {"x/y": "1"}}},
+                {"name": "side", "image": "side:1"},
+            ],
+        },
+    }
+    spec = patched(template=template)["spec"]
+    assert [row["name"] for row in spec["containers"]] == ["main", "side"]
+    assert [row["name"] for row in spec["containers"][0]["env"]] == ["A", "B"]
+    assert spec["tolerations"] == [{"key": "a"}, {"key": "b"}]
+    assert (spec["dnsPolicy"], spec["restartPolicy"]) == ("Default", "Never")
+
+
+def test_merging() -> None:
+    assert merge_patch({"a": 1, "b": 2}, {"a": None, "c": 3}) == {"b": 2, "c": 3}
+    assert merge_patch({"a": {"b": 1}}, {"a": 5}) == {"a": 5}
+    assert merge_patch([1], [2]) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("option", "paths", "place", "value"),
+    [
+        ("--pod=/spec/runtimeClassName=gvisor", ["/spec/runtimeClassName"], ("spec", "runtimeClassName"), "gvisor"),
+        ("--pod=/spec/priority=5", ["/spec/priority"], ("spec", "priority"), 5),
+        ("--pod=/spec/a/b=x=y", ["/spec/a"], ("spec", "a", "b"), "x=y"),
+        (
+            '--pod=/spec/dnsConfig={"nameservers":["1.1.1.1"]}',
+            ["/spec/*"],
+            ("spec", "dnsConfig", "nameservers"),
+            ["1.1.1.1"],
+        ),
+        ("--pod=/metadata/annotations/a~1b=x", ["/metadata/annotations"], ("metadata", "annotations", "a/b"), "x"),
+        ("--pod=/metadata/annotations/a~1b=x", ["/metadata/annotations/a~1b"], ("metadata", "annotations", "a/b"), "x"),
+    ],
+)
+def test_a_job_sets_what_the_site_allows(option: str, paths: list[str], place: tuple[str, ...], value: Any) -> None:
+    found: Any = patched(option, paths=paths)
+    for part in place:
+        found = found[part]
+    assert found == value
+
+
+def test_lists_by_index_and_end() -> None:
+    options = ('--pod=/spec/containers/0/env/-={"name":"B","value":"2"}', "--pod=/spec/tolerations/0/key=z")
+    spec = patched(*options, paths=["/spec/containers/0/env", "/spec/tolerations/*/key"])["spec"]
+    assert [row["name"] for row in spec["containers"][0]["env"]] == ["A", "B"]
+    assert spec["tolerations"] == [{"key": "z"}]
+
+
+@pytest.mark.parametrize(
+    ("option", "paths", "words"),
+    [
+        ("--pod=/spec/hostNetwork=true", [], "it lets them set nothing"),
+        ("--pod=/spec/hostNetwork=true", ["/spec/runtimeClassName"], "it lets them set /spec/runtimeClassName"),
+        ("--pod=/spec=x", ["/spec/runtimeClassName"], "does not let jobs set /spec"),
+        ("--pod=/spec/runtimeClass=x", ["/spec/runtimeClassName"], "does not let jobs set"),
+        ("--pod=spec/x=1", ["/spec"], "write `--pod=/PATH=VALUE`"),
+        ("--pod=/spec/x", ["/spec"], "write `--pod=/PATH=VALUE`"),
+        ("--pod=/spec//x=1", ["/spec"], "write `--pod=/PATH=VALUE`"),
+        ("--nice=5", ["/spec"], "Kubernetes has no option --nice"),
+        ("--pod=/spec/restartPolicy=Always", ["/spec"], "/spec/restartPolicy of a pod is set by the agent"),
+        ("--pod=/spec/activeDeadlineSeconds=9", ["/spec"], "/spec/activeDeadlineSeconds of a pod is set"),
+        ("--pod=/spec/hostname=x", ["/spec"], "/spec/hostname of a pod is set"),
+        ("--pod=/metadata/labels/switchyard~1job=x", ["/metadata"], "are set by the agent itself"),
+        ("--pod=/metadata/labels/switchyard~1new=x", ["/metadata"], "are set by the agent itself"),
+        ("--pod=/metadata/labels/app.kubernetes.io~1managed-by=helm", ["/metadata/labels"], "are set by the agent"),
+        ('--pod=/metadata/labels={"switchyard/job":"J","team":"a"}', ["/metadata/labels"], "are set by the agent"),
+        ("--pod=/metadata/annotations/a~1c=x", ["/metadata/annotations/a~1b"], "does not let jobs set"),
+        ("--pod=/metadata/labels=7", ["/metadata"], "are set by the agent itself"),
+        ('--pod=/spec/containers/0/command=["evil"]', ["/spec"], "comes first and runs the job's command"),
+        ('--pod=/spec/containers/0/args=["more"]', ["/spec"], "comes first and runs the job's command"),
+        ("--pod=/spec/containers=[]", ["/spec"], "comes first and runs the job's command"),
+        ("--pod=/spec/containers/7/image=x", ["/spec"], "has no place /spec/containers/7/image"),
+        ("--pod=/spec/restartPolicy/x=1", ["/spec"], "has no place"),
+    ],
+)
+def test_what_a_job_may_not_set(option: str, paths: list[str], words: str) -> None:
+    assert words in refusal(option, paths=paths)
+
+
+def test_an_option_that_breaks_the_grammar() -> None:
+    assert refusal("-x\n").startswith("This cannot be passed to Kubernetes: native.options: ")
+
+
+def test_a_site_cannot_take_the_job_out_of_its_pod() -> None:
+    assert "comes first" in refusal(template={"spec": {"containers": None}})
+    assert "are set by the agent itself" in refusal(template={"metadata": {"labels": None}})
