@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 from switchyard.model.ids import make_id
 from switchyard.store import clusters, jobs
 from switchyard.store.database import Tx
+from switchyard.store.new_rows import NewJobRow
 from switchyard.store.schema import jobs as jobs_table
 
 SPEC = {"spec-1": '{"command":["true"]}'}
@@ -56,12 +58,15 @@ def job_row(number: int, **columns: Any) -> dict[str, Any]:
 
 def put_jobs(tx: Tx, *rows: dict[str, Any]) -> list[str]:
     jobs.spec_put(tx, SPEC, at_us=NOW_US)
-    jobs.job_insert_many(tx, list(rows))
+    for _, group in groupby(enumerate(rows), key=lambda pair: pair[1]["seq"] - pair[0]):  # consecutive numbers
+        numbered = [row for _, row in group]
+        new = [NewJobRow(**{name: row[name] for name in NewJobRow.__struct_fields__}) for row in numbered]
+        jobs.job_insert_many(tx, new, first_seq=numbered[0]["seq"])
     return [row["id"] for row in rows]
 
 
 def put_cluster(tx: Tx, cluster_id: str = "c1", **columns: Any) -> str:
-    row = {
+    row: dict[str, Any] = {
         "id": cluster_id,
         "name": f"name-{cluster_id}",
         "is_private": False,
@@ -71,20 +76,24 @@ def put_cluster(tx: Tx, cluster_id: str = "c1", **columns: Any) -> str:
         "labels": "{}",
         "backend": "fake",
         "graph": None,
+        "state": "{}",
         "created_us": NOW_US,
         "deleted_us": None,
     }
-    clusters.cluster_insert(tx, row | columns)
+    clusters.cluster_insert(tx, clusters.ClusterRow(**(row | columns)))
     return cluster_id
 
 
 def put_agent(tx: Tx, agent_id: str = "a1", **columns: Any) -> str:
-    row = {
+    row: dict[str, Any] = dict.fromkeys(clusters.AgentRow.__struct_fields__) | {
         "id": agent_id,
         "cluster_id": "c1",
         "name": f"name-{agent_id}",
         "journal": "j1",
         "credential_hash": "",
+        "is_rotation_asked": False,
+        "is_paused": False,
+        "reason": "",
         "session": 0,
         "incarnation": "",
         "backend": "fake",
@@ -94,5 +103,5 @@ def put_agent(tx: Tx, agent_id: str = "a1", **columns: Any) -> str:
         "seen_us": None,
         "deleted_us": None,
     }
-    clusters.agent_insert(tx, row | columns)
+    clusters.agent_insert(tx, clusters.AgentRow(**(row | columns)))
     return agent_id

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from switchyard.model.event_kind import EventKind
 from switchyard.model.layout import NO_LAYOUT
 from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Report
-from switchyard.service.committer import Batch, BatchCall, Committer, apply_calls
-from switchyard.service.run.lease import LeaseRequest, Leasing, SyncRequest
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.committer import BatchCall, Committer, apply_calls
+from switchyard.service.lifecycle.lease_request import LeaseRequest
+from switchyard.service.run.lease import Leasing, SyncRequest
 from switchyard.service.run.report import ReportWrite, apply_reports
 from switchyard.store import events, jobs, leases
 from switchyard.store.clock import wall_us as now_us
@@ -34,7 +37,7 @@ def agent_id(number: int) -> str:
 def a_committer(url: str) -> Iterator[Committer]:
     with closing(Database(url)) as database:
         leasing = Leasing(lambda: NO_LAYOUT)
-        appliers = {
+        appliers: dict[type, Any] = {
             ReportWrite: apply_reports,
             BatchCall: apply_calls,
             SyncRequest: leasing.apply_syncs,
@@ -53,7 +56,7 @@ def pair(postgres_url: str) -> Iterator[list[Committer]]:
         yield [stack.enter_context(a_committer(postgres_url)) for _ in range(2)]
 
 
-def at_once(work: Callable[[int], None], count: int = THREADS) -> None:
+def at_once(work: Callable[[int], object], count: int = THREADS) -> None:
     """Run on as many threads; whatever one raises fails the test."""
     raised: list[BaseException] = []
 
@@ -135,7 +138,7 @@ def test_numbers_become_visible_in_order_and_a_reader_misses_none(pair: list[Com
     def note(number: int) -> Callable[[Batch], None]:
         def apply(batch: Batch) -> None:
             for _ in range(1 + number % 3):
-                batch.event(f"job-{number}", "noted", state="RUNNING", attempt=1, fence=1, cluster_id=None)
+                batch.event(f"job-{number}", EventKind.LATE, state="RUNNING", attempt=1, fence=1, cluster_id=None)
 
         return apply
 
@@ -155,7 +158,7 @@ def test_numbers_become_visible_in_order_and_a_reader_misses_none(pair: list[Com
     with closing(Database(postgres_url)) as database:
         reader = threading.Thread(target=read, args=(database,), daemon=True)
         reader.start()
-        at_once(lambda number: [pair[number % 2].call(note(n)) for n in range(writes_each)] and None)
+        at_once(lambda number: [pair[number % 2].call(note(n)) for n in range(writes_each)])
         left.set()
         reader.join(DEADLINE_S)
     expected = THREADS * sum(1 + n % 3 for n in range(writes_each))

@@ -13,7 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from switchyard.errors import BadRequest, Unavailable
-from switchyard.service.committer import Batch, BatchCall, Committer, apply_calls
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.committer import BatchCall, Committer, apply_calls
 from switchyard.store import failures, postgresql_connections
 from switchyard.store.clock import wall_us
 from switchyard.store.database import Database
@@ -65,8 +66,8 @@ def names(url: str) -> set[str]:
 
 def test_a_session_that_stops_inside_a_pipeline_loses_its_locks(database: Database, postgres_url: str) -> None:
     """No timeout of PostgreSQL counts there: it takes the session for one at work. Who waits for its lock ends it."""
-    named = {"application_name": postgresql_connections.APPLICATION}
-    with closing(psycopg.connect(postgres_url, autocommit=True, **named)) as stopped:
+    name = postgresql_connections.APPLICATION
+    with closing(psycopg.connect(postgres_url, autocommit=True, application_name=name)) as stopped:
         stopped.pgconn.enter_pipeline_mode()
         for statement in ("BEGIN", "INSERT INTO counters (name, value) VALUES ('held', 1)"):
             stopped.pgconn.send_query_params(statement.encode(), None)
@@ -146,20 +147,20 @@ def test_a_lock_of_another_session_holds_up_only_who_needs_it(
         committer.call(lambda batch: put(batch.tx, "locked"))
         admin.execute("SELECT 1 FROM counters WHERE name = 'locked' FOR UPDATE")
         gate = threading.Event()
-        first = threads.submit(committer.call, lambda _batch: gate.wait(10))  # the others come together behind it
-        until(lambda: committer.waiting == 0, 10, "the first is being done")
+        first = threads.submit(committer.call, lambda _batch: gate.wait(60))  # the others come together behind it
+        until(lambda: committer.waiting == 0, 60, "the first is being done")
 
         def change(batch: Batch) -> None:
             batch.tx.execute(sa.update(counters).where(counters.c.name == "locked").values(value=2))
 
         held_up = threads.submit(committer.call, change)
         free = threads.submit(committer.call, lambda batch: put(batch.tx, "free"))
-        until(lambda: committer.waiting == 2, 10, "both wait")
+        until(lambda: committer.waiting == 2, 60, "both wait")
         gate.set()
-        assert first.result(10) is True
-        free.result(30)
+        assert first.result(60) is True
+        free.result(60)
         with pytest.raises(failures.StatementTimeout, match="Another session"):
-            held_up.result(30)
+            held_up.result(60)
         assert names(postgres_url) == {"locked", "free"}
         admin.rollback()
         committer.call(change)

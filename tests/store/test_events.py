@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
+from switchyard.model.job import State
 from switchyard.store import events, jobs
 from switchyard.store.database import Database, Tx
+from switchyard.store.job_rows import AttemptRow, StateName
+from switchyard.store.job_update import JobUpdate
+from switchyard.store.new_rows import EventRow
 from tests.store.rows import NOW_US, an_id, job_row, put_cluster, put_jobs
 
 
-def event(seq: int, job: int, kind: str, **columns: Any) -> dict[str, Any]:
-    row = {"seq": seq, "at_us": NOW_US + seq, "job_id": an_id(job), "kind": kind, "state": "RUNNING", "attempt": 1}
-    return row | {"fence": 1, "cluster_id": "c1", "reason": ""} | columns
+def put_event(tx: Tx, seq: int, job: int, kind: str, state: StateName = "RUNNING") -> None:
+    row = EventRow(
+        at_us=NOW_US + seq,
+        job_id=an_id(job),
+        kind=kind,
+        state=state,
+        attempt=1,
+        fence=1,
+        cluster_id="c1",
+        reason="",
+    )
+    events.event_insert_many(tx, [row], first_seq=seq)
 
 
 def story(tx: Tx, **fields: Any) -> list[tuple[Any, ...]]:
@@ -26,8 +41,9 @@ def test_both_kinds_come_in_the_order_of_their_numbers(store: Database) -> None:
             tx, job_row(1), job_row(3, project="web"), job_row(5, state="PENDING", cluster_id=None, assigned_us=None)
         )
         put_jobs(tx, job_row(6, state="REJECTED", cluster_id=None, assigned_us=None, ended_us=NOW_US))
-        events.event_insert_many(tx, [event(2, 1, "running"), event(4, 3, "succeeded", state="SUCCEEDED")])
-        events.event_insert_many(tx, [])
+        put_event(tx, 2, 1, "running")
+        put_event(tx, 4, 3, "succeeded", state="SUCCEEDED")
+        events.event_insert_many(tx, [], first_seq=9)
     whole = [
         (1, an_id(1), "accepted", "ASSIGNED", "name-c1"),
         (2, an_id(1), "running", "RUNNING", "name-c1"),
@@ -51,15 +67,26 @@ def test_what_was_decided_on_arrival_is_told_the_same_for_ever(store: Database) 
         put_cluster(tx, "c2")
         put_jobs(tx, job_row(1), job_row(2, state="PENDING", cluster_id=None, assigned_us=None, attempt=0, fence=0))
         before = story(tx)
-        moved = {"cluster_id": None, "assigned_us": None, "state": "PENDING", "fence": 2}
-        archived = {"job_id": an_id(1), "fence": 1, "attempt": 1, "cluster_id": "c1", "agent_id": None}
-        archived |= {"native_id": None, "ended": "unassigned", "reason": "", "assigned_us": NOW_US}
-        archived |= {"leased_us": None, "started_us": None, "ended_us": NOW_US + 5}
+        moved = JobUpdate(cluster_id=None, assigned_us=None, state=State.PENDING, fence=2)
+        archived = AttemptRow(
+            job_id=an_id(1),
+            fence=1,
+            attempt=1,
+            cluster_id="c1",
+            agent_id=None,
+            native_id=None,
+            ended="unassigned",
+            reason="",
+            assigned_us=NOW_US,
+            leased_us=None,
+            started_us=None,
+            ended_us=NOW_US + 5,
+        )
         jobs.attempt_archive(tx, [archived])
         jobs.job_update_many(tx, {an_id(1): moved})
         assert story(tx) == before, "it was taken back"
-        elsewhere = {"cluster_id": "c2", "assigned_us": NOW_US + 9, "state": "ASSIGNED", "attempt": 2, "fence": 3}
-        jobs.job_update_many(tx, {an_id(1): elsewhere, an_id(2): elsewhere | {"attempt": 1, "fence": 1}})
+        elsewhere = JobUpdate(cluster_id="c2", assigned_us=NOW_US + 9, state=State.ASSIGNED, attempt=2, fence=3)
+        jobs.job_update_many(tx, {an_id(1): elsewhere, an_id(2): replace(elsewhere, attempt=1, fence=1)})
         assert story(tx) == before, "it was given to another cluster"
-        jobs.job_update_many(tx, {an_id(2): {"state": "REJECTED", "ended_us": NOW_US + 10}})
+        jobs.job_update_many(tx, {an_id(2): JobUpdate(state=State.REJECTED, ended_us=NOW_US + 10)})
         assert story(tx) == before

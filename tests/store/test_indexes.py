@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from switchyard.model.event_kind import EventKind
 from switchyard.store import (
     backlog,
     clusters,
@@ -21,6 +22,7 @@ from switchyard.store import (
     live_job_counts,
     queues,
     schema,
+    spread_arrays,
     usage,
 )
 from switchyard.store.database import Database, Tx
@@ -28,6 +30,12 @@ from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put
 
 HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
     "lanes and heads": (lambda tx: leases.lease_candidates(tx, {"c1": 3}), "ix_jobs_ready"),
+    "arrays of other clusters": (
+        lambda tx: leases._add_spread_arrays(tx, {"c1": 3}, ["q/p"], {"c1": []}),
+        "ix_jobs_spread",
+    ),
+    "clusters that may lease an array": (spread_arrays.clusters_with_ready_arrays, "ix_jobs_spread"),
+    "arrays of several clusters": (lambda tx: spread_arrays.spread_arrays(tx, limit=9), "ix_jobs_arrays"),
     "clusters with something ready": (leases.cluster_ids_with_ready, "ix_jobs_ready"),
     "ready on a cluster": (lambda tx: leases.ready_job_ids(tx, ["c1", "c2"], 9), "ix_jobs_ready"),
     "deleted clusters with something ready": (clusters.cluster_deleted_with_ready, "ix_jobs_ready"),
@@ -51,7 +59,7 @@ HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
     "crowds with somebody parked": (lambda tx: concurrency_groups.concurrency_groups_parked(tx, 9), "ix_jobs_parked"),
     "late": (lambda tx: jobs.job_ids_late(tx, now_us=NOW_US, limit=9), "ix_jobs_late"),
     "decisions of a job": (
-        lambda tx: decision_events.decision_list(tx, an_id(1), states=["PENDING"], but=["leased"], limit=9),
+        lambda tx: decision_events.decision_list(tx, an_id(1), states=["PENDING"], but=[EventKind.LEASED], limit=9),
         "ix_events_job",
     ),
     "count of those that wait": (live_job_counts.count_unleased, "ix_jobs_waiting"),
@@ -82,6 +90,10 @@ HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
     "how much a cluster has": (lambda tx: backlog.cluster_leased_count(tx, "c1"), "ix_jobs_held"),
     "how many wait there": (lambda tx: backlog.backlog_count(tx, "c1", most=9), "ix_jobs_ready"),
     "what was said of tasks": (lambda tx: events.event_list_of_tasks(tx, an_id(1), [1, 2]), "ix_events_task"),
+    "what was said of an array's tasks": (
+        lambda tx: events.event_list_of_array(tx, an_id(1), ["task-failed"], limit=9),
+        "ix_events_task",
+    ),
     "old keys": (lambda tx: jobs.idempotency_clean(tx, before_us=NOW_US, limit=9), "ix_idempotency_created"),
 }
 
@@ -152,7 +164,9 @@ def _scans_jobs(plan: str) -> bool:
     for line in plan.splitlines():
         if re.search(r"Seq Scan on jobs", line):
             return True
-        partial = re.search(r"INDEX ix_jobs_(ready|held|cancelling|waiting|seq|queued|busy|placed|stopped)\b", line)
+        partial = re.search(
+            r"INDEX ix_jobs_(ready|held|cancelling|waiting|seq|queued|busy|placed|stopped|spread|arrays)\b", line
+        )
         if re.search(r"SCAN (jobs|j)\b", line) and not partial:
             return True
     return False

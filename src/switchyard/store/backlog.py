@@ -1,68 +1,87 @@
-"""Queries about what waits in line at clusters and nobody has leased: a page at a time, however long the line is."""
+"""Queries about the backlog of a cluster: jobs that are assigned to it and not leased. Read in pages, so the cost does
+not grow with the backlog."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from switchyard.model.event_kind import EventKind
 from switchyard.store.database import Tx
-from switchyard.store.schema import LEASED, LIVE_RANGE, READY, agents, attempts, jobs, ranges
-
-Row = sa.Row[*tuple[Any, ...]]
-MOVED = "moved"  # how an attempt ended
+from switchyard.store.fetch import StoredRow, columns_of, fetch_all
+from switchyard.store.job_rows import StateName
+from switchyard.store.leases import leased_count
+from switchyard.store.schema import READY, agents, attempts, jobs, ranges
 
 
 class BacklogCursor(NamedTuple):
-    """In a line: behind whoever has this priority and this id."""
+    """A position in a lane: the page starts after the job with this priority and id."""
 
     priority: int
     id: str
 
 
+class BacklogJob(StoredRow, frozen=True):
+    """What the router needs of a job in the backlog."""
+
+    id: str
+    owner: str
+    owner_id: str | None
+    bounds: str
+    avoid: str | None
+    spec_hash: str
+    cluster_id: str
+    state: StateName
+    is_array: bool
+    attempt: int
+    fence: int
+    priority: int
+    cores: int
+    gpus: int
+    memory_bytes: int
+    created_us: int
+    waits_us: int | None
+    assigned_us: int
+    reason: str
+    spread: str | None
+
+
+class BacklogDemand(StoredRow, frozen=True):
+    """How many jobs of a lane ask for the same resources. `since_us`: when the first of them was assigned."""
+
+    lane: str
+    cores: int
+    gpus: int
+    memory_bytes: int
+    is_array: bool
+    jobs: int
+    since_us: int
+
+
 def backlog_lanes(tx: Tx, cluster_id: str, *, limit: int) -> list[str]:
-    """The lanes of a cluster in which something waits, by jumping from one to the next in the index."""
-    found: list[str] = []
-    while len(found) < limit:
+    """Return the lanes of a cluster that have ready jobs, by jumping from one lane to the next in the index."""
+    lanes: list[str] = []
+    while len(lanes) < limit:
         query = sa.select(sa.func.min(jobs.c.lane)).where(jobs.c.cluster_id == cluster_id, sa.text(READY))
-        lane = tx.execute(query.where(jobs.c.lane > found[-1]) if found else query).scalar()
+        lane = tx.execute(query.where(jobs.c.lane > lanes[-1]) if lanes else query).scalar()
         if lane is None:
             break
-        found.append(lane)
-    return found
+        lanes.append(lane)
+    return lanes
 
 
-def backlog_page(tx: Tx, cluster_id: str, lane: str, *, after: BacklogCursor | None, limit: int) -> list[Row]:
-    """Who waits in a lane, in the order in which leases are given, with what the router asks about them."""
-    asked = (
-        jobs.c.id,
-        jobs.c.owner,
-        jobs.c.owner_id,
-        jobs.c.bounds,
-        jobs.c.avoid,
-        jobs.c.spec_hash,
-        jobs.c.cluster_id,
-        jobs.c.state,
-        jobs.c.array.is_not(None).label("is_array"),
-        jobs.c.attempt,
-        jobs.c.fence,
-        jobs.c.priority,
-        jobs.c.cores,
-        jobs.c.gpus,
-        jobs.c.memory_bytes,
-        jobs.c.created_us,
-        jobs.c.waits_us,
-        jobs.c.assigned_us,
-        jobs.c.reason,
-    )
-    query = sa.select(*asked).where(jobs.c.cluster_id == cluster_id, jobs.c.lane == lane, sa.text(READY))
+def backlog_page(tx: Tx, cluster_id: str, lane: str, *, after: BacklogCursor | None, limit: int) -> list[BacklogJob]:
+    """List the ready jobs of a lane, in the order of leases."""
+    columns = columns_of(BacklogJob, jobs, is_array=jobs.c.array.is_not(None))
+    query = sa.select(*columns).where(jobs.c.cluster_id == cluster_id, jobs.c.lane == lane, sa.text(READY))
     if after is not None:
         is_behind = sa.or_(
             jobs.c.priority < after.priority, sa.and_(jobs.c.priority == after.priority, jobs.c.id > after.id)
         )
         query = query.where(jobs.c.priority <= after.priority, is_behind)
-    return list(tx.execute(query.order_by(jobs.c.priority.desc(), jobs.c.id).limit(limit)))
+    return fetch_all(tx, BacklogJob, query.order_by(jobs.c.priority.desc(), jobs.c.id).limit(limit))
 
 
 _BACKLOG_SAMPLE = (
@@ -78,32 +97,31 @@ _BACKLOG_SAMPLE = (
     .limit(sa.bindparam("most"))
     .subquery()
 )
-_DEMAND_COLUMNS = (
-    _BACKLOG_SAMPLE.c.lane,
-    _BACKLOG_SAMPLE.c.cores,
-    _BACKLOG_SAMPLE.c.gpus,
-    _BACKLOG_SAMPLE.c.memory_bytes,
-    _BACKLOG_SAMPLE.c.is_array,
+_DEMAND_COLUMNS = columns_of(
+    BacklogDemand, _BACKLOG_SAMPLE, jobs=sa.func.count(), since_us=sa.func.min(_BACKLOG_SAMPLE.c.assigned_us)
 )
-_DEMAND_COUNTS = (sa.func.count().label("jobs"), sa.func.min(_BACKLOG_SAMPLE.c.assigned_us).label("since_us"))
-_DEMANDS = sa.select(*_DEMAND_COLUMNS, *_DEMAND_COUNTS).group_by(*_DEMAND_COLUMNS)
+_DEMANDS = sa.select(*_DEMAND_COLUMNS).group_by(*_DEMAND_COLUMNS[:-2])
 
 
-def backlog_demands(tx: Tx, cluster_id: str, *, limit: int) -> list[Row]:
-    """What those ask for that wait at a cluster, by kind; at most so many jobs. `since_us`: who came first."""
-    return list(tx.execute(_DEMANDS, {"cluster": cluster_id, "most": limit}))
+def backlog_demands(tx: Tx, cluster_id: str, *, limit: int) -> list[BacklogDemand]:
+    """Group up to `limit` jobs of a backlog by lane and requested resources."""
+    return fetch_all(tx, BacklogDemand, _DEMANDS, {"cluster": cluster_id, "most": limit})
 
 
 def moves_count(tx: Tx, job_ids: Sequence[str]) -> dict[str, int]:
-    """How often each of these jobs went to another cluster before anybody had leased it; an array, since anybody had
-    leased any of its tasks. Fences tell: those of its ranges and of its own attempts are of one count."""
+    """Count how often each job was moved to another cluster since its last lease. Fences of attempts and of ranges come
+    from one counter, so a move after the last leased range has a higher fence than the range."""
     if not job_ids:
         return {}
     last = sa.select(sa.func.max(ranges.c.fence)).where(ranges.c.job_id == jobs.c.id).correlate(jobs).scalar_subquery()
     moves = (
         sa.select(sa.func.count())
         .select_from(attempts)
-        .where(attempts.c.job_id == jobs.c.id, attempts.c.ended == MOVED, attempts.c.fence >= sa.func.coalesce(last, 0))
+        .where(
+            attempts.c.job_id == jobs.c.id,
+            attempts.c.ended == EventKind.MOVED.value,
+            attempts.c.fence >= sa.func.coalesce(last, 0),
+        )
         .correlate(jobs)
         .scalar_subquery()
     )
@@ -111,14 +129,12 @@ def moves_count(tx: Tx, job_ids: Sequence[str]) -> dict[str, int]:
 
 
 def cluster_leased_count(tx: Tx, cluster_id: str) -> int:
-    """How many live attempts the agents of a cluster have: jobs, and ranges of arrays."""
-    mine = sa.select(agents.c.id).where(agents.c.cluster_id == cluster_id)
-    of_jobs = sa.select(sa.func.count()).select_from(jobs).where(jobs.c.agent_id.in_(mine), sa.text(LEASED))
-    of_arrays = sa.select(sa.func.count()).select_from(ranges).where(ranges.c.agent_id.in_(mine), sa.text(LIVE_RANGE))
-    return int(tx.execute(of_jobs).scalar_one() + tx.execute(of_arrays).scalar_one())
+    """Count the live attempts of a cluster's agents. A range of an array counts once."""
+    agent_ids = sa.select(agents.c.id).where(agents.c.cluster_id == cluster_id)
+    return leased_count(tx, agent_ids)
 
 
 def backlog_count(tx: Tx, cluster_id: str, *, most: int) -> int:
-    """How many wait in line at a cluster, counted up to so many."""
-    some = sa.select(jobs.c.id).where(jobs.c.cluster_id == cluster_id, sa.text(READY)).limit(most).subquery()
-    return int(tx.execute(sa.select(sa.func.count()).select_from(some)).scalar_one())
+    """Count the backlog of a cluster, up to `most`."""
+    first_ids = sa.select(jobs.c.id).where(jobs.c.cluster_id == cluster_id, sa.text(READY)).limit(most).subquery()
+    return int(tx.execute(sa.select(sa.func.count()).select_from(first_ids)).scalar_one())

@@ -1,4 +1,4 @@
-"""Copies of a whole SQLite database while it is used, and who uses a database now. Knows nothing of files' names."""
+"""Copy an SQLite database while a server uses it, and refuse a restore while a server uses the database."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from switchyard.store.failures import translate_errors
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """A copy as of one moment, by SQLite's own online backup: a server may write to the source all the while."""
+    """Copy a database as of one moment, by SQLite's online backup. A server may write to the source meanwhile."""
     with _readable(source), closing(_open(source)) as here, closing(_open(target)) as there:
         here.execute("PRAGMA query_only = ON")
-        here.backup(there)  # in one step: in WAL mode no writer waits for it, and none makes it begin anew
-        there.execute("PRAGMA journal_mode = DELETE")  # one file, complete in itself
+        here.backup(there)  # in one step: in WAL mode no writer waits for it, and no write restarts it
+        there.execute("PRAGMA journal_mode = DELETE")  # leaves one file, without a WAL
     with target.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def check_sqlite(file: Path) -> None:
-    """Refuse a file that is no whole SQLite database."""
+    """Refuse a file that is damaged or not an SQLite database."""
     with _readable(file), closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
-        said = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if said != "ok":
-            raise Malformed(f"{file} is damaged: {said}.", next_step="Take an older backup.")
+        result = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if result != "ok":
+            raise Malformed(f"{file} is damaged: {result}.", next_step="Take an older backup.")
 
 
 def need_unused_sqlite(file: Path) -> None:
-    """Refuse while any process has the database open; afterwards all of it is in the one file."""
+    """Refuse while any process has the database open. Leaves all data in one file."""
     with _readable(file), closing(_open(file)) as db:
         try:
-            # Leaving WAL mode needs the database to oneself.
+            # SQLite leaves WAL mode only if no other connection is open.
             mode = db.execute("PRAGMA journal_mode = DELETE").fetchone()[0]
         except sqlite3.OperationalError as exc:
             raise _in_use(str(file)) from exc
@@ -87,7 +87,7 @@ def _readable(file: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as exc:
-        if exc.sqlite_errorcode == sqlite3.SQLITE_FULL:  # of the copy: nothing else is written here
+        if exc.sqlite_errorcode == sqlite3.SQLITE_FULL:  # only the copy is written
             raise Unavailable(
                 "Disk full: the copy has no room.", next_step="Make room on its disk, then repeat."
             ) from exc
@@ -98,5 +98,5 @@ def _readable(file: Path) -> Iterator[None]:
         ) from exc
 
 
-def _in_use(what: str) -> Conflict:
-    return Conflict(f"A server is using {what}.", next_step="Stop every server on it, then restore.")
+def _in_use(database: str) -> Conflict:
+    return Conflict(f"A server is using {database}.", next_step="Stop every server on it, then restore.")

@@ -1,8 +1,8 @@
-"""Sessions of a stopped server that hold locks others wait for, and that no timeout of PostgreSQL ends.
+"""End database sessions of a stopped server that hold locks and that no timeout of PostgreSQL ends.
 
 psycopg sends several rows as one pipeline. A server that is stopped in the middle of one leaves a session that is
-"active" and waits for its client: neither `idle_in_transaction_session_timeout` nor `statement_timeout` counts there.
-The same holds for a session that cannot get rid of a large answer. So whoever waits for such a session ends it.
+"active" and waits for its client: neither `idle_in_transaction_session_timeout` nor `statement_timeout` applies. The
+same is true for a session whose client does not read a large answer. The server that waits for the lock ends it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import psycopg
 import structlog
 
 log = structlog.get_logger()
-CLIENT_WAIT_S_MAX = 5  # as long as PostgreSQL bears an idle transaction (connections.IDLE_IN_TRANSACTION_S)
+CLIENT_WAIT_S_MAX = 5  # equal to IDLE_IN_TRANSACTION_S (store/postgresql_connections.py)
 _BLOCKING_SESSIONS = """
     SELECT DISTINCT blocker.pid, blocker.query_start
     FROM pg_stat_activity AS waiting
@@ -26,17 +26,17 @@ _BLOCKING_SESSIONS = """
 
 
 class BlockingSessions:
-    """Remembers what it saw: a session is ended when two looks find it at the same statement."""
+    """Ends a session that two checks in a row find blocking with the same statement."""
 
     def __init__(self, application: str) -> None:
         self._application = application
-        self._seen: set[tuple[int, Any]] = set()
+        self._found_before: set[tuple[int, object]] = set()
 
     def end_stopped(self, connection: psycopg.Connection[Any]) -> None:
-        """End the sessions of ours that wait for their client while others of ours wait for them."""
-        words = {"application": self._application, "seconds": CLIENT_WAIT_S_MAX}
-        found = {(int(pid), began) for pid, began in connection.execute(_BLOCKING_SESSIONS, words)}
-        for pid, _ in found & self._seen:
+        """End our sessions that wait for their client while other sessions of ours wait for their locks."""
+        values = {"application": self._application, "seconds": CLIENT_WAIT_S_MAX}
+        sessions = {(int(pid), began) for pid, began in connection.execute(_BLOCKING_SESSIONS, values)}
+        for pid, _ in sessions & self._found_before:
             connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
             log.warning("ended the database session of a server that does not go on", session=pid)
-        self._seen = found
+        self._found_before = sessions

@@ -1,6 +1,6 @@
-"""The clock that stored times are compared by: the database's own, for all servers share that one and no other.
+"""The clock for stored times: that of the database's machine, because all servers share it.
 
-The only place of the server that reads a wall clock.
+No other module of the server reads a wall clock.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import sqlalchemy as sa
 
 from switchyard.store.database import Database, Tx
 
-# Counts on while the machine sleeps, unlike CLOCK_MONOTONIC: time that passes in a sleep is no jump of a clock.
+# Continues while the machine sleeps, unlike CLOCK_MONOTONIC: a sleep must not look like a jump of the clock.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _NOW = sa.select(sa.cast(sa.extract("epoch", sa.func.clock_timestamp()) * 1_000_000, sa.BigInteger))
 
 
 def wall_us() -> int:
-    """By the wall clock of this machine, which may be wrong and may jump."""
+    """Return the time of this machine's wall clock, which may be wrong and may jump."""
     return time.time_ns() // 1000
 
 
 def steady_us() -> int:
-    """By a clock that only goes forward, at one pace. It means nothing outside this machine."""
+    """Return the time of a clock that only goes forward, at one pace. It has no meaning outside this machine."""
     return time.clock_gettime_ns(_STEADY) // 1000
 
 
 def database_us(database: Database) -> int:
-    """By the clock of the database's machine; a SQLite file has no other than ours."""
+    """Return the time of the database's machine. For SQLite that is this machine."""
     if database.is_sqlite:
         return wall_us()
     with database.read() as tx:
@@ -35,5 +35,5 @@ def database_us(database: Database) -> int:
 
 
 def transaction_us(tx: Tx) -> int:
-    """The same, asked inside a transaction: not when that began, but now."""
+    """Return the present time of the database's machine inside a transaction, not the time when that began."""
     return wall_us() if tx.dialect.name == "sqlite" else int(tx.execute(_NOW).scalar_one())

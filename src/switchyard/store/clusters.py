@@ -3,118 +3,215 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
 
 import sqlalchemy as sa
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
 
+from switchyard.store.column_update import ColumnUpdate
 from switchyard.store.database import Tx
+from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
 from switchyard.store.schema import READY, agents, clusters, invites
 
-Row = sa.Row[*tuple[Any, ...]]
-
-IDS_MAX = 10_000  # ids in one statement: SQLite takes 32,766 parameters, PostgreSQL 65,535
+IDS_MAX = 10_000  # SQLite takes 32,766 parameters in a statement, PostgreSQL 65,535
 
 _NOT_DELETED = clusters.c.deleted_us.is_(None)
+_AGENT_NOT_DELETED = agents.c.deleted_us.is_(None)
 
 
-def cluster_all(tx: Tx) -> list[Row]:
-    return list(tx.execute(sa.select(clusters).where(_NOT_DELETED).order_by(clusters.c.name)))
+class ClusterRow(StoredRow, frozen=True):
+    id: str
+    name: str
+    is_private: bool
+    is_cordoned: bool
+    reason: str
+    groups: str
+    labels: str
+    backend: str
+    graph: str | None
+    state: str
+    created_us: int
+    deleted_us: int | None
+
+
+class ClusterUpdate(ColumnUpdate, frozen=True, kw_only=True):
+    is_private: bool | UnsetType = UNSET
+    is_cordoned: bool | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    groups: str | UnsetType = UNSET
+    labels: str | UnsetType = UNSET
+    backend: str | UnsetType = UNSET
+    graph: str | UnsetType | None = UNSET
+    state: str | UnsetType = UNSET
+    deleted_us: int | UnsetType = UNSET
+
+
+class AgentRow(StoredRow, frozen=True):
+    id: str
+    cluster_id: str
+    name: str
+    journal: str
+    credential_hash: str
+    next_hash: str | None
+    next_until_us: int | None
+    is_rotation_asked: bool
+    is_paused: bool
+    reason: str
+    session: int
+    incarnation: str
+    backend: str
+    version: str
+    load: str | None
+    created_us: int
+    seen_us: int | None
+    deleted_us: int | None
+    starts: int | None
+    writes: int | None
+    place: str | None
+    rival: str | None
+
+
+class AgentUpdate(ColumnUpdate, frozen=True, kw_only=True):
+    credential_hash: str | UnsetType = UNSET
+    next_hash: str | UnsetType | None = UNSET
+    next_until_us: int | UnsetType = UNSET
+    is_rotation_asked: bool | UnsetType = UNSET
+    is_paused: bool | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    incarnation: str | UnsetType = UNSET
+    version: str | UnsetType = UNSET
+    seen_us: int | UnsetType | None = UNSET
+    deleted_us: int | UnsetType = UNSET
+    starts: int | UnsetType | None = UNSET
+    writes: int | UnsetType | None = UNSET
+    place: str | UnsetType = UNSET
+    rival: str | UnsetType | None = UNSET
+
+
+class AgentSession(StoredRow, frozen=True):
+    """The session of an agent, and the process that has it."""
+
+    id: str
+    session: int
+    is_paused: bool
+    incarnation: str
+    rival: str | None
+
+
+class InviteRow(StoredRow, frozen=True):
+    id: str
+    cluster_id: str
+    token_hash: str
+    is_reusable: bool
+    expires_us: int
+    uses: int
+    created_us: int
+    revoked_us: int | None
+    maker_id: str | None
+    parent_id: str | None
+
+
+class InviteUpdate(ColumnUpdate, frozen=True, kw_only=True):
+    uses: int | UnsetType = UNSET
+    revoked_us: int | UnsetType = UNSET
+
+
+def cluster_all(tx: Tx) -> list[ClusterRow]:
+    return fetch_all(tx, ClusterRow, sa.select(clusters).where(_NOT_DELETED).order_by(clusters.c.name))
 
 
 def cluster_names(tx: Tx) -> set[str]:
     return set(tx.execute(sa.select(clusters.c.name).where(_NOT_DELETED)).scalars())
 
 
-def cluster_by_name(tx: Tx, name: str) -> Row | None:
-    return tx.execute(sa.select(clusters).where(clusters.c.name == name, _NOT_DELETED)).one_or_none()
+def cluster_by_name(tx: Tx, name: str) -> ClusterRow | None:
+    return fetch_one(tx, ClusterRow, sa.select(clusters).where(clusters.c.name == name, _NOT_DELETED))
 
 
 def cluster_deleted_private_names(tx: Tx) -> list[str]:
-    """The names of private clusters that were deleted: jobs, events and reasons still have them."""
+    """Return the names of deleted private clusters. Jobs, events and reasons still contain them."""
     query = sa.select(clusters.c.name).where(clusters.c.deleted_us.is_not(None), clusters.c.is_private)
     return list(tx.execute(query.distinct()).scalars())
 
 
-def cluster_by_id(tx: Tx, cluster_id: str) -> Row | None:
-    return tx.execute(sa.select(clusters).where(clusters.c.id == cluster_id, _NOT_DELETED)).one_or_none()
+def cluster_by_id(tx: Tx, cluster_id: str) -> ClusterRow | None:
+    return fetch_one(tx, ClusterRow, sa.select(clusters).where(clusters.c.id == cluster_id, _NOT_DELETED))
 
 
-def cluster_lock(tx: Tx, cluster_id: str) -> Row | None:
-    """The cluster, if there is such a one; until the commit nobody else changes it."""
-    query = sa.select(clusters).where(clusters.c.id == cluster_id, _NOT_DELETED).with_for_update()
-    return tx.execute(query).one_or_none()
+def cluster_lock(tx: Tx, cluster_id: str) -> ClusterRow | None:
+    """Return a cluster, locked until the commit."""
+    query = sa.select(clusters).where(clusters.c.id == cluster_id, _NOT_DELETED)
+    return fetch_one(tx, ClusterRow, query.with_for_update())
 
 
 def cluster_deleted_with_ready(tx: Tx) -> list[str]:
-    """Registrations that ended while jobs were waiting there."""
-    waiting = sa.text(f"EXISTS (SELECT 1 FROM jobs WHERE jobs.cluster_id = clusters.id AND {READY})")
-    return list(tx.execute(sa.select(clusters.c.id).where(clusters.c.deleted_us.is_not(None), waiting)).scalars())
+    """Return the ids of deleted clusters that still have ready jobs."""
+    has_ready = sa.text(f"EXISTS (SELECT 1 FROM jobs WHERE jobs.cluster_id = clusters.id AND {READY})")
+    return list(tx.execute(sa.select(clusters.c.id).where(clusters.c.deleted_us.is_not(None), has_ready)).scalars())
 
 
-def cluster_insert(tx: Tx, row: dict[str, Any]) -> None:
-    tx.execute(sa.insert(clusters).values(**row))
+def cluster_insert(tx: Tx, row: ClusterRow) -> None:
+    tx.execute(sa.insert(clusters).values(**asdict(row)))
 
 
-def cluster_change(tx: Tx, cluster_id: str, change: dict[str, Any]) -> None:
-    tx.execute(sa.update(clusters).where(clusters.c.id == cluster_id).values(**change))
+def cluster_change(tx: Tx, cluster_id: str, change: ClusterUpdate) -> None:
+    tx.execute(sa.update(clusters).where(clusters.c.id == cluster_id).values(change.columns()))
 
 
-def agent_all(tx: Tx) -> list[Row]:
-    return list(tx.execute(sa.select(agents).where(agents.c.deleted_us.is_(None)).order_by(agents.c.id)))
+def agent_all(tx: Tx) -> list[AgentRow]:
+    return fetch_all(tx, AgentRow, sa.select(agents).where(_AGENT_NOT_DELETED).order_by(agents.c.id))
 
 
-def agent_lock_by_name(tx: Tx, cluster_id: str, name: str) -> Row | None:
-    query = sa.select(agents).where(
-        agents.c.cluster_id == cluster_id, agents.c.name == name, agents.c.deleted_us.is_(None)
-    )
-    return tx.execute(query.with_for_update()).one_or_none()
+def agent_lock_by_name(tx: Tx, cluster_id: str, name: str) -> AgentRow | None:
+    query = sa.select(agents).where(agents.c.cluster_id == cluster_id, agents.c.name == name, _AGENT_NOT_DELETED)
+    return fetch_one(tx, AgentRow, query.with_for_update())
 
 
-def agent_insert(tx: Tx, row: dict[str, Any]) -> None:
-    tx.execute(sa.insert(agents).values(**row))
+def agent_insert(tx: Tx, row: AgentRow) -> None:
+    tx.execute(sa.insert(agents).values(**asdict(row)))
 
 
-def agent_change(tx: Tx, agent_id: str, change: dict[str, Any]) -> None:
-    tx.execute(sa.update(agents).where(agents.c.id == agent_id).values(**change))
+def agent_change(tx: Tx, agent_id: str, change: AgentUpdate) -> None:
+    tx.execute(sa.update(agents).where(agents.c.id == agent_id).values(change.columns()))
 
 
 def agent_count(tx: Tx, cluster_id: str) -> int:
-    mine = (agents.c.cluster_id == cluster_id, agents.c.deleted_us.is_(None))
-    return int(tx.execute(sa.select(sa.func.count()).select_from(agents).where(*mine)).scalar_one())
+    query = sa.select(sa.func.count()).select_from(agents).where(agents.c.cluster_id == cluster_id, _AGENT_NOT_DELETED)
+    return int(tx.execute(query).scalar_one())
 
 
 def agent_delete_of(tx: Tx, cluster_id: str, *, at_us: int) -> None:
-    gone = sa.update(agents).where(agents.c.cluster_id == cluster_id, agents.c.deleted_us.is_(None))
-    tx.execute(gone.values(deleted_us=at_us))
+    delete = sa.update(agents).where(agents.c.cluster_id == cluster_id, _AGENT_NOT_DELETED)
+    tx.execute(delete.values(deleted_us=at_us))
 
 
-def agent_lock(tx: Tx, agent_id: str) -> Row | None:
-    """An agent that is not removed; until the commit nobody else changes it."""
-    query = sa.select(agents).where(agents.c.id == agent_id, agents.c.deleted_us.is_(None))
-    return tx.execute(query.with_for_update()).one_or_none()
+def agent_lock(tx: Tx, agent_id: str) -> AgentRow | None:
+    """Return an agent that is not removed, locked until the commit."""
+    query = sa.select(agents).where(agents.c.id == agent_id, _AGENT_NOT_DELETED)
+    return fetch_one(tx, AgentRow, query.with_for_update())
 
 
-def agent_begin_session(tx: Tx, agent_id: str, columns: dict[str, Any], *, at_us: int) -> int:
-    """Begin a new session of an agent that is locked: leases asked for under an older one are refused from here on."""
-    begun = sa.update(agents).where(agents.c.id == agent_id).returning(agents.c.session)
-    return int(tx.execute(begun.values(session=agents.c.session + 1, seen_us=at_us, **columns)).scalar_one())
+def agent_begin_session(tx: Tx, agent_id: str, change: AgentUpdate, *, at_us: int) -> int:
+    """Begin a new session of a locked agent. Polls of older sessions are refused from now on."""
+    update = sa.update(agents).where(agents.c.id == agent_id).returning(agents.c.session)
+    return int(tx.execute(update.values(session=agents.c.session + 1, seen_us=at_us, **change.columns())).scalar_one())
 
 
 def agent_end_sessions(tx: Tx, agent_ids: Iterable[str]) -> None:
-    """What these agents ask next is refused until they have said what they hold."""
-    ended = sa.update(agents).where(agents.c.id.in_(sorted(agent_ids)))
-    tx.execute(ended.values(session=agents.c.session + 1))
+    """End the sessions of these agents. Each must sync, and so report its attempts, before its next poll."""
+    update = sa.update(agents).where(agents.c.id.in_(sorted(agent_ids)))
+    tx.execute(update.values(session=agents.c.session + 1))
 
 
 def agent_cluster_id(tx: Tx, agent_id: str) -> str | None:
-    """The cluster of an agent that is not removed."""
-    query = sa.select(agents.c.cluster_id).where(agents.c.id == agent_id, agents.c.deleted_us.is_(None))
-    found: str | None = tx.execute(query).scalar()
-    return found
+    """Return the cluster of an agent that is not removed."""
+    query = sa.select(agents.c.cluster_id).where(agents.c.id == agent_id, _AGENT_NOT_DELETED)
+    cluster_id: str | None = tx.execute(query).scalar()
+    return cluster_id
 
 
 def agent_settle_rotation(tx: Tx, agent_id: str, hash_: str) -> bool:
-    """The next credential becomes the only one, if it is still this one."""
+    """Make the next credential the only one, if `hash_` is still the next one. Returns whether it was."""
     statement = (
         sa.update(agents)
         .where(agents.c.id == agent_id, agents.c.next_hash == hash_)
@@ -123,32 +220,35 @@ def agent_settle_rotation(tx: Tx, agent_id: str, hash_: str) -> bool:
     return tx.execute(statement).rowcount > 0
 
 
-# Built once, as each that is asked with every poll: making a statement anew costs more than running it.
+# Built once, because every poll runs it: building a statement costs more than running it.
 _SESSIONS = (
-    sa.select(agents.c.id, agents.c.session, agents.c.is_paused, agents.c.incarnation, agents.c.rival)
-    .where(agents.c.id.in_(sa.bindparam("ids", expanding=True)), agents.c.deleted_us.is_(None))
+    sa.select(*columns_of(AgentSession, agents))
+    .where(agents.c.id.in_(sa.bindparam("ids", expanding=True)), _AGENT_NOT_DELETED)
     .order_by(agents.c.id)
     .with_for_update(read=True)
 )
 
 
-def agent_sessions(tx: Tx, agent_ids: list[str]) -> dict[str, Row]:
-    """The session of each, whose it is, and whether it is paused, held until the commit: a sync or a pause elsewhere
-    waits, and a sync then sees the leases given here."""
-    return {row.id: row for row in tx.execute(_SESSIONS, {"ids": sorted(agent_ids)})}
+def agent_sessions(tx: Tx, agent_ids: list[str]) -> dict[str, AgentSession]:
+    """Return the session of each agent, share-locked until the commit. A concurrent sync or pause waits, and the sync
+    then sees the leases given here."""
+    return {row.id: row for row in fetch_all(tx, AgentSession, _SESSIONS, {"ids": sorted(agent_ids)})}
 
 
-def agent_set_writes(tx: Tx, told: dict[str, tuple[str, int]]) -> None:
-    """Flush how many writes each agent's journal has, as the process said that has the agent's place."""
-    mine = (agents.c.id == sa.bindparam("the_id"), agents.c.incarnation == sa.bindparam("the_incarnation"))
-    more = sa.or_(agents.c.writes.is_(None), agents.c.writes < sa.bindparam("the_writes"))
-    rows = [{"the_id": key, "the_incarnation": told[key][0], "the_writes": told[key][1]} for key in sorted(told)]
+def agent_set_writes(tx: Tx, writes_by_agent: dict[str, tuple[str, int]]) -> None:
+    """Store how many writes each agent's journal has, if the process (`incarnation`) still has the agent's session."""
+    is_same = (agents.c.id == sa.bindparam("p_id"), agents.c.incarnation == sa.bindparam("p_incarnation"))
+    is_more = sa.or_(agents.c.writes.is_(None), agents.c.writes < sa.bindparam("p_writes"))
+    rows = [
+        {"p_id": agent_id, "p_incarnation": incarnation, "p_writes": writes}
+        for agent_id, (incarnation, writes) in sorted(writes_by_agent.items())
+    ]
     if rows:
-        tx.execute(sa.update(agents).where(*mine, more).values(writes=sa.bindparam("the_writes")), rows)
+        tx.execute(sa.update(agents).where(*is_same, is_more).values(writes=sa.bindparam("p_writes")), rows)
 
 
 def agent_set_seen(tx: Tx, seen: dict[str, tuple[int, str | None]]) -> None:
-    """Flush when agents were last seen, and how they said they were; never backwards."""
+    """Store when agents were last seen, and their load where they sent one. Times never go backwards."""
     by_time: dict[int, list[str]] = {}
     rows = []
     for key in sorted(seen):
@@ -156,51 +256,51 @@ def agent_set_seen(tx: Tx, seen: dict[str, tuple[int, str | None]]) -> None:
         if load is None:
             by_time.setdefault(at_us, []).append(key)
         else:
-            rows.append({"the_id": key, "at_us": at_us, "the_load": load})
-    newer = sa.or_(agents.c.seen_us.is_(None), agents.c.seen_us < sa.bindparam("at_us"))
+            rows.append({"p_id": key, "at_us": at_us, "p_load": load})
+    is_newer = sa.or_(agents.c.seen_us.is_(None), agents.c.seen_us < sa.bindparam("at_us"))
     if rows:
-        one = sa.update(agents).where(agents.c.id == sa.bindparam("the_id"), newer)
-        tx.execute(one.values(seen_us=sa.bindparam("at_us"), load=sa.bindparam("the_load")), rows)
-    for at_us, keys in by_time.items():  # all that are parked are seen at the same moment: one statement
+        update = sa.update(agents).where(agents.c.id == sa.bindparam("p_id"), is_newer)
+        tx.execute(update.values(seen_us=sa.bindparam("at_us"), load=sa.bindparam("p_load")), rows)
+    for at_us, keys in by_time.items():  # agents with a parked poll are seen at the same moment: one statement
         for first in range(0, len(keys), IDS_MAX):
-            some = sa.update(agents).where(agents.c.id.in_(keys[first : first + IDS_MAX]), newer)
-            tx.execute(some.values(seen_us=sa.bindparam("at_us")), {"at_us": at_us})
+            update = sa.update(agents).where(agents.c.id.in_(keys[first : first + IDS_MAX]), is_newer)
+            tx.execute(update.values(seen_us=sa.bindparam("at_us")), {"at_us": at_us})
 
 
 def agent_last_seen(tx: Tx) -> dict[str, int | None]:
-    query = sa.select(agents.c.id, agents.c.seen_us).where(agents.c.deleted_us.is_(None))
+    query = sa.select(agents.c.id, agents.c.seen_us).where(_AGENT_NOT_DELETED)
     return {row.id: row.seen_us for row in tx.execute(query)}
 
 
 def agent_loads(tx: Tx) -> dict[str, str]:
-    """How each agent last said its cluster was, as JSON."""
-    query = sa.select(agents.c.id, agents.c.load).where(agents.c.deleted_us.is_(None), agents.c.load.is_not(None))
+    """Return the load that each agent last reported of its cluster, as JSON."""
+    query = sa.select(agents.c.id, agents.c.load).where(_AGENT_NOT_DELETED, agents.c.load.is_not(None))
     return {row.id: row.load for row in tx.execute(query)}
 
 
-def invite_insert(tx: Tx, row: dict[str, Any]) -> None:
-    tx.execute(sa.insert(invites).values(**row))
+def invite_insert(tx: Tx, row: InviteRow) -> None:
+    tx.execute(sa.insert(invites).values(**asdict(row)))
 
 
-def invite_lock(tx: Tx, invite_id: str) -> Row | None:
-    return tx.execute(sa.select(invites).where(invites.c.id == invite_id).with_for_update()).one_or_none()
+def invite_lock(tx: Tx, invite_id: str) -> InviteRow | None:
+    return fetch_one(tx, InviteRow, sa.select(invites).where(invites.c.id == invite_id).with_for_update())
 
 
-def invite_peek(tx: Tx, invite_id: str) -> Row | None:
-    """Without a lock, for a first look."""
-    return tx.execute(sa.select(invites).where(invites.c.id == invite_id)).one_or_none()
+def invite_peek(tx: Tx, invite_id: str) -> InviteRow | None:
+    """Return an invite without locking it."""
+    return fetch_one(tx, InviteRow, sa.select(invites).where(invites.c.id == invite_id))
 
 
-def invite_list(tx: Tx, cluster_id: str, *, after: str, limit: int) -> list[Row]:
+def invite_list(tx: Tx, cluster_id: str, *, after: str, limit: int) -> list[InviteRow]:
     query = sa.select(invites).where(invites.c.cluster_id == cluster_id, invites.c.id > after)
-    return list(tx.execute(query.order_by(invites.c.id).limit(limit)))
+    return fetch_all(tx, InviteRow, query.order_by(invites.c.id).limit(limit))
 
 
 def invite_revoke_made_with(tx: Tx, token_ids: Collection[str], *, at_us: int) -> int:
-    """Revoke the join tokens that were made with these user tokens; how many."""
-    made = (invites.c.parent_id.in_(sorted(token_ids)), invites.c.revoked_us.is_(None))
-    return tx.execute(sa.update(invites).where(*made).values(revoked_us=at_us)).rowcount
+    """Revoke the join tokens that were made with these user tokens. Returns their number."""
+    is_made_with = (invites.c.parent_id.in_(sorted(token_ids)), invites.c.revoked_us.is_(None))
+    return tx.execute(sa.update(invites).where(*is_made_with).values(revoked_us=at_us)).rowcount
 
 
-def invite_change(tx: Tx, invite_id: str, change: dict[str, Any]) -> None:
-    tx.execute(sa.update(invites).where(invites.c.id == invite_id).values(**change))
+def invite_change(tx: Tx, invite_id: str, change: InviteUpdate) -> None:
+    tx.execute(sa.update(invites).where(invites.c.id == invite_id).values(change.columns()))

@@ -1,7 +1,7 @@
-"""Queries about crowds: the jobs of a workflow that may run only so many at once. Jobs of no crowd cost nothing here.
+"""Concurrency groups: jobs of one workflow of which only some may run at once. The columns call a group a `crowd`.
 
-A job that finds its crowd full is parked: assigned, but not ready, so that it stands in nobody's way. Whatever ends a
-job of the crowd lets the next ones go; a chore of the leader catches what two servers did at the same moment.
+A job whose group is full is parked: assigned and not ready, so that it blocks no other job. The end of a job releases
+the next one; a chore of the leader releases what two concurrent servers missed. Jobs without a group add no cost.
 """
 
 from __future__ import annotations
@@ -10,45 +10,47 @@ import sqlalchemy as sa
 
 from switchyard.store import dialect
 from switchyard.store.database import Tx
+from switchyard.store.job_update import JobUpdate
 from switchyard.store.schema import IN_CONCURRENCY_GROUP, PARKED, jobs
 
 
 def concurrency_group_lock(tx: Tx, crowds: list[str]) -> None:
-    """Until the commit nobody else leases jobs of these. Of the transaction, so that a pooler does no harm."""
+    """Lock groups for leasing until the commit. The lock belongs to the transaction, so it works behind a pooler."""
     dialect.lock_names(tx, [f"crowd {crowd}" for crowd in crowds])
 
 
 def concurrency_group_live_counts(tx: Tx, crowds: list[str]) -> dict[str, int]:
-    """How many jobs of each are with an agent: jobs, and tasks of arrays."""
-    mine = (jobs.c.crowd.in_(sorted(crowds)), sa.text(IN_CONCURRENCY_GROUP))
+    """Count the leased jobs and tasks of each group."""
+    is_member = (jobs.c.crowd.in_(sorted(crowds)), sa.text(IN_CONCURRENCY_GROUP))
     plain = (
         sa.select(jobs.c.crowd, sa.func.count().label("live"))
-        .where(*mine, jobs.c.agent_id.is_not(None))
+        .where(*is_member, jobs.c.agent_id.is_not(None))
         .group_by(jobs.c.crowd)
     )
     tasks = (
         sa.select(jobs.c.crowd, sa.func.sum(jobs.c.tasks_live).label("live"))
-        .where(*mine, jobs.c.agent_id.is_(None), jobs.c.tasks_live > 0)
+        .where(*is_member, jobs.c.agent_id.is_(None), jobs.c.tasks_live > 0)
         .group_by(jobs.c.crowd)
     )
-    found = dict.fromkeys(crowds, 0)
+    live_by_group = dict.fromkeys(crowds, 0)
     for query in (plain, tasks):
         for row in tx.execute(query):
-            found[row.crowd] += int(row.live)
-    return found
+            live_by_group[row.crowd] += int(row.live)
+    return live_by_group
 
 
 def concurrency_group_park(tx: Tx, job_ids: list[str], reason: str) -> None:
-    """Take locked jobs out of their lines."""
+    """Park locked jobs: they are not ready until their group has room."""
     if job_ids:
-        tx.execute(sa.update(jobs).where(jobs.c.id.in_(sorted(job_ids))).values(is_ready=False, reason=reason))
+        parked = JobUpdate(is_ready=False, reason=reason)
+        tx.execute(sa.update(jobs).where(jobs.c.id.in_(sorted(job_ids))).values(parked.columns()))
 
 
 def concurrency_group_release(tx: Tx, crowd: str, count: int, *, live: int = 0) -> set[str]:
-    """Put the first parked jobs of a crowd back in their lines; the clusters to wake.
+    """Make the first parked jobs of a group ready. Returns the clusters to wake.
 
-    `live`: how many run; those that so many forbid are left out, as launch plans of one workflow may have several
-    bounds. Without waiting for a lock: what somebody else is changing at this moment is left to the chore.
+    `live`: how many jobs of the group run. Jobs whose own bound is not above it stay parked: launch plans of one
+    workflow may have different bounds. Locked jobs are skipped; the leader's chore releases them.
     """
     has_tasks = sa.or_(
         jobs.c.array.is_(None),
@@ -59,7 +61,7 @@ def concurrency_group_release(tx: Tx, crowd: str, count: int, *, live: int = 0) 
         ),
     )
     parked = (
-        sa.select(jobs.c.id, jobs.c.cluster_id)
+        sa.select(jobs.c.id, jobs.c.cluster_id, jobs.c.spread)
         .where(jobs.c.crowd == crowd, sa.text(PARKED), has_tasks, jobs.c.crowd_max > live)
         .order_by(jobs.c.priority.desc(), jobs.c.id)
         .limit(count)
@@ -67,11 +69,12 @@ def concurrency_group_release(tx: Tx, crowd: str, count: int, *, live: int = 0) 
     )
     rows = list(tx.execute(parked))
     if rows:
-        tx.execute(sa.update(jobs).where(jobs.c.id.in_([row.id for row in rows])).values(is_ready=True, reason=""))
-    return {row.cluster_id for row in rows if row.cluster_id}
+        released = JobUpdate(is_ready=True, reason="")
+        tx.execute(sa.update(jobs).where(jobs.c.id.in_([row.id for row in rows])).values(released.columns()))
+    return {cluster_id for row in rows for cluster_id in (row.spread or row.cluster_id or "").split(",") if cluster_id}
 
 
 def concurrency_groups_parked(tx: Tx, limit: int) -> dict[str, int]:
-    """Crowds with parked jobs, and how many of each may run."""
+    """Return the groups with parked jobs, and how many jobs of each may run."""
     query = sa.select(jobs.c.crowd, sa.func.max(jobs.c.crowd_max)).where(sa.text(PARKED)).group_by(jobs.c.crowd)
-    return {crowd: int(most) for crowd, most in tx.execute(query.limit(limit))}
+    return {crowd: int(crowd_max) for crowd, crowd_max in tx.execute(query.limit(limit))}

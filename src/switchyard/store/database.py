@@ -1,4 +1,4 @@
-"""Connections to one database, SQLite or PostgreSQL: one writer, some readers, migrations, errors translated once."""
+"""Connections to one database, SQLite or PostgreSQL: one writer, several readers, and migrations."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 Tx = Connection
 
-READERS_MAX = 8  # threads that read at once; the server's pool of threads is as large
-MIGRATION_LOCK = 7_305_817_551  # any number of our own
-# A writer that waits longer than this for SQLite's lock has met a stuck process, not a busy one.
+READERS_MAX = 8  # concurrent readers; the server's thread pool has the same size
+MIGRATION_LOCK = 7_305_817_551  # an arbitrary number
+# A longer wait for SQLite's lock means that another process is stuck, not busy.
 SQLITE_BUSY_MS = 10_000
-# Above this the writer itself restarts the WAL; below, a background passive checkpoint keeps it short.
+# Above this size the writer restarts the WAL. Below it, passive checkpoints in the background keep it short.
 WAL_BYTES_MAX = 64 * 2**20
 MIGRATIONS = Path(__file__).parent / "migrations"
-HEAD_REVISION = "0005"  # the newest migration
-# Alembic's own table, as it makes it: apart from ours, so that its comparisons do not see it.
+HEAD_REVISION = "0009"  # the newest migration
+# Alembic's table, as Alembic creates it. It has separate metadata, so that Alembic does not compare it.
 _ALEMBIC_METADATA = sa.MetaData()
 _ALEMBIC_VERSION = sa.Table(
     "alembic_version",
@@ -41,7 +41,7 @@ _ALEMBIC_VERSION = sa.Table(
 
 
 class Database:
-    """One database. `read()` and `write()` are the only ways in."""
+    """One database. All access goes through `read()` and `write()`."""
 
     def __init__(self, url: str) -> None:
         self.url = sa.make_url(_with_driver(url))
@@ -60,21 +60,21 @@ class Database:
         self.reader = self._engine(is_writer=False)
         self.disk_failed_at = float("-inf")  # on the monotonic clock
         self._wal = Path(f"{self.url.database}-wal") if self.is_sqlite else None
-        # The revision that somebody gave the database under this server, if it is not the one this version knows.
+        # The revision of the database, if it was migrated while this server runs and this version does not know it.
         self.foreign_revision: str | None = None
 
     @contextmanager
     def read(self) -> Iterator[Tx]:
-        """A snapshot to read from."""
+        """Open a transaction to read from."""
         self._refuse_foreign()
         with translate_errors(), self.reader.connect() as tx:
             yield tx
 
     @contextmanager
     def write(self, *, is_patient: bool = False) -> Iterator[Tx]:
-        """One transaction; committed when the block ends, rolled back when it raises.
+        """Open a transaction: committed when the block ends, rolled back when it raises.
 
-        `is_patient`: its statements, and its waits for locks, may take long. For work that no request waits for.
+        `is_patient`: statements and waits for locks have no timeout. For work that no request waits for.
         """
         self._refuse_foreign()
         with self._noting(), translate_errors(), self.writer.begin() as tx:
@@ -86,7 +86,7 @@ class Database:
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
-        """Remember when the disk last refused something: what is small may still find room while no job does."""
+        """Record when the disk last failed. A later small write may succeed although there is no room for a job."""
         try:
             yield
         except DatabaseDiskError:
@@ -94,9 +94,9 @@ class Database:
             raise
 
     def watch_revision(self) -> None:
-        """Refuse all work from here on if the database was migrated under this server, and until it is turned back.
+        """Refuse all work while the database has a revision that this version does not know.
 
-        Called each second: an older server must not go on writing into a newer schema.
+        Called each second: an older server must not write into a newer schema.
         """
         with translate_errors(), self.reader.connect() as tx:
             current = tx.scalar(sa.select(_ALEMBIC_VERSION.c.version_num))
@@ -105,7 +105,7 @@ class Database:
 
     @property
     def foreign_reason(self) -> str:
-        """Why this server may not touch the database; empty: it may."""
+        """Say why this server must not use the database. Empty: it may."""
         if self.foreign_revision is None:
             return ""
         return f"The database is at revision {self.foreign_revision}, and this server knows {HEAD_REVISION}."
@@ -118,12 +118,12 @@ class Database:
             )
 
     def checkpoint(self) -> None:
-        """Keep SQLite's WAL short from the background, where no committer waits for it."""
+        """Shorten SQLite's WAL. Called in the background, where the committer does not wait for it."""
         if self.is_sqlite:
             self._pragma(self.reader, "wal_checkpoint(PASSIVE)")
 
     def tend(self) -> None:
-        """Called by the writer between two batches: a WAL above the bound is folded back into the file."""
+        """Write a WAL above WAL_BYTES_MAX back into the file. The writer calls this between two batches."""
         with suppress(FileNotFoundError):
             if self._wal is not None and self._wal.stat().st_size > WAL_BYTES_MAX:
                 self._pragma(self.writer, "wal_checkpoint(RESTART)")
@@ -175,14 +175,14 @@ def _sqlite_engine(url: sa.URL, *, is_writer: bool) -> Engine:
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        # IMMEDIATE: take the write lock first, or two writers would upgrade and one fail.
+        # IMMEDIATE takes the write lock first. Otherwise two transactions may want it later, and one fails.
         connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
 
     return engine
 
 
 def create_schema(database: Database) -> None:
-    """Give an empty database the schema as it is now, which is what all the migrations would make of it."""
+    """Create the present schema in an empty database. The result is the same as that of all migrations."""
     with database.write(is_patient=True) as tx:
         _lock_migrations(tx)
         if _revision(tx) is None:
@@ -194,7 +194,7 @@ def create_schema(database: Database) -> None:
 
 def upgrade_schema(database: Database, revision: str = "head") -> None:
     """Run the migrations up to `revision`: all of them or none."""
-    from alembic import command  # here, as below: it takes longer to import than a server takes to start
+    from alembic import command  # here, because its import takes longer than the start of a server
 
     with _migrating(database) as connection:
         if _revision(connection) is None:
@@ -203,18 +203,18 @@ def upgrade_schema(database: Database, revision: str = "head") -> None:
 
 
 def repair_schema(database: Database) -> list[str]:
-    """Put right how the schema differs from the newest revision, where that loses nothing; what was put right."""
+    """Repair differences of the schema from the newest revision, without loss of data. Returns what was repaired."""
     with _migrating(database) as connection:
         return schema_check.repair(connection)
 
 
 @contextmanager
 def _migrating(database: Database) -> Iterator[Connection]:
-    """One transaction that changes the schema. SQLite checks no foreign keys in it: tables are copied and dropped."""
-    apart: dict[str, Any] = {"isolation_level": None} if database.is_sqlite else _unprepared_arguments(database)
-    engine = sa.create_engine(database.url, poolclass=NullPool, connect_args=apart)
+    """Open a transaction that changes the schema. SQLite checks no foreign keys in it: it copies and drops tables."""
+    connect_args: dict[str, Any] = {"isolation_level": None} if database.is_sqlite else _unprepared_arguments(database)
+    engine = sa.create_engine(database.url, poolclass=NullPool, connect_args=connect_args)
     if database.is_sqlite:
-        # Python's driver would commit each CREATE TABLE by itself, and leave half a schema if it is killed.
+        # Python's driver would commit each CREATE TABLE separately, and a crash would leave half a schema.
         sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     try:
         with translate_errors(), engine.begin() as connection:
@@ -225,13 +225,13 @@ def _migrating(database: Database) -> Iterator[Connection]:
 
 
 def _lock_migrations(tx: Tx) -> None:
-    """Two servers that start on one empty database: the second waits, then finds nothing to do."""
+    """Lock migrations until the commit. Of two servers that start on one empty database, the second waits."""
     if tx.dialect.name == "postgresql":
         tx.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
 
 
 def read_revisions(database: Database) -> tuple[str | None, str]:
-    """The database's revision (none: empty) and the newest known one; one that nobody here knows is refused."""
+    """Return the database's revision (None: empty) and the newest known one. Refuses an unknown revision."""
     with database.read() as tx:
         current = _revision(tx)
     if current not in (None, HEAD_REVISION) and current not in _known_revisions():
@@ -245,8 +245,8 @@ def read_revisions(database: Database) -> tuple[str | None, str]:
 def _revision(tx: Tx) -> str | None:
     if not sa.inspect(tx).has_table(_ALEMBIC_VERSION.name):
         return None
-    found: str | None = tx.scalar(sa.select(_ALEMBIC_VERSION.c.version_num))
-    return found
+    revision: str | None = tx.scalar(sa.select(_ALEMBIC_VERSION.c.version_num))
+    return revision
 
 
 def _known_revisions() -> set[str]:

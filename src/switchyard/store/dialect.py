@@ -1,8 +1,8 @@
-"""What differs between SQLite and PostgreSQL and is not worth a branch in a query: upsert, row locks, notify."""
+"""Functions that hide differences between SQLite and PostgreSQL: upsert, advisory locks, notify."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -20,23 +20,23 @@ def is_postgresql(tx: Tx) -> bool:
 
 
 def insert_statement(tx: Tx, table: sa.Table) -> Any:
-    """An INSERT that has `on_conflict_do_nothing` and `on_conflict_do_update` on both."""
-    return _insert_statement(tx.dialect.name, table)
+    """Return an INSERT that has `on_conflict_do_nothing` and `on_conflict_do_update` on both databases."""
+    return insert_for(tx.dialect.name, table)
 
 
-def insert_missing(tx: Tx, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-    """Insert what is not there yet; what is there stays as it is."""
+def insert_missing(tx: Tx, table: sa.Table, rows: Sequence[Mapping[str, object]]) -> None:
+    """Insert rows whose key is not stored yet. Stored rows stay as they are."""
     if rows:
         tx.execute(_insert_missing_statement(tx.dialect.name, table), rows)
 
 
 @cache
 def _insert_missing_statement(dialect: str, table: sa.Table) -> Any:
-    return _insert_statement(dialect, table).on_conflict_do_nothing()
+    return insert_for(dialect, table).on_conflict_do_nothing()
 
 
-def _insert_statement(dialect: str, table: sa.Table) -> Any:
-    if dialect == "postgresql":  # imported where it is used: a server on SQLite starts without it
+def insert_for(dialect: str, table: sa.Table) -> Any:
+    if dialect == "postgresql":  # imported here, so that a server on SQLite starts without it
         from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 
         return postgresql_insert(table)
@@ -45,8 +45,22 @@ def _insert_statement(dialect: str, table: sa.Table) -> Any:
     return sqlite_insert(table)
 
 
+def insert_sql(tx: Tx, table: str, columns: tuple[str, ...]) -> str:
+    """Return an INSERT of tuples for `exec_driver_sql`, which costs less than an INSERT by SQLAlchemy."""
+    return _insert_sql(table, columns, "%s" if is_postgresql(tx) else "?")
+
+
+@cache
+def _insert_sql(table: str, columns: tuple[str, ...], mark: str) -> str:
+    return f"{insert_into(table, columns)} VALUES ({', '.join(mark for _ in columns)})"
+
+
+def insert_into(table: str, columns: tuple[str, ...]) -> str:
+    return f'INSERT INTO {table} ("' + '", "'.join(columns) + '")'  # `array` is a reserved word of PostgreSQL
+
+
 def lock_names(tx: Tx, names: Sequence[str]) -> None:
-    """Until the commit nobody else holds these names. Always in one order; SQLite has one writer as it is."""
+    """Lock names until the commit, always in the same order. SQLite needs no lock: it has one writer."""
     if is_postgresql(tx) and names:
         keys = sorted({int.from_bytes(sha256(name.encode()).digest()[:8], signed=True) for name in names})
         tx.execute(_LOCK, {"keys": keys}).all()
@@ -56,7 +70,11 @@ _LOCK = sa.text("SELECT pg_advisory_xact_lock(key) FROM unnest(CAST(:keys AS big
 
 
 def notify(tx: Tx, payload: str) -> None:
-    """Wake the other replicas when this transaction commits. SQLite has no others."""
+    """Wake the other servers when this transaction commits. On SQLite there are none."""
     if is_postgresql(tx):
-        text = payload if len(payload) <= NOTIFY_BYTES_MAX else "*"
-        tx.execute(sa.select(sa.func.pg_notify(CHANNEL, text)))
+        tx.exec_driver_sql("SELECT pg_notify(%s, %s)", notice_values(payload))
+
+
+def notice_values(payload: str) -> tuple[str, str]:
+    """Return channel and text for PostgreSQL's `pg_notify`. A text that is too long becomes `*`: anything changed."""
+    return CHANNEL, payload if len(payload) <= NOTIFY_BYTES_MAX else "*"

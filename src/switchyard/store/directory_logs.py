@@ -1,7 +1,7 @@
-"""What jobs wrote, in a directory: one folder per stream, one file per run of bytes, named by its offset.
+"""The log store in a directory: one folder per stream, one file per run of bytes, named by its offset.
 
-The names and lengths of the files are the index, so there is none to lose or to repair. A file that a crash cut short
-is a shorter run; a piece written twice writes the same bytes to the same place. Several servers may share the folder.
+The names and lengths of the files are the index, so no index can be lost. A file that a crash cut short is a shorter
+run; a piece that is written twice writes the same bytes to the same place. Several servers may share the directory.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from switchyard.errors import Unavailable
 from switchyard.model.log import STREAMS, ByteRange, LogPiece, LogWindow, Stream, uncovered_ranges
 from switchyard.store.database import Tx
 
-FILE_BYTES_MAX = 256 * 1024  # a file grows up to this: what is dropped at once
-OFFSET_NAME = re.compile(r"[0-9]{19}")  # an offset; anything else in a folder is not ours
+FILE_BYTES_MAX = 256 * 1024  # of one file, which is deleted as a whole
+OFFSET_NAME = re.compile(r"[0-9]{19}")  # an offset; other files in a folder are not ours
 JOB_ID = re.compile(r"[0-9A-Z]{26}")
 
 
 class DirectoryLogs:
-    """The log store for those who keep bytes out of their database. It takes part in no transaction."""
+    """A log store that keeps output out of the database. Its writes belong to no transaction."""
 
     is_outside = True
 
     def __init__(self, root: Path, window: LogWindow | None = None) -> None:
         self._root = root
         self._window = window or LogWindow()
-        self._file_bytes = max(1, min(FILE_BYTES_MAX, self._window.half // 4))  # the bound is kept to within one file
+        self._file_bytes = max(1, min(FILE_BYTES_MAX, self._window.half // 4))  # a log is bounded to within one file
 
     def prepare(self) -> None:
         """Make the directory, or say why it cannot be used."""
@@ -48,7 +48,7 @@ class DirectoryLogs:
             ) from exc
 
     def keep(self, _tx: Tx | None, pieces: Sequence[LogPiece]) -> Counter[str]:
-        """Keep what is new of these; how many bytes more, or less, are kept of each job."""
+        """Store the bytes that are not stored yet. Returns how many bytes each job has more, or fewer, than before."""
         added: Counter[str] = Counter()
         with _translated():
             for stream, group in groupby(sorted(pieces), key=lambda piece: piece.stream):
@@ -59,29 +59,30 @@ class DirectoryLogs:
         if not pieces:
             return 0
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        held = _runs(folder)
-        before = _length(held)
-        end = max(held[-1][1] if held else 0, *(piece.end for piece in pieces))
+        stored = _runs(folder)
+        before = _length(stored)
+        end = max(stored[-1][1] if stored else 0, *(piece.end for piece in pieces))
         for piece in pieces:
             for part in self._window.kept((piece.offset, piece.end), end):
-                for span in uncovered_ranges(part, held):
-                    held = self._write(folder, held, span, piece.data[span[0] - piece.offset : span[1] - piece.offset])
+                for span in uncovered_ranges(part, stored):
+                    data = piece.data[span[0] - piece.offset : span[1] - piece.offset]
+                    stored = self._write(folder, stored, span, data)
         cut = self._window.tail_from(end)
-        dropped = [(lo, hi) for lo, hi in held if lo >= self._window.half and hi <= cut]
+        dropped = [(lo, hi) for lo, hi in stored if lo >= self._window.half and hi <= cut]
         for lo, _ in dropped:
             (folder / _name(lo)).unlink(missing_ok=True)
-        return _length(held) - _length(dropped) - before
+        return _length(stored) - _length(dropped) - before
 
-    def _write(self, folder: Path, held: list[ByteRange], span: ByteRange, data: bytes) -> list[ByteRange]:
-        """Add to the file that ends where this begins, while it is small; then begin others."""
+    def _write(self, folder: Path, stored: list[ByteRange], span: ByteRange, data: bytes) -> list[ByteRange]:
+        """Append to the file that ends where the span begins, up to the size of a file; then start new files."""
         lo, hi = span
         while lo < hi:
-            begin = next((run[0] for run in held if run[1] == lo and self._may_grow(run)), lo)
+            begin = next((run[0] for run in stored if run[1] == lo and self._may_grow(run)), lo)
             to = min(hi, begin + self._file_bytes)
             _write_at(folder / _name(begin), lo - begin, data[lo - span[0] : to - span[0]])
-            held = sorted([*(run for run in held if run[0] != begin), (begin, to)])
+            stored = sorted([*(run for run in stored if run[0] != begin), (begin, to)])
             lo = to
-        return held
+        return stored
 
     def _may_grow(self, run: ByteRange) -> bool:
         is_small = run[1] - run[0] < self._file_bytes
@@ -90,7 +91,7 @@ class DirectoryLogs:
     def read(
         self, _tx: Tx | None, stream: Stream, offset: int, *, bytes_max: int
     ) -> tuple[list[tuple[int, bytes]], int]:
-        """At most so many bytes from an offset on, in order; and how far the stream reaches."""
+        """Return up to `bytes_max` bytes from an offset on, in order, and the end of the stream."""
         with _translated():
             folder = self._folder(stream)
             runs = _runs(folder)
@@ -107,21 +108,21 @@ class DirectoryLogs:
             return chunks, max((hi for _, hi in runs), default=0)
 
     def remove(self, _tx: Tx | None, job_ids: Iterable[str]) -> Counter[str]:
-        """Forget all that these jobs wrote; how many bytes of each that was."""
+        """Delete the output of these jobs. Returns the number of bytes of each job."""
         removed: Counter[str] = Counter()
         for job in job_ids:
             folder = self._job_folder(job)
-            with contextlib.suppress(OSError):  # nothing there, or another server removes it as we look
+            with contextlib.suppress(OSError):  # no folder, or another server deletes it now
                 removed[job] = sum(_length(_runs(stream)) for stream in folder.iterdir())
             shutil.rmtree(folder, ignore_errors=True)
         return removed
 
     def _job_folder(self, job: str) -> Path:
-        assert JOB_ID.fullmatch(job), "ids are checked at the door: no other text becomes a path"
+        assert JOB_ID.fullmatch(job), "ids are checked on arrival: no other text becomes a path"
         return self._root / job[-2:] / job  # the end of an id is random: the folders fill evenly
 
     def _folder(self, stream: Stream) -> Path:
-        assert stream.name in STREAMS, "streams are checked at the door"
+        assert stream.name in STREAMS, "streams are checked on arrival"
         return self._job_folder(stream.job) / f"{int(stream.fence)}-{stream.name}"
 
 
@@ -130,7 +131,7 @@ def _name(offset: int) -> str:
 
 
 def _runs(folder: Path) -> list[ByteRange]:
-    """What is there, in order. A file may be unlinked by another server as we look."""
+    """Return the stored runs of bytes, in order. Another server may delete a file meanwhile."""
     runs: list[ByteRange] = []
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
@@ -159,13 +160,13 @@ def _read_at(path: Path, position: int, size: int) -> bytes:
         with path.open("rb") as file:
             file.seek(position)
             return file.read(size)
-    except FileNotFoundError:  # dropped as we read: it shows as left out
+    except FileNotFoundError:  # deleted meanwhile: the reader sees a gap
         return b""
 
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """The disk's errors become Unavailable, here and nowhere else."""
+    """Turn errors of the disk into Unavailable."""
     try:
         yield
     except OSError as exc:

@@ -1,36 +1,76 @@
-"""Events and the counters. A number is taken last in a transaction and its row stays locked until the commit, so
-numbers become visible in order: a reader with a cursor misses nothing, in any replica."""
+"""Events and counters. A transaction takes event numbers last, and the counter's row stays locked until the commit.
+So numbers become visible in order, and a reader with a cursor misses no event, on any server."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import sqlalchemy as sa
+from msgspec.structs import astuple
 
+from switchyard.model.event_kind import TASK_PREFIX, EventKind
 from switchyard.store import dialect
 from switchyard.store.database import Tx
+from switchyard.store.fetch import StoredRow, columns_of, fetch_all
+from switchyard.store.job_rows import StateName
+from switchyard.store.new_rows import EventRow
 from switchyard.store.schema import TASK_EVENT, attempts, clusters, counters, events, jobs
 
-Row = sa.Row[*tuple[Any, ...]]
+
+class EventDetails(StoredRow, frozen=True):
+    """An event, its cluster's name, and the owner of its job where the reader may not view all projects."""
+
+    seq: int
+    at_us: int
+    job_id: str
+    kind: str
+    state: StateName
+    attempt: int
+    fence: int
+    cluster: str | None
+    reason: str
+    cluster_id: str | None
+    owner_id: str | None
 
 
-# Built once: making a statement anew costs more than running it.
+class TaskEvent(StoredRow, frozen=True):
+    """An event about the task of an array that runs under `fence`."""
+
+    fence: int
+    kind: str
+    cluster_id: str | None
+    reason: str
+    seq: int
+
+
+# Built once: building a statement costs more than running it.
 _TAKE = (
     sa.update(counters)
-    .where(counters.c.name == sa.bindparam("the_name"))
-    .values(value=counters.c.value + sa.bindparam("the_count"))
+    .where(counters.c.name == sa.bindparam("p_name"))
+    .values(value=counters.c.value + sa.bindparam("p_count"))
     .returning(counters.c.value)
 )
+_TAKE_AND_NOTIFY = "UPDATE counters SET value = value + %s WHERE name = %s RETURNING value, pg_notify(%s, %s)"
 
 
-def counter_take(tx: Tx, name: str, count: int) -> int:
-    """Take `count` numbers; the first of them."""
-    taken = {"the_name": name, "the_count": count}
-    value = tx.execute(_TAKE, taken).scalar()
+def counter_take(tx: Tx, name: str, count: int, *, notice: str = "") -> int:
+    """Take `count` numbers. Returns the first. `notice`: notify the other servers in the same statement."""
+    value = _take(tx, name, count, notice)
     if value is None:
         dialect.insert_missing(tx, counters, [{"name": name, "value": 0}])
-        value = tx.execute(_TAKE, taken).scalar_one()
-    return int(value) - count + 1
+        value = _take(tx, name, count, notice)
+        assert value is not None, "the counter was just inserted"
+    return value - count + 1
+
+
+def _take(tx: Tx, name: str, count: int, notice: str) -> int | None:
+    """Return the last number taken. None: there is no such counter, and nothing was sent."""
+    if notice and dialect.is_postgresql(tx):
+        taken = tx.exec_driver_sql(_TAKE_AND_NOTIFY, (count, name, *dialect.notice_values(notice)))
+    else:
+        taken = tx.execute(_TAKE, {"p_name": name, "p_count": count})
+    value: int | None = taken.scalar()
+    return value
 
 
 def counters_read(tx: Tx) -> dict[str, int]:
@@ -45,21 +85,23 @@ def counter_raise(tx: Tx, name: str, value: int) -> None:
 
 
 def counter_set(tx: Tx, name: str, value: int) -> None:
-    """Set a counter that holds a point in time, also backwards: the clock may have been set back."""
+    """Set a counter that holds a point in time, even backwards: the clock may have been set back."""
     statement = dialect.insert_statement(tx, counters).values(name=name, value=value)
     tx.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
 
 
-_INSERT = sa.insert(events)
+_EVENT_COLUMNS = ("seq", *EventRow.__struct_fields__)
 
 
-def event_insert_many(tx: Tx, rows: list[dict[str, Any]]) -> None:
-    if rows:
-        tx.execute(_INSERT, rows)
+def event_insert_many(tx: Tx, rows: Iterable[EventRow], *, first_seq: int) -> None:
+    """Insert events and number them in order, from `first_seq` on."""
+    numbered = [(seq, *astuple(row)) for seq, row in enumerate(rows, first_seq)]
+    if numbered:
+        tx.exec_driver_sql(dialect.insert_sql(tx, "events", _EVENT_COLUMNS), numbered)
 
 
 def event_number_before(tx: Tx, at_us: int) -> int:
-    """The number after which lies what happened since a time. Times grow with numbers, so halving finds it."""
+    """Return the number of the last event before a time, by binary search: times grow with numbers."""
     low, high = 0, counters_read(tx).get("events", 0)
     while low < high:
         middle = (low + high) // 2
@@ -71,54 +113,57 @@ def event_number_before(tx: Tx, at_us: int) -> int:
 
 
 def _time_of_first(tx: Tx, seq: int) -> int | None:
-    """When the first thing with this number or a higher one happened."""
+    """Return the time of the first event or new job with this number or a higher one."""
     event = tx.execute(
         sa.select(events.c.seq, events.c.at_us).where(events.c.seq >= seq).order_by(events.c.seq).limit(1)
     )
     job = tx.execute(sa.select(jobs.c.seq, jobs.c.created_us).where(jobs.c.seq >= seq).order_by(jobs.c.seq).limit(1))
-    found = [(row[0], row[1]) for row in (*event, *job)]
-    return min(found)[1] if found else None
+    numbers_and_times = [(row[0], row[1]) for row in (*event, *job)]
+    return min(numbers_and_times)[1] if numbers_and_times else None
 
 
-def event_list_of_tasks(tx: Tx, job_id: str, fences: list[int]) -> list[Row]:
-    """What was said last of the tasks of an array under these fences: fence and reason, the newest last."""
-    query = sa.select(events.c.fence, events.c.reason, events.c.seq).where(
+def event_list_of_tasks(tx: Tx, job_id: str, fences: list[int]) -> list[TaskEvent]:
+    """List the events about tasks of an array that ran under these fences, oldest first."""
+    query = sa.select(*columns_of(TaskEvent, events)).where(
         events.c.job_id == job_id, events.c.fence.in_(fences), sa.text(TASK_EVENT)
     )
-    # Put in order here: SQLite would rather walk all events of the job than sort these.
-    return sorted(tx.execute(query), key=lambda row: int(row.seq))
+    # Sorted here: for ORDER BY seq SQLite would read all events of the job in order.
+    return sorted(fetch_all(tx, TaskEvent, query), key=lambda row: row.seq)
+
+
+def task_kind(kind: EventKind) -> str:
+    """Return the stored kind of an event about one task of an array."""
+    return TASK_PREFIX + kind
+
+
+def event_list_of_array(tx: Tx, job_id: str, kinds: list[str], *, limit: int) -> list[TaskEvent]:
+    """List the first events of these kinds about tasks of an array, in the order of their fences."""
+    query = sa.select(*columns_of(TaskEvent, events)).where(
+        events.c.job_id == job_id, events.c.kind.in_(kinds), sa.text(TASK_EVENT)
+    )
+    return fetch_all(tx, TaskEvent, query.order_by(events.c.fence).limit(limit))
 
 
 def event_list(
     tx: Tx, *, job_id: str | None, projects: list[str] | None, reader: str | None = None, after: int, limit: int
-) -> list[Row]:
-    """Events after a number, the accepted ones (which live in the job's own row) among them.
+) -> list[EventDetails]:
+    """List events after a number. The `accepted` events are read from the rows of the jobs.
 
-    `projects`: those the reader may view, besides their own jobs; none: all.
+    `projects`: those the reader may view, besides their own jobs; None: all.
     """
     source: sa.Join = events.outerjoin(clusters, clusters.c.id == events.c.cluster_id)
-    owner_id: sa.ColumnElement[Any] = sa.cast(sa.null(), sa.Text)
-    if projects is not None:  # only then is there a reader from whom something may be hidden
+    owner_id: sa.ColumnElement[str | None] = sa.cast(sa.null(), sa.Text)
+    if projects is not None:  # only then the service may have to hide a cluster from the reader
         source, owner_id = source.join(jobs, jobs.c.id == events.c.job_id), jobs.c.owner_id
     happened = (
         sa.select(
-            events.c.seq,
-            events.c.at_us,
-            events.c.job_id,
-            events.c.kind,
-            events.c.state,
-            events.c.attempt,
-            events.c.fence,
-            clusters.c.name.label("cluster"),
-            events.c.reason,
-            clusters.c.id.label("cluster_id"),
-            owner_id.label("owner_id"),
+            *columns_of(EventDetails, events, cluster=clusters.c.name, cluster_id=clusters.c.id, owner_id=owner_id)
         )
         .select_from(source)
         .where(events.c.seq > after)
     )
-    # What was decided on arrival is read off the times of the first attempt, wherever that stands now and whatever its
-    # fence is: a later decision has an event of its own.
+    # The decision on arrival is derived from the time of the first attempt, which may be archived by now. A later
+    # decision has its own event.
     first = attempts.alias()
     is_rejected = sa.and_(jobs.c.state == "REJECTED", jobs.c.ended_us == jobs.c.created_us)
     is_assigned = sa.func.coalesce(first.c.assigned_us, jobs.c.assigned_us) == jobs.c.created_us
@@ -127,7 +172,7 @@ def event_list(
             jobs.c.seq,
             jobs.c.created_us,
             jobs.c.id,
-            sa.literal("accepted"),
+            sa.literal(EventKind.ACCEPTED.value),
             sa.case(
                 (is_assigned, "ASSIGNED"),
                 (is_rejected, "REJECTED"),
@@ -150,13 +195,13 @@ def event_list(
     if job_id is not None:
         happened, accepted = happened.where(events.c.job_id == job_id), accepted.where(jobs.c.id == job_id)
     if projects is not None:
-        # Not `== None`, which would mean those that nobody owns.
-        own = () if reader is None else (jobs.c.owner_id == reader,)
-        visible = sa.or_(jobs.c.project.in_(projects), *own)
-        happened, accepted = happened.where(visible), accepted.where(visible)
-    # Each half is cut before the union, or the union would read both tables whole.
+        # Not `== None`, which would select jobs without an owner.
+        is_own = () if reader is None else (jobs.c.owner_id == reader,)
+        is_visible = sa.or_(jobs.c.project.in_(projects), *is_own)
+        happened, accepted = happened.where(is_visible), accepted.where(is_visible)
+    # Each half has its own limit: without it the union would read both tables completely.
     parts = sa.union_all(
         sa.select(happened.order_by(events.c.seq).limit(limit).subquery()),
         sa.select(accepted.order_by(jobs.c.seq).limit(limit).subquery()),
     ).subquery()
-    return list(tx.execute(sa.select(parts).order_by(parts.c.seq).limit(limit)))
+    return fetch_all(tx, EventDetails, sa.select(parts).order_by(parts.c.seq).limit(limit))

@@ -1,4 +1,4 @@
-"""The drivers' errors, translated once: what callers are told when the database cannot do what it was asked."""
+"""Translate the errors of both database drivers into our errors, in one place."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DatabaseDiskError(Unavailable):
 class ConnectionLost(Unavailable):
     """The database does not answer."""
 
-    is_in_doubt = False  # it was lost while a commit was under way: nobody knows whether that happened
+    is_in_doubt = False  # it was lost during a commit, which may have succeeded
 
 
 class StatementTimeout(Unavailable):
@@ -60,7 +60,7 @@ class Contention(Unavailable):
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Errors of the connection, and what the database itself cannot help, become Unavailable, here and nowhere else."""
+    """Turn errors of the connection and of the database's machine into Unavailable. Other errors pass."""
     try:
         yield
     except sa.exc.TimeoutError as exc:
@@ -75,7 +75,7 @@ def translate_errors() -> Iterator[None]:
 
 
 def _with_note(error: Unavailable, exc: BaseException) -> Unavailable:
-    """Where the database is, and why it does not answer, is for the operator's log and terminal, not for callers."""
+    """Add the driver's message as a note: it is for the operator's log and terminal, not for callers."""
     origin = getattr(exc, "orig", None) or exc
     error.add_note(str(origin).strip().split("\n")[0][:300])
     return error
@@ -99,7 +99,7 @@ def _translate(exc: DBAPIError) -> Unavailable | None:
 
 
 def _is_connection_error(exc: DBAPIError) -> bool:
-    """Whether the error is about the use of the database, not about what was asked of it."""
+    """Whether the error is about the connection, not about the statement."""
     return isinstance(exc, (OperationalError, InterfaceError)) or exc.connection_invalidated
 
 

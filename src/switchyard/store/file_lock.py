@@ -1,9 +1,9 @@
-"""One server per SQLite file: a lock on the file itself, by whatever name it was opened, and the name of its holder.
+"""One server per SQLite file: a lock on the file, and a note that names the holder of the lock.
 
-The lock is on one byte far behind all data, and belongs to the open file, not to the process. So it does not meet
-SQLite's own locks, which are on other bytes, and SQLite does not drop it when it closes a connection. A hard link, a
-symbolic link and a bind mount all lead to the same file, and so to the same lock. The kernel drops it when the process
-ends, however it ends. On NFS such a lock goes to the file server, and holds between machines.
+The lock is on one byte far behind all data and belongs to the open file, not to the process. So it does not conflict
+with SQLite's own locks, and SQLite does not release it when it closes a connection. Hard links, symbolic links and bind
+mounts of the file share the lock. The kernel releases it when the process ends. On NFS the file server keeps the lock,
+so it also works between machines.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from switchyard.store.database import Database
 
 # SQLite locks bytes at 2^30 (https://www.sqlite.org/fileformat2.html#the_lock_byte_page) and its files end below 2^48.
 LOCK_BYTE = 2**62
-HOLDER_SUFFIX = ".holder"  # the file beside the database that says who has the lock
-TRIES_MAX = 10  # a restore may put another file under the name between our look and our lock
+HOLDER_SUFFIX = ".holder"  # the file beside the database that names the holder of the lock
+TRIES_MAX = 10  # a restore may replace the file between the open and the lock
 _LOCKED_ERRNOS = (errno.EAGAIN, errno.EACCES)
 
 
 @contextmanager
 def hold_file_lock(database: Database, who: str, *, next_step: str) -> Iterator[None]:
-    """Hold the lock on an SQLite file; the file is made if there is none. PostgreSQL serves several: nothing is locked.
+    """Hold the lock on an SQLite file, which is created if it is missing. On PostgreSQL nothing is locked.
 
-    `who`: what the next one is told about us. `next_step`: what we are told to do if another has the lock. Close every
-    connection of this process before the lock ends: that closes a file, and with it SQLite's own locks.
+    `who`: how the error of another process names us. `next_step`: of our own error if another process has the lock.
+    Close every connection of this process before the lock ends: closing the file also releases SQLite's own locks.
     """
     if not database.is_sqlite:
         yield
@@ -46,7 +46,7 @@ def hold_file_lock(database: Database, who: str, *, next_step: str) -> Iterator[
     fd = _lock(file, next_step)
     note = _holder_file(file)
     since = datetime.fromtimestamp(wall_us() / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    with suppress(OSError):  # a full disk: the lock holds all the same
+    with suppress(OSError):  # a full disk: the lock works without the note
         note.write_text(f"{who}, process {os.getpid()} on {socket.gethostname()}, since {since}", encoding="utf-8")
     try:
         yield
@@ -57,13 +57,13 @@ def hold_file_lock(database: Database, who: str, *, next_step: str) -> Iterator[
 
 
 def lock_holder(database: Database) -> str:
-    """Who holds the lock on an SQLite file that is known to be in use."""
+    """Name the holder of the lock on an SQLite file that is in use."""
     file = sqlite_file(database.url)
     return _describe_holder(file, file.stat() if file.exists() else None)
 
 
 def sqlite_file(url: sa.URL) -> Path:
-    """The file of an SQLite URL, which may itself be a `file:` URI."""
+    """Return the file of an SQLite URL, which may itself be a `file:` URI."""
     assert url.database
     if url.database.startswith("file:"):
         return Path(unquote(urlsplit(url.database).path)).absolute()
@@ -89,7 +89,7 @@ def _lock(file: Path, next_step: str) -> int:
                     raise
                 return fd
         except FileNotFoundError:
-            pass  # moved away meanwhile: look again
+            pass  # moved away meanwhile: try again
         except OSError as exc:
             holder = _describe_holder(file, os.fstat(fd)) if exc.errno in _LOCKED_ERRNOS else ""
             os.close(fd)
@@ -104,9 +104,9 @@ def _lock(file: Path, next_step: str) -> int:
 
 
 def refuse_hard_links(database: Database) -> None:
-    """Raise Conflict if an SQLite file has a second name. For commands that open the file without the lock.
+    """Raise Conflict if an SQLite file has a hard link. For commands that open the file without the lock.
 
-    SQLite keeps its newest changes beside the name that it opened. Under another name it would not see them.
+    SQLite keeps its newest changes in a file named after the name that it opened. Under another name they are missing.
     """
     file = sqlite_file(database.url) if database.is_sqlite else None
     if file is not None and file.exists():
@@ -124,7 +124,7 @@ def _refuse_links(file: Path, stat: os.stat_result) -> None:
 
 
 def _lock_byte(fd: int) -> None:
-    if not hasattr(fcntl, "F_OFD_SETLK"):  # not Linux: a lock on the whole file, in a space of its own
+    if not hasattr(fcntl, "F_OFD_SETLK"):  # not Linux: a lock on the whole file, separate from SQLite's locks
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return
     # struct flock of 64-bit Linux: type, whence, start, length, process (0 for this kind of lock).
@@ -133,19 +133,19 @@ def _lock_byte(fd: int) -> None:
 
 
 def _describe_holder(file: Path, stat: os.stat_result | None) -> str:
-    """Who has the lock, as it wrote down; the kernel knows under which name it opened the file, if we may ask."""
+    """Name the holder of the lock from its note, which lies beside the name under which the holder opened the file."""
     holders = list(_processes_with(stat)) if stat else []
     for opened in (*(path for _, path in holders), file):
         with suppress(OSError, UnicodeDecodeError):
-            if words := _holder_file(opened).read_text(encoding="utf-8").strip():
-                return words
+            if note := _holder_file(opened).read_text(encoding="utf-8").strip():
+                return note
     if holders:
         return f"process {holders[0][0]} on this machine"
     return "a process that cannot be seen from here, of another user, container or machine"
 
 
 def _processes_with(stat: os.stat_result) -> Iterator[tuple[str, Path]]:
-    """The other processes that hold a lock of our kind on a file, each with the name that it opened. Linux alone."""
+    """Yield the other processes that hold such a lock on a file, with the name that each opened. Only on Linux."""
     for process in Path("/proc").glob("[0-9]*"):
         if process.name == str(os.getpid()):
             continue

@@ -1,54 +1,68 @@
-"""Queries about what clusters' graphs are made from."""
+"""Queries about the sources from which the graphs of clusters are compiled."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
+from msgspec.structs import asdict
 
 from switchyard.store import dialect
 from switchyard.store.database import Tx
+from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
 from switchyard.store.schema import graph_sources
 
-Row = sa.Row[*tuple[Any, ...]]
 
-_HEAD = tuple(column for column in graph_sources.c if column.name != "body")
+class GraphSourceHead(StoredRow, frozen=True):
+    """A source without its body. `bytes`: the size of the unpacked body."""
+
+    cluster_id: str
+    subsystem: str
+    hash: str
+    bytes: int
+    actor: str
+    at_us: int
 
 
-def source_put(tx: Tx, row: dict[str, Any]) -> None:
-    """Put or replace one source of a cluster."""
-    statement = dialect.insert_statement(tx, graph_sources).values(**row)
-    kept = {name: statement.excluded[name] for name in row if name not in ("cluster_id", "subsystem")}
+class GraphSourceRow(GraphSourceHead, frozen=True):
+    """A source. `body` is compressed with gzip."""
+
+    body: bytes
+
+
+_HEAD = columns_of(GraphSourceHead, graph_sources)
+_SOURCE = columns_of(GraphSourceRow, graph_sources)
+
+
+def source_put(tx: Tx, row: GraphSourceRow) -> None:
+    """Insert or replace one source of a cluster."""
+    statement = dialect.insert_statement(tx, graph_sources).values(**asdict(row))
+    columns = {
+        name: statement.excluded[name] for name in row.__struct_fields__ if name not in ("cluster_id", "subsystem")
+    }
     keys = [graph_sources.c.cluster_id, graph_sources.c.subsystem]
-    tx.execute(statement.on_conflict_do_update(index_elements=keys, set_=kept))
+    tx.execute(statement.on_conflict_do_update(index_elements=keys, set_=columns))
 
 
-def source_heads(tx: Tx, cluster_id: str) -> list[Row]:
-    """All sources of a cluster without their bodies, by subsystem."""
+def source_heads(tx: Tx, cluster_id: str) -> list[GraphSourceHead]:
+    """List all sources of a cluster without their bodies, by subsystem."""
     query = sa.select(*_HEAD).where(graph_sources.c.cluster_id == cluster_id)
-    return list(tx.execute(query.order_by(graph_sources.c.subsystem)))
+    return fetch_all(tx, GraphSourceHead, query.order_by(graph_sources.c.subsystem))
 
 
-def source_all(tx: Tx, cluster_id: str) -> list[Row]:
-    """All sources of a cluster, whole."""
-    query = sa.select(graph_sources).where(graph_sources.c.cluster_id == cluster_id)
-    return list(tx.execute(query.order_by(graph_sources.c.subsystem)))
+def source_all(tx: Tx, cluster_id: str) -> list[GraphSourceRow]:
+    """List all sources of a cluster with their bodies, by subsystem."""
+    query = sa.select(*_SOURCE).where(graph_sources.c.cluster_id == cluster_id)
+    return fetch_all(tx, GraphSourceRow, query.order_by(graph_sources.c.subsystem))
 
 
-def source_get(tx: Tx, cluster_id: str, subsystem: str) -> Row | None:
-    query = sa.select(graph_sources).where(
-        graph_sources.c.cluster_id == cluster_id, graph_sources.c.subsystem == subsystem
-    )
-    return tx.execute(query).one_or_none()
+def source_get(tx: Tx, cluster_id: str, subsystem: str) -> GraphSourceRow | None:
+    condition = (graph_sources.c.cluster_id == cluster_id, graph_sources.c.subsystem == subsystem)
+    return fetch_one(tx, GraphSourceRow, sa.select(*_SOURCE).where(*condition))
 
 
 def source_delete(tx: Tx, cluster_id: str, subsystem: str) -> bool:
-    gone = sa.delete(graph_sources).where(
-        graph_sources.c.cluster_id == cluster_id, graph_sources.c.subsystem == subsystem
-    )
-    return tx.execute(gone).rowcount > 0
+    condition = (graph_sources.c.cluster_id == cluster_id, graph_sources.c.subsystem == subsystem)
+    return tx.execute(sa.delete(graph_sources).where(*condition)).rowcount > 0
 
 
 def source_delete_of(tx: Tx, cluster_id: str) -> None:
-    """A registration ended: nothing of its graph stays."""
     tx.execute(sa.delete(graph_sources).where(graph_sources.c.cluster_id == cluster_id))

@@ -1,22 +1,48 @@
-"""Queries about handovers: under which number a cluster that only polls was given an attempt, and what came of it."""
+"""Queries about handovers: attempts that were given to a cluster without an agent, each under its own number."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
+from msgspec.structs import asdict
 
 from switchyard.store import dialect
 from switchyard.store.database import Tx
+from switchyard.store.fetch import StoredRow, fetch_all
 from switchyard.store.schema import HANDOVER_COUNTED, HANDOVER_OPEN, handovers
 
-Row = sa.Row[*tuple[Any, ...]]
-
-NUMBER_MAX = 2**31 - 1  # what the wire holds
+NUMBER_MAX = 2**31 - 1  # of the protocol
 
 
-# Statements are built once: making one anew costs more than running it, and each call of a cluster runs several.
+class NewHandover(StoredRow, frozen=True):
+    """A handover before its insert, which draws its number. No fence: the job was submitted and is not delivered."""
+
+    job_id: str
+    cluster_id: str
+    fence: int | None
+    jobspec: str | None
+    received_us: int | None
+    accepted_us: int | None
+    is_open: bool
+    is_counted: bool
+
+
+class HandoverRow(StoredRow, frozen=True):
+    """An attempt that was delivered to the cluster under this number."""
+
+    number: int
+    job_id: str
+    cluster_id: str
+    fence: int
+    jobspec: str | None
+    received_us: int
+    accepted_us: int | None
+    is_open: bool
+    is_counted: bool
+
+
+# Statements are built once: building one costs more than running it, and each call of a cluster runs several.
 _NUMBER_SEQUENCE = sa.func.pg_get_serial_sequence("handovers", "number")
 _NEXT_NUMBERS = sa.select(sa.func.nextval(_NUMBER_SEQUENCE)).select_from(
     sa.func.generate_series(1, sa.bindparam("count"))
@@ -25,21 +51,21 @@ _LAST_NUMBER_SQLITE = sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'han
 _INSERT = sa.insert(handovers)
 
 
-def handover_insert(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[int]:
-    """Draw a number for each, in order."""
+def handover_insert(tx: Tx, rows: Sequence[NewHandover]) -> list[int]:
+    """Insert handovers. Returns the new number of each, in order."""
     if not rows:
         return []
     if dialect.is_postgresql(tx):
         numbers = sorted(tx.execute(_NEXT_NUMBERS, {"count": len(rows)}).scalars())
-    else:  # nobody else writes until the commit
+    else:  # SQLite has one writer until the commit
         drawn = tx.execute(_LAST_NUMBER_SQLITE).scalar() or 0
         numbers = list(range(drawn + 1, drawn + 1 + len(rows)))
-    tx.execute(_INSERT, [{"number": number, **row} for number, row in zip(numbers, rows, strict=True)])
+    tx.execute(_INSERT, [{"number": number, **asdict(row)} for number, row in zip(numbers, rows, strict=True)])
     return numbers
 
 
 def handover_skip_numbers(tx: Tx, count: int) -> None:
-    """Leave out so many numbers, as far as there are any left."""
+    """Skip `count` numbers, up to the highest one."""
     if dialect.is_postgresql(tx):
         tx.execute(
             sa.select(
@@ -47,11 +73,11 @@ def handover_skip_numbers(tx: Tx, count: int) -> None:
             )
         )
         return
-    known = tx.execute(_LAST_NUMBER_SQLITE).scalar()
-    words = "UPDATE sqlite_sequence SET seq = :seq WHERE name = 'handovers'"
-    if known is None:  # none was drawn yet
-        words = "INSERT INTO sqlite_sequence (name, seq) VALUES ('handovers', :seq)"
-    tx.execute(sa.text(words), {"seq": min((known or 0) + count, NUMBER_MAX)})
+    last = tx.execute(_LAST_NUMBER_SQLITE).scalar()
+    statement = "UPDATE sqlite_sequence SET seq = :seq WHERE name = 'handovers'"
+    if last is None:  # none was drawn yet
+        statement = "INSERT INTO sqlite_sequence (name, seq) VALUES ('handovers', :seq)"
+    tx.execute(sa.text(statement), {"seq": min((last or 0) + count, NUMBER_MAX)})
 
 
 _SUBMITTED = sa.select(handovers.c.number, handovers.c.job_id, handovers.c.fence, handovers.c.jobspec).where(
@@ -61,7 +87,7 @@ _SUBMITTED = sa.select(handovers.c.number, handovers.c.job_id, handovers.c.fence
 
 
 def handover_submitted(tx: Tx, job_ids: Sequence[str]) -> tuple[dict[str, int], dict[str, str]]:
-    """By job, the number that was drawn at its submit and was never received; and its jobspec as it was written."""
+    """Return two maps by job: the number drawn at submit, if not delivered yet; and the jobspec as it was submitted."""
     rows = list(tx.execute(_SUBMITTED, {"jobs": job_ids}))
     undelivered = {row.job_id: row.number for row in rows if row.fence is None}
     return undelivered, {row.job_id: row.jobspec for row in rows if row.jobspec is not None}
@@ -69,15 +95,16 @@ def handover_submitted(tx: Tx, job_ids: Sequence[str]) -> tuple[dict[str, int], 
 
 _RECEIVE = (
     sa.update(handovers)
-    .where(handovers.c.number == sa.bindparam("the_number"))
+    .where(handovers.c.number == sa.bindparam("p_number"))
     .values(fence=sa.bindparam("fence"), received_us=sa.bindparam("received_us"), is_open=True)
 )
 
 
-def handover_receive(tx: Tx, rows: Sequence[dict[str, Any]]) -> None:
-    """These numbers are delivered: `number`, `fence`, `received_us`."""
-    if rows:
-        tx.execute(_RECEIVE, [{**row, "the_number": row["number"]} for row in rows])
+def handover_receive(tx: Tx, fences: Mapping[int, int], *, at_us: int) -> None:
+    """Mark handovers as delivered. `fences`: the fence of each delivered attempt, by number."""
+    if fences:
+        rows = [{"p_number": number, "fence": fence, "received_us": at_us} for number, fence in fences.items()]
+        tx.execute(_RECEIVE, rows)
 
 
 _GET = sa.select(handovers).where(
@@ -87,10 +114,11 @@ _GET = sa.select(handovers).where(
 )
 
 
-def handover_get(tx: Tx, cluster_id: str, numbers: Sequence[int]) -> dict[int, Row]:
-    """Those of these numbers that this cluster was given."""
-    wanted = sorted(number for number in set(numbers) if 0 < number <= NUMBER_MAX)
-    return {row.number: row for row in tx.execute(_GET, {"numbers": wanted, "cluster": cluster_id})}
+def handover_get(tx: Tx, cluster_id: str, numbers: Sequence[int]) -> dict[int, HandoverRow]:
+    """Return the handovers with these numbers that were delivered to this cluster."""
+    possible = sorted(number for number in set(numbers) if 0 < number <= NUMBER_MAX)
+    rows = fetch_all(tx, HandoverRow, _GET, {"numbers": possible, "cluster": cluster_id})
+    return {row.number: row for row in rows}
 
 
 _OVERDUE = (
@@ -102,15 +130,19 @@ _OVERDUE = (
 _OVERDUE_OF_ONE = _OVERDUE.where(handovers.c.cluster_id == sa.bindparam("cluster"))
 
 
-def handover_overdue(tx: Tx, *, received_before_us: int, limit: int, cluster_id: str | None = None) -> list[Row]:
-    """Received long ago, and not accepted."""
+def handover_overdue(
+    tx: Tx, *, received_before_us: int, limit: int, cluster_id: str | None = None
+) -> list[HandoverRow]:
+    """List handovers that were delivered before a time and neither accepted nor taken back."""
     query = _OVERDUE if cluster_id is None else _OVERDUE_OF_ONE
-    return list(tx.execute(query, {"before_us": received_before_us, "most": limit, "cluster": cluster_id}))
+    values = {"before_us": received_before_us, "most": limit, "cluster": cluster_id}
+    return fetch_all(tx, HandoverRow, query, values)
 
 
-def handover_still_open(tx: Tx, numbers: Sequence[int]) -> list[Row]:
-    """Those of these numbers that are received, and neither accepted nor taken back."""
-    return list(tx.execute(sa.select(handovers).where(handovers.c.number.in_(sorted(numbers)), sa.text(HANDOVER_OPEN))))
+def handover_still_open(tx: Tx, numbers: Sequence[int]) -> list[HandoverRow]:
+    """List the handovers with these numbers that are delivered and neither accepted nor taken back."""
+    query = sa.select(handovers).where(handovers.c.number.in_(sorted(numbers)), sa.text(HANDOVER_OPEN))
+    return fetch_all(tx, HandoverRow, query)
 
 
 _CLOSE = (
@@ -121,15 +153,15 @@ _CLOSE = (
 
 
 def handover_close(tx: Tx, numbers: Sequence[int], *, accepted_us: int | None) -> None:
-    """Accepted, or (no time) taken back."""
+    """Mark handovers as accepted or, without a time, as taken back."""
     if numbers:
         tx.execute(_CLOSE, {"numbers": sorted(numbers), "at_us": accepted_us, "is_accepted": accepted_us is not None})
 
 
-def handover_unreported(tx: Tx, *, accepted_before_us: int, limit: int) -> list[Row]:
-    """Accepted long ago, and counted ever since."""
+def handover_unreported(tx: Tx, *, accepted_before_us: int, limit: int) -> list[HandoverRow]:
+    """List handovers that were accepted before a time and still count in their queue and concurrency group."""
     query = sa.select(handovers).where(sa.text(HANDOVER_COUNTED), handovers.c.accepted_us < accepted_before_us)
-    return list(tx.execute(query.order_by(handovers.c.accepted_us).limit(limit)))
+    return fetch_all(tx, HandoverRow, query.order_by(handovers.c.accepted_us).limit(limit))
 
 
 def handover_stop_counting(tx: Tx, numbers: Sequence[int]) -> None:

@@ -1,38 +1,38 @@
 """What each column of a stored job may hold: its type and its range, both derived from the schema.
 
 SQLite stores any value in any column, so a damaged row may have text where a number belongs. A reader that trusts the
-schema then fails, and with it everything that was read together with that row. `ColumnCheck` finds such rows cheaply,
-and `readable_row` replaces what cannot be read, for changes that must be possible whatever a row says.
+schema then fails, and with it every job that was read in the same query. `ColumnCheck` finds damaged rows cheaply.
+`readable_row` replaces values that cannot be read, so that every job can be cancelled, whatever its row holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
-from types import SimpleNamespace
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
+from msgspec.structs import asdict, astuple, replace
 
 from switchyard.model.ids import LENGTH
 from switchyard.store.clock import wall_us
+from switchyard.store.fetch import StoredRow
+from switchyard.store.job_rows import JobRow, RepairedJobRow
 from switchyard.store.schema import jobs
 
 INTEGER_MAX = 2**31 - 1
 BIG_INTEGER_MAX = 2**63 - 1
 FENCE_MAX = 2**62  # fences grow by one for each attempt, or begin at the time (µs) of a restore
 _SIGNED_COLUMNS = frozenset({"priority", "exit_code", "signal"})
-_GROWING_COLUMNS = frozenset({"attempt", "fence", "fence_floor", "fence_known"})  # something is added to them
+_GROWING_COLUMNS = frozenset({"attempt", "fence", "fence_floor", "fence_known"})  # the server adds to them
 _ID_COLUMNS = ("cluster_id", "agent_id")
 TALLY_COLUMNS = ("tasks_live", "tasks_ok", "tasks_failed", "tasks_cancelled")
-_ARRAY_COLUMNS = frozenset({"array", *TALLY_COLUMNS})
 _JOINED_COLUMNS = {"spec": str, "cluster": str}  # columns of other tables, as the queries about jobs name them
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnKind:
-    """What one column may hold. The range counts for numbers alone."""
+    """What one column may hold. The range applies to numbers only."""
 
     name: str
     python_type: type
@@ -41,7 +41,7 @@ class ColumnKind:
     high: int = BIG_INTEGER_MAX
 
     def damage(self, value: object) -> str:
-        """Why the value cannot be one of this column; empty: it can."""
+        """Say why the value does not belong in this column. Empty: it does."""
         if value is None:
             return "" if self.is_nullable else f"column {self.name}: nothing instead of {self.python_type.__name__}"
         if not isinstance(value, (bool, int) if self.python_type is bool else self.python_type):
@@ -68,106 +68,106 @@ COLUMN_KINDS: dict[str, ColumnKind] = {column.name: _kind_of(column) for column 
 
 
 class ColumnCheck:
-    """Checks the rows of one query. The types of a row are compared with those of rows that were checked before."""
+    """Checks rows of one type. A row whose values have the types of an earlier readable row needs only range checks."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        found = [(index, COLUMN_KINDS[name]) for index, name in enumerate(names) if name in COLUMN_KINDS]
-        self._kinds = [kind for _, kind in found]
-        self._numbers = [(index, kind.low, kind.high) for index, kind in found if kind.python_type is int]
+    def __init__(self, row_type: type[StoredRow]) -> None:
+        names = row_type.__struct_fields__
+        kinds = [(index, COLUMN_KINDS[name]) for index, name in enumerate(names) if name in COLUMN_KINDS]
+        self._kinds = [kind for _, kind in kinds]
+        self._numbers = [(index, kind.low, kind.high) for index, kind in kinds if kind.python_type is int]
         self._readable_types: set[tuple[type, ...]] = set()
-        self._names = frozenset(kind.name for kind in self._kinds)
-        self._ids = [name for name in _ID_COLUMNS if name in self._names]
+        present = {kind.name for kind in self._kinds}
+        self._ids = [name for name in _ID_COLUMNS if name in present]
+        self._has_tally = present >= {"array", *TALLY_COLUMNS}
+        self._has_group = present >= {"crowd", "crowd_max"}
+        self._has_lease = present >= {"is_ready", "agent_id", "array"}
 
-    def is_readable(self, row: Any) -> bool:
-        types = tuple(map(type, row))
+    def is_readable(self, row: StoredRow) -> bool:
+        values = astuple(row)
+        types = tuple(map(type, values))
         if types not in self._readable_types:
             if self.damage(row):
                 return False
             self._readable_types.add(types)
             return True
         for index, low, high in self._numbers:
-            value = row[index]
+            value = values[index]
             if value is not None and not low <= value <= high:
                 return False
         return not self._relation_damage(row)
 
-    def damage(self, row: Any) -> str:
-        """Which column cannot be read, and why; empty: all can."""
+    def damage(self, row: StoredRow) -> str:
+        """Name the column that cannot be read, and say why. Empty: all columns can be read."""
         return next(filter(None, (kind.damage(getattr(row, kind.name)) for kind in self._kinds)), "") or next(
             iter(self._relation_damage(row).values()), ""
         )
 
-    def damaged_columns(self, row: Any) -> set[str]:
+    def damaged_columns(self, row: StoredRow) -> set[str]:
         return {kind.name for kind in self._kinds if kind.damage(getattr(row, kind.name))} or set(
             self._relation_damage(row)
         )
 
     def _relation_damage(self, row: Any) -> dict[str, str]:
-        """Columns that contradict another column, and why. The types of all columns are right."""
-        found = {
+        """Return the columns that contradict another column, and why. All values have the right type."""
+        damage = {
             name: f"column {name}: {value[:40]!r} is not an id"
             for name in self._ids
             if (value := getattr(row, name)) is not None and len(value) != LENGTH
         }
-        if self._names >= _ARRAY_COLUMNS:
+        if self._has_tally:
             is_array = row.array is not None
             if is_array and all(getattr(row, name) is None for name in TALLY_COLUMNS):
-                return found | {"array": "column array: indexes, for a job that has no tasks"}
+                return damage | {"array": "column array: indexes, for a job that has no tasks"}
             for name in TALLY_COLUMNS if is_array or row.tasks_live is not None else ():
                 if (getattr(row, name) is not None) != is_array:
-                    found[name] = f"column {name}: {'nothing, for' if is_array else 'a number, for no'} array"
-        if self._names >= {"crowd", "crowd_max"} and row.crowd is not None and row.crowd_max is None:
-            found["crowd"] = "column crowd_max: nothing, for a job that has a crowd"
-        if (
-            self._names >= {"is_ready", "agent_id", "array"}
-            and row.is_ready
-            and row.agent_id is not None
-            and row.array is None
-        ):
-            found["is_ready"] = "column is_ready: true, for a job that an agent has"
-        return found
+                    damage[name] = f"column {name}: {'nothing, for' if is_array else 'a number, for no'} array"
+        if self._has_group and row.crowd is not None and row.crowd_max is None:
+            damage["crowd"] = "column crowd_max: nothing, for a job that has a crowd"
+        if self._has_lease and row.is_ready and row.agent_id is not None and row.array is None:
+            damage["is_ready"] = "column is_ready: true, for a job that an agent has"
+        return damage
 
 
-@lru_cache(maxsize=64)
-def column_check(names: tuple[str, ...]) -> ColumnCheck:
-    return ColumnCheck(names)
+column_check = cache(ColumnCheck)  # by row type
+_JOB_CHECK = column_check(JobRow)
 
 
-def require_readable(row: Any) -> None:
+def is_readable(row: StoredRow) -> bool:
+    return column_check(type(row)).is_readable(row)
+
+
+def require_readable(row: StoredRow) -> None:
     """Raise ValueError if a column of this job cannot be read."""
-    check = column_check(row._fields)
+    check = column_check(type(row))
     if not check.is_readable(row):
         raise ValueError(check.damage(row))
 
 
-_NOTHING: set[str] = set()
-_ALL_COLUMNS = ColumnCheck(column.name for column in jobs.c)
+def job_column_damage(row: JobRow) -> str:
+    """Say why a column of `jobs` cannot be read. Empty: all can be read."""
+    return _JOB_CHECK.damage(row)
 
 
-def job_column_damage(row: Any) -> str:
-    """Why a row with all columns of `jobs` cannot be read; empty: it can."""
-    return _ALL_COLUMNS.damage(row)
+def readable_row(row: JobRow) -> JobRow:
+    """Return the row, with a harmless value in place of each column that cannot be read.
 
-
-def readable_row(row: Any) -> Any:
-    """A row of `jobs` with all its columns; what cannot be read is replaced by what does the least harm.
-
-    An attempt whose fence or agent is not known belongs to nobody. The next fence is above every one handed out.
+    An attempt whose fence or agent is not known belongs to no agent. A replaced fence is the time in microseconds: no
+    fence that was handed out is higher.
     """
-    if _ALL_COLUMNS.is_readable(row):
+    if _JOB_CHECK.is_readable(row):
         return row
-    values = {name: getattr(row, name) for name in (column.name for column in jobs.c)}
+    repaired = JobRow(*astuple(row)[: len(JobRow.__struct_fields__)])
     replaced: set[str] = set()
-    while damaged := _ALL_COLUMNS.damaged_columns(SimpleNamespace(**values)):
+    while damaged := _JOB_CHECK.damaged_columns(repaired):
         replaced |= damaged
-        for name in damaged:
-            values[name] = _replacement(name, is_array=values["array"] is not None)
-    return SimpleNamespace(**values, replaced=replaced)
+        is_array = repaired.array is not None
+        repaired = replace(repaired, **{name: _replacement(name, is_array=is_array) for name in damaged})
+    return RepairedJobRow(**asdict(repaired), replaced=frozenset(replaced))
 
 
-def replaced_columns(row: Any) -> set[str]:
-    """The columns of a row of `readable_row` that could not be read."""
-    return getattr(row, "replaced", _NOTHING)
+def replaced_columns(row: JobRow) -> frozenset[str]:
+    """Return the columns that `readable_row` replaced."""
+    return row.replaced if isinstance(row, RepairedJobRow) else frozenset()
 
 
 def _replacement(name: str, *, is_array: bool) -> object:

@@ -1,22 +1,38 @@
-"""Queries about jobs: put, get, list, lock, change."""
+"""Queries about jobs, their specs, dependencies, attempts and idempotency keys."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any
+from operator import itemgetter
 
 import sqlalchemy as sa
+from msgspec.structs import asdict, astuple
 from sqlalchemy import BigInteger, Boolean, Integer, Text
 
 from switchyard.model.ids import LENGTH
 from switchyard.store import dialect, page_limit
 from switchyard.store.database import Tx
+from switchyard.store.fetch import columns_of, fetch_all, fetch_one
 from switchyard.store.job_columns import readable_row
+from switchyard.store.job_rows import (
+    AttemptOnCluster,
+    AttemptRow,
+    DependencyRow,
+    IdempotencyClaim,
+    JobDetails,
+    JobRow,
+    JobStatus,
+    RoutableJob,
+    SettledDependency,
+)
+from switchyard.store.job_update import JobUpdate
+from switchyard.store.new_rows import NewJobRow
 from switchyard.store.schema import (
     EXPIRING,
+    FINAL_STATES,
     HAS_LATE_TIME,
     HAS_WAKE_TIME,
     ROUTABLE,
@@ -26,25 +42,31 @@ from switchyard.store.schema import (
     idempotency,
     jobs,
     policies,
+    ranges,
     specs,
     verdict_sets,
 )
 
-Row = sa.Row[*tuple[Any, ...]]
-
-UNNEST_ROWS_MIN = 32  # rows; below, PostgreSQL takes a statement per row as fast
-IDS_PER_STATEMENT_MAX = 10_000  # ids in one statement: SQLite takes 32,766 parameters, PostgreSQL 65,535
+UNNEST_ROWS_MIN = 32  # rows; for fewer, PostgreSQL runs one statement per row as fast
+IDS_PER_STATEMENT_MAX = 10_000  # SQLite takes 32,766 parameters in a statement, PostgreSQL 65,535
 
 _WITH_CLUSTER = jobs.outerjoin(clusters, clusters.c.id == jobs.c.cluster_id)
-_COLUMNS_WITH_CLUSTER = (*jobs.c, clusters.c.name.label("cluster"))
+_WITH_CLUSTER_AND_SPEC = _WITH_CLUSTER.outerjoin(specs, specs.c.hash == jobs.c.spec_hash)
+_DETAILS = columns_of(JobDetails, jobs, cluster=clusters.c.name, spec=specs.c.body)
+_DETAILS_WITHOUT_SPEC = columns_of(JobDetails, jobs, cluster=clusters.c.name, spec=sa.null())
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs to list. `projects`: those the reader may view; none: all. `reader`: whose own jobs are listed too."""
+    """Which jobs to list.
+
+    `cluster`: a cluster's name. With `is_by_task`, arrays with tasks that are or were on the cluster are listed, too.
+    `projects`: the projects that the reader may view; None: all. Jobs of the user `reader` are listed from any project.
+    """
 
     states: Sequence[str] = ()
     cluster: str | None = None
+    is_by_task: bool = False
     project: str | None = None
     domain: str | None = None
     owner: str | None = None
@@ -55,16 +77,11 @@ class JobFilter:
     projects: Sequence[str] | None = None
     reader: str | None = None
     ids: Sequence[str] = ()
-    oldest: str | None = None  # no id below this one
+    oldest: str | None = None  # the lowest id
 
 
 def spec_put(tx: Tx, bodies: dict[str, str], *, at_us: int) -> None:
     _put_shared(tx, specs, bodies, at_us)
-
-
-def spec_get(tx: Tx, hash_: str) -> str:
-    body: str = tx.execute(sa.select(specs.c.body).where(specs.c.hash == hash_)).scalar_one()
-    return body
 
 
 def policy_put(tx: Tx, bodies: dict[str, str], *, at_us: int) -> None:
@@ -72,12 +89,12 @@ def policy_put(tx: Tx, bodies: dict[str, str], *, at_us: int) -> None:
 
 
 def policy_get(tx: Tx, hash_: str) -> str | None:
-    found: str | None = tx.execute(sa.select(policies.c.body).where(policies.c.hash == hash_)).scalar()
-    return found
+    body: str | None = tx.execute(sa.select(policies.c.body).where(policies.c.hash == hash_)).scalar()
+    return body
 
 
 def spec_get_many(tx: Tx, hashes: Iterable[str]) -> dict[str, str]:
-    """Specs by their hashes, in one query."""
+    """Return specs by their hashes, in one query."""
     query = sa.select(specs.c.hash, specs.c.body).where(specs.c.hash.in_(sorted(set(hashes))))
     return {row.hash: row.body for row in tx.execute(query)}
 
@@ -87,7 +104,7 @@ def verdicts_put(tx: Tx, bodies: dict[str, str], *, at_us: int) -> None:
 
 
 def _put_shared(tx: Tx, table: sa.Table, bodies: dict[str, str], at_us: int) -> None:
-    """Put what is not there, and note that it is used: what was put lately is not cleaned up (store/retention.py)."""
+    """Insert the bodies that are missing and set `used_us` of all: retention keeps recently used bodies."""
     if bodies:
         insert = dialect.insert_statement(tx, table)
         put = insert.on_conflict_do_update(index_elements=["hash"], set_={"used_us": insert.excluded.used_us})
@@ -95,124 +112,87 @@ def _put_shared(tx: Tx, table: sa.Table, bodies: dict[str, str], at_us: int) -> 
 
 
 def verdicts_get(tx: Tx, hash_: str) -> str | None:
-    found: str | None = tx.execute(sa.select(verdict_sets.c.body).where(verdict_sets.c.hash == hash_)).scalar()
-    return found
+    body: str | None = tx.execute(sa.select(verdict_sets.c.body).where(verdict_sets.c.hash == hash_)).scalar()
+    return body
 
 
-def idempotency_claim(tx: Tx, rows: list[dict[str, Any]]) -> dict[tuple[str, str], Row]:
-    """Claim idempotency keys; for each the row that holds it now, ours or an earlier one."""
-    ordered = sorted(rows, key=lambda row: (row["owner"], row["key"]))
-    dialect.insert_missing(tx, idempotency, ordered)
-    wanted = sa.tuple_(idempotency.c.owner, idempotency.c.key).in_([(row["owner"], row["key"]) for row in ordered])
-    return {(row.owner, row.key): row for row in tx.execute(sa.select(idempotency).where(wanted))}
+def idempotency_claim(tx: Tx, rows: list[IdempotencyClaim]) -> dict[tuple[str, str], IdempotencyClaim]:
+    """Claim idempotency keys. Return the stored claim of each key: the new one, or an earlier one."""
+    ordered = sorted(rows, key=lambda row: (row.owner, row.key))
+    dialect.insert_missing(tx, idempotency, [asdict(row) for row in ordered])
+    is_claimed = sa.tuple_(idempotency.c.owner, idempotency.c.key).in_([(row.owner, row.key) for row in ordered])
+    claims = fetch_all(tx, IdempotencyClaim, sa.select(idempotency).where(is_claimed))
+    return {(claim.owner, claim.key): claim for claim in claims}
 
 
-def idempotency_get(tx: Tx, owner: str, key: str) -> Row | None:
+def idempotency_get(tx: Tx, owner: str, key: str) -> IdempotencyClaim | None:
     query = sa.select(idempotency).where(idempotency.c.owner == owner, idempotency.c.key == key)
-    return tx.execute(query).one_or_none()
+    return fetch_one(tx, IdempotencyClaim, query)
 
 
 def idempotency_clean(tx: Tx, *, before_us: int, limit: int) -> int:
     old = sa.select(idempotency.c.owner, idempotency.c.key).where(idempotency.c.created_us < before_us).limit(limit)
-    gone = sa.delete(idempotency).where(sa.tuple_(idempotency.c.owner, idempotency.c.key).in_(old))
-    return tx.execute(gone).rowcount
+    delete = sa.delete(idempotency).where(sa.tuple_(idempotency.c.owner, idempotency.c.key).in_(old))
+    return tx.execute(delete).rowcount
 
 
-def job_insert_many(tx: Tx, rows: list[dict[str, Any]]) -> None:
-    """Ids are made by us: a row that is there already is this very write, committed by an earlier try.
+def job_insert_many(tx: Tx, rows: Iterable[NewJobRow], *, first_seq: int) -> None:
+    """Insert jobs and number them in order, from `first_seq` on.
 
-    The driver's own form: Core's handling of 33 parameters a row costs more than SQLite's insert.
+    Ids are unique: a job that is stored already is this same insert, committed by an earlier try, and stays.
+    Most jobs leave the optional columns empty: their insert binds less than half the values and costs half.
     """
-    for names in (_COMMON_COLUMNS, _ALL_COLUMNS):
-        some = [
-            tuple(map(row.get, names))
-            for row in rows
-            if (len(row) == len(_COMMON_COLUMNS)) == (names is _COMMON_COLUMNS)
-        ]
-        if not some:
-            continue
-        if dialect.is_postgresql(tx) and len(some) >= UNNEST_ROWS_MIN:
-            tx.exec_driver_sql(_insert_unnest_sql(names), tuple(list(column) for column in zip(*some, strict=True)))
+    common, full = [], []
+    for seq, row in enumerate(rows, first_seq):
+        values = astuple(row)
+        if values[_COMMON_COUNT:] == _NO_OPTIONAL_VALUES:
+            common.append((*values[:_COMMON_COUNT], seq))
         else:
-            tx.exec_driver_sql(_insert_values_sql(names, "%s" if dialect.is_postgresql(tx) else "?"), some)
+            full.append((*values, seq))
+    _insert_jobs(tx, _COMMON_COLUMNS, common)
+    _insert_jobs(tx, _ALL_COLUMNS, full)
 
 
-_ALL_COLUMNS = tuple(column.name for column in jobs.c)
-# What every new job has; most have nothing else, and binding twice as many values would cost twice as much.
-_COMMON_COLUMNS = (
-    "id",
-    "seq",
-    "name",
-    "owner",
-    "owner_id",
-    "project",
-    "domain",
-    "lane",
-    "state",
-    "reason",
-    "priority",
-    "labels",
-    "spec_hash",
-    "bounds",
-    "plan_hash",
-    "policy_hash",
-    "cores",
-    "gpus",
-    "memory_bytes",
-    "on_lost",
-    "cluster_id",
-    "attempt",
-    "fence",
-    "created_us",
-    "assigned_us",
-    "is_ready",
-    "tries",
-    "retries",
-)
+_COMMON_COUNT = len(NewJobRow.__struct_fields__) - len(NewJobRow.__struct_defaults__)
+_NO_OPTIONAL_VALUES = NewJobRow.__struct_defaults__
+_ALL_COLUMNS = (*NewJobRow.__struct_fields__, "seq")
+_COMMON_COLUMNS = (*NewJobRow.__struct_fields__[:_COMMON_COUNT], "seq")
 
 
-@cache
-def _insert_values_sql(names: tuple[str, ...], mark: str) -> str:
-    return f"{_insert_into(names)} VALUES ({', '.join(mark for _ in names)}) ON CONFLICT DO NOTHING"
+def _insert_jobs(tx: Tx, names: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
+    rows.sort(key=itemgetter(0))  # by id: concurrent servers insert in one order
+    if not rows:
+        return
+    if dialect.is_postgresql(tx) and len(rows) >= UNNEST_ROWS_MIN:
+        tx.exec_driver_sql(_insert_unnest_sql(names), tuple(list(column) for column in zip(*rows, strict=True)))
+    else:
+        tx.exec_driver_sql(dialect.insert_sql(tx, "jobs", names) + " ON CONFLICT DO NOTHING", rows)
 
 
 @cache
 def _insert_unnest_sql(names: tuple[str, ...]) -> str:
-    """One array per column, in the binary form: half the time of a statement per row from some dozens on."""
+    """One array per column, in binary format: for dozens of rows half the time of one statement per row."""
     kinds = {Text: "text", BigInteger: "int8", Integer: "int4", Boolean: "bool"}
     arrays = ", ".join(f"%b::{kinds[type(jobs.c[name].type)]}[]" for name in names)
-    return f"{_insert_into(names)} SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING"
+    return f"{dialect.insert_into('jobs', names)} SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING"
 
 
-def _insert_into(names: tuple[str, ...]) -> str:
-    return 'INSERT INTO jobs ("' + '", "'.join(names) + '")'  # `array` is a word of PostgreSQL's own
-
-
-def job_get(tx: Tx, job_id: str) -> Row | None:
-    """One job with its spec and its cluster's name."""
-    query = (
-        sa.select(*_COLUMNS_WITH_CLUSTER, specs.c.body.label("spec"))
-        .select_from(_WITH_CLUSTER.outerjoin(specs, specs.c.hash == jobs.c.spec_hash))
-        .where(jobs.c.id == job_id)
+def job_get(tx: Tx, job_id: str) -> JobDetails | None:
+    return fetch_one(
+        tx, JobDetails, sa.select(*_DETAILS).select_from(_WITH_CLUSTER_AND_SPEC).where(jobs.c.id == job_id)
     )
-    return tx.execute(query).one_or_none()
 
 
-def job_states(tx: Tx, job_ids: Sequence[str]) -> dict[str, Row]:
-    query = (
-        sa.select(
-            jobs.c.id, jobs.c.state, jobs.c.reason, jobs.c.owner_id, jobs.c.project, clusters.c.name.label("cluster")
-        )
-        .select_from(_WITH_CLUSTER)
-        .where(jobs.c.id.in_(job_ids))
-    )
-    return {row.id: row for row in tx.execute(query)}
+def job_states(tx: Tx, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+    columns = columns_of(JobStatus, jobs, cluster=clusters.c.name)
+    query = sa.select(*columns).select_from(_WITH_CLUSTER).where(jobs.c.id.in_(job_ids))
+    return {row.id: row for row in fetch_all(tx, JobStatus, query)}
 
 
 def job_ids_by_prefix(tx: Tx, prefix: str, *, projects: Sequence[str] | None = None, reader: str = "") -> list[str]:
-    """Up to two, of the jobs that a reader may view: those of others make no prefix ambiguous."""
-    # A range on the primary key: LIKE would not use it on every collation, and only digits and letters sort the same
-    # in all of them, so the upper end is the highest id with this prefix.
+    """Return up to two ids with this prefix, of jobs that the reader may view. Other jobs make no prefix ambiguous."""
+    # A range on the primary key: LIKE does not use the index with every collation. Only digits and letters sort the
+    # same in all collations, so the upper end is the highest id with this prefix.
     within = jobs.c.id.between(prefix, prefix.ljust(LENGTH, "Z"))
     query = sa.select(jobs.c.id).where(within).order_by(jobs.c.id).limit(2)
     if projects is not None:
@@ -222,11 +202,11 @@ def job_ids_by_prefix(tx: Tx, prefix: str, *, projects: Sequence[str] | None = N
 
 def job_list(
     tx: Tx, wanted: JobFilter, *, before: str | None, limit: int, budget: int, with_spec: bool
-) -> tuple[list[Row], str | None]:
-    """Newest first, looking at no more than `budget` rows; the last id looked at if there may be more.
+) -> tuple[list[JobDetails], str | None]:
+    """List jobs, newest first. Reads at most `budget` rows; if there may be more, also returns the last id it read.
 
-    Filters on unindexed columns look at a window of the primary key, so a rare label at a million jobs costs a bounded
-    time per page instead of a scan.
+    Filters on columns without an index apply to a window of the primary key. A search for a rare label among a million
+    jobs then takes a bounded time per page.
     """
     window = sa.select(jobs.c.id).order_by(jobs.c.id.desc()).limit(budget)
     if before is not None:
@@ -235,30 +215,31 @@ def job_list(
         window = window.where(jobs.c.id.in_(wanted.ids))
     if wanted.oldest is not None:
         window = window.where(jobs.c.id >= wanted.oldest)
-    edge = tx.execute(sa.select(sa.func.min(window.subquery().c.id), sa.func.count())).one()
-    lowest, looked_at = edge
+    lowest, read_count = tx.execute(sa.select(sa.func.min(window.subquery().c.id), sa.func.count())).one()
     if lowest is None:
         return [], None
-    source = _WITH_CLUSTER.outerjoin(specs, specs.c.hash == jobs.c.spec_hash) if with_spec else _WITH_CLUSTER
-    columns = (*_COLUMNS_WITH_CLUSTER, specs.c.body.label("spec")) if with_spec else _COLUMNS_WITH_CLUSTER
+    source = _WITH_CLUSTER_AND_SPEC if with_spec else _WITH_CLUSTER
+    columns = _DETAILS if with_spec else _DETAILS_WITHOUT_SPEC
     query = sa.select(*columns).select_from(source).where(jobs.c.id >= lowest, *_conditions(wanted))
     if before is not None:
         query = query.where(jobs.c.id < before)
     limit = page_limit.limit_by_spec_bytes(tx, query, limit) if with_spec else limit
-    rows = list(tx.execute(query.order_by(jobs.c.id.desc()).limit(limit + 1)))
+    rows = fetch_all(tx, JobDetails, query.order_by(jobs.c.id.desc()).limit(limit + 1))
     if len(rows) > limit:
         return rows[:limit], rows[limit - 1].id
-    return rows, lowest if looked_at == budget else None
+    return rows, lowest if read_count == budget else None
 
 
 def _conditions(wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
-    found: list[sa.ColumnElement[bool]] = []
+    conditions: list[sa.ColumnElement[bool]] = []
     if wanted.ids:
-        found.append(jobs.c.id.in_(wanted.ids))
+        conditions.append(jobs.c.id.in_(wanted.ids))
     if wanted.states:
-        found.append(jobs.c.state.in_(wanted.states))
+        conditions.append(jobs.c.state.in_(wanted.states))
+    if wanted.cluster is not None:
+        is_there = clusters.c.name == wanted.cluster
+        conditions.append(sa.or_(is_there, _has_task_on(wanted.cluster)) if wanted.is_by_task else is_there)
     for column, value in (
-        (clusters.c.name, wanted.cluster),
         (jobs.c.project, wanted.project),
         (jobs.c.domain, wanted.domain),
         (jobs.c.owner, wanted.owner),
@@ -267,80 +248,70 @@ def _conditions(wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
         (jobs.c.launch_plan, wanted.launch_plan),
     ):
         if value is not None:
-            found.append(column == value)
+            conditions.append(column == value)
     if wanted.projects is not None:
-        found.append(sa.or_(jobs.c.project.in_(wanted.projects), jobs.c.owner_id == (wanted.reader or "")))
+        conditions.append(sa.or_(jobs.c.project.in_(wanted.projects), jobs.c.owner_id == (wanted.reader or "")))
     for key, value in sorted(wanted.labels.items()):
-        found.append(_has_label(key, value))
-    return found
+        conditions.append(_has_label(key, value))
+    return conditions
+
+
+def _has_task_on(cluster: str) -> sa.ColumnElement[bool]:
+    """Arrays alone have ranges, so plain jobs cost no look at them."""
+    lessees = clusters.alias("lessees")
+    leased = sa.select(ranges.c.job_id).join(lessees, lessees.c.id == ranges.c.cluster_id)
+    leased = leased.where(ranges.c.job_id == jobs.c.id, lessees.c.name == cluster)
+    return sa.and_(jobs.c.array.is_not(None), leased.correlate(jobs).exists())
 
 
 def _has_label(key: str, value: str) -> sa.ColumnElement[bool]:
-    """Labels are stored as canonical JSON, so a pair is found by its own text."""
+    """Labels are stored as canonical JSON, so a label is a fixed piece of the text."""
     pair = f"{json.dumps(key, ensure_ascii=False)}:{json.dumps(value, ensure_ascii=False)}"
-    # Not LIKE, which ignores case on SQLite: where taking the pair out changes the text, it was there.
+    # Not LIKE, which ignores case on SQLite: if removing the pair changes the text, the pair is in it.
     return sa.func.replace(jobs.c.labels, pair, "") != jobs.c.labels
 
 
-# Built once, as `_change` below: making a statement anew costs more than running it.
+# Built once: building a statement costs more than running it.
 _LOCK = sa.select(jobs).where(jobs.c.id.in_(sa.bindparam("ids", expanding=True))).order_by(jobs.c.id).with_for_update()
 
 
-def job_lock(tx: Tx, job_ids: Iterable[str]) -> dict[str, Row]:
-    """Lock jobs for change, in id order: two replicas that lock in arrival order deadlock.
+def job_lock(tx: Tx, job_ids: Iterable[str]) -> dict[str, JobRow]:
+    """Lock jobs for change, in the order of their ids: two servers that lock in arrival order deadlock.
 
-    Columns that cannot be read are replaced (`readable_row`): every job can be ended, whatever its row says.
+    Columns that cannot be read are replaced (`readable_row`), so that every job can be ended.
     """
     ids = sorted(set(job_ids))
-    found: dict[str, Row] = {}
+    rows_by_id: dict[str, JobRow] = {}
     for start in range(0, len(ids), IDS_PER_STATEMENT_MAX):
-        rows = tx.execute(_LOCK, {"ids": ids[start : start + IDS_PER_STATEMENT_MAX]})
-        found |= {row.id: readable_row(row) for row in rows}
-    return found
+        rows = fetch_all(tx, JobRow, _LOCK, {"ids": ids[start : start + IDS_PER_STATEMENT_MAX]})
+        rows_by_id |= {row.id: readable_row(row) for row in rows}
+    return rows_by_id
 
 
-def job_update_many(tx: Tx, changes: dict[str, dict[str, Any]]) -> None:
-    """Apply changes to locked jobs, in one statement per set of columns."""
-    by_columns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for job_id in sorted(changes):
-        change = changes[job_id]
-        by_columns.setdefault(tuple(sorted(change)), []).append({"the_id": job_id} | change)
-    for columns, rows in by_columns.items():
-        tx.execute(_update_statement(columns), rows)
+def job_update_many(tx: Tx, updates: Mapping[str, JobUpdate]) -> None:
+    """Update locked jobs, with one statement for all updates of the same columns."""
+    by_columns: dict[tuple[str, ...], list[dict[str, object]]] = {}
+    for job_id in sorted(updates):
+        columns = updates[job_id].columns()
+        by_columns.setdefault(tuple(sorted(columns)), []).append({"p_id": job_id} | columns)
+    for names, rows in by_columns.items():
+        tx.execute(_update_statement(names), rows)
 
 
 @lru_cache(maxsize=256)
-def _update_statement(columns: tuple[str, ...]) -> sa.Update:
-    statement = sa.update(jobs).where(jobs.c.id == sa.bindparam("the_id"))
-    return statement.values({name: sa.bindparam(name) for name in columns})
+def _update_statement(names: tuple[str, ...]) -> sa.Update:
+    statement = sa.update(jobs).where(jobs.c.id == sa.bindparam("p_id"))
+    return statement.values({name: sa.bindparam(name) for name in names})
 
 
-_TOKEN_COLUMNS = (
-    jobs.c.tokens,
-    jobs.c.project,
-    jobs.c.domain,
-    jobs.c.lane,
-    jobs.c.priority,
-    jobs.c.created_us,
-    jobs.c.array,
-    jobs.c.array_max,
-)
-
-
-def job_list_routable(tx: Tx, *, after: str, limit: int) -> list[Row]:
-    """PENDING jobs in arrival order, with what the router asks about them."""
-    asked = (jobs.c.id, jobs.c.owner, jobs.c.owner_id, jobs.c.bounds, jobs.c.avoid, jobs.c.reason, jobs.c.spec_hash)
-    query = (
-        sa.select(*asked, jobs.c.waits_us, *_TOKEN_COLUMNS)
-        .where(sa.text(ROUTABLE), jobs.c.id > after)
-        .order_by(jobs.c.id)
-        .limit(limit)
-    )
-    return list(tx.execute(query))
+def job_list_routable(tx: Tx, *, after: str, limit: int) -> list[RoutableJob]:
+    """List PENDING jobs that nothing blocks, in the order of arrival."""
+    query = sa.select(*columns_of(RoutableJob, jobs)).where(sa.text(ROUTABLE), jobs.c.id > after)
+    return fetch_all(tx, RoutableJob, query.order_by(jobs.c.id).limit(limit))
 
 
 def job_ids_backoff_over(tx: Tx, *, now_us: int, limit: int) -> list[str]:
-    """Jobs whose back-off is over."""
+    """Return jobs whose back-off is over."""
     query = (
         sa.select(jobs.c.id)
         .where(sa.text(HAS_WAKE_TIME), jobs.c.wake_us <= now_us)
@@ -351,38 +322,38 @@ def job_ids_backoff_over(tx: Tx, *, now_us: int, limit: int) -> list[str]:
 
 
 def job_ids_expired(tx: Tx, *, now_us: int, limit: int) -> list[str]:
-    """Jobs that have not begun and should have by now."""
+    """Return jobs that have not started and whose time to start is over."""
     query = sa.select(jobs.c.id).where(sa.text(EXPIRING), jobs.c.expires_us <= now_us)
     return list(tx.execute(query.order_by(jobs.c.expires_us).limit(limit)).scalars())
 
 
 def job_ids_late(tx: Tx, *, now_us: int, limit: int) -> list[str]:
-    """Jobs that have not begun and whose queueing budget is spent."""
+    """Return jobs that have not started and whose queueing budget is spent."""
     query = sa.select(jobs.c.id).where(sa.text(HAS_LATE_TIME), jobs.c.late_from_us <= now_us)
     return list(tx.execute(query.order_by(jobs.c.late_from_us).limit(limit)).scalars())
 
 
-def dependency_insert(tx: Tx, rows: list[dict[str, Any]]) -> None:
-    dialect.insert_missing(tx, dependencies, sorted(rows, key=lambda row: (row["job_id"], row["on_id"])))
+def dependency_insert(tx: Tx, rows: Iterable[DependencyRow]) -> None:
+    ordered = sorted(rows, key=lambda row: (row.job_id, row.on_id))
+    dialect.insert_missing(tx, dependencies, [asdict(row) for row in ordered])
 
 
-def dependency_list_settled(tx: Tx, *, limit: int) -> list[Row]:
-    """What waits for a job that has ended, or (no state) that was removed before anybody looked.
+def dependency_list_settled(tx: Tx, *, limit: int) -> list[SettledDependency]:
+    """List dependencies on jobs that have ended or were removed.
 
-    Owners of the waiting jobs take turns: the first of each owner, then the second of each, and so on.
+    Owners of the waiting jobs take turns: the first job of each owner, then the second job of each, and so on.
     """
-    is_over = jobs.c.state.in_(("SUCCEEDED", "FAILED", "CANCELLED", "REJECTED"))
     waiting = jobs.alias("waiting")
     both = dependencies.outerjoin(jobs, jobs.c.id == dependencies.c.on_id)
     turn = sa.func.row_number().over(partition_by=waiting.c.owner_id, order_by=dependencies.c.job_id)
     query = (
         sa.select(dependencies, jobs.c.state)
         .select_from(both.outerjoin(waiting, waiting.c.id == dependencies.c.job_id))
-        .where(sa.or_(is_over, jobs.c.id.is_(None)))
+        .where(sa.or_(jobs.c.state.in_(FINAL_STATES), jobs.c.id.is_(None)))
         .order_by(turn)
         .limit(limit)
     )
-    return list(tx.execute(query))
+    return fetch_all(tx, SettledDependency, query)
 
 
 def dependency_delete(tx: Tx, pairs: list[tuple[str, str]]) -> None:
@@ -397,22 +368,22 @@ def dependency_clear(tx: Tx, job_ids: list[str]) -> None:
 
 
 def dependency_remaining(tx: Tx, job_ids: list[str]) -> set[str]:
-    """Which of these still wait for something."""
+    """Return the jobs of these that still wait for another job."""
     query = sa.select(dependencies.c.job_id).where(dependencies.c.job_id.in_(sorted(job_ids))).distinct()
     return set(tx.execute(query).scalars())
 
 
-def dependency_list(tx: Tx, job_id: str) -> list[Row]:
+def dependency_list(tx: Tx, job_id: str) -> list[DependencyRow]:
     query = sa.select(dependencies).where(dependencies.c.job_id == job_id).order_by(dependencies.c.on_id)
-    return list(tx.execute(query))
+    return fetch_all(tx, DependencyRow, query)
 
 
-def attempt_archive(tx: Tx, rows: list[dict[str, Any]]) -> None:
-    """Keep an attempt that is over while its job goes on."""
-    dialect.insert_missing(tx, attempts, rows)
+def attempt_archive(tx: Tx, rows: list[AttemptRow]) -> None:
+    """Store attempts that are over while their jobs go on."""
+    dialect.insert_missing(tx, attempts, [asdict(row) for row in rows])
 
 
-def attempt_list(tx: Tx, job_id: str) -> list[Row]:
-    named = attempts.outerjoin(clusters, clusters.c.id == attempts.c.cluster_id)
-    query = sa.select(attempts, clusters.c.name.label("cluster")).select_from(named)
-    return list(tx.execute(query.where(attempts.c.job_id == job_id).order_by(attempts.c.fence)))
+def attempt_list(tx: Tx, job_id: str) -> list[AttemptOnCluster]:
+    source = attempts.outerjoin(clusters, clusters.c.id == attempts.c.cluster_id)
+    query = sa.select(attempts, clusters.c.name.label("cluster")).select_from(source)
+    return fetch_all(tx, AttemptOnCluster, query.where(attempts.c.job_id == job_id).order_by(attempts.c.fence))

@@ -1,35 +1,45 @@
-"""Queries about how clusters are laid out: the base that a server's file gave, and what was set at run time."""
+"""Queries about the layout of clusters: the layout of a server's file, and values that were set at run time."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
+from msgspec.structs import asdict
 
 from switchyard.store import dialect
 from switchyard.store.database import Tx
+from switchyard.store.fetch import StoredRow, fetch_all, fetch_one
 from switchyard.store.schema import layout
 
-Row = sa.Row[*tuple[Any, ...]]
+
+class LayoutRow(StoredRow, frozen=True):
+    """One value over the layout of the file. No value: it is removed, even if the file has it."""
+
+    part: str
+    name: str
+    value: str | None
+    etag: str
+    changed_us: int
+    changed_by: str
 
 
-def layout_all(tx: Tx) -> list[Row]:
-    return list(tx.execute(sa.select(layout).order_by(layout.c.part, layout.c.name)))
+def layout_all(tx: Tx) -> list[LayoutRow]:
+    return fetch_all(tx, LayoutRow, sa.select(layout).order_by(layout.c.part, layout.c.name))
 
 
-def layout_get(tx: Tx, part: str, name: str) -> Row | None:
-    return tx.execute(sa.select(layout).where(layout.c.part == part, layout.c.name == name)).one_or_none()
+def layout_get(tx: Tx, part: str, name: str) -> LayoutRow | None:
+    return fetch_one(tx, LayoutRow, sa.select(layout).where(layout.c.part == part, layout.c.name == name))
 
 
-def layout_put(tx: Tx, part: str, name: str, columns: dict[str, Any]) -> None:
-    """Create or replace; no value: it was removed, also where the base has it."""
-    at = {"part": part, "name": name}
-    new = dialect.insert_statement(tx, layout).values(**at, **columns)
-    tx.execute(new.on_conflict_do_update(index_elements=list(at), set_=columns))
+def layout_put(tx: Tx, row: LayoutRow) -> None:
+    """Insert or replace a value."""
+    columns = asdict(row)
+    new = dialect.insert_statement(tx, layout).values(**columns)
+    del columns["part"], columns["name"]
+    tx.execute(new.on_conflict_do_update(index_elements=["part", "name"], set_=columns))
 
 
 def layout_delete(tx: Tx, part: str, name: str) -> None:
-    """The base holds again."""
+    """Delete a value: the layout of the file applies again."""
     tx.execute(sa.delete(layout).where(layout.c.part == part, layout.c.name == name))
 
 

@@ -1,25 +1,91 @@
-"""Queries about leases: what is ready for whom, who holds what. Leasing is the one place that branches by dialect."""
+"""Queries about leases: which jobs are ready for which cluster, and which attempts an agent has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
 from switchyard.model.cluster import POLLING_BACKEND
-from switchyard.store import dialect
+from switchyard.store import dialect, spread_arrays
 from switchyard.store.database import Tx
-from switchyard.store.job_columns import ColumnCheck
-from switchyard.store.schema import CANCELLING, LEASED, LIVE_RANGE, READY, agents, jobs, ranges, specs
+from switchyard.store.fetch import StoredRow, columns_of, fetch_all
+from switchyard.store.job_columns import column_check
+from switchyard.store.job_rows import JobRow, OnLostName, StateName
+from switchyard.store.schema import CANCELLING, LEASED, LIVE_RANGE, READY, SPREAD, agents, jobs, ranges, specs
 
-Row = sa.Row[*tuple[Any, ...]]
+LANES_MAX = 1000  # lanes of one cluster that one lease reads; jobs in further lanes wait for the next lease
 
-LANES_MAX = 1000  # lanes of one cluster looked at in one lease; more wait for the next
 
-# The lanes of each cluster that have something ready, by jumping from one to the next in the index: a DISTINCT would
-# read every ready job (58 µs against 62 ms at a million).
+class LeaseCandidate(StoredRow, frozen=True):
+    """A ready job and its spec: what a lease is built from."""
+
+    id: str
+    name: str
+    owner: str
+    owner_id: str | None
+    project: str
+    domain: str
+    workflow: str | None
+    launch_plan: str | None
+    lane: str
+    priority: int
+    labels: str
+    attempt: int
+    fence: int
+    fence_known: int | None
+    crowd: str | None
+    crowd_max: int | None
+    places: int | None
+    bounds: str
+    started_us: int | None
+    cluster_id: str
+    cores: int
+    gpus: int
+    memory_bytes: int
+    state: StateName
+    on_lost: OnLostName
+    cancel_us: int | None
+    array: str | None
+    array_max: int | None
+    todo: str | None
+    later: str | None
+    tasks_live: int | None
+    tasks_ok: int | None
+    tasks_failed: int | None
+    tasks_cancelled: int | None
+    spread: str | None
+    task_avoid: str | None
+    agent_id: str | None
+    is_ready: bool
+    spec: str
+
+
+class LeasedJob(JobRow, frozen=True):
+    """A job whose current attempt an agent has, and its spec."""
+
+    spec: str
+
+
+class CancellingAttempt(StoredRow, frozen=True):
+    id: str
+    fence: int
+    agent_id: str
+
+
+class SilentAttempt(StoredRow, frozen=True):
+    """An attempt whose agent was removed (`deleted_us`) or has been silent since `since_us`."""
+
+    id: str
+    fence: int
+    agent_id: str
+    deleted_us: int | None
+    since_us: int
+
+
+# Lanes with ready jobs, by jumping from one lane to the next in the index. DISTINCT would read every ready job (58 µs
+# against 62 ms for a million jobs). Lanes with arrays that several clusters may lease have no cluster.
 _READY_LANES = sa.text(f"""
     WITH RECURSIVE lane(cluster_id, lane, n) AS (
         SELECT c.id, (SELECT min(lane) FROM jobs WHERE cluster_id = c.id AND {READY}), 1
@@ -29,18 +95,18 @@ _READY_LANES = sa.text(f"""
                (SELECT min(j.lane) FROM jobs j WHERE j.cluster_id = l.cluster_id AND j.lane > l.lane AND {READY}),
                l.n + 1
         FROM lane l WHERE l.lane IS NOT NULL AND l.n < {LANES_MAX}
+    ), spread_lane(lane, n) AS (
+        SELECT min(lane), 1 FROM jobs WHERE {SPREAD}
+        UNION ALL
+        SELECT (SELECT min(j.lane) FROM jobs j WHERE j.lane > l.lane AND {SPREAD}), l.n + 1
+        FROM spread_lane l WHERE l.lane IS NOT NULL AND l.n < {LANES_MAX}
     )
     SELECT cluster_id, lane FROM lane WHERE lane IS NOT NULL
+    UNION ALL SELECT NULL, lane FROM spread_lane WHERE lane IS NOT NULL
 """).bindparams(sa.bindparam("clusters", expanding=True))
 
-_COLUMNS = (
-    "j.id, j.name, j.owner, j.owner_id, j.project, j.domain, j.workflow, j.launch_plan, j.lane, j.priority, j.labels, \
-j.attempt, j.fence, j.fence_known, j.crowd, j.crowd_max, j.places, j.bounds, j.started_us, \
-j.cluster_id, j.cores, j.gpus, j.memory_bytes, j.state, j.on_lost, j.cancel_us, j.array, j.array_max, j.todo, j.later, \
-j.tasks_live, j.tasks_ok, j.tasks_failed, j.tasks_cancelled, j.agent_id, j.is_ready, s.body AS spec"
-)
-
-_CANDIDATE_CHECK = ColumnCheck(word.removeprefix("j.") for word in _COLUMNS.replace("s.body AS ", "").split(", "))
+_COLUMNS = ", ".join("s.body AS spec" if name == "spec" else f"j.{name}" for name in LeaseCandidate.__struct_fields__)
+_CANDIDATE_CHECK = column_check(LeaseCandidate)
 
 _LANE_CANDIDATES_SQLITE = f"""
     SELECT {_COLUMNS} FROM jobs j JOIN specs s ON s.hash = j.spec_hash
@@ -48,41 +114,89 @@ _LANE_CANDIDATES_SQLITE = f"""
     ORDER BY j.priority DESC, j.id LIMIT ?
 """
 
-# Differs by necessity: SQLite has no LATERAL, and a statement per lane costs PostgreSQL a round trip each.
+# Differs by necessity: SQLite has no LATERAL, and on PostgreSQL one statement per lane costs a round trip each.
 _CANDIDATES_POSTGRESQL = sa.text(f"""
     SELECT {_COLUMNS}
-    FROM unnest(CAST(:clusters AS text[]), CAST(:lanes AS text[]), CAST(:wants AS int[])) AS ask(cluster_id, lane, want)
+    FROM unnest(CAST(:clusters AS text[]), CAST(:lanes AS text[]), CAST(:limits AS int[]))
+        AS ask(cluster_id, lane, lane_limit)
     CROSS JOIN LATERAL (
         SELECT * FROM jobs WHERE cluster_id = ask.cluster_id AND lane = ask.lane AND {READY}
-        ORDER BY priority DESC, id LIMIT ask.want FOR UPDATE SKIP LOCKED
+        ORDER BY priority DESC, id LIMIT ask.lane_limit FOR UPDATE SKIP LOCKED
     ) AS j
     JOIN specs s ON s.hash = j.spec_hash
 """)
 
+_SPREAD_SQLITE = spread_arrays.lane_candidates_sqlite(_COLUMNS)
+_SPREAD_POSTGRESQL = spread_arrays.candidates_postgresql(_COLUMNS)
 
-def lease_candidates(tx: Tx, wants: dict[str, int]) -> dict[str, list[Row]]:
-    """For each cluster the first ready jobs of each of its lanes, locked; at most `want` per lane."""
-    lanes = list(tx.execute(_READY_LANES, {"clusters": sorted(wants)}))
-    found: dict[str, list[Row]] = {cluster: [] for cluster in wants}
-    if not lanes:
-        return found
-    if dialect.is_postgresql(tx):
-        asked = {
-            "clusters": [row.cluster_id for row in lanes],
-            "lanes": [row.lane for row in lanes],
-            "wants": [wants[row.cluster_id] for row in lanes],
+
+def lease_candidates(
+    tx: Tx, limit_by_cluster: dict[str, int], *, passed_over: set[str] | None = None
+) -> dict[str, list[LeaseCandidate]]:
+    """Lock and return the first ready jobs of each lane of each cluster, up to the cluster's limit per lane.
+
+    Arrays of other clusters that the cluster may lease, too, are among them. If another transaction has locked all of
+    these, the cluster is added to `passed_over`: it has to ask again.
+    """
+    ready_lanes = tx.execute(_READY_LANES, {"clusters": sorted(limit_by_cluster)}).all()
+    lanes = [(cluster_id, lane) for cluster_id, lane in ready_lanes if cluster_id is not None]
+    candidates = _own_candidates(tx, limit_by_cluster, lanes)
+    shared_lanes = [lane for cluster_id, lane in ready_lanes if cluster_id is None]
+    if shared_lanes:
+        locked = _add_spread_arrays(tx, limit_by_cluster, shared_lanes, candidates)
+        if passed_over is not None:
+            passed_over |= locked
+    return candidates
+
+
+def _add_spread_arrays(
+    tx: Tx, limit_by_cluster: dict[str, int], lanes: list[str], candidates: dict[str, list[LeaseCandidate]]
+) -> set[str]:
+    """Add the arrays of other clusters. Returns the clusters for which another transaction has locked all of them."""
+    clusters = spread_arrays.open_clusters(tx, limit_by_cluster)
+    asks = [(cluster_id, lane) for cluster_id in clusters for lane in lanes]
+    with_arrays: set[str] = set()
+    if dialect.is_postgresql(tx) and asks:
+        values = {
+            "clusters": [cluster_id for cluster_id, _ in asks],
+            "lanes": [lane for _, lane in asks],
+            "limits": [limit_by_cluster[cluster_id] for cluster_id, _ in asks],
         }
-        for row in tx.execute(_CANDIDATES_POSTGRESQL, asked):
-            found[row.cluster_id].append(row)
+        for row in tx.execute(_SPREAD_POSTGRESQL, values):
+            candidates[row.asking].append(LeaseCandidate(*row[:-1]))
+            with_arrays.add(row.asking)
+        without = [cluster_id for cluster_id in clusters if cluster_id not in with_arrays]
+        return spread_arrays.clusters_passed_over(tx, without, lanes)
+    for cluster_id, lane in asks:
+        values_sqlite = (lane, cluster_id, cluster_id, limit_by_cluster[cluster_id])
+        rows = tx.exec_driver_sql(_SPREAD_SQLITE, values_sqlite).all()
+        candidates[cluster_id] += [LeaseCandidate(*row) for row in rows]
+    return set()
+
+
+def _own_candidates(
+    tx: Tx, limit_by_cluster: dict[str, int], lanes: list[tuple[str, str]]
+) -> dict[str, list[LeaseCandidate]]:
+    candidates: dict[str, list[LeaseCandidate]] = {cluster: [] for cluster in limit_by_cluster}
+    if not lanes:
+        return candidates
+    if dialect.is_postgresql(tx):
+        values = {
+            "clusters": [cluster_id for cluster_id, _ in lanes],
+            "lanes": [lane for _, lane in lanes],
+            "limits": [limit_by_cluster[cluster_id] for cluster_id, _ in lanes],
+        }
+        for row in fetch_all(tx, LeaseCandidate, _CANDIDATES_POSTGRESQL, values):
+            candidates[row.cluster_id].append(row)
     else:
-        for lane in lanes:
-            head = tx.exec_driver_sql(_LANE_CANDIDATES_SQLITE, (lane.cluster_id, lane.lane, wants[lane.cluster_id]))
-            found[lane.cluster_id].extend(head)
-    return found
+        for cluster_id, lane in lanes:
+            rows = tx.exec_driver_sql(_LANE_CANDIDATES_SQLITE, (cluster_id, lane, limit_by_cluster[cluster_id]))
+            candidates[cluster_id] += [LeaseCandidate(*row) for row in rows.all()]
+    return candidates
 
 
-def require_readable_candidates(rows: Iterable[Row]) -> None:
-    """Raise ValueError if one of these jobs cannot be read: the caller has it set aside, and asks again."""
+def require_readable_candidates(rows: Iterable[LeaseCandidate]) -> None:
+    """Raise ValueError if one of these jobs cannot be read. The caller quarantines the job and leases again."""
     for row in rows:
         if not _CANDIDATE_CHECK.is_readable(row):
             raise ValueError(_CANDIDATE_CHECK.damage(row))
@@ -90,9 +204,9 @@ def require_readable_candidates(rows: Iterable[Row]) -> None:
 
 _GIVE = (
     sa.update(jobs)
-    .where(jobs.c.id == sa.bindparam("the_id"), sa.text(READY))
+    .where(jobs.c.id == sa.bindparam("p_id"), sa.text(READY))
     .values(
-        agent_id=sa.bindparam("the_agent"),
+        agent_id=sa.bindparam("p_agent_id"),
         leased_us=sa.bindparam("at_us"),
         is_ready=False,
         expires_us=None,
@@ -101,33 +215,33 @@ _GIVE = (
 )
 
 
-def lease_give(tx: Tx, given: list[tuple[str, str]], *, at_us: int) -> None:
-    """Give each job to an agent. The jobs are locked by `lease_heads` in this transaction."""
-    rows = [{"the_id": job, "the_agent": agent, "at_us": at_us} for job, agent in sorted(given)]
+def lease_give(tx: Tx, job_and_agent_ids: list[tuple[str, str]], *, at_us: int) -> None:
+    """Give each job to its agent. `lease_candidates` has locked the jobs in this transaction."""
+    rows = [{"p_id": job_id, "p_agent_id": agent_id, "at_us": at_us} for job_id, agent_id in sorted(job_and_agent_ids)]
     if rows:
         tx.execute(_GIVE, rows)
 
 
 def cluster_ids_with_ready(tx: Tx) -> list[str]:
-    """Clusters with something to lease: the sweep that catches a wake-up that got lost."""
-    everyone = sa.select(sa.text("id")).select_from(sa.text("clusters")).where(sa.text("deleted_us IS NULL"))
-    ready = sa.text(f"EXISTS (SELECT 1 FROM jobs WHERE jobs.cluster_id = clusters.id AND {READY})")
-    return list(tx.execute(everyone.where(ready)).scalars())
+    """Return the clusters that have ready jobs, to repeat wake-ups that were lost."""
+    query = sa.select(sa.text("id")).select_from(sa.text("clusters")).where(sa.text("deleted_us IS NULL"))
+    has_ready = sa.text(f"EXISTS (SELECT 1 FROM jobs WHERE jobs.cluster_id = clusters.id AND {READY})")
+    return list(tx.execute(query.where(has_ready)).scalars())
 
 
-def leased_by(tx: Tx, agent_id: str) -> list[Row]:
-    """Every live attempt an agent has leased, with its spec."""
+def leased_by(tx: Tx, agent_id: str) -> list[LeasedJob]:
+    """List the live attempts that an agent has."""
     query = (
         sa.select(jobs, specs.c.body.label("spec"))
         .join(specs, specs.c.hash == jobs.c.spec_hash)
         .where(jobs.c.agent_id == agent_id, sa.text(_prefixed(LEASED)))
         .order_by(jobs.c.id)
     )
-    return list(tx.execute(query))
+    return fetch_all(tx, LeasedJob, query)
 
 
-def leased_count(tx: Tx, agent_ids: list[str]) -> int:
-    """How many live attempts these agents have, each task of an array's range counted as its range."""
+def leased_count(tx: Tx, agent_ids: list[str] | sa.Select[str]) -> int:
+    """Count the live attempts of these agents. A range of an array counts once."""
     of_jobs = sa.select(sa.func.count()).select_from(jobs).where(jobs.c.agent_id.in_(agent_ids), sa.text(LEASED))
     of_arrays = (
         sa.select(sa.func.count()).select_from(ranges).where(ranges.c.agent_id.in_(agent_ids), sa.text(LIVE_RANGE))
@@ -135,39 +249,42 @@ def leased_count(tx: Tx, agent_ids: list[str]) -> int:
     return int(tx.execute(of_jobs).scalar_one() + tx.execute(of_arrays).scalar_one())
 
 
-_CANCELS = sa.select(jobs.c.id, jobs.c.fence, jobs.c.agent_id).where(
+_CANCELS = sa.select(*columns_of(CancellingAttempt, jobs)).where(
     jobs.c.agent_id.in_(sa.bindparam("agents", expanding=True)), sa.text(CANCELLING)
 )
 
 
-def leased_cancels(tx: Tx, agent_ids: list[str]) -> dict[str, list[Row]]:
-    """Attempts whose end was asked for, by the agent that has them."""
-    found: dict[str, list[Row]] = {}
-    for row in tx.execute(_CANCELS, {"agents": sorted(agent_ids)}):
-        if isinstance(row.fence, int):  # else the agent could not be told which attempt is meant
-            found.setdefault(row.agent_id, []).append(row)
-    return found
+def leased_cancels(tx: Tx, agent_ids: list[str]) -> dict[str, list[CancellingAttempt]]:
+    """Return the attempts to cancel, by agent."""
+    by_agent: dict[str, list[CancellingAttempt]] = {}
+    for attempt in fetch_all(tx, CancellingAttempt, _CANCELS, {"agents": sorted(agent_ids)}):
+        if isinstance(attempt.fence, int):  # without a readable fence the agent cannot tell which attempt is meant
+            by_agent.setdefault(attempt.agent_id, []).append(attempt)
+    return by_agent
 
 
-def leased_by_silent(tx: Tx, *, now_us: int, amnesty_us: int, bears_s: int, silent_us: int, limit: int) -> list[Row]:
-    """Live attempts whose agent is gone, or was silent for longer than the job bears and than anybody may be.
+def leased_by_silent(
+    tx: Tx, *, now_us: int, amnesty_us: int, bears_s: int, silent_us: int, limit: int
+) -> list[SilentAttempt]:
+    """List leased attempts whose agent was removed, or silent for longer than the job's `lost_after` and `silent_us`.
 
-    Judged here, row by row: a limit on all that is held would fill with the living, and the silent would never come up.
-    `since_us`: when the silence began. No silence reaches back before the amnesty.
+    The filter is in SQL: with a limit over all leased jobs, live ones could fill the result. A silence never begins
+    before the amnesty.
     """
     silence = agent_silence(jobs.c.leased_us, amnesty_us=amnesty_us, bears_s=bears_s, silent_us=silent_us)
+    columns = columns_of(SilentAttempt, jobs, deleted_us=agents.c.deleted_us, since_us=silence.since_us)
     query = (
-        sa.select(jobs.c.id, jobs.c.fence, jobs.c.agent_id, agents.c.deleted_us, silence.since_us.label("since_us"))
+        sa.select(*columns)
         .join(agents, agents.c.id == jobs.c.agent_id)
         .where(sa.text(_prefixed(LEASED)), silence.is_lost(now_us))
         .limit(limit)
     )
-    return list(tx.execute(query))
+    return fetch_all(tx, SilentAttempt, query)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSilence:
-    """When the silence of an agent began, and until when the job bears it, as expressions over jobs and agents."""
+    """When the silence of an agent began and when its jobs are lost, as expressions over `jobs` and `agents`."""
 
     since_us: sa.ColumnElement[int]
     until_us: sa.ColumnElement[int]
@@ -175,13 +292,14 @@ class AgentSilence:
     def is_lost(self, now_us: int) -> sa.ColumnElement[bool]:
         is_removed = agents.c.deleted_us.is_not(None)
         return sa.and_(
-            sa.or_(agents.c.backend != POLLING_BACKEND, is_removed),  # who only polls is never silent
+            sa.or_(agents.c.backend != POLLING_BACKEND, is_removed),  # a cluster that only polls is never silent
             sa.or_(is_removed, sa.and_(jobs.c.on_lost != "wait", self.until_us < _bigint(now_us))),
         )
 
 
 def agent_silence(leased_us: sa.ColumnElement[int], *, amnesty_us: int, bears_s: int, silent_us: int) -> AgentSilence:
-    # An agent that leased and went before it was ever written down as seen: silent since the lease.
+    """Return the silence of agents. `bears_s`: the longest silence for jobs without a `lost_after` of their own."""
+    # An agent that stopped after its first lease was never recorded as seen: silent since the lease.
     seen_us = sa.func.coalesce(agents.c.seen_us, leased_us)
     since_us = sa.case((seen_us < amnesty_us, _bigint(amnesty_us)), else_=seen_us)
     bears_us = sa.cast(sa.func.coalesce(jobs.c.lost_after_s, bears_s), sa.BigInteger) * 1_000_000
@@ -189,12 +307,12 @@ def agent_silence(leased_us: sa.ColumnElement[int], *, amnesty_us: int, bears_s:
 
 
 def _bigint(number: int) -> sa.ColumnElement[int]:
-    # A bare number would be PostgreSQL's INTEGER, too small for a time.
+    # PostgreSQL would take a bare number for an INTEGER, which is too small for a time.
     return sa.literal(number, sa.BigInteger)
 
 
 def ready_job_ids(tx: Tx, cluster_ids: list[str], limit: int) -> list[str]:
-    """Jobs assigned to these clusters that nobody has leased."""
+    """Return jobs that are assigned to these clusters and ready."""
     query = sa.select(jobs.c.id).where(jobs.c.cluster_id.in_(cluster_ids), sa.text(READY)).limit(limit)
     return list(tx.execute(query).scalars())
 

@@ -1,7 +1,7 @@
-"""LISTEN on PostgreSQL, as an iterator of payloads. The first one is always `*`: what came before is unknown.
+"""LISTEN on PostgreSQL, as an iterator of payloads. The first payload is always `*`: earlier notices were missed.
 
-A connection that is silent and one on which nothing happens look alike. So another session sends a heartbeat every few
-seconds, on a channel of this listener's own; a listener that does not hear it gives its connection up.
+A dead connection looks like one without notices. So another session sends a heartbeat every few seconds, on a channel
+that only this listener has. A listener that misses a heartbeat closes its connection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from switchyard.store.dialect import CHANNEL
 
 STOP_CHECK_S = 0.5  # how soon a stop is noticed
 HEARTBEAT_INTERVAL_S = 3.0  # between two heartbeats
-HEARTBEAT_TIMEOUT_S = 5.0  # a heartbeat that was sent and not heard for this long was lost
+HEARTBEAT_TIMEOUT_S = 5.0  # a heartbeat that does not arrive within this time is lost
 
 
 class ListenInterrupted(Exception):
@@ -31,8 +31,8 @@ class CannotListen(ListenInterrupted):
 
 
 def listen(database: Database, stop: threading.Event) -> Iterator[str]:
-    """Payloads until `stop`; raises Interrupted when the connection is gone."""
-    import psycopg  # here: a server on SQLite never needs it
+    """Yield payloads until `stop`. Raises ListenInterrupted when the connection is lost."""
+    import psycopg  # here, because a server on SQLite does not need it
 
     assert database.site is not None
     assert database.watchdog is not None
@@ -47,28 +47,28 @@ def listen(database: Database, stop: threading.Event) -> Iterator[str]:
             while not stop.is_set():
                 for notice in connection.notifies(timeout=STOP_CHECK_S):
                     if notice.channel == heartbeat.channel:
-                        heartbeat.hear()
+                        heartbeat.received()
                     else:
                         yield notice.payload
-                heartbeat.go_on()
+                heartbeat.send_if_due()
     except psycopg.Error as exc:
         raise ListenInterrupted(str(exc).strip().split("\n")[0]) from exc
 
 
 class _Heartbeat:
-    """Sent over one of the readers' connections, heard over the listener's."""
+    """Sent over a reader's connection, received over the listener's."""
 
     def __init__(self, database: Database) -> None:
         self.channel = f"{CHANNEL}_{secrets.token_hex(8)}"
         self._database = database
         self._due = monotonic() + HEARTBEAT_INTERVAL_S
-        self._sent: float | None = None  # when the one that was not heard yet was sent
+        self._sent: float | None = None  # when the heartbeat was sent that has not arrived yet
 
-    def hear(self) -> None:
+    def received(self) -> None:
         self._sent = None
 
-    def go_on(self) -> None:
-        """Send the next one when it is due; raise if the last was lost."""
+    def send_if_due(self) -> None:
+        """Send the next heartbeat when it is due. Raise if the last one was lost."""
         now = monotonic()
         if self._sent is not None:
             if now - self._sent > HEARTBEAT_TIMEOUT_S:
@@ -79,5 +79,5 @@ class _Heartbeat:
                 with self._database.read() as tx:
                     tx.execute(sa.select(sa.func.pg_notify(self.channel, "")))
             except YardError:
-                return  # the readers find out themselves that the database is away
+                return  # readers notice by themselves that the database is away
             self._sent = monotonic()

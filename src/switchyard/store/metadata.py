@@ -1,4 +1,4 @@
-"""What all tables share: one set of them, one way to name their keys and indexes."""
+"""The metadata of all tables: one rule for the names of keys and indexes."""
 
 from __future__ import annotations
 

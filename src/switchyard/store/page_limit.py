@@ -1,4 +1,4 @@
-"""How many jobs fit on a page with their specs: a spec may have megabytes, and a page is held in memory as a whole."""
+"""The number of jobs on a page with specs. A spec may have megabytes, and the server holds a whole page in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPECS_BYTES_MAX = 8 * 2**20
 
 
 def limit_by_spec_bytes(tx: Tx, query: sa.Select[Any], limit: int) -> int:
-    """The first so many jobs of this query have no more than that together; one at least."""
+    """Return how many of the first jobs of a query have specs of at most SPECS_BYTES_MAX in total. At least one."""
     size = sa.func.coalesce(sa.func.length(specs.c.body), 0)  # a damaged job may have no spec
     sizes = query.with_only_columns(size).order_by(jobs.c.id.desc()).limit(limit)
     totals: Iterator[int] = accumulate(tx.execute(sizes).scalars())

@@ -35,7 +35,7 @@ from switchyard.store.blocking_sessions import BlockingSessions
 from switchyard.store.failures import READ_ONLY_STATE
 
 log = structlog.get_logger()
-APPLICATION = "switchyard"  # as PostgreSQL's list of sessions shows us
+APPLICATION = "switchyard"  # our name in PostgreSQL's list of sessions
 CONNECT_TIMEOUT_S = 5
 # A server that was stopped inside a transaction keeps its locks for this long. Our transactions never pause on purpose.
 IDLE_IN_TRANSACTION_TIMEOUT_S = 5
@@ -49,7 +49,7 @@ SUSPECT_AFTER_S = 4.0  # after this wait the watchdog asks PostgreSQL whether it
 PING_TIMEOUT_S = 5.0  # for the test of an idle connection, and for the first words with a new one
 TEST_IDLE_AFTER_S = 3.0  # idle for longer than this: tested before it is lent
 POOL_TIMEOUT_S = 10.0  # for a connection when all are lent
-WATCHDOG_INTERVAL_S = 1.0  # between two looks of the watchdog
+WATCHDOG_INTERVAL_S = 1.0  # between two checks of the watchdog
 # Unanswered packets and dead hosts: the kernel gives up after about ten seconds.
 TCP_OPTIONS: dict[str, Any] = {
     "keepalives": 1,
@@ -111,18 +111,18 @@ def read_address(url: sa.URL) -> PostgresqlAddress:
 
 
 class WatchedConnection(psycopg.Connection[Any]):
-    """A connection that knows how long it has been waiting for an answer, and can be ended meanwhile."""
+    """A connection that knows how long it has waited for an answer, and whose wait another thread can end."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.bound_s = self.usual_s = PING_TIMEOUT_S  # the longest wait for one answer, now and as a rule
+        self.bound_s = self.usual_s = PING_TIMEOUT_S  # the longest wait for one answer: now, and by default
         self.is_own = False  # the session is ours alone
-        self.session_pid: int | None = None  # none: a pooler is between, and the session changes
+        self.session_pid: int | None = None  # None: behind a pooler, where the session changes
         self.waiting_since: float | None = None
         self._guard = threading.Lock()
 
     def wait(self, *arguments: Any, **named: Any) -> Any:
-        """Every word with PostgreSQL passes here: statements, commits, notices."""
+        """All communication with PostgreSQL waits here: statements, commits, notices."""
         self.waiting_since = monotonic()
         try:
             return super().wait(*arguments, **named)
@@ -131,8 +131,8 @@ class WatchedConnection(psycopg.Connection[Any]):
                 self.waiting_since = None
 
     def end_wait(self, since: float) -> bool:
-        """End the wait that began then, from another thread: whoever waits gets an OperationalError."""
-        with self._guard:  # not while the connection is being closed: its number may already be another's
+        """End the wait that began then, from another thread. The waiting thread gets an OperationalError."""
+        with self._guard:  # not while the connection is closed: its file descriptor may already belong to another
             if self.waiting_since != since:
                 return False
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as line:
@@ -140,7 +140,7 @@ class WatchedConnection(psycopg.Connection[Any]):
             return True
 
     def introduce(self, site: PostgresqlAddress) -> Self:
-        """Find out whose the session is: a pooler tells its clients a process number of its own making."""
+        """Detect a pooler: it gives its clients a process number that is not the one of the session."""
         self.autocommit = True
         row = self.execute("SELECT pg_backend_pid()").fetchone()
         assert row is not None
@@ -151,7 +151,7 @@ class WatchedConnection(psycopg.Connection[Any]):
 
 
 class Watchdog:
-    """Ends waits for answers that will not come. One thread; it looks once a second."""
+    """Ends waits for answers that will not come. One thread that checks once a second."""
 
     def __init__(self, site: PostgresqlAddress) -> None:
         self._site = site
@@ -161,11 +161,11 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._asking: threading.Thread | None = None
         self._blockers = BlockingSessions(APPLICATION)
-        # (session, begin of the wait) that was not at work at the last look
+        # (session, start of the wait) that was not active at the last check
         self._silent: set[tuple[int, float]] = set()
 
     def connect(self, url: sa.URL | None = None, **named: Any) -> WatchedConnection:
-        """A connection under watch from its first statement on."""
+        """Open a connection that is watched from its first statement on."""
         arguments = {**connect_arguments(url), **named} if url is not None else named
         connection = WatchedConnection.connect(**arguments)
         with self._lock:
@@ -211,7 +211,7 @@ class Watchdog:
                 self._blockers.end_stopped(line)
                 at_work = {row[0] for row in line.execute(_ACTIVE_SESSIONS, (list(suspects),))}
         except psycopg.Error:
-            return  # nothing new works either: the bound of each wait remains
+            return  # no new connection either: the bound of each wait still applies
         silent = {(pid, since) for pid, (_, since) in suspects.items() if pid not in at_work}
         for pid, since in silent & self._silent:
             _end_wait(suspects[pid][0], since, monotonic())
@@ -224,20 +224,20 @@ def _end_wait(connection: WatchedConnection, since: float, now: float) -> None:
 
 
 def connect_arguments(url: sa.URL) -> dict[str, Any]:
-    """What psycopg is told, for connections outside of an engine. What the URL's query says goes first."""
+    """Return the arguments of psycopg for connections outside of an engine. The URL's query takes precedence."""
     own = url.translate_connect_args(username="user", database="dbname")
     return {**default_arguments(url), **url.query, **own}
 
 
 def default_arguments(url: sa.URL) -> dict[str, Any]:
-    """Arguments of each connection, less those that the URL's query gives."""
+    """Return the arguments of each connection, without those that the URL's query sets."""
     wanted: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT_S, "application_name": APPLICATION, **TCP_OPTIONS}
     kept = {name: value for name, value in wanted.items() if name not in url.query}
     return {**kept, "prepare_threshold": None}
 
 
 def make_engine(site: PostgresqlAddress, watchdog: Watchdog, *, is_writer: bool, size: int) -> Engine:
-    """An engine for the one writer, or for readers."""
+    """Return an engine for the writer or for readers."""
     engine = sa.create_engine(
         site.url,
         poolclass=QueuePool,
@@ -257,7 +257,7 @@ def make_engine(site: PostgresqlAddress, watchdog: Watchdog, *, is_writer: bool,
             if is_writer:
                 connection.autocommit = False
                 connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        # Whether a pooler's session is at work cannot be asked, so the bound of its reads is the shorter one, too.
+        # Behind a pooler we cannot check whether the session is active, so its reads have the shorter bound, too.
         is_short = is_writer or connection.session_pid is None
         connection.bound_s = connection.usual_s = (
             STATEMENT_TIMEOUT_S if is_short else READ_TIMEOUT_S
@@ -274,13 +274,13 @@ def make_engine(site: PostgresqlAddress, watchdog: Watchdog, *, is_writer: bool,
 
 
 def _begin(tx: Connection) -> None:
-    # psycopg is in autocommit here, so that BEGIN and its bounds are ours to send as one message.
+    # psycopg is in autocommit mode, so that we send BEGIN and the timeouts as one message.
     if not watched_connection(tx).is_own:
         tx.exec_driver_sql(BEGIN_WITH_TIMEOUTS)
 
 
 def lift_timeouts(tx: Connection) -> None:
-    """This transaction may take long: a migration, a restore."""
+    """Remove the timeouts of this transaction: a migration or a restore may take long."""
     tx.exec_driver_sql(LIFT_TIMEOUTS)
     watched_connection(tx).bound_s = LONG_WORK_S
 
@@ -292,13 +292,13 @@ def watched_connection(tx: Connection) -> WatchedConnection:
 
 
 def _note_idle(connection: WatchedConnection | None, record: Any) -> None:
-    if connection is not None:  # none: it was lost
+    if connection is not None:  # None: it was lost
         connection.bound_s = connection.usual_s
     record.info["idle_since"] = monotonic()
 
 
 def _test_if_idle(connection: WatchedConnection, record: Any, _fairy: Any) -> None:
-    """Refuse to lend a connection that was idle and does not answer now; the pool makes a new one."""
+    """Refuse to lend an idle connection that does not answer. The pool then opens a new one."""
     since = record.info.get("idle_since")
     if since is None or monotonic() - since < TEST_IDLE_AFTER_S:
         return
@@ -314,7 +314,7 @@ def _test_if_idle(connection: WatchedConnection, record: Any, _fairy: Any) -> No
 
 
 def _drop_traceback(record: logging.LogRecord) -> bool:
-    """The pool tells of a connection that was lost in the middle of its work with a traceback; one line will do."""
+    """Log a lost connection in one line. The pool would log a traceback."""
     record.exc_info = None
     return True
 
@@ -323,10 +323,10 @@ logging.getLogger("sqlalchemy.pool").addFilter(_drop_traceback)
 
 
 def _detect_lost_session(context: Any) -> None:
-    """Some errors end the session although they do not look so, as a transaction that was idle for too long."""
+    """Discard a session that an error has ended, as after a transaction that was idle for too long."""
     with contextlib.suppress(sa.exc.SQLAlchemyError, AttributeError):  # there was no connection yet
         if context.connection.connection.dbapi_connection.closed:
             context.is_disconnect = True
-    # A session keeps the defaults of its beginning. A new one sees when the database may be written again.
+    # A session keeps the defaults of its start. Only a new session notices that the database is writable again.
     if getattr(context.original_exception, "sqlstate", None) == READ_ONLY_STATE:
         context.is_disconnect, context.invalidate_pool_on_disconnect = True, False

@@ -1,4 +1,4 @@
-"""A write that leaves nothing behind: whether the database takes changes now."""
+"""Test whether the database accepts writes, by a write that leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from switchyard.store.database import Tx
 from switchyard.store.schema import leaders
 
-PROBE_BYTES = 4096  # of random text: about as much room as a job needs, so that a full disk shows
+PROBE_BYTES = 4096  # of random text: about the size of a job, so that a full disk is noticed
 
 
 def write_probe(tx: Tx) -> None:
-    """Insert a row and delete it. Its name is its own, so that no other server waits for it."""
+    """Insert a row and delete it. Its name is random, so that no other server waits for it."""
     name = f"probe-{secrets.token_hex(8)}"
     filler = secrets.token_hex(PROBE_BYTES // 2)
     tx.execute(sa.insert(leaders), {"name": name, "holder": filler, "epoch": 0, "expires_us": 0})

@@ -1,36 +1,102 @@
-"""Queries about the ranges of arrays."""
+"""Queries about ranges: consecutive tasks of an array that were leased together."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
+from msgspec.structs import asdict
 
-from switchyard.model.task_states import read_task
+from switchyard.model.task_states import count_leased, read_task
 from switchyard.store.database import Tx
+from switchyard.store.fetch import StoredRow, columns_of, fetch_all
 from switchyard.store.leases import agent_silence
+from switchyard.store.new_rows import RangeUpdate
 from switchyard.store.schema import LIVE_RANGE, agents, clusters, jobs, ranges, specs
 
-Row = sa.Row[*tuple[Any, ...]]
-
 _LIVE = sa.text("ranges." + LIVE_RANGE)
+COUNTED_RANGES_MAX = 5000  # ranges of one array whose tasks are counted one by one: some milliseconds
 
 
-def range_insert(tx: Tx, rows: list[dict[str, Any]]) -> None:
+class RangeRow(StoredRow, frozen=True):
+    """A range, as it is inserted and read. `tasks`: two bytes per task (model/task_states.py)."""
+
+    job_id: str
+    fence: int
+    lo: int
+    hi: int
+    cluster_id: str | None
+    agent_id: str | None
+    tasks: bytes
+    is_live: bool
+    is_cancelling: bool
+    leased_us: int
+    ended_us: int | None
+
+
+class RangeOnCluster(RangeRow, frozen=True):
+    """A range and the name of its cluster."""
+
+    cluster: str | None
+
+
+class LiveRange(RangeRow, frozen=True):
+    """A range with tasks that have not ended."""
+
+    agent_id: str
+
+
+class HeldRange(LiveRange, frozen=True):
+    """A live range, with all that a new lease of its tasks needs."""
+
+    name: str
+    owner: str
+    owner_id: str | None
+    project: str
+    domain: str
+    workflow: str | None
+    launch_plan: str | None
+    lane: str
+    priority: int
+    labels: str
+    attempt: int
+    fence_known: int | None
+    cancel_us: int | None
+    spec: str
+
+
+class CancellingRange(StoredRow, frozen=True):
+    """A range with tasks to cancel. `cancel_us`: when the cancel of the whole job was requested."""
+
+    job_id: str
+    fence: int
+    agent_id: str
+    tasks: bytes
+    cancel_us: int | None
+
+
+class SilentRange(LiveRange, frozen=True):
+    """A range whose agent was removed (`deleted_us`) or has been silent since `since_us`."""
+
+    deleted_us: int | None
+    since_us: int
+
+
+def range_insert(tx: Tx, rows: list[RangeRow]) -> None:
     if rows:
-        tx.execute(sa.insert(ranges), rows)
+        tx.execute(sa.insert(ranges), [asdict(row) for row in rows])
 
 
-def range_live(tx: Tx, job_ids: list[str]) -> list[Row]:
-    """The ranges of these jobs that have live tasks. The jobs are locked, and so nobody else changes these."""
+def range_live(tx: Tx, job_ids: list[str]) -> list[LiveRange]:
+    """List the ranges of these jobs that have live tasks. The caller has locked the jobs, which locks their ranges."""
     query = sa.select(ranges).where(ranges.c.job_id.in_(sorted(job_ids)), _LIVE)
-    return list(tx.execute(query.order_by(ranges.c.job_id, ranges.c.fence)))
+    return fetch_all(tx, LiveRange, query.order_by(ranges.c.job_id, ranges.c.fence))
 
 
-def range_list(tx: Tx, job_id: str, *, between: tuple[int, int] | None = None) -> list[Row]:
-    """All ranges of a job, the oldest first: of an index in several, the last one holds.
+def range_list(
+    tx: Tx, job_id: str, *, between: tuple[int, int] | None = None, limit: int | None = None
+) -> list[RangeOnCluster]:
+    """List all ranges of a job, oldest first. If several ranges have the same index, the last one counts.
 
-    `between`: only those with tasks from the one index to the other.
+    `between`: only ranges with tasks from the first to the second index. `limit`: at most so many.
     """
     query = (
         sa.select(ranges, clusters.c.name.label("cluster"))
@@ -39,11 +105,14 @@ def range_list(tx: Tx, job_id: str, *, between: tuple[int, int] | None = None) -
     )
     if between is not None:
         query = query.where(ranges.c.lo <= between[1], ranges.c.hi >= between[0])
-    return list(tx.execute(query.order_by(ranges.c.fence)))
+    return fetch_all(tx, RangeOnCluster, query.order_by(ranges.c.fence).limit(limit))
 
 
 def range_spans(tx: Tx, job_id: str, lo: int, hi: int, *, before_fence: int | None = None) -> list[tuple[int, int]]:
-    """First and last index of each range that was handed over with tasks between these; only those before a fence."""
+    """Return first and last index of each leased range with tasks between `lo` and `hi`.
+
+    `before_fence`: only ranges with a lower fence.
+    """
     query = sa.select(ranges.c.lo, ranges.c.hi).where(
         ranges.c.job_id == job_id, ranges.c.lo <= hi, ranges.c.hi >= lo, ranges.c.agent_id.is_not(None)
     )
@@ -52,41 +121,46 @@ def range_spans(tx: Tx, job_id: str, lo: int, hi: int, *, before_fence: int | No
     return [(row.lo, row.hi) for row in tx.execute(query)]
 
 
-def range_list_of_task(tx: Tx, job_id: str, index: int) -> list[Row]:
-    """The ranges that one task was leased in, the oldest first."""
+def range_list_of_task(tx: Tx, job_id: str, index: int) -> list[RangeRow]:
+    """List the ranges that one task was leased in, oldest first."""
     query = sa.select(ranges).where(ranges.c.job_id == job_id, ranges.c.lo <= index, ranges.c.hi >= index)
-    return list(tx.execute(query.order_by(ranges.c.fence)))
+    return fetch_all(tx, RangeRow, query.order_by(ranges.c.fence))
 
 
-def range_leased_by(tx: Tx, agent_id: str) -> list[Row]:
-    """The live ranges of an agent, with what is needed to lease their tasks again."""
+def tasks_by_cluster(tx: Tx, job_id: str) -> dict[str | None, int]:
+    """Count the tasks of an array that are or were on each cluster, without those that a cluster gave back.
+
+    Of an array with more than COUNTED_RANGES_MAX ranges, tasks that were given back count, too.
+    """
+    of_job = ranges.c.job_id == job_id, ranges.c.agent_id.is_not(None)
+    counted = sa.select(ranges.c.cluster_id, ranges.c.tasks).where(*of_job).limit(COUNTED_RANGES_MAX + 1)
+    rows = tx.execute(counted).all()
+    if len(rows) > COUNTED_RANGES_MAX:
+        size = sa.func.sum(ranges.c.hi - ranges.c.lo + 1)
+        sums = tx.execute(sa.select(ranges.c.cluster_id, size).where(*of_job).group_by(ranges.c.cluster_id))
+        return {cluster_id: int(count) for cluster_id, count in sums}
+    counts: dict[str | None, int] = {}
+    for cluster_id, tasks in rows:
+        counts[cluster_id] = counts.get(cluster_id, 0) + count_leased(tasks)
+    return {cluster_id: count for cluster_id, count in counts.items() if count}
+
+
+_JOB_FIELDS = HeldRange.__struct_fields__[len(RangeRow.__struct_fields__) : -1]
+
+
+def range_leased_by(tx: Tx, agent_id: str) -> list[HeldRange]:
+    """List the live ranges of an agent, with all that is needed to lease their tasks again."""
     query = (
-        sa.select(
-            ranges,
-            jobs.c.name,
-            jobs.c.owner,
-            jobs.c.owner_id,
-            jobs.c.project,
-            jobs.c.domain,
-            jobs.c.workflow,
-            jobs.c.launch_plan,
-            jobs.c.lane,
-            jobs.c.priority,
-            jobs.c.labels,
-            jobs.c.attempt,
-            jobs.c.fence_known,
-            jobs.c.cancel_us,
-            specs.c.body.label("spec"),
-        )
+        sa.select(ranges, *(jobs.c[name] for name in _JOB_FIELDS), specs.c.body.label("spec"))
         .join(jobs, jobs.c.id == ranges.c.job_id)
         .join(specs, specs.c.hash == jobs.c.spec_hash)
         .where(ranges.c.agent_id == agent_id, _LIVE)
     )
-    return list(tx.execute(query.order_by(ranges.c.job_id, ranges.c.fence)))
+    return fetch_all(tx, HeldRange, query.order_by(ranges.c.job_id, ranges.c.fence))
 
 
 _CANCELS = (
-    sa.select(ranges.c.job_id, ranges.c.fence, ranges.c.agent_id, ranges.c.tasks, jobs.c.cancel_us)
+    sa.select(*columns_of(CancellingRange, ranges, cancel_us=jobs.c.cancel_us))
     .join(jobs, jobs.c.id == ranges.c.job_id)
     .where(
         ranges.c.agent_id.in_(sa.bindparam("agents", expanding=True)),
@@ -96,15 +170,15 @@ _CANCELS = (
 )
 
 
-def range_cancelling(tx: Tx, agent_ids: list[str]) -> list[Row]:
-    """Live ranges with tasks whose end was asked for, of these agents."""
-    return list(tx.execute(_CANCELS, {"agents": sorted(agent_ids)}))
+def range_cancelling(tx: Tx, agent_ids: list[str]) -> list[CancellingRange]:
+    """List the live ranges of these agents that have tasks to cancel."""
+    return fetch_all(tx, CancellingRange, _CANCELS, {"agents": sorted(agent_ids)})
 
 
 def range_leased_by_silent(
     tx: Tx, *, now_us: int, amnesty_us: int, bears_s: int, silent_us: int, limit: int
-) -> list[Row]:
-    """Live ranges whose agent is gone, or was silent for longer than the job bears. See `leases.held_by_silent`."""
+) -> list[SilentRange]:
+    """List live ranges whose agent was removed or silent for too long, by the rules of `leases.leased_by_silent`."""
     silence = agent_silence(ranges.c.leased_us, amnesty_us=amnesty_us, bears_s=bears_s, silent_us=silent_us)
     query = (
         sa.select(ranges, agents.c.deleted_us, silence.since_us.label("since_us"))
@@ -113,34 +187,30 @@ def range_leased_by_silent(
         .where(_LIVE, silence.is_lost(now_us))
         .limit(limit)
     )
-    return list(tx.execute(query))
+    return fetch_all(tx, SilentRange, query)
 
 
-def range_change(tx: Tx, rows: list[dict[str, Any]]) -> None:
+def range_change(tx: Tx, updates: list[RangeUpdate]) -> None:
     """Write back ranges of locked jobs."""
-    if not rows:
+    if not updates:
         return
     statement = (
         sa.update(ranges)
-        .where(ranges.c.job_id == sa.bindparam("the_job"), ranges.c.fence == sa.bindparam("the_fence"))
-        .values(
-            tasks=sa.bindparam("the_tasks"),
-            is_live=sa.bindparam("the_live"),
-            is_cancelling=sa.bindparam("the_cancelling"),
-            ended_us=sa.bindparam("the_end"),
-        )
+        .where(ranges.c.job_id == sa.bindparam("the_job_id"), ranges.c.fence == sa.bindparam("the_fence"))
+        .values({name: sa.bindparam(f"the_{name}") for name in ("tasks", "is_live", "is_cancelling", "ended_us")})
     )
-    tx.execute(statement, sorted(rows, key=lambda row: (row["the_job"], row["the_fence"])))
+    ordered = sorted(updates, key=lambda update: (update.job_id, update.fence))
+    tx.execute(statement, [{f"the_{name}": value for name, value in asdict(update).items()} for update in ordered])
 
 
 def task_attempts_count(tx: Tx, job_id: str, fence: int) -> int:
-    """How often the task that runs under a fence was handed over, this time included; preemptions do not count."""
-    mine = (
+    """Count the leases of the task that runs under a fence, with the present one. Preempted ones do not count."""
+    index = (
         sa.select(ranges.c.lo + (fence - ranges.c.fence))
         .where(ranges.c.job_id == job_id, ranges.c.fence <= fence, ranges.c.fence + ranges.c.hi - ranges.c.lo >= fence)
         .scalar_subquery()
     )
-    query = sa.select((mine - ranges.c.lo).label("position"), ranges.c.tasks).where(
-        ranges.c.job_id == job_id, ranges.c.lo <= mine, ranges.c.hi >= mine, ranges.c.agent_id.is_not(None)
+    query = sa.select((index - ranges.c.lo).label("position"), ranges.c.tasks).where(
+        ranges.c.job_id == job_id, ranges.c.lo <= index, ranges.c.hi >= index, ranges.c.agent_id.is_not(None)
     )
     return sum(not read_task(row.tasks, row.position).is_preempted for row in tx.execute(query))

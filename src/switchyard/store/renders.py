@@ -1,4 +1,4 @@
-"""Queries about the last rendering of each project's and domain's cluster resources."""
+"""Queries about rendered cluster resources: the last rendering of each project and domain."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from switchyard.store.schema import renders
 
 
 def render_put(tx: Tx, *, project: str, domain: str, body: str, at_us: int) -> None:
-    """The last rendering; the one before is gone."""
+    """Store a rendering in place of the earlier one."""
     key = {"project": project, "domain": domain}
-    said = {"body": body, "at_us": at_us}
-    new = dialect.insert_statement(tx, renders).values(**key, **said)
-    tx.execute(new.on_conflict_do_update(index_elements=list(key), set_=said))
+    columns = {"body": body, "at_us": at_us}
+    new = dialect.insert_statement(tx, renders).values(**key, **columns)
+    tx.execute(new.on_conflict_do_update(index_elements=list(key), set_=columns))
 
 
 def render_get(tx: Tx, *, project: str, domain: str) -> str | None:
-    """The last rendering, as it was put."""
-    found = sa.select(renders.c.body).where(renders.c.project == project, renders.c.domain == domain)
-    return tx.execute(found).scalar_one_or_none()
+    query = sa.select(renders.c.body).where(renders.c.project == project, renders.c.domain == domain)
+    return tx.execute(query).scalar_one_or_none()

@@ -1,18 +1,21 @@
-"""Queries that find and remove what is old, a bounded part at a time. Ids and numbers sort by time: no new index."""
+"""Queries that find and delete old rows, in bounded steps. Ids and numbers sort by time, so no index is needed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
 from switchyard.store.database import Tx
+from switchyard.store.fetch import StoredRow, columns_of, fetch_all
 from switchyard.store.schema import (
+    FINAL_STATES,
     attempts,
     audit,
     dependencies,
     events,
+    file_outputs,
+    file_refs,
     handovers,
     jobs,
     policies,
@@ -23,16 +26,23 @@ from switchyard.store.schema import (
     verdict_sets,
 )
 
-Row = sa.Row[*tuple[Any, ...]]
-
-FINAL_STATES = ("SUCCEEDED", "FAILED", "CANCELLED", "REJECTED")
 SHARED_TABLES = {"specs": specs, "verdict_sets": verdict_sets, "policies": policies}
+
+
+class JobHashes(StoredRow, frozen=True):
+    """The spec, the verdicts and the rules of a job, by their hashes."""
+
+    id: str
+    spec_hash: str
+    plan_hash: str | None
+    policy_hash: str | None
 
 
 def job_ids_ended_before(
     tx: Tx, *, after: str, before: str, ended_before_us: int, budget: int
 ) -> tuple[list[str], str | None]:
-    """Among the next `budget` jobs of this span of ids those that ended long ago; and the last id looked at, if any."""
+    """Read the next `budget` jobs between two ids. Returns the ids of those that ended before a time, and the last id
+    that was read."""
     window = sa.select(jobs.c.id, jobs.c.state, jobs.c.ended_us).where(jobs.c.id > after, jobs.c.id < before)
     rows = tx.execute(window.order_by(jobs.c.id).limit(budget)).all()
     old = [
@@ -44,46 +54,45 @@ def job_ids_ended_before(
 
 
 def job_ids_depended_on(tx: Tx, job_ids: Sequence[str]) -> set[str]:
-    """Those of these jobs that another one still waits for."""
+    """Return the jobs of these that another job still waits for."""
     query = sa.select(dependencies.c.on_id).where(dependencies.c.on_id.in_(job_ids)).distinct()
     return set(tx.execute(query).scalars())
 
 
 def jobs_delete(tx: Tx, job_ids: Sequence[str]) -> int:
-    """Remove ended jobs with all that is kept of them but their output."""
-    for table in (events, attempts, ranges, dependencies, quote_waits, quote_uses, handovers):
+    """Delete ended jobs and all their rows except their output."""
+    for table in (events, attempts, ranges, dependencies, quote_waits, quote_uses, handovers, file_refs, file_outputs):
         tx.execute(sa.delete(table).where(table.c.job_id.in_(job_ids)))
     return tx.execute(sa.delete(jobs).where(jobs.c.id.in_(job_ids), jobs.c.state.in_(FINAL_STATES))).rowcount
 
 
 def events_delete(tx: Tx, *, before_us: int, limit: int) -> int:
-    """Remove the oldest events up to the first that is young enough."""
+    """Delete the oldest events, up to the first event that is not older than a time."""
     oldest = tx.execute(sa.select(events.c.seq, events.c.at_us).order_by(events.c.seq).limit(limit)).all()
     old = [row.seq for row in oldest if row.at_us < before_us]
     return tx.execute(sa.delete(events).where(events.c.seq.in_(old))).rowcount if old else 0
 
 
 def audit_delete(tx: Tx, *, before: str, before_us: int, limit: int) -> int:
-    """By id, which is in an index, and by time: the ids are of whichever server made them."""
+    """Delete old audit entries: by id, which has an index, and by time, because servers' clocks make the ids."""
     query = sa.select(audit.c.id).where(audit.c.id < before, audit.c.at_us < before_us)
     old = list(tx.execute(query.order_by(audit.c.id).limit(limit)).scalars())
     return tx.execute(sa.delete(audit).where(audit.c.id.in_(old))).rowcount if old else 0
 
 
 def shared_unused(tx: Tx, name: str, *, used_before_us: int, limit: int) -> list[str]:
-    """Specs or verdict sets that nobody put for long: perhaps no job has them any more."""
+    """Return the hashes of specs, verdict sets or policies not used by a new job since a time. No job may need them."""
     table = SHARED_TABLES[name]
     return list(tx.execute(sa.select(table.c.hash).where(table.c.used_us < used_before_us).limit(limit)).scalars())
 
 
-def job_hashes_page(tx: Tx, *, after: str, limit: int) -> list[Row]:
-    """Which spec, which verdicts and which rules the next jobs have."""
-    query = sa.select(jobs.c.id, jobs.c.spec_hash, jobs.c.plan_hash, jobs.c.policy_hash).where(jobs.c.id > after)
-    return list(tx.execute(query.order_by(jobs.c.id).limit(limit)))
+def job_hashes_page(tx: Tx, *, after: str, limit: int) -> list[JobHashes]:
+    query = sa.select(*columns_of(JobHashes, jobs)).where(jobs.c.id > after)
+    return fetch_all(tx, JobHashes, query.order_by(jobs.c.id).limit(limit))
 
 
 def shared_delete(tx: Tx, name: str, hashes: Iterable[str], *, used_before_us: int) -> int:
-    """Remove these, unless one was put again meanwhile."""
+    """Delete these specs, verdict sets or policies, except those that a new job has used meanwhile."""
     table = SHARED_TABLES[name]
-    gone = sa.delete(table).where(table.c.hash.in_(sorted(hashes)), table.c.used_us < used_before_us)
-    return tx.execute(gone).rowcount
+    delete = sa.delete(table).where(table.c.hash.in_(sorted(hashes)), table.c.used_us < used_before_us)
+    return tx.execute(delete).rowcount

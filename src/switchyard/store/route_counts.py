@@ -1,16 +1,33 @@
-"""Queries that count many jobs at once, within a bound."""
+"""Count where many jobs went, in one query that reads a bounded number of jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
 from switchyard.store.database import Tx
+from switchyard.store.fetch import StoredRow, fetch_all
+from switchyard.store.job_rows import StateName
 from switchyard.store.schema import clusters, jobs
 
-Row = sa.Row[*tuple[Any, ...]]
+
+class RouteCount(StoredRow, frozen=True):
+    """How many jobs (`size`) went the same way. `reason` of pending jobs only, `plan_hash` of rejected jobs only."""
+
+    bounds: str
+    lane: str
+    state: StateName
+    blocked: str | None
+    cluster: str | None
+    cluster_id: str | None
+    is_own: bool | None
+    is_assigned: bool
+    reason: str
+    plan_hash: str | None
+    size: int
+
+
 _READ = [
     jobs.c[name]
     for name in (
@@ -30,15 +47,14 @@ _READ = [
 
 def count_by_route(
     tx: Tx, *, oldest: str, projects: Sequence[str] | None, reader: str, budget: int, limit: int
-) -> tuple[list[Row], int]:
-    """Jobs from an id on, the newest `budget` of them, counted by all that says where they went; and how many were
-    looked at. Of those that wait also by the reason, of the rejected by their verdicts.
+) -> tuple[list[RouteCount], int]:
+    """Group the newest `budget` jobs from an id on by the way they went. Also returns how many jobs were read.
 
-    `projects`: those the reader may view, besides their own jobs; none: all.
+    `projects`: those the reader may view, besides their own jobs; None: all.
     """
     window = sa.select(*_READ).where(jobs.c.id >= oldest).order_by(jobs.c.id.desc()).limit(budget).subquery()
     ids = sa.select(jobs.c.id).where(jobs.c.id >= oldest).limit(budget).subquery()
-    looked_at: int = tx.execute(sa.select(sa.func.count()).select_from(ids)).scalar_one()
+    read_count: int = tx.execute(sa.select(sa.func.count()).select_from(ids)).scalar_one()
     groups = (
         window.c.bounds,
         window.c.lane,
@@ -46,7 +62,7 @@ def count_by_route(
         window.c.blocked,
         clusters.c.name.label("cluster"),
         window.c.cluster_id,
-        (window.c.owner_id == reader).label("is_own"),  # the reader knows where their own ran
+        (window.c.owner_id == reader).label("is_own"),  # the reader may see the clusters of their own jobs
         (window.c.attempt > 0).label("is_assigned"),
         sa.case((window.c.state == "PENDING", window.c.reason), else_="").label("reason"),
         sa.case((window.c.state == "REJECTED", window.c.plan_hash), else_=None).label("plan_hash"),
@@ -56,4 +72,4 @@ def count_by_route(
     )
     if projects is not None:
         query = query.where(sa.or_(window.c.project.in_(projects), window.c.owner_id == reader))
-    return list(tx.execute(query.group_by(*groups).order_by(sa.desc("size")).limit(limit))), looked_at
+    return fetch_all(tx, RouteCount, query.group_by(*groups).order_by(sa.desc("size")).limit(limit)), read_count

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, LargeBinary, Table, Text, text
 
+from switchyard.model.blocker import Blocker
+from switchyard.model.event_kind import TASK_PREFIX
 from switchyard.store.metadata import metadata
 from switchyard.store.schema_clusters import (
     HANDOVER_COUNTED,
@@ -17,7 +19,19 @@ from switchyard.store.schema_clusters import (
     submit_consents,
     submit_tokens,
 )
+from switchyard.store.schema_files import (
+    file_holders,
+    file_objects,
+    file_outputs,
+    file_refs,
+    file_removals,
+    file_tree_owners,
+    file_tree_parts,
+    file_trees,
+    file_usage,
+)
 from switchyard.store.schema_quotes import quote_asks, quote_uses, quote_waits, quotes
+from switchyard.store.schema_resources import namespace_reports, namespace_resources, renders
 from switchyard.store.schema_rules import attributes, policies, projects, token_pools, usage
 
 # Defined elsewhere, and part of the schema.
@@ -27,17 +41,29 @@ __all__ = [
     "agents",
     "attributes",
     "clusters",
+    "file_holders",
+    "file_objects",
+    "file_outputs",
+    "file_refs",
+    "file_removals",
+    "file_tree_owners",
+    "file_tree_parts",
+    "file_trees",
+    "file_usage",
     "graph_sources",
     "handovers",
     "invites",
     "layout",
     "metadata",
+    "namespace_reports",
+    "namespace_resources",
     "policies",
     "projects",
     "quote_asks",
     "quote_uses",
     "quote_waits",
     "quotes",
+    "renders",
     "submit_consents",
     "submit_tokens",
     "token_pools",
@@ -46,6 +72,7 @@ __all__ = [
 
 # SQLite uses a partial index only where the query says the same words, so these texts are shared with the queries.
 READY = "is_ready"
+SPREAD = "is_ready AND spread IS NOT NULL"  # arrays that several clusters may lease
 LEASED = "agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"
 CANCELLING = "cancel_us IS NOT NULL AND agent_id IS NOT NULL AND state IN ('ASSIGNED', 'SUBMITTED', 'RUNNING')"
 ROUTABLE = "state = 'PENDING' AND blocked IS NULL"
@@ -55,21 +82,22 @@ HAS_LATE_TIME = "late_from_us IS NOT NULL"
 IN_CONCURRENCY_GROUP = "crowd IS NOT NULL AND ended_us IS NULL"
 PARKED = "crowd IS NOT NULL AND NOT is_ready AND agent_id IS NULL AND state IN ('ASSIGNED', 'RUNNING')"
 LIVE_RANGE = "is_live"
-TASK_EVENT = "substr(kind, 1, 5) = 'task-'"  # events about one task of an array
-# Assigned, and not in line for a lease: with an agent, parked, or an array that may lease no more for now. In other
-# words than PARKED, or PostgreSQL would take the one index for the other.
+TASK_EVENT = f"substr(kind, 1, {len(TASK_PREFIX)}) = '{TASK_PREFIX}'"  # events about one task of an array
+# Assigned and not ready: leased, parked, or an array that may lease no more tasks for now. Worded differently from
+# PARKED, or PostgreSQL would confuse the two indexes.
 ASSIGNED_NOT_READY = "NOT is_ready AND ended_us IS NULL AND state <> 'PENDING'"
-# Waits for a place in a limited queue, and for nothing else; and arrays that were given places in one.
-QUEUED = "state = 'PENDING' AND blocked = 'queue'"
+# Jobs that wait only for a place in a limited queue; and arrays that have places in one.
+QUEUED = f"state = 'PENDING' AND blocked = '{Blocker.QUEUE}'"
 ARRAY_WITH_PLACES = "places IS NOT NULL AND todo IS NOT NULL AND ended_us IS NULL"  # only arrays have a `todo`
-# PENDING, and kept from the router by something else: held, after others, a back-off.
-BLOCKED = "state = 'PENDING' AND blocked IS NOT NULL AND blocked <> 'queue'"
+# PENDING and blocked by something other than the queue: the router skips these jobs.
+BLOCKED = f"state = 'PENDING' AND blocked IS NOT NULL AND blocked <> '{Blocker.QUEUE}'"
 NEEDS_TOKENS = "tokens IS NOT NULL AND ended_us IS NULL"
 NOT_FINAL = "state IN ('PENDING', 'ASSIGNED', 'SUBMITTED', 'RUNNING')"
-LIVE_ARRAY = "tasks_live IS NOT NULL AND ended_us IS NULL"  # in other words than PLACED: SQLite would take it for that
+FINAL_STATES = ("SUCCEEDED", "FAILED", "CANCELLED", "REJECTED")
+LIVE_ARRAY = "tasks_live IS NOT NULL AND ended_us IS NULL"  # differs from ix_jobs_placed: SQLite would confuse them
 
-# Shared by many jobs. No foreign key holds them: without an index on the jobs' side removing one would read every job,
-# and that index costs each insert a sixth. `used_us` says when one was last put, and what was put lately stays.
+# Specs are shared by many jobs. There is no foreign key: it would need an index on `jobs`, which makes each insert a
+# sixth slower. `used_us`: when a new job last used the spec; retention keeps recently used specs.
 specs = Table(
     "specs",
     metadata,
@@ -86,8 +114,8 @@ verdict_sets = Table(
     Column("used_us", BigInteger, nullable=False),
 )
 
-# One row per job. It also holds the current attempt (the first one included), the plan's hash and the accepted
-# event (created_us, seq), so a job decided on arrival costs one row.
+# One row per job. It also holds the current attempt, the hash of the plan and the `accepted` event (created_us, seq),
+# so a job that is decided on arrival costs one row.
 jobs = Table(
     "jobs",
     metadata,
@@ -95,19 +123,19 @@ jobs = Table(
     Column("seq", BigInteger, nullable=False),
     Column("name", Text, nullable=False),
     Column("owner", Text, nullable=False),  # the name, as it is shown
-    Column("owner_id", Text, nullable=True),  # who it is; none: a user who is gone
+    Column("owner_id", Text, nullable=True),  # the user's id; NULL: the user was deleted
     Column("project", Text, nullable=False),
     Column("domain", Text, nullable=False),
     Column("workflow", Text, nullable=True),
     Column("launch_plan", Text, nullable=True),
-    Column("lane", Text, nullable=False),  # queue + project, and the backends where only some may run it
+    Column("lane", Text, nullable=False),  # queue and project, and the backends if only some may run the job
     Column("state", Text, nullable=False),
     Column("reason", Text, nullable=False),
-    Column("arrival", Text, nullable=True),  # why it waited on arrival: `reason` is what holds now
+    Column("arrival", Text, nullable=True),  # why it was pending on arrival; `reason` is the present reason
     Column("priority", Integer, nullable=False),
     Column("labels", Text, nullable=False),
     Column("spec_hash", Text, nullable=False),
-    Column("bounds", Text, nullable=False),  # which clusters the request named: a later decision needs it again
+    Column("bounds", Text, nullable=False),  # which clusters the request allows, for later decisions
     Column("plan_hash", Text, nullable=True),
     Column("policy_hash", Text, nullable=True),  # the rules it was admitted under
     Column("cores", BigInteger, nullable=False),
@@ -119,13 +147,13 @@ jobs = Table(
     Column("agent_id", Text, nullable=True),  # who leased the current attempt
     Column("attempt", Integer, nullable=False),
     Column("fence", BigInteger, nullable=False),
-    # After a restore: the next fence is above the floor, too; from `known` up to it nothing is known here.
+    # After a restore: the next fence is also above the floor; fences from `known` to the floor may have been given out.
     Column("fence_floor", BigInteger, nullable=True),
     Column("fence_known", BigInteger, nullable=True),
     Column("native_id", Text, nullable=True),
     Column("exit_code", Integer, nullable=True),
     Column("signal", Integer, nullable=True),
-    Column("usage", Text, nullable=True),  # what it used, as its cluster says
+    Column("usage", Text, nullable=True),  # the resources it used, as its cluster reported them
     Column("created_us", BigInteger, nullable=False),
     Column("assigned_us", BigInteger, nullable=True),
     Column("leased_us", BigInteger, nullable=True),
@@ -134,25 +162,27 @@ jobs = Table(
     Column("cancel_us", BigInteger, nullable=True),
     # May be leased now: assigned and not leased, or an array with tasks left and its bound not reached.
     Column("is_ready", Boolean, nullable=False),
-    # Why a PENDING job is not even looked at by the router: hold · after · backoff · queue.
+    # Why the router skips a PENDING job: hold · after · backoff · queue · quotes · unreadable, joined by commas.
     Column("blocked", Text, nullable=True),
     Column("wake_us", BigInteger, nullable=True),  # when a back-off is over
     Column("expires_us", BigInteger, nullable=True),  # when it is too late to begin
-    Column("late_from_us", BigInteger, nullable=True),  # when its queueing budget is spent; none: begun, or told
+    Column(
+        "late_from_us", BigInteger, nullable=True
+    ),  # when its queueing budget is spent; NULL: started, or reported late
     Column("late_us", BigInteger, nullable=True),  # when it was reported late
-    Column("waits_us", BigInteger, nullable=True),  # since when it waits for a cluster; none: since it was submitted
-    # Of a workflow that may run only so many jobs at once: which one, and how many.
+    Column("waits_us", BigInteger, nullable=True),  # since when it waits for a cluster; NULL: since its submit
+    # The concurrency group of the job, and how many jobs of it may run at once.
     Column("crowd", Text, nullable=True),
     Column("crowd_max", Integer, nullable=True),
-    # The places its limited queue gave it: of an array, how many of its tasks may be live at once.
+    # The places that the job has in its limited queue. Of an array: how many of its tasks may be live at once.
     Column("places", Integer, nullable=True),
-    Column("tokens", Text, nullable=True),  # what it needs of token pools: held while it is assigned and not over
+    Column("tokens", Text, nullable=True),  # the tokens it needs: it holds them from its assignment to its end
     Column("tries", Integer, nullable=False),  # retries granted so far
     Column("retries", Integer, nullable=False),  # retries allowed in all
-    Column("avoid", Text, nullable=True),  # clusters that come last for this job, with the reason
+    Column("avoid", Text, nullable=True),  # clusters to try last, with the reason
     Column("retry_of", Text, nullable=True),
-    # An array: all its indexes, how many may run at once, those not leased yet, those that wait for a retry, and the
-    # tally of the others. The tasks themselves are in `ranges`.
+    # An array: all indexes, how many tasks may run at once, indexes not leased yet, indexes that wait for a retry, and
+    # the number of the other tasks by state. The tasks themselves are in `ranges`.
     Column("array", Text, nullable=True),
     Column("array_max", Integer, nullable=True),
     Column("todo", Text, nullable=True),
@@ -161,6 +191,10 @@ jobs = Table(
     Column("tasks_ok", Integer, nullable=True),
     Column("tasks_failed", Integer, nullable=True),
     Column("tasks_cancelled", Integer, nullable=True),
+    # The ids of the clusters that may lease tasks of the array, joined by commas; NULL: its own cluster alone. And the
+    # tasks that each of these clusters leaves to the others, because it gave them back or lost them.
+    Column("spread", Text, nullable=True),
+    Column("task_avoid", Text, nullable=True),
 )
 Index("ix_jobs_seq", jobs.c.seq)
 Index("ix_jobs_live", jobs.c.owner, sqlite_where=text(NOT_FINAL), postgresql_where=text(NOT_FINAL))
@@ -212,6 +246,14 @@ Index(
     sqlite_where=text(READY),
     postgresql_where=text(READY),
 )
+Index(
+    "ix_jobs_spread",
+    jobs.c.lane,
+    jobs.c.priority.desc(),
+    jobs.c.id,
+    sqlite_where=text(SPREAD),
+    postgresql_where=text(SPREAD),
+)
 Index("ix_jobs_held", jobs.c.agent_id, sqlite_where=text(LEASED), postgresql_where=text(LEASED))
 # The second column is for SQLite's planner alone: of two partial indexes on the same column it may take the longer one.
 Index(
@@ -223,8 +265,8 @@ Index(
 )
 Index("ix_jobs_waiting", jobs.c.id, sqlite_where=text(ROUTABLE), postgresql_where=text(ROUTABLE))
 
-# A range of an array's tasks, handed over as one: task `lo + i` runs under the fence `fence + i`. Two bytes a task: its
-# state and its exit code.
+# Consecutive tasks of an array that were leased together: task `lo + i` runs under the fence `fence + i`. `tasks` has
+# two bytes per task: its state and its exit code.
 ranges = Table(
     "ranges",
     metadata,
@@ -242,7 +284,7 @@ ranges = Table(
 )
 Index("ix_ranges_live", ranges.c.agent_id, sqlite_where=text(LIVE_RANGE), postgresql_where=text(LIVE_RANGE))
 
-# What a job waits for: another job's end, `ok`, `any` or `notok`. Gone once it is settled.
+# A job waits for the end of another job: `ok`, `any` or `notok`. The row is deleted when the other job ends.
 dependencies = Table(
     "dependencies",
     metadata,
@@ -252,7 +294,7 @@ dependencies = Table(
 )
 Index("ix_dependencies_on", dependencies.c.on_id)
 
-# Attempts that are over while their job went on.
+# Attempts that ended while their job went on.
 attempts = Table(
     "attempts",
     metadata,
@@ -313,16 +355,6 @@ idempotency = Table(
 )
 Index("ix_idempotency_created", idempotency.c.created_us)
 
-# The last rendering of a project's and domain's cluster resources, whole.
-renders = Table(
-    "renders",
-    metadata,
-    Column("project", Text, primary_key=True),
-    Column("domain", Text, primary_key=True),
-    Column("body", Text, nullable=False),
-    Column("at_us", BigInteger, nullable=False),
-)
-
 users = Table(
     "users",
     metadata,
@@ -373,7 +405,8 @@ audit = Table(
 )
 Index("ix_audit_object", audit.c.object, audit.c.id)
 
-# `events` numbers events and jobs; `clusters`, `access` and `policy` are the versions of the snapshots in memory.
+# `events` numbers events and jobs; `clusters`, `access`, `policy`, `layout` and `tokens` are versions of the snapshots
+# in memory; `amnesty_us` is a time (store/clock_jumps.py).
 counters = Table(
     "counters",
     metadata,

@@ -1,7 +1,7 @@
-"""Compare the schema that a database really has with the one this version needs, and name each difference.
+"""Compare the schema of a database with the schema that this version needs, and name each difference.
 
-A revision only says which migrations ran. Somebody may have dropped an index by hand, or an early version may have made
-the same revision with fewer columns. Imports no Alembic: that takes longer than a server takes to start.
+A revision only says which migrations ran. An operator may have dropped an index, or an early version may have made the
+same revision with fewer columns. Does not import Alembic: that takes longer than a server takes to start.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from sqlalchemy.schema import CreateIndex, CreateTable, DropIndex, ExecutableDDL
 from switchyard.errors import Conflict
 from switchyard.store.schema import metadata
 
-# Alembic's table, and the mark of a restored database (store/restore_recovery.py): not part of the schema, and never
-# reported.
 INVALID = " (INVALID)"  # of an index that PostgreSQL did not finish
+# Alembic's table, and the mark of a restored database (store/restore_recovery.py): not part of the schema.
 IGNORED_TABLES = frozenset({"alembic_version", "restored"})
 REPAIR = "Back the database up, then run `yard db upgrade` with the same --data or --database: it repairs this."
 NO_REPAIR = (
@@ -56,7 +55,7 @@ _POSTGRESQL_INDEXES = """
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`is_harmful`: this version cannot work with it. `repairs`: the statements that put it right, if there are any."""
+    """`is_harmful`: this version cannot work with it. `repairs`: the statements that repair it, if that is possible."""
 
     what: str
     is_harmful: bool = True
@@ -73,7 +72,7 @@ class _Column:
 
 @dataclass(slots=True)
 class _Catalogue:
-    """What a database has. `uniques`: the table and columns of each unique index without a condition."""
+    """The schema of a database. `uniques`: the table and columns of each unique index without a condition."""
 
     columns: dict[str, dict[str, _Column]] = field(default_factory=dict)
     indexes: dict[str, tuple[str, str]] = field(default_factory=dict)  # name → table, definition
@@ -81,35 +80,35 @@ class _Catalogue:
 
 
 def compare(tx: Connection) -> list[Difference]:
-    """Every difference between the database and the schema of this version, harmful ones first."""
-    seen = _read_catalogue(tx)
-    found: list[Difference] = []
+    """Return every difference between the database and the schema of this version, harmful ones first."""
+    catalogue = _read_catalogue(tx)
+    differences: list[Difference] = []
     for table in metadata.sorted_tables:
-        columns = seen.columns.get(table.name)
+        columns = catalogue.columns.get(table.name)
         if columns is None:
-            made: list[ExecutableDDLElement] = [CreateTable(table), *map(CreateIndex, _sorted(table.indexes))]
-            found.append(Difference(f"the table {table.name} is missing", repairs=tuple(made)))
+            repairs: list[ExecutableDDLElement] = [CreateTable(table), *map(CreateIndex, _sorted(table.indexes))]
+            differences.append(Difference(f"the table {table.name} is missing", repairs=tuple(repairs)))
             continue
-        found += _compare_columns(tx, table, columns)
-        found += _compare_indexes(tx, table, seen)
-    found += _unknown_objects(seen)
-    return sorted(found, key=lambda each: not each.is_harmful)
+        differences += _compare_columns(tx, table, columns)
+        differences += _compare_indexes(tx, table, catalogue)
+    differences += _unknown_objects(catalogue)
+    return sorted(differences, key=lambda difference: not difference.is_harmful)
 
 
 def refuse_harmful(differences: Iterable[Difference]) -> None:
-    """Refuse a database that this version cannot work with; the error names each harmful difference."""
-    harmful = [each for each in differences if each.is_harmful]
+    """Refuse a database that this version cannot work with. The error names each harmful difference."""
+    harmful = [difference for difference in differences if difference.is_harmful]
     if not harmful:
         return
-    listed = "\n".join(f"  - {each.what}" for each in harmful)
+    listed = "\n".join(f"  - {difference.what}" for difference in harmful)
     raise Conflict(
         f"The schema of the database is not the one that this version needs:\n{listed}",
-        next_step=REPAIR if all(each.repairs for each in harmful) else NO_REPAIR,
+        next_step=REPAIR if all(difference.repairs for difference in harmful) else NO_REPAIR,
     )
 
 
 def refuse_taken_names(tx: Connection) -> None:
-    """Refuse a database without a revision that has tables of our names: they are another program's."""
+    """Refuse a database that has tables with our names but no revision: they belong to another program."""
     taken = sorted(metadata.tables.keys() & _read_catalogue(tx).columns.keys())
     if taken:
         raise Conflict(
@@ -119,88 +118,88 @@ def refuse_taken_names(tx: Connection) -> None:
 
 
 def repair(tx: Connection) -> list[str]:
-    """Put right what can be: missing tables, columns that may be empty, and indexes. Returns what was put right.
+    """Repair missing tables, nullable columns and indexes. Returns what was repaired.
 
     Refuses, and changes nothing, if a harmful difference would remain.
     """
-    differences = [each for each in compare(tx) if each.is_harmful]
-    refuse_harmful(each for each in differences if not each.repairs)
-    for each in differences:
-        for statement in each.repairs:
+    differences = [difference for difference in compare(tx) if difference.is_harmful]
+    refuse_harmful(difference for difference in differences if not difference.repairs)
+    for difference in differences:
+        for statement in difference.repairs:
             tx.execute(statement)
     refuse_harmful(compare(tx))
-    return [each.what for each in differences]
+    return [difference.what for difference in differences]
 
 
-def _compare_columns(tx: Connection, table: sa.Table, seen: Mapping[str, _Column]) -> Iterator[Difference]:
+def _compare_columns(tx: Connection, table: sa.Table, actual_columns: Mapping[str, _Column]) -> Iterator[Difference]:
     for column in table.columns:
         name, wanted = f"{table.name}.{column.name}", _type(tx, column)
-        found = seen.get(column.name)
-        if found is None:
+        actual = actual_columns.get(column.name)
+        if actual is None:
             yield Difference(f"the column {name} ({wanted}) is missing", repairs=_add_column(tx, table, column))
             continue
-        if found.type != wanted:
+        if actual.type != wanted:
             widening = _statement(f'ALTER TABLE "{table.name}" ALTER COLUMN "{column.name}" TYPE {wanted}')
-            is_widening = tx.dialect.name == "postgresql" and (found.type, wanted) == ("INTEGER", "BIGINT")
+            is_widening = tx.dialect.name == "postgresql" and (actual.type, wanted) == ("INTEGER", "BIGINT")
             yield Difference(
-                f"the column {name} is of type {found.type}, not {wanted}", repairs=(widening,) if is_widening else ()
+                f"the column {name} is of type {actual.type}, not {wanted}", repairs=(widening,) if is_widening else ()
             )
-        if found.is_nullable and not column.nullable:
+        if actual.is_nullable and not column.nullable:
             yield Difference(f"the column {name} may be NULL, and should not be", is_harmful=False)
-        if column.nullable and not found.is_nullable:
+        if column.nullable and not actual.is_nullable:
             yield Difference(f"the column {name} may not be NULL, and must be allowed to be")
-    key = [name for _, name in sorted((each.key, name) for name, each in seen.items() if each.key)]
+    key = [name for _, name in sorted((column.key, name) for name, column in actual_columns.items() if column.key)]
     if key != (wanted_key := [column.name for column in table.primary_key]):
         yield Difference(f"the primary key of {table.name} is ({', '.join(key)}), not ({', '.join(wanted_key)})")
-    for name in sorted(seen.keys() - table.columns.keys()):
-        blocks = not seen[name].is_nullable and not seen[name].has_default
+    for name in sorted(actual_columns.keys() - table.columns.keys()):
+        blocks = not actual_columns[name].is_nullable and not actual_columns[name].has_default
         why = "not known, and a row cannot be added without a value for it" if blocks else "not known"
         yield Difference(f"the column {table.name}.{name} is {why}", is_harmful=blocks)
 
 
 def _add_column(tx: Connection, table: sa.Table, column: sa.Column[object]) -> tuple[ExecutableDDLElement, ...]:
-    """Rows that are there have no value for a new column: only one that may be empty can be added."""
+    """Return the statement that adds a column. Stored rows have no value for it, so it must be nullable."""
     if not column.nullable:
         return ()
     return (_statement(f'ALTER TABLE "{table.name}" ADD COLUMN "{column.name}" {_type(tx, column)}'),)
 
 
-def _compare_indexes(tx: Connection, table: sa.Table, seen: _Catalogue) -> Iterator[Difference]:
+def _compare_indexes(tx: Connection, table: sa.Table, catalogue: _Catalogue) -> Iterator[Difference]:
     for index in _sorted(table.indexes):
         name = str(index.name)
         wanted = _normalised(str(CreateIndex(index).compile(dialect=tx.dialect)))
-        owner, found = seen.indexes.get(name, ("", ""))
+        owner, actual = catalogue.indexes.get(name, ("", ""))
         if not owner:
             yield Difference(f"the index {name} on {table.name} is missing", repairs=(CreateIndex(index),))
         elif owner != table.name:
             yield Difference(f"the index {name} is on {owner}, not on {table.name}")
-        elif found != wanted:
+        elif actual != wanted:
             yield Difference(
-                f"the index {name} on {table.name} is «{found}», not «{wanted}»",
-                is_harmful=_without_condition(found) != _without_condition(wanted),
+                f"the index {name} on {table.name} is «{actual}», not «{wanted}»",
+                is_harmful=_without_condition(actual) != _without_condition(wanted),
                 repairs=(DropIndex(index), CreateIndex(index)),
             )
     for constraint in table.constraints:
         if isinstance(constraint, sa.UniqueConstraint):
             columns = ",".join(column.name for column in constraint.columns)
-            if (table.name, columns) not in seen.uniques:
+            if (table.name, columns) not in catalogue.uniques:
                 yield Difference(f"the rule that {table.name} ({columns}) is unique is missing")
 
 
 def _without_condition(definition: str) -> str:
-    """Each version of PostgreSQL may print a condition in other words. Another one makes queries slow, not wrong."""
+    """Versions of PostgreSQL print conditions differently. A different condition makes queries slow, not wrong."""
     columns, where, _ = definition.partition(" WHERE ")
     return definition if definition.endswith(INVALID) else columns + where
 
 
-def _unknown_objects(seen: _Catalogue) -> Iterator[Difference]:
-    """What somebody else put there. It does no harm; an operator should know of it."""
-    for name in sorted(seen.columns.keys() - metadata.tables.keys() - IGNORED_TABLES):
+def _unknown_objects(catalogue: _Catalogue) -> Iterator[Difference]:
+    """Name tables and indexes that are not ours. They are harmless, but an operator should know of them."""
+    for name in sorted(catalogue.columns.keys() - metadata.tables.keys() - IGNORED_TABLES):
         yield Difference(f"the table {name} is not known", is_harmful=False)
     known = {str(index.name) for table in metadata.tables.values() for index in table.indexes}
     for table in metadata.tables.values():
-        known |= {str(each.name) for each in table.constraints if isinstance(each, sa.UniqueConstraint)}
-    for name, (table_name, definition) in sorted(seen.indexes.items()):
+        known |= {str(item.name) for item in table.constraints if isinstance(item, sa.UniqueConstraint)}
+    for name, (table_name, definition) in sorted(catalogue.indexes.items()):
         if name not in known and table_name in metadata.tables:
             rule = "a unique index may refuse rows" if definition.startswith("UNIQUE") else ""
             yield Difference(f"the index {name} on {table_name} is not known{rule and f': {rule}'}", is_harmful=False)
@@ -208,12 +207,12 @@ def _unknown_objects(seen: _Catalogue) -> Iterator[Difference]:
 
 def _read_catalogue(tx: Connection) -> _Catalogue:
     is_sqlite = tx.dialect.name == "sqlite"
-    seen = _Catalogue()
+    catalogue = _Catalogue()
     for table, name, kind, nullable, has_default, key in tx.exec_driver_sql(
         _SQLITE_COLUMNS if is_sqlite else _POSTGRESQL_COLUMNS
     ):
         column = _Column(kind.upper(), bool(nullable), bool(has_default), int(key))
-        seen.columns.setdefault(table, {})[name] = column
+        catalogue.columns.setdefault(table, {})[name] = column
     for table, name, is_unique, origin, is_valid, text, columns in tx.exec_driver_sql(
         _SQLITE_INDEXES if is_sqlite else _POSTGRESQL_INDEXES
     ):
@@ -221,14 +220,14 @@ def _read_catalogue(tx: Connection) -> _Catalogue:
             continue
         definition = _normalised(text) if text else ""
         if is_unique and "WHERE" not in definition:
-            seen.uniques.add((table, columns or definition.removeprefix("UNIQUE ").replace(", ", ",")))
-        if text:  # SQLite keeps no words for an index that it made for a rule of the table
-            seen.indexes[name] = (table, definition if is_valid else f"{definition}{INVALID}")
-    return seen
+            catalogue.uniques.add((table, columns or definition.removeprefix("UNIQUE ").replace(", ", ",")))
+        if text:  # SQLite stores no definition for the index of a UNIQUE constraint
+            catalogue.indexes[name] = (table, definition if is_valid else f"{definition}{INVALID}")
+    return catalogue
 
 
 def _normalised(definition: str) -> str:
-    """An index in words that both databases and SQLAlchemy share: `UNIQUE a, b DESC WHERE condition`."""
+    """Return the definition of an index in a form common to both databases: `UNIQUE a, b DESC WHERE condition`."""
     head, _, body = definition.partition("(")
     body = body.replace('"', "").replace("::text", "")
     body = re.sub(r"= ANY \(ARRAY\[(.*?)\]\)", r"IN (\1)", body)

@@ -1,4 +1,4 @@
-"""The tables of clusters: registrations, what their graphs are made from, agents, invitations, pools and labels."""
+"""The tables of clusters: registrations, sources of graphs, agents, invites, the layout, submit tokens, handovers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Index(
     postgresql_where=text(NOT_DELETED),
 )
 
-# What a cluster's graph is made from, as it was given, in gzip's form: the agent's own description (subsystem ''), an
-# operator's (`containment`), and every further subsystem. `clusters.graph` is compiled from them at each change.
+# The sources of a cluster's graph, compressed with gzip: the agent's description (subsystem ''), an operator's
+# (`containment`), and further subsystems. `clusters.graph` is compiled from them at each change.
 graph_sources = Table(
     "graph_sources",
     metadata,
@@ -54,7 +54,7 @@ agents = Table(
     Column("name", Text, nullable=False),
     Column("journal", Text, nullable=False),
     Column("credential_hash", Text, nullable=False),
-    # A rotation: the next credential, until it is first used or its time is over; and whether one was asked for.
+    # Rotation of the credential: the next one, until its first use or its end; and whether a rotation was requested.
     Column("next_hash", Text, nullable=True),
     Column("next_until_us", BigInteger, nullable=True),
     Column("is_rotation_asked", Boolean, nullable=False, default=False),
@@ -68,11 +68,11 @@ agents = Table(
     Column("created_us", BigInteger, nullable=False),
     Column("seen_us", BigInteger, nullable=True),
     Column("deleted_us", BigInteger, nullable=True),
-    # The process that has the agent's place, by what it said of its journal (model.poll.Origin); none: it said nothing.
+    # The process that has the agent's session, as it described its journal (model.poll.Origin); NULL: it did not.
     Column("starts", BigInteger, nullable=True),
     Column("writes", BigInteger, nullable=True),
     Column("place", Text, nullable=True),
-    Column("rival", Text, nullable=True),  # the last other process that asked for the place, as JSON (model.rival)
+    Column("rival", Text, nullable=True),  # the last other process that asked for the session, as JSON (model.rival)
 )
 Index(
     "uq_agents_name",
@@ -98,8 +98,8 @@ invites = Table(
     Column("parent_id", Text, nullable=True),  # the user token it was made with
 )
 
-# Pools, labels and defaults: what a server's file said (part `file`, one row), and what was set at run time over it. A
-# row without a value was removed, also where the file has it.
+# Pools, labels and defaults: the layout of a server's file (part `file`, one row), and values set over it at run time.
+# A row without a value is removed, even if the file has it.
 layout = Table(
     "layout",
     metadata,
@@ -111,8 +111,8 @@ layout = Table(
     Column("changed_by", Text, nullable=False),
 )
 
-# Whoever has such a token may submit to a cluster, or to every cluster of a group, without a grant. `account`: the id
-# of the user whose job it is where the token is all that a caller shows; empty: nobody's in particular.
+# A submit token allows submits to a cluster, or to every cluster of a group, without a grant. `account`: the id of the
+# user who owns the jobs if the caller shows only this token; empty: none.
 submit_tokens = Table(
     "submit_tokens",
     metadata,
@@ -137,12 +137,12 @@ submit_consents = Table(
     Column("created_us", BigInteger, nullable=False),
 )
 
-# What clusters that only poll were given, each time under a number of its own that fits in 32 bits and is never used
-# again. A number drawn at submit has no fence yet. `jobspec`: as its submitter wrote it.
+# Attempts that were given to clusters without an agent, each under a new number that fits in 32 bits. A number that was
+# drawn at submit has no fence before its delivery. `jobspec`: as it was submitted.
 handovers = Table(
     "handovers",
     metadata,
-    # Beyond what the wire holds, so that the end is ours to tell. SQLite counts on in an INTEGER alone.
+    # Larger than in the protocol, so that we notice when numbers run out. SQLite increments only an INTEGER.
     Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("job_id", Text, nullable=False),
     Column("cluster_id", Text, nullable=False),
@@ -151,7 +151,7 @@ handovers = Table(
     Column("received_us", BigInteger, nullable=True),
     Column("accepted_us", BigInteger, nullable=True),
     Column("is_open", Boolean, nullable=False),  # received, and neither accepted nor taken back
-    Column("is_counted", Boolean, nullable=False),  # accepted, and its job counts in its queue and its crowd
+    Column("is_counted", Boolean, nullable=False),  # accepted, and its job counts in its queue and concurrency group
     sqlite_autoincrement=True,
 )
 HANDOVER_OPEN = "is_open"

@@ -1,4 +1,4 @@
-"""The tables of quotes: questions that are open, answers that are kept, jobs that wait for them, and what was used."""
+"""The tables of quotes: open questions, answers, jobs that wait for quotes, and quotes that were used."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Table, Text, t
 
 from switchyard.store.metadata import metadata
 
-# As shared with the queries: SQLite uses a partial index only where they say the same words.
+# Shared with the queries: SQLite uses a partial index only if the query has the same text.
 QUOTE_USE_OPEN = "is_open"
 QUOTE_USE_MEASURED = "error_us IS NOT NULL"
 
-# A shape is the hash of the spec that is asked about, which is in `specs`.
+# A shape is the hash of the spec in question, which is in `specs`.
 quote_asks = Table(
     "quote_asks",
     metadata,
     Column("shape", Text, primary_key=True),
     Column("cluster_id", Text, primary_key=True),
     Column("asked_us", BigInteger, nullable=False),
-    Column("deadline_us", BigInteger, nullable=False),  # an answer after this is kept, and too late for who asked
-    Column("refused", Text, nullable=False),  # the agents that said no, while another of the cluster may say yes
+    Column("deadline_us", BigInteger, nullable=False),  # a later answer is stored, but too late for the job that asked
+    Column("refused", Text, nullable=False),  # the agents that said no, while another agent may say yes
+    Column("owner", Text, nullable=True),  # id of the user who asked first
 )
 Index("ix_quote_asks_cluster", quote_asks.c.cluster_id, quote_asks.c.asked_us)
 
@@ -38,7 +39,7 @@ quotes = Table(
 )
 Index("ix_quotes_until", quotes.c.until_us)
 
-# A job that waits for quotes is due when the last answer came, or else at the deadline.
+# A job that waits for quotes is due when the last answer comes, at the latest at the deadline.
 quote_waits = Table(
     "quote_waits",
     metadata,
@@ -52,7 +53,7 @@ quote_waits = Table(
 Index("ix_quote_waits_due", quote_waits.c.due_us)
 Index("ix_quote_waits_shape", quote_waits.c.shape)
 
-# The quotes by which a job's cluster was chosen; and, once it has begun, how far off the chosen one was.
+# The quotes by which a job's cluster was chosen; and, once the job has started, the error of the chosen quote.
 quote_uses = Table(
     "quote_uses",
     metadata,
@@ -61,7 +62,7 @@ quote_uses = Table(
     Column("body", Text, nullable=False),
     Column("at_us", BigInteger, nullable=False),
     Column("expected_us", BigInteger, nullable=True),  # when the job should begin
-    Column("error_us", BigInteger, nullable=True),  # by how much it began later; none: nobody knows yet, or ever
+    Column("error_us", BigInteger, nullable=True),  # how much later it started; NULL: not known
     Column("is_open", Boolean, nullable=False),
 )
 Index(

@@ -1,4 +1,4 @@
-"""The tables of policy: projects, attributes, token pools, and the rules that jobs were admitted under."""
+"""The tables of policy: projects, attributes, token pools, and the rules under which jobs were admitted."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ projects = Table(
     Column("archived_us", BigInteger, nullable=True),
 )
 
-# One row per kind and scope; a word of the scope that is not given is empty. A row that was deleted stays without a
-# value, so that other servers learn of it by its serial; it is the policy's version at the last write.
+# One row per kind and scope; a part of the scope that is not set is empty. A deleted row stays without a value, so that
+# other servers learn of it by its serial: the version of the policy at the last write.
 attributes = Table(
     "attributes",
     metadata,
@@ -47,7 +47,7 @@ Index(
 Index("ix_attributes_rank", attributes.c.kind, attributes.c.rank, attributes.c.id)
 Index("ix_attributes_serial", attributes.c.serial)
 
-# Shared by all jobs of a scope, as specs are.
+# The rules under which jobs were admitted, shared by all jobs of a scope.
 policies = Table(
     "policies",
     metadata,
@@ -56,7 +56,7 @@ policies = Table(
     Column("used_us", BigInteger, nullable=False),
 )
 
-# How many bytes are kept for the jobs of each user: output, specs, rows.
+# How many bytes the jobs of each user take up: output, specs, rows.
 usage = Table(
     "usage",
     metadata,
@@ -64,7 +64,7 @@ usage = Table(
     Column("bytes", BigInteger, nullable=False),
 )
 
-# What there is to hold tokens of. Who holds how many is known where the pools are, and derived from the jobs that live.
+# Token pools. Which jobs hold tokens is not stored: it is derived from the live jobs.
 token_pools = Table(
     "token_pools",
     metadata,

@@ -1,59 +1,80 @@
-"""Queries about token pools, and about the jobs that hold tokens of them or wait for some."""
+"""Queries about token pools, and about the jobs that hold tokens or wait for tokens."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
 
 from switchyard.store import dialect
+from switchyard.store.column_update import ColumnUpdate
 from switchyard.store.database import Tx
+from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
+from switchyard.store.job_rows import StateName
 from switchyard.store.schema import NEEDS_TOKENS, jobs, token_pools
 
-Row = sa.Row[*tuple[Any, ...]]
+
+class TokenPoolRow(StoredRow, frozen=True):
+    namespace: str
+    quota: int
+    per_s: int | None
+    leased_until_us: int
+    created_us: int
+    changed_us: int
+    changed_by: str
 
 
-def pool_all(tx: Tx) -> list[Row]:
-    return list(tx.execute(sa.select(token_pools).order_by(token_pools.c.namespace)))
+class TokenPoolUpdate(ColumnUpdate, frozen=True, kw_only=True):
+    quota: int | UnsetType = UNSET
+    leased_until_us: int | UnsetType = UNSET
+    changed_us: int | UnsetType = UNSET
+    changed_by: str | UnsetType = UNSET
 
 
-def pool_get(tx: Tx, namespace: str) -> Row | None:
-    return tx.execute(sa.select(token_pools).where(token_pools.c.namespace == namespace)).one_or_none()
+class TokenJob(StoredRow, frozen=True):
+    """What the token pools need of a job that holds tokens or waits for tokens."""
+
+    id: str
+    state: StateName
+    blocked: str | None
+    reason: str
+    project: str
+    domain: str
+    lane: str
+    priority: int
+    created_us: int
+    tokens: str
+    array: str | None
+    array_max: int | None
+    tasks_live: int | None
+
+
+def pool_all(tx: Tx) -> list[TokenPoolRow]:
+    return fetch_all(tx, TokenPoolRow, sa.select(token_pools).order_by(token_pools.c.namespace))
+
+
+def pool_get(tx: Tx, namespace: str) -> TokenPoolRow | None:
+    return fetch_one(tx, TokenPoolRow, sa.select(token_pools).where(token_pools.c.namespace == namespace))
 
 
 def pool_count(tx: Tx) -> int:
     return int(tx.execute(sa.select(sa.func.count()).select_from(token_pools)).scalar_one())
 
 
-def pool_insert(tx: Tx, columns: dict[str, Any]) -> None:
-    """Nothing, where there is one of that name."""
-    dialect.insert_missing(tx, token_pools, [columns])
+def pool_insert(tx: Tx, row: TokenPoolRow) -> None:
+    """Insert a pool, unless there is a pool of that name."""
+    dialect.insert_missing(tx, token_pools, [asdict(row)])
 
 
-def pool_change(tx: Tx, namespace: str, columns: dict[str, Any]) -> None:
-    tx.execute(sa.update(token_pools).where(token_pools.c.namespace == namespace).values(**columns))
+def pool_change(tx: Tx, namespace: str, change: TokenPoolUpdate) -> None:
+    tx.execute(sa.update(token_pools).where(token_pools.c.namespace == namespace).values(change.columns()))
 
 
 def pool_delete(tx: Tx, namespace: str) -> None:
     tx.execute(sa.delete(token_pools).where(token_pools.c.namespace == namespace))
 
 
-def job_needing_tokens(tx: Tx, *, after: str, limit: int) -> list[Row]:
-    """Jobs that need tokens and are not over, by id, some at a time."""
-    columns = (
-        jobs.c.id,
-        jobs.c.state,
-        jobs.c.blocked,
-        jobs.c.reason,
-        jobs.c.project,
-        jobs.c.domain,
-        jobs.c.lane,
-        jobs.c.priority,
-        jobs.c.created_us,
-        jobs.c.tokens,
-        jobs.c.array,
-        jobs.c.array_max,
-        jobs.c.tasks_live,
-    )
-    query = sa.select(*columns).where(sa.text(NEEDS_TOKENS), jobs.c.id > after).order_by(jobs.c.id).limit(limit)
-    return list(tx.execute(query))
+def job_needing_tokens(tx: Tx, *, after: str, limit: int) -> list[TokenJob]:
+    """Return a page of the jobs that need tokens and have not ended, by id."""
+    query = sa.select(*columns_of(TokenJob, jobs)).where(sa.text(NEEDS_TOKENS), jobs.c.id > after)
+    return fetch_all(tx, TokenJob, query.order_by(jobs.c.id).limit(limit))

@@ -1,42 +1,52 @@
-"""Queries about jobs that perhaps cannot be read: found again with all their columns, and set aside."""
+"""Queries about jobs whose row may be damaged: read them with all columns, and quarantine them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import sqlalchemy as sa
+from msgspec.structs import asdict
 
 from switchyard.store.database import Tx
+from switchyard.store.fetch import StoredRow, fetch_all
+from switchyard.store.job_rows import JobWithSpec
+from switchyard.store.job_update import JobUpdate
 from switchyard.store.schema import jobs, specs
-
-Row = sa.Row[*tuple[Any, ...]]
 
 _WITH_SPEC = sa.select(jobs, specs.c.body.label("spec")).select_from(
     jobs.outerjoin(specs, specs.c.hash == jobs.c.spec_hash)
 )
 
 
-def jobs_with_specs(tx: Tx, job_ids: Iterable[str]) -> list[Row]:
-    """These jobs, each with its spec; the spec is none where it is missing."""
-    return list(tx.execute(_WITH_SPEC.where(jobs.c.id.in_(sorted(set(job_ids)))).order_by(jobs.c.id)))
+def jobs_with_specs(tx: Tx, job_ids: Iterable[str]) -> list[JobWithSpec]:
+    query = _WITH_SPEC.where(jobs.c.id.in_(sorted(set(job_ids))))
+    return fetch_all(tx, JobWithSpec, query.order_by(jobs.c.id))
 
 
-def live_jobs_with_specs(tx: Tx, *, after: str, limit: int) -> list[Row]:
-    """Jobs that are not over, by id, some at a time."""
+def live_jobs_with_specs(tx: Tx, *, after: str, limit: int) -> list[JobWithSpec]:
+    """Return a page of the jobs that have not ended, by id."""
     query = _WITH_SPEC.where(jobs.c.ended_us.is_(None), jobs.c.id > after)
-    return list(tx.execute(query.order_by(jobs.c.id).limit(limit)))
+    return fetch_all(tx, JobWithSpec, query.order_by(jobs.c.id).limit(limit))
 
 
-def set_jobs_aside(tx: Tx, rows: Sequence[dict[str, Any]]) -> None:
-    """Take jobs out of every line: nobody leases, routes or wakes them."""
+class QuarantinedJob(StoredRow, frozen=True):
+    """A damaged job as it is set aside. A fence that cannot be read stays what it is."""
+
+    id: str
+    blocked: str | None
+    reason: str
+    fence: object
+
+
+def set_jobs_aside(tx: Tx, rows: Sequence[QuarantinedJob]) -> None:
+    """Quarantine jobs: PENDING and blocked, with a new fence, so that no lease, routing or wake-up touches them."""
     statement = (
         sa.update(jobs)
         .where(jobs.c.id == sa.bindparam("the_id"), jobs.c.ended_us.is_(None))
         .values(
             state="PENDING",
             is_ready=False,
-            blocked=sa.bindparam("the_words"),
+            blocked=sa.bindparam("the_blocked"),
             reason=sa.bindparam("the_reason"),
             fence=sa.bindparam("the_fence", type_=sa.types.NullType()),
             **dict.fromkeys(
@@ -47,10 +57,10 @@ def set_jobs_aside(tx: Tx, rows: Sequence[dict[str, Any]]) -> None:
         )
     )
     if rows:
-        tx.execute(statement, list(rows))
+        tx.execute(statement, [{f"the_{name}": value for name, value in asdict(row).items()} for row in rows])
 
 
 def take_out_of_line(tx: Tx, job_ids: Sequence[str]) -> None:
-    """Jobs that an agent has are not leased to another one."""
+    """Make sure that jobs which an agent has are not leased to another agent."""
     if job_ids:
-        tx.execute(sa.update(jobs).where(jobs.c.id.in_(sorted(job_ids))).values(is_ready=False))
+        tx.execute(sa.update(jobs).where(jobs.c.id.in_(sorted(job_ids))).values(JobUpdate(is_ready=False).columns()))

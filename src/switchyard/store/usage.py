@@ -1,22 +1,28 @@
-"""What each user makes the yard keep: bytes by a running sum, live jobs and tasks by counting an index."""
+"""What the jobs of each user take up: bytes as a stored sum, live jobs and tasks counted from an index."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import sqlalchemy as sa
 
 from switchyard.store import dialect
 from switchyard.store.database import Tx
+from switchyard.store.fetch import StoredRow, columns_of, fetch_all
 from switchyard.store.schema import LIVE_ARRAY, NOT_FINAL, jobs, specs, usage
 
-Row = sa.Row[*tuple[Any, ...]]
+
+class LiveArray(StoredRow, frozen=True):
+    """An array that has not ended. `array`: its indexes."""
+
+    id: str
+    owner: str
+    array: str
 
 
 def bytes_add(tx: Tx, amounts: Mapping[str, int]) -> None:
-    """Add to the sums, or take from them. By name, so that two servers lock in the same order."""
+    """Add to the sums of owners, or subtract. In the order of names, so that two servers lock in the same order."""
     for owner, amount in sorted(amounts.items()):
         fresh = dialect.insert_statement(tx, usage).values(owner=owner, bytes=max(0, amount))
         total = usage.c.bytes + amount
@@ -30,24 +36,22 @@ def bytes_read(tx: Tx, owners: Collection[str]) -> dict[str, int]:
 
 
 def live_jobs(tx: Tx, owners: Collection[str]) -> dict[str, int]:
-    """Jobs of these users that are not over: the index alone is read."""
+    """Count the jobs of these users that have not ended. Reads only an index."""
     query = sa.select(jobs.c.owner, sa.func.count().label("live")).where(
         sa.text(NOT_FINAL), jobs.c.owner.in_(sorted(owners))
     )
     return {row.owner: row.live for row in tx.execute(query.group_by(jobs.c.owner))}
 
 
-def live_arrays(tx: Tx, owners: Collection[str]) -> list[Row]:
-    """The arrays among them: their owner and indexes."""
-    query = sa.select(jobs.c.id, jobs.c.owner, jobs.c.array).where(
-        sa.text(LIVE_ARRAY), jobs.c.owner.in_(sorted(owners))
-    )
-    return list(tx.execute(query))
+def live_arrays(tx: Tx, owners: Collection[str]) -> list[LiveArray]:
+    """List the arrays of these users that have not ended."""
+    query = sa.select(*columns_of(LiveArray, jobs)).where(sa.text(LIVE_ARRAY), jobs.c.owner.in_(sorted(owners)))
+    return fetch_all(tx, LiveArray, query)
 
 
-def spec_bytes(tx: Tx, job_ids: Collection[str], *, each: int) -> Counter[str]:
-    """What these jobs count besides their output, by owner: `each` and the spec."""
-    size = sa.func.sum(sa.func.length(specs.c.body) + each).label("size")
+def spec_bytes(tx: Tx, job_ids: Collection[str], *, job_bytes: int) -> Counter[str]:
+    """Return the bytes that these jobs count besides their output, by owner: `job_bytes` each, and their specs."""
+    size = sa.func.sum(sa.func.length(specs.c.body) + job_bytes).label("size")
     query = (
         sa.select(jobs.c.owner, size)
         .select_from(jobs.join(specs, specs.c.hash == jobs.c.spec_hash))

@@ -1,0 +1,99 @@
+"""Queries about the output files of attempts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from switchyard.model.files import OutputCounts, OutputState
+from switchyard.store import dialect
+from switchyard.store.database import Tx
+from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
+from switchyard.store.schema import attempts, clusters, jobs, ranges
+from switchyard.store.schema_files import file_outputs
+
+
+class AttemptPlace(StoredRow, frozen=True):
+    """Where an attempt ran. `task`: of an array."""
+
+    cluster_id: str | None
+    agent_id: str | None
+    task: int | None
+
+
+class OutputRow(StoredRow, frozen=True):
+    """The outputs of an attempt. `missing` and `skipped`: JSON lists."""
+
+    job_id: str
+    fence: int
+    task: int | None
+    cluster_id: str | None
+    state: str
+    root: bytes | None
+    files: int
+    size: int
+    missing: str
+    skipped: str
+    error: str
+    at_us: int
+
+
+class OutputOnCluster(OutputRow, frozen=True):
+    cluster: str | None
+
+
+def attempt_place(tx: Tx, job_id: str, fence: int) -> AttemptPlace | None:
+    """Where the attempt with this fence runs or ran; None: there was none."""
+    no_task = sa.null().label("task")
+    for table in (jobs, attempts):
+        key = table.c.id if table is jobs else table.c.job_id
+        query = sa.select(table.c.cluster_id, table.c.agent_id, no_task).where(key == job_id, table.c.fence == fence)
+        if table is jobs:
+            query = query.where(jobs.c.array.is_(None))
+        place = fetch_one(tx, AttemptPlace, query)
+        if place is not None:
+            return place
+    # Task `lo + i` of a range runs under the fence `fence + i`.
+    task = (ranges.c.lo + fence - ranges.c.fence).label("task")
+    within = sa.and_(ranges.c.fence <= fence, ranges.c.lo + fence - ranges.c.fence <= ranges.c.hi)
+    query = sa.select(ranges.c.cluster_id, ranges.c.agent_id, task).where(ranges.c.job_id == job_id, within)
+    return fetch_one(tx, AttemptPlace, query.order_by(ranges.c.fence.desc()).limit(1))
+
+
+def output_get(tx: Tx, job_id: str, fence: int) -> OutputRow | None:
+    query = sa.select(file_outputs).where(file_outputs.c.job_id == job_id, file_outputs.c.fence == fence)
+    return fetch_one(tx, OutputRow, query)
+
+
+def output_put(tx: Tx, row: dict[str, Any]) -> None:
+    """Store the outputs of an attempt, or replace what an earlier message said."""
+    put = dialect.insert_statement(tx, file_outputs).values(**row)
+    changes = {name: value for name, value in row.items() if name not in ("job_id", "fence")}
+    tx.execute(put.on_conflict_do_update(index_elements=["job_id", "fence"], set_=changes))
+
+
+def output_list(
+    tx: Tx, job_id: str, *, task: int | None, after: int | None, limit: int
+) -> tuple[list[OutputOnCluster], int | None]:
+    """The outputs of a job, by fence; and the fence to go on after, if there are more."""
+    source = file_outputs.outerjoin(clusters, clusters.c.id == file_outputs.c.cluster_id)
+    query = sa.select(*columns_of(OutputOnCluster, file_outputs, cluster=clusters.c.name)).select_from(source)
+    query = query.where(file_outputs.c.job_id == job_id)
+    if task is not None:
+        query = query.where(file_outputs.c.task == task)
+    if after is not None:
+        query = query.where(file_outputs.c.fence > after)
+    rows = fetch_all(tx, OutputOnCluster, query.order_by(file_outputs.c.fence).limit(limit + 1))
+    return rows[:limit], rows[limit - 1].fence if len(rows) > limit else None
+
+
+def output_counts(tx: Tx, job_id: str) -> OutputCounts:
+    """How many attempts have outputs, by state, and how many files of them are ready."""
+    size = sa.func.sum(file_outputs.c.size)
+    query = sa.select(file_outputs.c.state, sa.func.count(), sa.func.sum(file_outputs.c.files), size)
+    rows = tx.execute(query.where(file_outputs.c.job_id == job_id).group_by(file_outputs.c.state)).all()
+    ready = next((row for row in rows if row.state == OutputState.READY), None)
+    return OutputCounts(
+        **{row.state: row[1] for row in rows}, files=int(ready[2]) if ready else 0, bytes=int(ready[3]) if ready else 0
+    )
