@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import structs
+
 from switchyard.model.cluster import ClusterChange, Load
 from switchyard.model.job import JobRequest
 from switchyard.model.layout import LayoutPart, SetMember, SetRequest
 from switchyard.service.cluster import clusters, layout
-from switchyard.service.quote.quotes import shape_of
+from switchyard.service.reserve.quotes import shape_of
 from switchyard.service.rules.attributes import UNCONDITIONAL
 from switchyard.store import quotes
 from tests.builders import a_graph, a_request
@@ -52,16 +54,16 @@ def in_line_at_full(rig: Rig, count: int = 1, **fields: Any) -> list[str]:
 def quote(agent: RigAgent, request: JobRequest, **fields: Any) -> None:
     """What a cluster said of a job's shape a moment ago, and holds to for an hour."""
     rig = agent.rig
-    row = {
-        "shape": shape_of(request.spec)[0],
-        "cluster_id": agent.cluster_id,
-        "said": "yes",
-        "reason": "",
-        "eta_us": None,
-        "cost": None,
-        "confidence": 1.0,
-        "at_us": rig.clock(),
-        "until_us": rig.clock() + 3_600_000_000,
-        "took_us": 1000,
-    }
-    rig.committer.call(lambda batch: quotes.quote_put(batch.tx, [row | fields]))
+    row = quotes.QuoteRow(
+        shape=shape_of(request.spec)[0],
+        cluster_id=agent.cluster_id,
+        said="yes",
+        reason="",
+        eta_us=None,
+        cost=None,
+        confidence=1.0,
+        at_us=rig.clock(),
+        until_us=rig.clock() + 3_600_000_000,
+        took_us=1000,
+    )
+    rig.committer.call(lambda batch: quotes.quote_put(batch.tx, [structs.replace(row, **fields)]))

@@ -14,8 +14,8 @@ from switchyard.model.scope import Scope
 from switchyard.server.config import read_config
 from switchyard.server.platform_config import layout_of
 from switchyard.service.cluster.layout import store_file_layout
+from switchyard.service.core.write_condition import WriteCondition
 from switchyard.service.rules import attributes
-from switchyard.service.rules.attributes import WriteCondition
 from switchyard.service.upkeep import give_places
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running

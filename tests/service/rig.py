@@ -20,18 +20,19 @@ from switchyard.model.graph import Graph
 from switchyard.model.job import Job, JobRequest
 from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import AttemptRef, Join, Lease, OutputChunk, Report, Room
-from switchyard.server import app
+from switchyard.server import app, wiring
 from switchyard.server.config import Config
 from switchyard.server.settings import ServerBounds, Settings
 from switchyard.service.access import projects, users
-from switchyard.service.clock import IdGenerator
 from switchyard.service.cluster import agent_join, clusters, graphs
-from switchyard.service.committer import BatchCall
+from switchyard.service.core.clock import IdGenerator
+from switchyard.service.core.committer import BatchCall
+from switchyard.service.core.rights import Actor, local_admin
 from switchyard.service.job import jobs
-from switchyard.service.rights import Actor, local_admin
-from switchyard.service.run.lease import LeaseAnswer, LeaseRequest, SyncRequest
+from switchyard.service.lifecycle.lease_request import LeaseRequest
+from switchyard.service.run.lease import LeaseAnswer, SyncRequest
 from switchyard.service.run.report import ReportWrite
-from switchyard.service.submit.submit import AcceptedJob
+from switchyard.service.submit.idempotency import AcceptedJob
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.store import jobs as job_store
 from switchyard.store.clock import wall_us
@@ -81,13 +82,13 @@ class Rig:
         self.clock = clock or Clock()
         settings = Settings(folder, ("127.0.0.1", 1), url, config=config or Config(), bounds=ServerBounds(**bounds))
         with (
-            patch.object(app, "Clock", lambda _: self.clock),
-            patch.object(app, "IdGenerator", lambda _: ids or IdGenerator()),
+            patch.object(wiring, "Clock", lambda _: self.clock),
+            patch.object(wiring, "IdGenerator", lambda _: ids or IdGenerator()),
         ):
             self.yard = app.build(settings)
-        self.context, self.submits = self.yard.context, self.yard.submit
+        self.context, self.submits = self.yard.context, self.yard.services.submit
         self.committer = self.context.committer
-        self.committer.after_commit = self.yard._after_commit
+        self.committer.after_commit = self.yard.wakeups.after_commit
         self.committer.start()
         users.prepare_first_start(self.context, is_open=True)
         self.context.snapshots.refresh(force=True)
@@ -96,7 +97,7 @@ class Rig:
 
     def close(self) -> None:
         self.committer.close()
-        self.yard.threads.shutdown(wait=True)
+        self.yard.workers.close(wait=True)
         self.context.database.close()
 
     # --- people
@@ -213,7 +214,7 @@ class RigAgent:
         """It spoke; the server writes that down within seconds, here at once."""
         snapshots = self.rig.context.snapshots
         snapshots.mark_seen(self.id, self.rig.clock())
-        snapshots.reckon()
+        snapshots.rebuild_world()
 
     def sync(self, *held: tuple[str, int]) -> LeaseAnswer:
         self.seen()

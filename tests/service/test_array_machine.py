@@ -17,15 +17,18 @@ from switchyard.model.idset import IdSet
 from switchyard.model.job import State
 from switchyard.model.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
 from switchyard.model.poll import AttemptRef, Report
-from switchyard.model.retry import Retry
+from switchyard.model.retry import Cause, Retry
 from switchyard.model.task_states import read_task
 from switchyard.model.taskset import DELAY_TIMES_MAX
 from switchyard.service.job import job_control, jobs
-from switchyard.service.quarantine import damage_of
-from switchyard.service.run.arrays import ArrayJob
-from switchyard.service.upkeep.chores import lose_silent_tasks, route_pending
+from switchyard.service.lifecycle.array_job import ArrayJob
+from switchyard.service.lifecycle.damage import damage_of
+from switchyard.service.lifecycle.transitions import refused_clusters
+from switchyard.service.upkeep.end_backoffs import end_backoffs
+from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
 from switchyard.service.upkeep.move_jobs import take_back_unleased
-from switchyard.service.upkeep.pending_chores import end_backoffs
+from switchyard.service.upkeep.refresh_lessees import LesseeRefresh
+from switchyard.service.upkeep.route_pending import route_pending
 from switchyard.store import ranges, unreadable_jobs
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent
@@ -43,6 +46,7 @@ class ArrayMachine(RuleBasedStateMachine):
 
     url: str
     folder: Path
+    is_together = False
 
     attempts = Bundle("attempts")
 
@@ -59,7 +63,11 @@ class ArrayMachine(RuleBasedStateMachine):
         )
         self.agents: list[RigAgent] = [self.rig.cluster(name) for name in ("alpha", "beta")]
         request = a_request(
-            array=f"{INDEXES}%5", on_lost="requeue", lost_after=LOST_AFTER_S, retry=Retry(limit=1, backoff=10)
+            array=f"{INDEXES}%5",
+            together=self.is_together,
+            on_lost="requeue",
+            lost_after=LOST_AFTER_S,
+            retry=Retry(limit=1, backoff=10),
         )
         self.job = self.rig.submit(request).id
         self.ok: set[int] = set()
@@ -99,13 +107,17 @@ class ArrayMachine(RuleBasedStateMachine):
             assert tries == {lease.attempt}, "all tasks of a lease are at the same attempt"
         return multiple(*found)
 
-    @rule(attempt=attempts, seen=st.sampled_from(ObservedState), is_twice=st.booleans())
-    def report(self, attempt: tuple[str, int, int], seen: ObservedState, is_twice: bool) -> None:
+    @rule(
+        attempt=attempts,
+        seen=st.sampled_from(ObservedState),
+        cause=st.sampled_from([Cause.JOB, Cause.CLUSTER]),
+        is_twice=st.booleans(),
+    )
+    def report(self, attempt: tuple[str, int, int], seen: ObservedState, cause: Cause, is_twice: bool) -> None:
         agent_id, fence, index = attempt
         agent = next(agent for agent in self.agents if agent.id == agent_id)
-        said = [Report(self.job, fence, seen, exit_code=0 if seen is ObservedState.SUCCEEDED else 1)] * (
-            2 if is_twice else 1
-        )
+        code = 0 if seen is ObservedState.SUCCEEDED else 1
+        said = [Report(self.job, fence, seen, exit_code=code, cause=cause)] * (2 if is_twice else 1)
         answers = self.rig.committer.do(agent.write(*said)).answers
         if is_twice:
             assert answers[1] is not ReportAnswer.TAKEN
@@ -135,7 +147,7 @@ class ArrayMachine(RuleBasedStateMachine):
         for _ in range(0, seconds, 10):
             self.clock.wait(min(seconds, 10))
             self.rig.leader.take(self.rig.context)
-        self.rig.context.snapshots.reckon()
+        self.rig.context.snapshots.rebuild_world()
 
     @rule()
     def upkeep(self) -> None:
@@ -143,6 +155,7 @@ class ArrayMachine(RuleBasedStateMachine):
         leader.take(context)
         end_backoffs(context, leader)
         take_back_unleased(context, leader)
+        LesseeRefresh().look(context, leader)
         lose_silent_tasks(context, leader)
         route_pending(context, leader)
 
@@ -161,7 +174,8 @@ class ArrayMachine(RuleBasedStateMachine):
         later = [index for _, tasks in array.later for index in tasks]
         live, done = self.in_ranges()
         waiting = [*array.todo, *later]
-        if row.cancel_us is None:
+        is_refused = row.state == State.FAILED.value and bool(refused_clusters(row))
+        if row.cancel_us is None and not is_refused:
             assert sorted([*waiting, *live, *done]) == list(INDEXES)
         assert (array.live, array.ok) == (len(live), len(self.ok))
         assert array.live <= 5, "the bound after the percent sign"
@@ -191,7 +205,7 @@ class ArrayMachine(RuleBasedStateMachine):
             self.pass_time(20)
             for agent in self.agents:
                 agent.seen()
-            self.rig.context.snapshots.reckon()
+            self.rig.context.snapshots.rebuild_world()
             self.upkeep()
             for agent in self.agents:
                 given = agent.sync()
@@ -221,6 +235,14 @@ def test_any_order_of_a_tasks_events_on_sqlite(tmp_path: Path) -> None:
             self.url = f"sqlite:///{tmp_path / 'yard.db'}"
 
     run(OnSqlite, examples=10, steps=30)  # type: ignore[arg-type]
+
+
+def test_any_order_of_the_events_of_an_array_that_stays_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused by one cluster before anything began, it goes to the other one as a whole."""
+    monkeypatch.setattr(ArrayMachine, "is_together", True)
+    test_any_order_of_a_tasks_events_on_sqlite(tmp_path)
 
 
 def test_any_order_of_a_tasks_events_with_scattered_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.service import clock as clock_module
-from switchyard.service.clock import JUMP_MIN_US, MEASURE_INTERVAL_US, Clock
+from switchyard.service.core import clock as clock_module
+from switchyard.service.core.clock import JUMP_MIN_US, MEASURE_INTERVAL_US, Clock
 from switchyard.store.clock import database_us, steady_us, wall_us
 from switchyard.store.database import Database
 
@@ -38,7 +38,7 @@ class Machine:
 
     def look(self, clock: Clock) -> int:
         self.steady += MEASURE_INTERVAL_US
-        return clock.look(self.jumps.append)
+        return clock.follow_database(self.jumps.append)
 
 
 @pytest.fixture
@@ -91,16 +91,16 @@ def test_what_is_in_memory_is_shifted_so_that_nobody_looks_silent_in_between(clo
         before_us = machine.steady + machine.offset_us
         machine.offset_us += by_us
         machine.steady += MEASURE_INTERVAL_US
-        clock.look(lambda _: seen.append(clock()))
+        clock.follow_database(lambda _: seen.append(clock()))
         # At the moment of the shift the earlier of the two times holds: what was seen is not long ago.
         assert seen[-1] - before_us <= min(0, by_us) + MEASURE_INTERVAL_US
 
 
 def test_the_database_is_asked_at_most_so_often(clock: Clock, machine: Machine) -> None:
     machine.offset_us += HOUR_US
-    assert clock.look(machine.jumps.append) == 0
+    assert clock.follow_database(machine.jumps.append) == 0
     machine.steady += MEASURE_INTERVAL_US
-    assert clock.look(machine.jumps.append) == HOUR_US
+    assert clock.follow_database(machine.jumps.append) == HOUR_US
 
 
 def test_the_clock_of_a_real_database(store_url: str) -> None:

@@ -10,8 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from switchyard.errors import Busy, Conflict, Internal, Unavailable, YardError
-from switchyard.service import committer
-from switchyard.service.committer import Batch, BatchCall, CommitNotice
+from switchyard.model.event_kind import EventKind
+from switchyard.service.core import committer
+from switchyard.service.core.batch import Batch, CommitNotice
+from switchyard.service.core.committer import BatchCall
 from switchyard.store import events
 from tests.builders import a_request
 from tests.processes import until
@@ -26,7 +28,7 @@ def take(batch: Batch) -> int:
 def fail_after_writing(error: BaseException) -> BatchCall:
     def apply(batch: Batch) -> None:
         take(batch)
-        batch.event("job", "never", state="RUNNING", attempt=1, fence=1, cluster_id=None)
+        batch.event("job", EventKind.LATE, state="RUNNING", attempt=1, fence=1, cluster_id=None)
         batch.clusters.add("never")
         raise error
 
@@ -61,7 +63,7 @@ def test_one_bad_write_harms_nobody_else_in_its_batch(rig: Rig, error: Exception
     assert before == 1
     with rig.context.database.read() as tx:
         kinds = {row.kind for row in events.event_list(tx, job_id=None, projects=None, after=0, limit=100)}
-    assert "never" not in kinds
+    assert EventKind.LATE not in kinds
 
 
 def test_a_defect_is_internal_keeps_its_cause_and_the_thread_lives_on(rig: Rig) -> None:
@@ -166,7 +168,7 @@ def test_what_goes_wrong_after_a_commit_does_not_make_it_happen_twice(rig: Rig) 
 
 def test_the_thread_outlives_a_failure_to_tell_or_to_tend(lite: Rig, monkeypatch) -> None:
     monkeypatch.setattr(lite.context.database, "tend", lambda: 1 / 0)
-    lite.committer.put(BatchCall(take), lambda _: 1 / 0)
+    lite.committer.put(BatchCall(take), lambda _: 1 / 0)  # type: ignore[arg-type, return-value]
     assert lite.committer.call(take) == 2
     assert lite.committer.call(take) == 3
 
@@ -181,7 +183,7 @@ def test_waiters_are_told_after_the_commit_in_the_order_they_asked(lite: Rig) ->
     done = threading.Event()
     for number in range(20):
         lite.committer.put(BatchCall(lambda batch: None), lambda _, number=number: order.append(number))
-    lite.committer.put(BatchCall(take), lambda result: (order.append(result), done.set()))
+    lite.committer.put(BatchCall(take), lambda result: (order.append(result), done.set()))  # type: ignore[arg-type, return-value]
     assert done.wait(30)
     assert order == [*range(20), 1]
 

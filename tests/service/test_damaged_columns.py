@@ -16,10 +16,10 @@ from switchyard.model.api import JobChange, Page
 from switchyard.model.job import Job, State
 from switchyard.model.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
 from switchyard.model.poll import AttemptRef, Lease
+from switchyard.service.core.user_usage import UserUsage
 from switchyard.service.job import explanation, job_control, jobs, stats
 from switchyard.service.job.live_job_counts import count_live_jobs
-from switchyard.service.quarantine import Quarantine
-from switchyard.service.user_usage import UserUsage
+from switchyard.service.upkeep.quarantine import Quarantine
 from switchyard.store import schema
 from switchyard.store.jobs import JobFilter
 from tests.builders import a_request

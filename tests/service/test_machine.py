@@ -28,8 +28,9 @@ from switchyard.model.job import OnLost, State
 from switchyard.model.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
 from switchyard.model.poll import AttemptRef, Report
 from switchyard.service.job import jobs
-from switchyard.service.upkeep.chores import lose_silent_attempts, route_pending
+from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
 from switchyard.service.upkeep.move_jobs import JobMover, take_back_unleased
+from switchyard.service.upkeep.route_pending import route_pending
 from switchyard.store import leases
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent
@@ -179,7 +180,7 @@ class YardMachine(RuleBasedStateMachine):
         for _ in range(0, seconds, 10):
             self.clock.wait(min(seconds, 10))
             self.rig.leader.take(self.rig.context)
-        self.rig.context.snapshots.reckon()
+        self.rig.context.snapshots.rebuild_world()
 
     @rule()
     def upkeep(self) -> None:

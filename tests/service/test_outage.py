@@ -11,9 +11,9 @@ import pytest
 
 from switchyard.errors import Unavailable
 from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.service import outage
+from switchyard.service.core import outage
+from switchyard.service.core.outage import Outage
 from switchyard.service.job import jobs
-from switchyard.service.outage import Outage
 from switchyard.store.failures import ConnectionLost
 from tests.service.rig import ADMIN, running
 from tests.services import Postgres
@@ -74,16 +74,16 @@ def test_after_a_long_outage_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> No
     away = Outage()
     monkeypatch.setattr(outage, "WAIT_S", 0.05)
     with pytest.raises(ConnectionLost):
-        away.outlast(commit, is_closed=lambda: False)
+        away.retry_while_away(commit, is_closed=lambda: False)
     assert len(tries) > 1
     tries.clear()
     with pytest.raises(ConnectionLost):
-        away.outlast(commit, is_closed=lambda: False)
+        away.retry_while_away(commit, is_closed=lambda: False)
     assert len(tries) == 1
-    assert away.outlast(lambda: "done", is_closed=lambda: False) == "done"
+    assert away.retry_while_away(lambda: "done", is_closed=lambda: False) == "done"
     tries.clear()
     with pytest.raises(ConnectionLost):
-        away.outlast(commit, is_closed=lambda: False)
+        away.retry_while_away(commit, is_closed=lambda: False)
     assert len(tries) > 1, "after a success the next outage is a new one"
 
 
@@ -98,5 +98,5 @@ def test_a_commit_in_doubt_is_not_tried_again() -> None:
         raise lost
 
     with pytest.raises(ConnectionLost):
-        Outage().outlast(commit, is_closed=lambda: False)
+        Outage().retry_while_away(commit, is_closed=lambda: False)
     assert len(tries) == 1

@@ -15,9 +15,10 @@ from switchyard.model.idset import parse_array
 from switchyard.model.job import JobRequest, JobSpec, State
 from switchyard.model.task_states import TaskState, new_task_states, read_task, write_task
 from switchyard.route.verdicts import decode_verdicts
-from switchyard.service import unreadable_rows
+from switchyard.service.core import unreadable_rows
 from switchyard.service.job import explanation, jobs
-from switchyard.service.quarantine import damage_of
+from switchyard.service.lifecycle import visible_jobs
+from switchyard.service.lifecycle.damage import damage_of
 from switchyard.store import jobs as job_store
 from switchyard.store import schema, unreadable_jobs
 from tests.service.rig import ADMIN, Rig
@@ -76,7 +77,7 @@ def test_every_column_of_every_table_gives_back_what_was_put_in(rig: Rig, data: 
         put_and_read(tx, rows)
 
 
-REQUESTS = st.builds(
+REQUESTS: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     name=st.none() | PRINTABLE,
     priority=st.integers(-1000, 1000),
@@ -113,8 +114,8 @@ def test_every_accepted_job_can_be_read_in_full(rig: Rig, fields: dict[str, Any]
     before = unreadable_rows.unreadable_counts()
     with rig.context.database.read() as tx:
         (row,) = unreadable_jobs.jobs_with_specs(tx, [made.id])
-        body = job_store.verdicts_get(tx, row.plan_hash)
-        assert jobs.policy_of(tx, row) is not None
+        body = job_store.verdicts_get(tx, row.plan_hash or "")
+        assert visible_jobs.policy_of(tx, row) is not None
     assert not damage_of(row)
     assert body is not None
     decode_verdicts(body)
@@ -132,7 +133,7 @@ def test_every_accepted_job_can_be_read_in_full(rig: Rig, fields: dict[str, Any]
         (asked, most), (kept, kept_most) = parse_array(request.array), parse_array(shown.array)
         assert (len(kept), kept_most) == (len(asked), most)
         assert asked.is_within(kept)
-        assert len(row.todo) <= max(len(request.array), 40)
+        assert len(row.todo or "") <= max(len(request.array), 40)
     explanation.job_explain(rig.context, ADMIN, made.id)
     jobs.job_events(rig.context, ADMIN, made.id, after=0, limit=100)
     if shown.state not in (State.REJECTED,):

@@ -8,23 +8,38 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from switchyard.errors import Unreadable, YardError
 from switchyard.model.api import CancelMany, JobChange
+from switchyard.model.blocker import Blocker
 from switchyard.model.idset import IdSet
 from switchyard.model.job import State
 from switchyard.model.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
 from switchyard.model.poll import AttemptRef
 from switchyard.model.retry import Retry
 from switchyard.model.unreadable import UNREADABLE_ERRORS
-from switchyard.service import unreadable_rows
 from switchyard.service.access import projects, users
+from switchyard.service.core import unreadable_rows
 from switchyard.service.job import bulk_cancel, explanation, job_control, jobs, stats, tasks
 from switchyard.service.job.live_job_counts import count_live_jobs
-from switchyard.service.quarantine import BLOCKED_UNREADABLE, Quarantine, damage_of, explain_damage
+from switchyard.service.lifecycle.damage import damage_of
 from switchyard.service.run import pollers
-from switchyard.service.upkeep import chores, give_places, move_jobs, pending_chores
+from switchyard.service.upkeep import (
+    end_backoffs,
+    expire_jobs,
+    give_places,
+    lose_silent_attempts,
+    lose_silent_tasks,
+    move_jobs,
+    refresh_lessees,
+    release_concurrency_groups,
+    report_late_jobs,
+    route_pending,
+    settle_dependencies,
+)
+from switchyard.service.upkeep.quarantine import Quarantine, explain_damage
 from switchyard.store import schema, unreadable_jobs
 from switchyard.store.jobs import JobFilter
 from tests.builders import a_request
@@ -47,19 +62,21 @@ ARRAY_DAMAGE = {
     "array": ",".join(str(index) for index in range(0, 40_000, 2)),  # as the servers before this one wrote 0-40000:2
     "todo": "5-",
     "later": '[[1, "x"]]',
+    "task_avoid": '{"01": "5-"}',
 }
 CHORES: list[Callable[[Rig], object]] = [
     lambda rig: move_jobs.take_back_unleased(rig.context, rig.leader),
-    lambda rig: chores.lose_silent_attempts(rig.context, rig.leader),
-    lambda rig: chores.lose_silent_tasks(rig.context, rig.leader),
+    lambda rig: refresh_lessees.LesseeRefresh().look(rig.context, rig.leader),
+    lambda rig: lose_silent_attempts.lose_silent_attempts(rig.context, rig.leader),
+    lambda rig: lose_silent_tasks.lose_silent_tasks(rig.context, rig.leader),
     lambda rig: pollers.requeue_unaccepted(rig.context, lease_us=0),
     lambda rig: pollers.release_unreported(rig.context, ttl_us=0),
-    lambda rig: pending_chores.end_backoffs(rig.context, rig.leader),
-    lambda rig: pending_chores.settle_dependencies(rig.context, rig.leader),
-    lambda rig: pending_chores.expire_jobs(rig.context, rig.leader),
-    lambda rig: pending_chores.report_late_jobs(rig.context, rig.leader),
-    lambda rig: pending_chores.release_concurrency_groups(rig.context, rig.leader),
-    lambda rig: chores.route_pending(rig.context, rig.leader),
+    lambda rig: end_backoffs.end_backoffs(rig.context, rig.leader),
+    lambda rig: settle_dependencies.settle_dependencies(rig.context, rig.leader),
+    lambda rig: expire_jobs.expire_jobs(rig.context, rig.leader),
+    lambda rig: report_late_jobs.report_late_jobs(rig.context, rig.leader),
+    lambda rig: release_concurrency_groups.release_concurrency_groups(rig.context, rig.leader),
+    lambda rig: route_pending.route_pending(rig.context, rig.leader),
     lambda rig: give_places.enforce_limits(rig.context, rig.leader),
     lambda rig: give_places.give_free_places(rig.context, rig.leader),
     lambda rig: move_jobs.JobMover().look(rig.context, rig.leader),
@@ -137,8 +154,8 @@ def test_one_row_that_cannot_be_read_harms_nobody(rig: Rig, situation: str) -> N
     for column, (job, held) in victims.items():
         row = rig.row(job)
         if situation in ("ready", "array ready", "pending") and column not in ("usage", "on_lost", "spec_hash"):
-            assert BLOCKED_UNREADABLE in (row.blocked or "") or column in ("avoid", "tokens"), column
-        if BLOCKED_UNREADABLE in (row.blocked or ""):
+            assert Blocker.UNREADABLE in (row.blocked or "") or column in ("avoid", "tokens"), column
+        if Blocker.UNREADABLE in (row.blocked or ""):
             assert rig.job(job).reason.startswith("unreadable: column "), column
             assert job not in leased
         if held is not None and (column != "state" or situation == "array held"):
@@ -216,8 +233,8 @@ def test_other_tables_are_read_without_the_rows_that_cannot_be(rig: Rig, store_u
     rig.committer.call(apply)
     rig.context.snapshots.refresh(force=True)
     access = rig.context.snapshots.access
-    assert access.actor(good.user_id) is not None
-    assert access.actor(bad.user_id) is None
+    assert access.actor(good.user_id or "") is not None
+    assert access.actor(bad.user_id or "") is None
     assert "cannot be read" in rig.context.snapshots.world.by_name["beta"].reason
     assert {user.name for user in users.user_list(rig.context, ADMIN)} >= {"bad", "good"}
     assert project in {each.name for each in projects.project_list(rig.context, ADMIN)}
@@ -226,7 +243,7 @@ def test_other_tables_are_read_without_the_rows_that_cannot_be(rig: Rig, store_u
     assert rig.submit().cluster == "alpha"
     rig.close()
     with running(store_url, tmp_path) as again:
-        assert again.context.snapshots.access.actor(good.user_id) is not None
+        assert again.context.snapshots.access.actor(good.user_id or "") is not None
 
 
 def test_rows_are_counted_by_table() -> None:
@@ -244,5 +261,5 @@ def test_every_column_of_a_job_is_looked_at(lite: Rig) -> None:
         (row,) = unreadable_jobs.jobs_with_specs(tx, [job])
     assert not damage_of(row)
     for column, value in ({**DAMAGE, **ARRAY_DAMAGE} | {"priority": "high", "fence": None, "owner": None}).items():
-        changed = type("Row", (), {**row._mapping, column: value, **({"spec": None} if column == "spec_hash" else {})})
-        assert damage_of(changed()).startswith("column "), column
+        changed = replace(row, **{column: value, **({"spec": None} if column == "spec_hash" else {})})
+        assert damage_of(changed).startswith("column "), column

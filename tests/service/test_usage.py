@@ -13,8 +13,8 @@ from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import OutputChunk
 from switchyard.policy.limits import JOB_OVERHEAD_BYTES
 from switchyard.server.config import read_config
+from switchyard.service.core.rights import Actor
 from switchyard.service.job import jobs
-from switchyard.service.rights import Actor
 from switchyard.service.run import logs
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
 from switchyard.store import usage as store
@@ -42,7 +42,7 @@ def ann(rig: Rig, agent: RigAgent) -> Actor:
 
 
 def look(rig: Rig) -> None:
-    rig.context.usage.look(rig.context.database, rig.context.committer)
+    rig.context.usage.refresh(rig.context.database, rig.context.committer)
 
 
 def stored(rig: Rig, owner: str) -> int:
@@ -66,7 +66,7 @@ def test_a_server_that_starts_anew_asks_the_database(rig: Rig, ann: Actor) -> No
     for _ in range(3):
         rig.submit(actor=ann)
     rig.context.usage._users.clear()
-    rig.context.usage._asked.add("ann")
+    rig.context.usage._active_users.add("ann")
     look(rig)
     with pytest.raises(LimitReached, match="you have 3"):
         rig.submit(actor=ann)

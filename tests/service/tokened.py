@@ -13,11 +13,11 @@ from switchyard.model.tokens import TokenPoolRequest
 from switchyard.server.config import read_config
 from switchyard.server.platform_config import layout_of
 from switchyard.service.cluster.layout import store_file_layout
+from switchyard.service.reserve.token_queue import TokenReservations
+from switchyard.service.reserve.token_reservations import reconcile_tokens
 from switchyard.service.token import pool_calls
-from switchyard.service.token.token_queue import TokenReservations
-from switchyard.service.token.token_reservations import reconcile_tokens
 from switchyard.service.upkeep import give_places
-from switchyard.service.upkeep.chores import route_pending
+from switchyard.service.upkeep.route_pending import route_pending
 from tests.builders import a_request
 from tests.service.queued import CONFIG, states
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent

@@ -22,14 +22,26 @@ from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.model.tokens import TokenPoolRequest
 from switchyard.server.config import read_config
 from switchyard.service.cluster import clusters, layout
+from switchyard.service.core.write_condition import WriteCondition
 from switchyard.service.job import jobs
-from switchyard.service.job.visibility import Visibility
-from switchyard.service.quote import inquiries
+from switchyard.service.lifecycle.visibility import Visibility
+from switchyard.service.quote import inquiry_delivery, quote_answers
 from switchyard.service.quote.quote_decisions import QuoteChore
-from switchyard.service.rules.attributes import WriteCondition
-from switchyard.service.token import pool_calls, token_reservations
-from switchyard.service.token.token_queue import TokenReservations
-from switchyard.service.upkeep import chores, give_places, move_jobs, pending_chores
+from switchyard.service.reserve import token_reservations
+from switchyard.service.reserve.token_queue import TokenReservations
+from switchyard.service.token import pool_calls
+from switchyard.service.upkeep import (
+    end_backoffs,
+    expire_jobs,
+    give_places,
+    lose_silent_attempts,
+    lose_silent_tasks,
+    move_jobs,
+    refresh_lessees,
+    release_concurrency_groups,
+    route_pending,
+    settle_dependencies,
+)
 from switchyard.store import clusters as cluster_store
 from switchyard.store import jobs as job_store
 from tests.builders import a_graph
@@ -87,9 +99,10 @@ class Day:
         url, config = f"sqlite:///{self.folder / 'yard.db'}", read_config(TOKENS, where="config")
         self.rig = Rig(url, self.folder, clock=self.clock, ids=self._ids, config=config)
         self._care = TokenReservations()
-        self.handing = inquiries.InquiryDelivery(self.rig.context)
+        self.handing = inquiry_delivery.InquiryDelivery(self.rig.context)
         self._quoting = QuoteChore(self.rig.context)
         self._mover = move_jobs.JobMover()
+        self._lessees = refresh_lessees.LesseeRefresh()
 
     def close(self) -> None:
         self.rig.close()
@@ -172,8 +185,8 @@ class Day:
 
     def _hold_licences(self) -> int:
         """How many jobs use a licence now, by the clusters' own word: never more than there are."""
-        using = {job for job, _ in self.ledger.live if job in self.licensed}
-        assert len(using) <= LICENCES, f"{len(using)} jobs run at once that need one of {LICENCES} licences"
+        using = [job for job, _ in self.ledger.live if job in self.licensed]
+        assert len(using) <= LICENCES, f"{len(using)} jobs and tasks run at once that need one of {LICENCES} licences"
         return len(using)
 
     def licences_held(self) -> int:
@@ -193,9 +206,9 @@ class Day:
         for machine in speaking:
             snapshots.take_load(machine.agent.id, machine.load, now_us)
             snapshots.mark_seen(machine.agent.id, now_us)
-        snapshots.reckon()
+        snapshots.rebuild_world()
         if self._steps % FLUSH_STEPS == 0:
-            seen = {machine.agent.id: (now_us, None) for machine in speaking}
+            seen: dict[str, tuple[int, str | None]] = {machine.agent.id: (now_us, None) for machine in speaking}
             self.rig.committer.call(lambda batch: cluster_store.agent_set_seen(batch.tx, seen))
 
     def _report(self, speaking: list[Machine], now_us: int) -> None:
@@ -223,7 +236,7 @@ class Day:
             agent = context.snapshots.fleet.agents[machine.agent.id]
             if asks := self.handing.next(agent):
                 self.said["quotes"] += len(asks)
-                inquiries.store_answers(context, agent, [machine.quote(ask, now_us) for ask in asks])
+                quote_answers.store_answers(context, agent, [machine.quote(ask, now_us) for ask in asks])
         self._quoting.go()
 
     def _upkeep(self) -> None:
@@ -231,17 +244,19 @@ class Day:
         context, leader = self.rig.context, self.rig.leader
         assert leader.take(context)
         move_jobs.take_back_unleased(context, leader)
-        chores.lose_silent_attempts(context, leader)
+        self.said["other clusters for arrays"] += self._lessees.look(context, leader)
+        lose_silent_attempts.lose_silent_attempts(context, leader)
+        lose_silent_tasks.lose_silent_tasks(context, leader)
         for chore in (
-            pending_chores.end_backoffs,
-            pending_chores.settle_dependencies,
-            pending_chores.expire_jobs,
-            pending_chores.release_concurrency_groups,
+            end_backoffs.end_backoffs,
+            settle_dependencies.settle_dependencies,
+            expire_jobs.expire_jobs,
+            release_concurrency_groups.release_concurrency_groups,
         ):
             chore(context, leader)
         assert leader.epoch is not None
         token_reservations.reconcile_tokens(context, self._care, term=leader.epoch)
-        chores.route_pending(context, leader, self._care)
+        route_pending.route_pending(context, leader, self._care)
         give_places.give_free_places(context, leader, self._care)
         self.said["taken over"] += self._mover.look(context, leader)
 

@@ -13,7 +13,8 @@ from switchyard.model.job import JobSpec, OnLost
 from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Lease, Report, Room
 from switchyard.model.quote import QuoteAsk, QuoteGiven
-from switchyard.service.run.lease import LeaseAnswer, LeaseRequest, SyncRequest
+from switchyard.service.lifecycle.lease_request import LeaseRequest
+from switchyard.service.run.lease import LeaseAnswer, SyncRequest
 from switchyard.service.run.report import ReportWrite
 from tests.service.rig import RigAgent
 
@@ -31,19 +32,25 @@ class Run:
     began_us: int
     cores: int
     ends_us: int
+    task: int | None = None  # of an array
+
+    @property
+    def unit(self) -> str:
+        """What may run once: a job, or one task of an array."""
+        return self.job if self.task is None else f"{self.job}[{self.task}]"
 
 
 @dataclass
 class Ledger:
     """What ran where, by the clusters' own word; judged at once, since nothing may ever run twice."""
 
-    runs: dict[str, list[Run]] = field(default_factory=dict)
+    runs: dict[str, list[Run]] = field(default_factory=dict)  # by job, or by task of an array
     live: dict[tuple[str, int], Run] = field(default_factory=dict)
     ended_us: dict[tuple[str, int], int] = field(default_factory=dict)
     may_repeat: set[str] = field(default_factory=set)  # jobs that asked to be run again when they are lost
 
     def begin(self, run: Run) -> None:
-        before = self.runs.setdefault(run.job, [])
+        before = self.runs.setdefault(run.unit, [])
         assert run.job in self.may_repeat or not before, f"{run.job} ran already: {before}"
         assert all(run.fence > each.fence for each in before), f"the fence of {run.job} fell: {before}, {run}"
         before.append(run)
@@ -128,18 +135,25 @@ class Machine:
         return run is not None
 
     def _begin(self, lease: Lease, now_us: int) -> None:
-        key = (lease.job, lease.fence)
+        if lease.lo is None or lease.hi is None:
+            self._begin_attempt(lease, lease.fence, None, now_us)
+            return
+        for index in range(lease.lo, lease.hi + 1):
+            self._begin_attempt(lease, lease.fence + index - lease.lo, index, now_us)
+
+    def _begin_attempt(self, lease: Lease, fence: int, task: int | None, now_us: int) -> None:
+        key = (lease.job, fence)
         if key in self.running or any((each.job, each.fence) == key for each in self.outbox):
             return  # told again what it knows
         spec = msgspec.json.decode(bytes(lease.spec), type=JobSpec)  # type: ignore[arg-type]
         seconds, cores = int(spec.command[1]), (spec.resources.cores or 1) * (spec.resources.tasks or 1)
         if spec.on_lost is OnLost.REQUEUE:
             self.ledger.may_repeat.add(lease.job)
-        run = Run(lease.job, lease.fence, self.name, now_us, int(cores), now_us + seconds * 1_000_000)
+        run = Run(lease.job, fence, self.name, now_us, int(cores), now_us + seconds * 1_000_000, task)
         self.ledger.begin(run)
         self.running[key] = run
         assert self.free >= 0, f"{self.name} was given more than it has room for"
-        self.outbox.append(Report(lease.job, lease.fence, ObservedState.RUNNING))
+        self.outbox.append(Report(lease.job, fence, ObservedState.RUNNING))
 
     def quote(self, ask: QuoteAsk, now_us: int) -> QuoteGiven:
         """When there is room, by the ends of what runs here: as a batch system reckons with time limits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,11 +24,11 @@ SIZES = (4, 8, 16, 32, 64)
 
 
 @contextmanager
-def a_day(folder: Path, seed: int) -> Iterator[Day]:
+def a_day(folder: Path, seed: int, *, clusters: int = CLUSTERS) -> Iterator[Day]:
     folder.mkdir(exist_ok=True)
     (folder / "yard.db").write_bytes(migrated_file())
-    sizes = [SIZES[number % len(SIZES)] for number in range(CLUSTERS)]
-    weights = {f"c{number:02}": float(1 + number % 4) for number in range(CLUSTERS)}
+    sizes = [SIZES[number % len(SIZES)] for number in range(clusters)]
+    weights = {f"c{number:02}": float(1 + number % 4) for number in range(clusters)}
     day = Day(folder, seed, sizes, weights)
     try:
         yield day
@@ -75,7 +76,7 @@ def _request(day: Day) -> JobRequest:
     fields: dict[str, Any] = {"cores": chance.choice((1, 1, 2, 4)), "priority": chance.choice((0, 0, 0, 5))}
     fields["pool"] = POOL if chance.random() < 0.8 else None
     fields["on_lost"] = chance.choice(("wait", "wait", "requeue"))
-    if chance.random() < 0.04:  # just more than there are licences for
+    if chance.random() < 0.06:  # so many that the licences are short on every day
         fields["tokens"] = {LICENCE: 1}
     if fields["on_lost"] == "requeue":
         fields["lost_after"] = "200s"
@@ -125,7 +126,8 @@ def _hold_promises(day: Day, ended: list[Job]) -> None:
                 assert day.ledger.ended_us[job.id, run.fence] <= job.ended_us, f"{job.id} was said to be gone, and ran"
         if job.state in {State.REJECTED, State.CANCELLED}:
             assert job.reason, "every no has a reason"
-    assert set(day.ledger.runs) <= set(day.submitted), "something ran that nobody submitted"
+    ran = {run.job for runs in day.ledger.runs.values() for run in runs}
+    assert ran <= set(day.submitted), "something ran that nobody submitted"
     assert day.licences == LICENCES, "the licences were never short, so nothing was shown"
     assert day.licences_held() == 0, "a licence was not given back"
 
@@ -137,6 +139,64 @@ def _hold_shares(day: Day) -> None:
     for name, expected in day.expected.items():
         off = abs(day.drawn[name] - expected)
         assert off <= 5 * max(expected, 1) ** 0.5 + 1, f"{name}: {day.drawn[name]} of {total}, by weight {expected:.1f}"
+
+
+# --- arrays
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_day_of_faults_with_arrays_on_all_clusters(tmp_path: Path, seed: int) -> None:
+    """Every task of every array runs once, wherever; the bound and the licences hold over all clusters."""
+    print(f"seed {seed}")
+    with a_day(tmp_path, seed, clusters=12) as day:
+        bounds: dict[str, int] = {}
+        for _ in range(60):
+            _befall(day)
+            request = _array_request(day)
+            day.step([(request, None)], lose=0.02)
+            _, _, bound = (request.array or "").partition("%")
+            bounds[day.submitted[-1]] = int(bound or 10**6)
+            _hold_bounds(day, bounds)
+        ended = day.finish()
+        print(dict(day.said))
+        _hold_tasks(day, ended)
+
+
+def _array_request(day: Day) -> JobRequest:
+    chance = day.chance
+    fields: dict[str, Any] = {"pool": POOL if chance.random() < 0.7 else None, "cores": chance.choice((1, 1, 2))}
+    if chance.random() < 0.5:
+        fields |= {"on_lost": "requeue", "lost_after": "200s"}
+    last, bound = chance.randrange(3, 60), chance.choice(("", "", "%3", "%10"))
+    if bound and chance.random() < 0.3:
+        fields["tokens"] = {LICENCE: 1}
+    fields["together"] = chance.random() < 0.1
+    return a_request("sleep", str(chance.randrange(5, 120)), array=f"0-{last}{bound}", **fields)
+
+
+def _hold_bounds(day: Day, bounds: dict[str, int]) -> None:
+    live = Counter(job for job, _ in day.ledger.live if job not in day.ledger.may_repeat)
+    for job, count in live.items():
+        assert count <= bounds[job], f"{count} tasks of {job} run at once, and {bounds[job]} may"
+
+
+def _hold_tasks(day: Day, ended: list[Job]) -> None:
+    assert not day.ledger.live
+    spread = 0
+    for job in ended:
+        assert job.tasks is not None
+        assert job.state in {State.SUCCEEDED, State.CANCELLED}, f"nothing fails by itself here: {job}"
+        runs = [day.ledger.runs.get(f"{job.id}[{index}]", []) for index in range(job.tasks.total)]
+        if job.state is State.SUCCEEDED:
+            assert all(runs), f"a task of {job.id} never ran"
+            assert job.tasks.ok == job.tasks.total
+            shown = day.rig.job(job.id).tasks_by_cluster
+            assert shown == Counter(attempts[-1].cluster for attempts in runs), "it ran where the server says"
+            spread += len(shown) > 1
+            is_moved = day.rig.row(job.id).attempt > 1
+            assert not job.together or len(shown) == 1 or is_moved, "it was moved, or stayed together"
+    assert spread > len(ended) / 3, f"{spread} of {len(ended)} arrays ran on several clusters"
+    assert day.licences_held() == 0, "a licence was not given back"
 
 
 # --- quotes

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.errors import Unauthenticated
+from switchyard.errors import Denied, Unauthenticated
 from switchyard.model.access import GrantTarget, Role, TokenRequest, UserChange
-from switchyard.model.cluster import InviteRequest
-from switchyard.service.access import submit_tokens, user_tokens, users
+from switchyard.model.cluster import ClusterChange, InviteRequest
+from switchyard.service.access import user_tokens, users
+from switchyard.service.access.submit_tokens import create_cluster_token, create_group_token
 from switchyard.service.cluster import clusters
-from switchyard.service.rights import Actor
+from switchyard.service.core import submit_tokens
+from switchyard.service.core.rights import Actor
 from tests.service.rig import ADMIN, Rig
 
 
@@ -26,7 +28,7 @@ class Maker:
         maker = self.caller(self.child)
         request = InviteRequest(is_reusable=True, expires_s=31_622_400)
         self.invite = clusters.invite_create(rig.context, maker, "c", request)
-        self.submit_token = submit_tokens.create_cluster_token(rig.context, maker, "c").token
+        self.submit_token = create_cluster_token(rig.context, maker, "c").token
 
     def new_token(self, actor: Actor, *, expires_s: int | None = None) -> str:
         made = user_tokens.token_create(self.rig.context, actor, TokenRequest(user="cad", expires_s=expires_s))
@@ -85,7 +87,7 @@ def test_a_token_of_a_revoked_one_makes_none(rig: Rig) -> None:
     with pytest.raises(Unauthenticated):
         clusters.invite_create(rig.context, caller, "c", InviteRequest())
     with pytest.raises(Unauthenticated):
-        submit_tokens.create_cluster_token(rig.context, caller, "c")
+        create_cluster_token(rig.context, caller, "c")
 
 
 def test_after_a_revoke_of_one_token_only_a_full_one_ends_what_was_made_with_it(rig: Rig) -> None:
@@ -102,7 +104,23 @@ def test_after_a_revoke_of_one_token_only_a_full_one_ends_what_was_made_with_it(
 def test_tokens_of_the_open_server_and_from_before_makers_were_recorded_hold(rig: Rig) -> None:
     rig.cluster("c")
     invite = clusters.invite_create(rig.context, ADMIN, "c", InviteRequest())
-    token = submit_tokens.create_cluster_token(rig.context, ADMIN, "c").token
+    token = create_cluster_token(rig.context, ADMIN, "c").token
     snapshots = rig.context.snapshots
     assert submit_tokens.find_submit_token(snapshots, snapshots.world.by_name["c"], token) is not None
     rig.join("c", "another", journal="j2", token=invite.token)
+
+
+def test_only_a_platform_administrator_puts_a_cluster_into_a_group_with_submit_tokens(rig: Rig) -> None:
+    """A token of the group may act for a user who never agreed to the cluster."""
+    for name in ("c", "d"):
+        rig.cluster(name)
+    maker = rig.user("cad", (Role.ADMIN, GrantTarget.CLUSTER, "d"))
+    clusters.cluster_change(rig.context, ADMIN, "c", ClusterChange(groups=["prod"]))
+    clusters.cluster_change(rig.context, maker, "d", ClusterChange(groups=["prod"]))
+    clusters.cluster_change(rig.context, maker, "d", ClusterChange(groups=[]))
+    create_group_token(rig.context, ADMIN, "prod")
+    with pytest.raises(Denied, match="submit tokens"):
+        clusters.cluster_change(rig.context, maker, "d", ClusterChange(groups=["prod"]))
+    clusters.cluster_change(rig.context, maker, "d", ClusterChange(groups=["other"]))
+    clusters.cluster_change(rig.context, ADMIN, "d", ClusterChange(groups=["prod", "other"]))
+    clusters.cluster_change(rig.context, maker, "d", ClusterChange(groups=["prod"]))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.errors import BadRequest, Conflict, Denied, NameTaken, NotFound, UnknownName
+from switchyard.errors import BadRequest, Conflict, Denied, LimitReached, NameTaken, NotFound, UnknownName
 from switchyard.model.access import (
     ROLE_RANK,
     Grant,
@@ -20,11 +20,11 @@ from switchyard.model.access import (
 )
 from switchyard.model.api import ProjectRequest
 from switchyard.model.cluster import ClusterChange, ClusterRequest
-from switchyard.route.world import Member
+from switchyard.route.member import Member
 from switchyard.service.access import projects, submit_tokens, user_tokens, users
 from switchyard.service.cluster import clusters
-from switchyard.service.rights import Actor, Rights, rights_of
-from switchyard.service.snapshots import owner_of
+from switchyard.service.core.rights import Actor, Rights, rights_of
+from switchyard.service.core.snapshots import owner_of
 from tests.builders import a_member, a_request
 from tests.service.rig import ADMIN, Rig, running
 
@@ -268,6 +268,18 @@ def test_the_first_start_makes_one_administrator_and_later_ones_change_nothing(s
         assert [grant.on for grant in grants] == [GrantTarget.PLATFORM], (
             "a grant that was taken away does not come back"
         )
+
+
+def test_a_user_has_only_so_many_live_tokens(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every server keeps all tokens in memory: one user must not fill it."""
+    monkeypatch.setattr(user_tokens, "USER_TOKENS_MAX", 3)
+    bob = rig.user("bob")
+    ids = [user_tokens.token_create(rig.context, bob, TokenRequest()).info.id for _ in range(3)]
+    with pytest.raises(LimitReached, match="limit `tokens`"):
+        user_tokens.token_create(rig.context, bob, TokenRequest())
+    user_tokens.token_revoke(rig.context, bob, ids[0])
+    user_tokens.token_create(rig.context, bob, TokenRequest())
+    user_tokens.token_create(rig.context, ADMIN, TokenRequest(user="bob"))
 
 
 def test_every_change_is_in_the_audit_without_its_secrets(lite: Rig) -> None:

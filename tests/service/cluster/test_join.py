@@ -14,7 +14,7 @@ from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Join
 from switchyard.service.access import submit_tokens
 from switchyard.service.cluster import agent_join, agents, clusters
-from switchyard.service.upkeep.chores import lose_silent_attempts
+from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig
 

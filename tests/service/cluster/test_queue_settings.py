@@ -13,8 +13,8 @@ from switchyard.model.layout import LayoutPart
 from switchyard.model.queue import Queue, QueueLimits
 from switchyard.server.config import read_config
 from switchyard.service.cluster import layout, queue_settings
-from switchyard.service.rules.attributes import WriteCondition
-from switchyard.service.upkeep.queue_usage import queue_position
+from switchyard.service.core.write_condition import WriteCondition
+from switchyard.service.reserve.queue_usage import queue_position
 from tests.builders import a_request
 from tests.service.queued import ANY, FIRST, WIDE, a_job, promote, queued_rig
 from tests.service.rig import ADMIN, Rig

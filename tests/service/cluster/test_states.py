@@ -11,9 +11,9 @@ from switchyard.model.cluster import Cluster, ClusterChange, Load
 from switchyard.model.graph.graph import FreeNodes
 from switchyard.model.selection import Select
 from switchyard.service.cluster import clusters
-from switchyard.service.cluster.cluster_state import MANUAL_VALUES_MAX, selection_values
-from switchyard.service.submit.selection_settings import SelectionSettings
-from switchyard.service.upkeep.chores import route_pending
+from switchyard.service.core.cluster_state import MANUAL_VALUES_MAX, selection_values
+from switchyard.service.core.selection_settings import SelectionSettings
+from switchyard.service.upkeep.route_pending import route_pending
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 

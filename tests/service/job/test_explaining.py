@@ -34,7 +34,7 @@ def test_a_job_in_line_where_nobody_is_left_is_told_what_would_help(lite: Rig) -
     lite.cluster("alpha")
     job = lite.submit().id
     lite.clock.wait(3600)
-    lite.context.snapshots.reckon()
+    lite.context.snapshots.rebuild_world()
     assert job_explain(lite.context, ADMIN, job).hints == ["bring the agent of alpha back"]
 
 
@@ -76,7 +76,7 @@ def test_a_cordoned_cluster_without_a_living_agent_takes_more_than_to_be_uncordo
     job = lite.submit().id
     assert job_explain(lite.context, ADMIN, job).hints == ["uncordon alpha (`yard cluster uncordon alpha`)"]
     lite.clock.wait(3600)
-    lite.context.snapshots.reckon()
+    lite.context.snapshots.rebuild_world()
     both = "uncordon alpha (`yard cluster uncordon alpha`) and start an agent there"
     assert job_explain(lite.context, ADMIN, job).hints == [both]
     alpha.seen()

@@ -6,9 +6,10 @@ from switchyard.model.cluster import ClusterChange
 from switchyard.model.selection import Select
 from switchyard.model.verdict import Decision
 from switchyard.service.cluster import clusters
-from switchyard.service.job import decision_history, explanation, jobs
-from switchyard.service.upkeep.chores import route_pending
+from switchyard.service.job import explanation, jobs
+from switchyard.service.lifecycle import decision_history
 from switchyard.service.upkeep.move_jobs import take_back_unleased
+from switchyard.service.upkeep.route_pending import route_pending
 from tests.builders import a_request
 from tests.service.lines import say, wait
 from tests.service.rig import ADMIN, Rig

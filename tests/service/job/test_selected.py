@@ -12,9 +12,9 @@ from switchyard.errors import BadRequest, Denied, Malformed
 from switchyard.model.access import GrantTarget, Role
 from switchyard.model.api import CancelMany, JobSelector
 from switchyard.model.job import State
-from switchyard.service.clock import IdGenerator
+from switchyard.service.core.clock import IdGenerator
+from switchyard.service.core.rights import Actor
 from switchyard.service.job import bulk_cancel, job_control, jobs, tasks
-from switchyard.service.rights import Actor
 from switchyard.store.jobs import JobFilter
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent, running
@@ -48,6 +48,31 @@ def cancel(rig: Rig, selector: JobSelector | None = None, *, actor: Actor = ADMI
         cursor = found[-1].next
         if cursor is None:
             return found
+
+
+def test_a_round_is_cut_into_short_transactions_with_other_writes_between(rig: Rig, monkeypatch: Any) -> None:
+    monkeypatch.setattr(bulk_cancel, "PIECE_JOBS", 3)
+    mine = [submit(rig, labels={"run": "7"}, hold=True) for _ in range(8)]
+    pieces: list[tuple[str, int, int]] = []
+    call_large = rig.committer.call_large
+
+    def noted(function: Any, *, locks: Any, user: str) -> Any:
+        writes: list[int] = []
+
+        def counted(batch: Any) -> Any:
+            writes.append(batch.writes)
+            return function(batch)
+
+        cancelled = call_large(counted, locks=locks, user=user)
+        pieces.append((user, len(locks), writes[0]))
+        assert rig.job(submit(rig, hold=True)).state is State.PENDING, "a submit between two pieces"
+        return cancelled
+
+    monkeypatch.setattr(rig.committer, "call_large", noted)
+    [done] = cancel(rig, JobSelector(labels={"run": "7"}))
+    assert pieces == [(ADMIN.id, 3, 1), (ADMIN.id, 3, 1), (ADMIN.id, 2, 1)], "each alone in its transaction"
+    assert (done.asked, sorted(done.ids)) == (8, mine)
+    assert {rig.job(job).state for job in mine} == {State.CANCELLED}
 
 
 def test_rounds_are_bounded_and_meet_every_job_once(rig: Rig) -> None:

@@ -6,7 +6,7 @@ import msgspec
 
 from switchyard.model.access import GrantTarget, Role
 from switchyard.service.job import explanation, jobs, stats
-from switchyard.service.job.visibility import HIDDEN, Visibility
+from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
 from tests.builders import a_request
 from tests.service.rig import Rig
 

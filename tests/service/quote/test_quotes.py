@@ -14,12 +14,14 @@ from switchyard.model.quote import QuoteGiven, QuoteOutcome
 from switchyard.model.selection import Select
 from switchyard.service.cluster import clusters
 from switchyard.service.job import job_control, jobs
-from switchyard.service.quote import inquiries
-from switchyard.service.quote.inquiries import InquiryDelivery, store_answers
+from switchyard.service.quote import quote_answers
+from switchyard.service.quote.inquiry_delivery import InquiryDelivery
+from switchyard.service.quote.quote_answers import store_answers
 from switchyard.service.quote.quote_decisions import QuoteChore, decide_due_jobs
-from switchyard.service.quote.quotes import quotes_of, shape_of
-from switchyard.service.quote.quotes_on_request import begin_inquiry, inquiry_answers
-from switchyard.service.upkeep.chores import route_pending
+from switchyard.service.reserve import inquiries
+from switchyard.service.reserve.quotes import quotes_of, shape_of
+from switchyard.service.submit.quotes_on_request import begin_inquiry, inquiry_answers
+from switchyard.service.upkeep.route_pending import route_pending
 from switchyard.store import quotes as store
 from tests.builders import a_graph, a_request, a_spec
 from tests.service.rig import ADMIN, Rig, RigAgent
@@ -100,7 +102,7 @@ def test_one_that_holds_for_no_time_is_held_to_for_a_moment(rig: Rig, pair: tupl
         say(agent, eta_s=eta_s, valid_s=0)
     decide_due_jobs(rig.context)
     assert rig.job(made.id).cluster == "beta"
-    rig.clock.wait(inquiries.VALID_S_MIN - 1)
+    rig.clock.wait(quote_answers.VALID_S_MIN - 1)
     assert rig.submit(wants()).cluster == "beta"
     rig.clock.wait(1)
     assert rig.submit(wants()).state == "PENDING"
@@ -142,12 +144,31 @@ def test_each_agent_is_handed_a_question_once(lite: Rig, pair_lite: tuple[RigAge
 def test_a_cluster_is_not_asked_more_than_so_much(
     lite: Rig, pair_lite: tuple[RigAgent, RigAgent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inquiries, "OPEN_INQUIRIES_MAX", 3)
+    monkeypatch.setattr(inquiries, "OPEN_INQUIRIES_MAX", 6)
     ids = [lite.submit(wants(cores=1, memory=2**20 * number)).id for number in range(1, 6)]
     assert len(asked(pair_lite[0])) == 3
     lite.clock.wait(WAIT_S)
     assert decide_due_jobs(lite.context) == 5
     assert {lite.job(job).state for job in ids} == {State.ASSIGNED}
+
+
+def test_one_users_inquiries_leave_places_for_others(
+    rig: Rig, pair: tuple[RigAgent, RigAgent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each user has fewer inquiries open than places are free, however many jobs they submit."""
+    monkeypatch.setattr(inquiries, "OPEN_INQUIRIES_MAX", 12)
+    shapes = iter(range(1, 100))
+
+    def flood(name: str) -> int:
+        """How many inquiries of a new user's 20 shapes reach the cluster."""
+        before, actor = len(asked(pair[0])), rig.user(name)
+        for _ in range(20):
+            rig.submit(wants(cores=1, memory=2**20 * next(shapes)), actor=actor)
+        return len(asked(pair[0])) - before
+
+    assert [flood(name) for name in ("ann", "bob", "eve")] == [6, 3, 2]
+    rig.clock.wait(WAIT_S + 1)
+    assert flood("zoe") == 6, "places come back with the deadline"
 
 
 @pytest.mark.parametrize("what", ["cancelled", "held", "gone"])
@@ -165,7 +186,7 @@ def test_what_happens_to_a_job_while_it_waits(lite: Rig, pair_lite: tuple[RigAge
     assert (lite.job(made.id).state, lite.job(made.id).cluster) == expected[what]
     assert decide_due_jobs(lite.context) == 0
     if what == "held":
-        lite.clock.wait(inquiries.SILENT_CLUSTER_US / 1e6)
+        lite.clock.wait(quote_answers.SILENT_CLUSTER_US / 1e6)
         for agent in pair_lite:
             agent.seen()
         assert lite.leader.take(lite.context)

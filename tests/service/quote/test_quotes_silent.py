@@ -8,10 +8,10 @@ import pytest
 
 from switchyard.model.job import State
 from switchyard.model.quote import CANDIDATES_MAX
-from switchyard.service.quote.inquiries import InquiryDelivery
+from switchyard.service.quote.inquiry_delivery import InquiryDelivery
 from switchyard.service.quote.quote_decisions import decide_due_jobs
-from switchyard.service.quote.quotes_on_request import begin_inquiry, inquiry_answers
-from switchyard.service.upkeep.chores import route_pending
+from switchyard.service.submit.quotes_on_request import begin_inquiry, inquiry_answers
+from switchyard.service.upkeep.route_pending import route_pending
 from tests.builders import a_request
 from tests.service.lines import wait
 from tests.service.queued import WIDE, promote, queued_rig
@@ -92,15 +92,15 @@ def test_silence_keeps_no_job_from_its_place(store_url: str, tmp_path: Path, ans
 
 def test_a_server_that_missed_a_notice_looks_for_questions(lite: Rig) -> None:
     """Of a large batch the others hear only that there was one; so do they after they were not listening."""
-    yard = lite.yard
+    wakeups = lite.yard.wakeups
     lite.clock.wait(100)
-    yard.pending_kick.clear()
-    yard.quote_kick.clear()
-    yard.is_pending_new = False
-    assert not yard.handing.may_have()
-    yard.heard_anything()
-    assert yard.handing.may_have()
-    assert (yard.pending_kick.is_set(), yard.quote_kick.is_set(), yard.is_pending_new) == (True, True, True)
+    wakeups.pending_kick.clear()
+    wakeups.quote_kick.clear()
+    wakeups.is_pending_new = False
+    assert not wakeups.quote_questions.may_have()
+    wakeups.handle_unknown_commits()
+    assert wakeups.quote_questions.may_have()
+    assert (wakeups.pending_kick.is_set(), wakeups.quote_kick.is_set(), wakeups.is_pending_new) == (True, True, True)
 
 
 # --- several agents of one cluster

@@ -15,8 +15,8 @@ from switchyard.model.api import ProjectChange
 from switchyard.model.scope import Level, Scope
 from switchyard.server.config import Config, read_config
 from switchyard.service.access import projects
+from switchyard.service.core.write_condition import WriteCondition
 from switchyard.service.rules import attributes
-from switchyard.service.rules.attributes import WriteCondition
 from tests.service.rig import ADMIN, Rig, running
 
 TASK, LABEL, QUEUE = "task-resource-attribute", "execution-cluster-label", "execution-queue-attribute"

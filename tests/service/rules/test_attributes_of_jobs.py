@@ -17,9 +17,15 @@ from switchyard.model.poll import AttemptRef, Lease
 from switchyard.model.retry import Cause, Retry
 from switchyard.model.scope import Scope
 from switchyard.service.cluster import clusters
-from switchyard.service.job import explanation, job_control, jobs
+from switchyard.service.job import explanation, jobs
 from switchyard.service.rules import attributes
-from switchyard.service.upkeep import chores, pending_chores
+from switchyard.service.submit import retry
+from switchyard.service.upkeep import (
+    end_backoffs,
+    release_concurrency_groups,
+    report_late_jobs,
+    route_pending,
+)
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
 from switchyard.store import concurrency_groups
 from tests.builders import a_graph, a_request
@@ -73,7 +79,7 @@ def test_the_bound_holds_across_clusters_and_counts_the_tasks_of_arrays(rig: Rig
     assert len(alpha.lease()) + len(beta.lease()) == 1
     for fence in range(1, 12):
         alpha.report(AttemptRef(array, fence), ObservedState.SUCCEEDED)
-        pending_chores.release_concurrency_groups(rig.context, rig.leader)
+        release_concurrency_groups.release_concurrency_groups(rig.context, rig.leader)
         alpha.lease()
         beta.lease()
     assert rig.row(single).agent_id == beta.id
@@ -106,7 +112,7 @@ def test_a_launch_plan_with_a_larger_bound_does_not_wait_behind_those_with_a_sma
     (lease,) = agent.lease()
     wide = rig.submit(a_request(workflow="flow", launch_plan="wide")).id
     rig.context.committer.call(lambda batch: concurrency_groups.concurrency_group_park(batch.tx, [wide], "full"))
-    pending_chores.release_concurrency_groups(rig.context, rig.leader)
+    release_concurrency_groups.release_concurrency_groups(rig.context, rig.leader)
     assert (lease.job, [each.job for each in agent.lease()]) == (narrow[0], [wide])
 
 
@@ -134,7 +140,7 @@ def test_a_preempted_job_that_is_interruptible_runs_again_and_no_retry_is_counte
     end(agent, agent.lease()[0], ObservedState.FAILED, cause=Cause.PREEMPTED, reason="a more urgent job came")
     assert (rig.job(job).state, rig.job(job).tries) == (State.PENDING, 0)
     assert rig.kinds(job)[-1] == "preempted"
-    chores.route_pending(rig.context, rig.leader)
+    route_pending.route_pending(rig.context, rig.leader)
     end(agent, agent.lease()[0], ObservedState.FAILED, exit_code=1)
     assert rig.job(job).tries == 1
 
@@ -157,7 +163,7 @@ def test_a_preempted_task_of_an_array_runs_again_and_no_try_is_counted(rig: Rig)
         end(agent, lease, ObservedState.FAILED, cause=cause)
         assert rig.job(job).state is not State.FAILED
         rig.clock.wait(5)
-        pending_chores.end_backoffs(rig.context, rig.leader)
+        end_backoffs.end_backoffs(rig.context, rig.leader)
     leases = agent.lease()
     end(agent, next(lease for lease in leases if lease.lo == 0), ObservedState.FAILED, exit_code=1)
     assert rig.job(job).tasks is not None
@@ -174,17 +180,17 @@ def test_a_job_that_waits_for_longer_than_its_budget_is_reported_late_once(rig: 
         rig.submit(a_request(quality_of_service=QualityOfService(queueing_budget=9999))).id,
     )
     rig.clock.wait(200)
-    assert pending_chores.report_late_jobs(rig.context, rig.leader) == 0
+    assert report_late_jobs.report_late_jobs(rig.context, rig.leader) == 0
     rig.clock.wait(101)
-    assert pending_chores.report_late_jobs(rig.context, rig.leader) == 1
-    assert pending_chores.report_late_jobs(rig.context, rig.leader) == 0
+    assert report_late_jobs.report_late_jobs(rig.context, rig.leader) == 1
+    assert report_late_jobs.report_late_jobs(rig.context, rig.leader) == 0
     assert (rig.job(late).late_us, rig.job(early).late_us) == (rig.clock(), None)
     assert rig.kinds(late) == ["accepted", "late"]
     assert any("late" in note for note in explanation.job_explain(rig.context, ADMIN, late).notes)
     agent.seen()
     agent.lease()
     rig.clock.wait(100_000)
-    assert pending_chores.report_late_jobs(rig.context, rig.leader) == 0
+    assert report_late_jobs.report_late_jobs(rig.context, rig.leader) == 0
 
 
 def test_a_plugin_override_chooses_the_backend_where_a_cluster_has_several(rig: Rig) -> None:
@@ -236,7 +242,7 @@ def test_a_retry_is_admitted_by_the_rules_of_then(rig: Rig) -> None:
     end(agent, agent.lease()[0], ObservedState.FAILED, exit_code=1)
     rule(rig, TASK, HERE, {"defaults": {"cpu": "1"}, "limits": {"cpu": "1"}})
     attributes.delete_exact(rig.context, ADMIN, CONFIG, HERE)
-    again = rig.job(job_control.retry_job(rig.context, rig.submits, ADMIN, job, RetryRequest()).id)
+    again = rig.job(retry.retry_job(rig.context, rig.submits, ADMIN, job, RetryRequest()).id)
     assert again.workflow == "flow"
     spec = decoded(again.spec)
     assert (spec.resources.cores, spec.resources.memory, spec.execution) == ("1", "1Gi", None)

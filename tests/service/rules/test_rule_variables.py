@@ -12,8 +12,8 @@ from switchyard.errors import Malformed
 from switchyard.model.access import GrantTarget, Role
 from switchyard.model.scope import LEVEL_RANK, Scope
 from switchyard.policy.kinds.code_loading_variables import is_code_loading
-from switchyard.service.committer import Batch
-from switchyard.service.context import bump_version
+from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.context import bump_version
 from switchyard.service.rules import attributes
 from switchyard.store import attributes as attribute_store
 from tests.service.rig import ADMIN, Rig, running
@@ -57,9 +57,15 @@ def test_what_a_stored_row_has_of_them_is_ignored_and_logged(rig: Rig) -> None:
     scope = Scope("development", "web")
 
     def store_old_row(batch: Batch) -> None:
-        row = {"id": rig.context.new_id(), "rank": LEVEL_RANK[scope.level], "etag": rig.context.new_id()}
-        row |= {"value": '{"envs":{"LD_PRELOAD":"/tmp/evil.so","STAGE":"test"}}', "changed_us": 1, "changed_by": "x"}
-        bump_version(batch, "policy")
+        row = attribute_store.WrittenValue(
+            id=rig.context.new_id(),
+            rank=LEVEL_RANK[scope.level],
+            value='{"envs":{"LD_PRELOAD":"/tmp/evil.so","STAGE":"test"}}',
+            etag=rig.context.new_id(),
+            changed_us=1,
+            changed_by="x",
+        )
+        bump_version(batch, Topic.POLICY)
         attribute_store.attribute_put(batch.tx, CONFIG, scope.key, row)
 
     with capture_logs() as logs:

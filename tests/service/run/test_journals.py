@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from switchyard.errors import JournalRefused, PlaceAsked, Resync
 from switchyard.model.poll import Origin, Rotate
 from switchyard.service.cluster.agents import agent_list, require_place, rotate_credential
-from switchyard.service.run.agent_sessions import (
+from switchyard.service.core.agent_sessions import (
     FOREIGN_NOTED_EVERY_US,
     FOREIGN_REASON,
     RIVAL_ANSWER_US,
@@ -76,15 +76,15 @@ def test_a_journal_that_lacks_what_the_server_was_told_of_is_refused(rig: Rig, a
     Process(rig, agent, "a", 1).sync()
     old = Process(rig, agent, "b", 2, found=6)
     with pytest.raises(JournalRefused, match="6 writes when it was opened, and 7 were known"):
-        old.sync(voice=LastHeardProcess("a", writes=7))
-    old.sync(voice=LastHeardProcess("another", writes=7))
+        old.sync(last_heard=LastHeardProcess("a", writes=7))
+    old.sync(last_heard=LastHeardProcess("another", writes=7))
 
 
 def test_a_journal_that_was_damaged_is_no_outdated_copy(rig: Rig, agent: RigAgent) -> None:
     Process(rig, agent, "a", 1).sync()
     process = Process(rig, agent, "b", 2)
     process.origin = Origin(journal="j1", start=2, is_rebuilt=True)
-    process.sync(voice=LastHeardProcess("a", writes=7))
+    process.sync(last_heard=LastHeardProcess("a", writes=7))
 
 
 def test_the_process_that_has_the_place_is_asked_and_keeps_it(rig: Rig, agent: RigAgent) -> None:
@@ -118,7 +118,7 @@ def test_the_place_of_a_process_that_does_not_answer_is_given_away(rig: Rig, age
 
 def test_a_process_that_is_known_to_be_gone_is_not_asked(rig: Rig, agent: RigAgent) -> None:
     Process(rig, agent, "a", 1).sync()
-    Process(rig, agent, "b", 2).sync(is_live=True, voice=LastHeardProcess("a", is_gone=True))
+    Process(rig, agent, "b", 2).sync(is_live=True, last_heard=LastHeardProcess("a", is_gone=True))
 
 
 def test_a_sync_whose_answer_was_lost_is_sent_again(rig: Rig, agent: RigAgent) -> None:
@@ -222,4 +222,4 @@ def test_a_join_with_a_token_lets_a_folder_from_a_backup_in(rig: Rig, agent: Rig
         restored.sync()
     rig.clock.wait(60)
     rig.join("alpha")
-    restored.sync(voice=LastHeardProcess("a", writes=22))  # what this server still remembers of the process before
+    restored.sync(last_heard=LastHeardProcess("a", writes=22))  # what this server still remembers of the process before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import Raw
+
 from switchyard.errors import Gone, Resync
 from switchyard.model.access import GranteeKind, GrantTarget, Role, UserChange
 from switchyard.model.cluster import ClusterChange
@@ -9,8 +11,8 @@ from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import AttemptRef, Room
 from switchyard.service.access import users
 from switchyard.service.cluster import agents, clusters
+from switchyard.service.core.snapshots import owner_of
 from switchyard.service.job import jobs
-from switchyard.service.snapshots import owner_of
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig
 
@@ -42,6 +44,7 @@ def test_a_lease_carries_what_the_agent_needs(lite: Rig) -> None:
         "default",
         "development",
     )
+    assert isinstance(lease.spec, Raw)
     assert bytes(lease.spec) == '{"command":["echo","é"]}'.encode()
     assert lite.kinds(made.id) == ["accepted", "leased"]
     assert lite.job(made.id).leased_us == lite.clock()
@@ -125,7 +128,7 @@ def test_uncordoning_wakes_the_polls_that_wait_there(lite: Rig) -> None:
     agent = lite.cluster("alpha")
     told = []
     before = lite.committer.after_commit
-    lite.committer.after_commit = lambda woken: (told.append(woken), before(woken))
+    lite.committer.after_commit = lambda woken: (told.append(woken), before(woken))  # type: ignore[assignment, return-value]
     clusters.cluster_change(lite.context, ADMIN, "alpha", ClusterChange(is_cordoned=False))
     assert any(agent.cluster_id in woken.clusters for woken in told)
 
@@ -198,7 +201,7 @@ def test_a_sync_with_an_older_fence_gets_the_new_lease_and_stops_the_old(rig: Ri
 
 
 def _route(rig: Rig) -> None:
-    from switchyard.service.upkeep.chores import route_pending
+    from switchyard.service.upkeep.route_pending import route_pending
 
     assert route_pending(rig.context, rig.leader) == 1
 

@@ -13,10 +13,11 @@ from switchyard.model.api import Output
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import CHUNK_BYTES_MAX, AttemptRef, OutputChunk
 from switchyard.model.retry import Retry
-from switchyard.service import committer as committers
-from switchyard.service.committer import BatchCall
+from switchyard.service.core import committer as committers
+from switchyard.service.core.committer import BatchCall
+from switchyard.service.core.log_store import OutputWrite
 from switchyard.service.run import logs
-from switchyard.service.run.log_store import OutputWrite
+from switchyard.service.upkeep import end_backoffs
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 
@@ -36,7 +37,7 @@ def send(agent: RigAgent, *chunks: OutputChunk) -> None:
     """As an output-only letter goes in."""
     done = threading.Event()
     write = OutputWrite(agent.id, chunks)
-    agent.rig.committer.put_later(write, lambda _: done.set(), size=write.size)
+    agent.rig.committer.put_deferred(write, lambda _: done.set(), size=write.size)
     assert done.wait(WAIT_S)
 
 
@@ -204,7 +205,7 @@ def test_a_flood_of_output_goes_in_beside_others_a_little_at_a_time(
     assert holding.wait(WAIT_S)
     for number in range(5):
         write = OutputWrite(agent.id, (chunk(held, number * 10, b"x" * 10),))
-        rig.committer.put_later(write, lambda _, word=f"output {number}": note(word), size=write.size)
+        rig.committer.put_deferred(write, lambda _, word=f"output {number}": note(word), size=write.size)
     for number in range(3):
         rig.committer.put(BatchCall(lambda _batch: None), lambda _, word=f"call {number}": note(word))
     let_go.set()
@@ -230,9 +231,9 @@ def test_more_output_than_fits_into_memory_is_refused_for_now(
     assert holding.wait(WAIT_S)
     first = OutputWrite(agent.id, (chunk(held, 0, b"x" * 10),))
     kept = threading.Event()
-    rig.committer.put_later(first, lambda _: kept.set(), size=first.size)
+    rig.committer.put_deferred(first, lambda _: kept.set(), size=first.size)
     with pytest.raises(Busy, match="bytes of output are waiting"):
-        rig.committer.put_later(first, lambda _: None, size=first.size)
+        rig.committer.put_deferred(first, lambda _: None, size=first.size)
     let_go.set()
     assert kept.wait(WAIT_S)
     send(agent, chunk(held, 10, b"y" * 10))
@@ -253,12 +254,12 @@ def test_logs_in_a_folder_that_broke_hold_nothing_up(rig: Rig, agent: RigAgent, 
 
 def wake(rig: Rig) -> None:
     """Time has passed: what waits for its retry is routed."""
-    from switchyard.service.upkeep import chores, pending_chores
+    from switchyard.service.upkeep import route_pending
 
     rig.leader.take(rig.context)
-    pending_chores.end_backoffs(rig.context, rig.leader)
+    end_backoffs.end_backoffs(rig.context, rig.leader)
     rig.context.snapshots.refresh(force=True)
     for agent_id in rig.context.snapshots.fleet.agents:
         rig.context.snapshots.mark_seen(agent_id, rig.clock())
-    rig.context.snapshots.reckon()
-    chores.route_pending(rig.context, rig.leader)
+    rig.context.snapshots.rebuild_world()
+    route_pending.route_pending(rig.context, rig.leader)

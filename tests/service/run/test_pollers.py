@@ -18,8 +18,8 @@ from switchyard.model.poll import Report
 from switchyard.model.retry import Retry
 from switchyard.service.cluster import graphs
 from switchyard.service.cluster.poller_access import authenticate_poller, poller_register
-from switchyard.service.committer import BatchCall
-from switchyard.service.fleet import AgentEntry
+from switchyard.service.core.committer import BatchCall
+from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.job import jobs
 from switchyard.service.run import pollers
 from switchyard.store import handovers, restore_recovery
@@ -44,7 +44,7 @@ def received(
     rig: Rig, entry: AgentEntry, *, most: int = 0, write: Callable[[pollers.Handover], str] | None = None
 ) -> list[int]:
     found = pollers.receive_jobs(
-        rig.context, rig.yard.leasing, entry, most=most, lease_us=LEASE_US, write=write or (lambda _: "{}")
+        rig.context, rig.yard.services.leasing, entry, most=most, lease_us=LEASE_US, write=write or (lambda _: "{}")
     )
     return list(found)
 

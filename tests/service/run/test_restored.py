@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from switchyard.model.api import Event
 from switchyard.model.job import OnLost, State
 from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import AttemptRef, Report
 from switchyard.service.access import users
-from switchyard.service.upkeep import chores, pending_chores
+from switchyard.service.upkeep import end_backoffs, route_pending
 from switchyard.store import restore_recovery
 from switchyard.store.database import Database
 from tests.builders import a_request
@@ -49,8 +50,8 @@ def test_fences_and_event_numbers_go_on_above_all_there_were(store_url: str, tmp
             again.clock.wait(WAIT_S + 1)
             again.leader.take(again.context)
             agent.seen()
-            pending_chores.end_backoffs(again.context, again.leader)
-            chores.route_pending(again.context, again.leader)
+            end_backoffs.end_backoffs(again.context, again.leader)
+            route_pending.route_pending(again.context, again.leader)
             leases = {lease.job: lease for lease in agent.lease(10)}
             assert set(leases) == {waits, runs, array}
             assert all(lease.fence > last for lease in leases.values())
@@ -59,7 +60,7 @@ def test_fences_and_event_numbers_go_on_above_all_there_were(store_url: str, tmp
             assert users.audit_list(again.context, ADMIN, before=None, limit=1).items[0].action == "db.restored"
 
 
-def _new_events(rig: Rig) -> list[object]:
+def _new_events(rig: Rig) -> list[Event]:
     from switchyard.service.job import jobs
 
     everything = jobs.all_events(rig.context, ADMIN, after=0, limit=500, since_s=None).items
@@ -86,16 +87,16 @@ def test_what_waited_at_the_backup_waits_for_the_agents_first(store_url: str, tm
         with turned_back(rig, store_url, tmp_path) as again:
             agent = agent_of(again, before)
             agent.sync()
-            chores.route_pending(again.context, again.leader)
-            pending_chores.end_backoffs(again.context, again.leader)
+            route_pending.route_pending(again.context, again.leader)
+            end_backoffs.end_backoffs(again.context, again.leader)
             assert agent.lease(10) == []
             assert again.job(assigned).state is State.PENDING
             assert "restored from a backup" in again.job(assigned).reason
             again.clock.wait(WAIT_S + 1)
             again.leader.take(again.context)
             agent.seen()
-            pending_chores.end_backoffs(again.context, again.leader)
-            chores.route_pending(again.context, again.leader)
+            end_backoffs.end_backoffs(again.context, again.leader)
+            route_pending.route_pending(again.context, again.leader)
             assert [lease.job for lease in agent.lease(10)] == [assigned]
             assert again.job(held).is_held, "what was held is held"
 

@@ -14,7 +14,7 @@ import pytest
 from switchyard.errors import KeyReused, TooLarge, Unavailable
 from switchyard.model.api import BULK_WHOLE_MAX, BulkRequest
 from switchyard.server.bulk_turns import commit_bulk
-from switchyard.service.committer import BatchCall
+from switchyard.service.core.committer import BatchCall
 from switchyard.service.submit import bulk_pieces
 from switchyard.service.submit.bulk import AcceptedBulk, BulkInsert
 from switchyard.service.submit.bulk_pieces import BulkPieces
@@ -22,7 +22,7 @@ from tests.service.rig import ADMIN, WAIT_S, Rig
 from tests.service.submit.test_submit import count
 
 JOB = {"spec": {"command": ["true"]}}
-BAD = {"spec": {"command": []}}
+BAD: dict[str, Any] = {"spec": {"command": []}}
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def _small_pieces() -> Iterator[None]:
 
 def decided(rig: Rig, jobs: list[Any], *, key: str | None = None, each: bool = True) -> BulkInsert:
     body = msgspec.json.encode({"jobs": jobs, "each": each})
-    return rig.yard.bulk.decide(ADMIN, msgspec.json.decode(body, type=BulkRequest), key=key, body=body)
+    return rig.yard.services.bulk.decide(ADMIN, msgspec.json.decode(body, type=BulkRequest), key=key, body=body)
 
 
 def committed(rig: Rig, bulk: BulkInsert, *, most: int = 100) -> AcceptedBulk:
@@ -57,7 +57,7 @@ def test_the_pieces_together_answer_as_one(rig: Rig) -> None:
     assert accepted.is_new
     assert (accepted.answer.made, accepted.answer.refused) == (7, 3)
     assert [item.job is None for item in accepted.answer.items] == [place in (2, 4, 8) for place in range(10)]
-    assert [job_id for job_id in ids_of(accepted) if job_id != "-"] == [write.row["id"] for write in bulk.writes]
+    assert [job_id for job_id in ids_of(accepted) if job_id != "-"] == [write.row.id for write in bulk.writes]
     assert count(rig) == 7
 
 
@@ -120,13 +120,40 @@ def test_a_single_submit_waits_for_one_piece_of_one_user(rig: Rig) -> None:
     assert order == ["col", "ann", "dan", "col", "dan", "col", "dan"]
 
 
+class _Left(Exception):
+    """The client has left."""
+
+
+@pytest.mark.parametrize("key", ["k", None])
+def test_no_further_piece_is_stored_after_the_client_has_left(rig: Rig, key: str | None) -> None:
+    rig.cluster("alpha")
+    jobs = [JOB] * 8
+    stays = iter([True, True, False])
+
+    def stop_if_gone() -> None:
+        if not next(stays):
+            raise _Left
+
+    async def main() -> None:
+        rig.yard.attach(asyncio.get_running_loop())
+        pieces = BulkPieces(decided(rig, jobs, key=key))
+        await commit_bulk(rig.yard.commits, pieces, user="col", stop_if_gone=stop_if_gone)
+
+    with pytest.raises(_Left):
+        asyncio.run(main())
+    assert count(rig) == 6, "two pieces of three"
+    if key is not None:
+        again = committed(rig, decided(rig, jobs, key=key))
+        assert (again.is_new, again.answer.made, count(rig)) == (True, 8, 8)
+
+
 def test_each_piece_of_a_large_request_waits_for_its_turn(rig: Rig) -> None:
     rig.cluster("alpha")
     bulk = decided(rig, [JOB] * 8)
 
     async def main() -> AcceptedBulk:
         rig.yard.attach(asyncio.get_running_loop())
-        return await commit_bulk(rig.yard, BulkPieces(bulk), user="col")
+        return await commit_bulk(rig.yard.commits, BulkPieces(bulk), user="col")
 
     turns: list[str] = []
     put_large = rig.committer.put_large

@@ -8,8 +8,8 @@ import pytest
 
 from switchyard.errors import PolicyRefused
 from switchyard.model.scope import Scope
+from switchyard.service.lifecycle.demands import demand_of_any_jobspec, largest_task
 from switchyard.service.rules import attributes
-from switchyard.service.submit.demands import demand_of_any_jobspec, largest_task
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
 

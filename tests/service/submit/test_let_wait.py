@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.service.committer import CommitNotice
+from switchyard.service.core.batch import CommitNotice
 from switchyard.service.submit.bulk import BulkInsert
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
@@ -32,7 +32,7 @@ def away(rig: Rig) -> RigAgent:
     """The agent of the only cluster, silent."""
     agent = rig.cluster("alpha")
     rig.clock.wait(3600)
-    rig.context.snapshots.reckon()
+    rig.context.snapshots.rebuild_world()
     return agent
 
 
@@ -46,7 +46,7 @@ def test_what_came_between_decision_and_commit_is_not_missed(rig: Rig, away: Rig
 
 def test_in_a_bulk_too(rig: Rig, away: RigAgent) -> None:
     write = rig.decided()
-    bulk = BulkInsert((write,), {}, write.row["id"], True, None, "", ADMIN.name)
+    bulk = BulkInsert((write,), {}, write.row.id, True, None, "", ADMIN.name)
     said = listened(rig)
     away.seen()
     rig.committer.do(bulk)
@@ -56,7 +56,7 @@ def test_in_a_bulk_too(rig: Rig, away: RigAgent) -> None:
 def test_where_nothing_came_nobody_is_told(rig: Rig, away: RigAgent) -> None:
     said = listened(rig)
     assert [rig.submit().state, rig.submit(a_request(hold=True)).state] == ["PENDING", "PENDING"]
-    rig.submits.let_wait.tell_leader()
+    rig.submits.pending_wakeup.tell_leader()
     assert "pending" not in said
 
 
@@ -76,13 +76,13 @@ def test_a_server_that_learned_late_tells_the_leader(two: tuple[Rig, Rig]) -> No
     assert other.context.snapshots.refresh()
     assert other.submit().state == "PENDING", "it is away, as far as this server knows"
     said = listened(other)
-    other.submits.let_wait.tell_leader()
+    other.submits.pending_wakeup.tell_leader()
     assert said == [], "it has learned nothing since"
     agent.sync()
     assert other.context.snapshots.refresh()
-    other.submits.let_wait.tell_leader()
+    other.submits.pending_wakeup.tell_leader()
     assert said == ["pending"]
-    other.submits.let_wait.tell_leader()
+    other.submits.pending_wakeup.tell_leader()
     assert said == ["pending"], "once is enough"
 
 
@@ -90,7 +90,7 @@ def test_one_that_came_later_does_not_hide_it(rig: Rig, away: RigAgent) -> None:
     rig.submit()
     rig.cluster("beta")
     rig.clock.wait(3600)
-    rig.context.snapshots.reckon()  # something was learned, and nobody told yet
+    rig.context.snapshots.rebuild_world()  # something was learned, and nobody told yet
     assert rig.submit().state == "PENDING"
-    assert rig.submits.let_wait.take()
-    assert not rig.submits.let_wait.take(), "once"
+    assert rig.submits.pending_wakeup.take()
+    assert not rig.submits.pending_wakeup.take(), "once"

@@ -19,11 +19,11 @@ from switchyard.model.verdict import Answer
 from switchyard.service.access.submit_tokens import create_cluster_token
 from switchyard.service.cluster import clusters, graphs
 from switchyard.service.cluster.poller_access import authenticate_poller, poller_register
-from switchyard.service.fleet import AgentEntry
-from switchyard.service.job import explanation, job_control
-from switchyard.service.rights import Actor
+from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.core.rights import Actor
+from switchyard.service.job import explanation
 from switchyard.service.run import pollers
-from switchyard.service.submit import rainbow
+from switchyard.service.submit import rainbow, retry
 from tests.builders import a_request
 from tests.match.test_cases import forms_of
 from tests.service.queued import promote, queued_rig
@@ -55,7 +55,7 @@ class Town:
         actor = rainbow.actor_of_cluster_tokens(self.rig.context, request.clusters)
         write = rainbow.decide(self.rig.context, self.rig.submits, actor, request, "the jobspec")
         assert self.rig.committer.do(write).cluster == write.cluster
-        return write.insert.row["id"], write.cluster
+        return write.insert.row.id, write.cluster
 
     def said(self, job: str) -> dict[str, tuple[Answer, str, str]]:
         plan = explanation.job_explain(self.rig.context, ADMIN, job).plan
@@ -64,7 +64,9 @@ class Town:
 
     def fail(self, job: str, cluster: str) -> None:
         entry, context = self.entries[cluster], self.rig.context
-        given = pollers.receive_jobs(context, self.rig.yard.leasing, entry, most=0, lease_us=10**9, write=lambda _: "")
+        given = pollers.receive_jobs(
+            context, self.rig.yard.services.leasing, entry, most=0, lease_us=10**9, write=lambda _: ""
+        )
         assert pollers.accept_jobs(context, entry, list(given))
         pollers.report_ends(
             context, entry, [(number, Report("", 0, ObservedState.FAILED, exit_code=1)) for number in given]
@@ -112,8 +114,7 @@ def test_a_retry_goes_to_no_other_cluster_than_the_tokens_named(lite: Rig, elsew
     job, _ = town.submit("a")
     town.fail(job, "a")
     again = [
-        job_control.retry_job(lite.context, lite.submits, ADMIN, job, RetryRequest(elsewhere=elsewhere))
-        for _ in range(6)
+        retry.retry_job(lite.context, lite.submits, ADMIN, job, RetryRequest(elsewhere=elsewhere)) for _ in range(6)
     ]
     assert {each.cluster for each in again} == {"a"}
 
@@ -122,10 +123,10 @@ def test_a_retry_stays_where_its_submitter_was_told_unless_it_is_to_go_elsewhere
     town = Town(lite, a=GRAPH, b=GRAPH, c=GRAPH)
     job, chosen = town.submit("a", "b")
     town.fail(job, chosen)
-    again = [job_control.retry_job(lite.context, lite.submits, ADMIN, job, RetryRequest()).cluster for _ in range(6)]
+    again = [retry.retry_job(lite.context, lite.submits, ADMIN, job, RetryRequest()).cluster for _ in range(6)]
     assert set(again) == {chosen}
     (other,) = {"a", "b"} - {chosen}
-    assert job_control.retry_job(lite.context, lite.submits, ADMIN, job, RetryRequest(elsewhere=True)).cluster == other
+    assert retry.retry_job(lite.context, lite.submits, ADMIN, job, RetryRequest(elsewhere=True)).cluster == other
 
 
 def test_a_retry_keeps_a_pin(lite: Rig) -> None:
@@ -133,9 +134,9 @@ def test_a_retry_keeps_a_pin(lite: Rig) -> None:
     job = lite.submit(a_request(cluster="c")).id
     lease = agents["c"].lease_one()
     agents["c"].report(lease, ObservedState.FAILED, exit_code=1)
-    again = [job_control.retry_job(lite.context, lite.submits, ADMIN, job, RetryRequest()).cluster for _ in range(6)]
+    again = [retry.retry_job(lite.context, lite.submits, ADMIN, job, RetryRequest()).cluster for _ in range(6)]
     assert set(again) == {"c"}
-    assert job_control.retry_job(lite.context, lite.submits, ADMIN, job, RetryRequest(elsewhere=True)).cluster != "c"
+    assert retry.retry_job(lite.context, lite.submits, ADMIN, job, RetryRequest(elsewhere=True)).cluster != "c"
 
 
 def test_a_token_that_was_taken_away_opens_no_retry(lite: Rig) -> None:
@@ -145,7 +146,7 @@ def test_a_token_that_was_taken_away_opens_no_retry(lite: Rig) -> None:
     job = lite.submit(a_request(clusters=[ClusterToken("closed", token)]), actor=alice).id
     lease = agent.lease_one()
     agent.report(lease, ObservedState.FAILED, exit_code=1)
-    assert job_control.retry_job(lite.context, lite.submits, alice, job, RetryRequest()).cluster == "closed"
+    assert retry.retry_job(lite.context, lite.submits, alice, job, RetryRequest()).cluster == "closed"
     create_cluster_token(lite.context, ADMIN, "closed")
-    refused = job_control.retry_job(lite.context, lite.submits, alice, job, RetryRequest())
+    refused = retry.retry_job(lite.context, lite.submits, alice, job, RetryRequest())
     assert (refused.state, refused.cluster) == ("REJECTED", None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 import sqlalchemy as sa
+from msgspec import structs
 
 from switchyard.errors import Denied, KeyReused, UnknownName, YardError
 from switchyard.model.access import GrantTarget, Role
@@ -15,10 +17,10 @@ from switchyard.model.job import ClusterToken, State
 from switchyard.service.access import submit_tokens
 from switchyard.service.cluster import clusters
 from switchyard.service.job import explanation, jobs
-from switchyard.service.submit.submit import AcceptedJob
+from switchyard.service.submit.submit import QUICK_GRAPH_SIZE_MAX, AcceptedJob, TooSlowForLoop
 from switchyard.store.schema import idempotency
 from switchyard.store.schema import jobs as jobs_table
-from tests.builders import a_graph, a_request
+from tests.builders import a_graph, a_group, a_request
 from tests.service.rig import ADMIN, Rig, running
 
 
@@ -42,7 +44,7 @@ def test_a_job_that_fits_is_assigned_on_arrival(rig: Rig) -> None:
 def test_a_job_whose_clusters_are_away_waits_with_the_reason(rig: Rig) -> None:
     rig.cluster("alpha")
     rig.clock.wait(3600)
-    rig.context.snapshots.reckon()
+    rig.context.snapshots.rebuild_world()
     made = rig.submit()
     assert (made.state, made.cluster, made.reason) == ("PENDING", None, "waits for alpha: down: its agent is silent")
 
@@ -208,8 +210,8 @@ def test_specs_and_verdicts_are_stored_though_an_earlier_batch_was_undone(lite: 
     spec_stored = lite.submit(a_request("a"))
     clusters.cluster_change(lite.context, ADMIN, "alpha", ClusterChange(labels={"new": "world"}))
     lite.cluster("beta")
-    bad = lite.decided(a_request("a"))
-    bad.row["name"] = object()  # no database takes this
+    good = lite.decided(a_request("a"))
+    bad = replace(good, row=structs.replace(good.row, name=object()))  # no database takes this
     assert isinstance(lite.failure(bad), YardError)
     lite.leader.take(lite.context)  # a commit that has nothing to do with it
     made = lite.submit(a_request("a"))
@@ -238,3 +240,28 @@ def test_a_ruling_is_not_kept_beyond_a_change_of_grants_or_clusters(lite: Rig) -
     assert lite.submit(actor=lite.actor(ann.user_id)).cluster == "secret"
     lite.cluster("wide", graph=a_graph(cores=64))
     assert lite.submit(a_request(cores=64), actor=lite.actor(ann.user_id)).cluster == "wide"
+
+
+def test_a_new_shape_is_not_matched_on_the_loop_with_a_large_graph(rig: Rig) -> None:
+    """Only what is asked for the first time is work: afterwards the same shape is decided on the loop."""
+    kinds = QUICK_GRAPH_SIZE_MAX // 4  # of nodes: each is a shape with three edges
+    rig.cluster("large", graph=a_graph(*(a_group(cores=cores) for cores in range(1, kinds))))
+    rig.cluster("small")
+
+    def decide_on_loop(cores: int) -> str:
+        request = a_request(cores=cores)
+        write = rig.submits.decide(ADMIN, request, key=None, body=msgspec.json.encode(request), is_quick=True)
+        return str(write.created.state)
+
+    for cores in (2, 3):
+        with pytest.raises(TooSlowForLoop):
+            decide_on_loop(cores)
+        rig.submit(a_request(cores=cores))
+        assert decide_on_loop(cores) == "ASSIGNED"
+
+
+def test_a_new_shape_is_matched_on_the_loop_with_small_graphs(rig: Rig) -> None:
+    rig.cluster("small")
+    request = a_request(cores=2)
+    write = rig.submits.decide(ADMIN, request, key=None, body=msgspec.json.encode(request), is_quick=True)
+    assert write.created.state == "ASSIGNED"

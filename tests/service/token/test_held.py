@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from switchyard.service.token.token_queue import TokenWaiter, fair_order
+from switchyard.service.reserve.token_queue import TokenWaiter, fair_order
 
 
 def waiter(id_: str, lane: str = "default/a", *, priority: int = 0) -> TokenWaiter:

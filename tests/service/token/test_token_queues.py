@@ -16,10 +16,11 @@ from switchyard.model.selection import Select
 from switchyard.model.tokens import AllocateRequest, TokenPoolChange
 from switchyard.server.metrics import Metrics
 from switchyard.service.job import explanation
-from switchyard.service.quote.inquiries import InquiryDelivery, store_answers
+from switchyard.service.quote.inquiry_delivery import InquiryDelivery
+from switchyard.service.quote.quote_answers import store_answers
 from switchyard.service.quote.quote_decisions import decide_due_jobs
+from switchyard.service.reserve.token_queue import TokenRound, TokenWaiter, grant_tokens
 from switchyard.service.token import pool_calls
-from switchyard.service.token.token_queue import TokenRound, TokenWaiter, grant_tokens
 from switchyard.tokens.pools import JobToken
 from tests.service.queued import WIDE
 from tests.service.rig import ADMIN, RigAgent
@@ -71,6 +72,12 @@ def test_a_place_and_a_token_are_taken_together_and_given_back_together(yard: Ya
     yard.round()
     assert yard.states(ids) == ["SUCCEEDED", "ASSIGNED", "ASSIGNED"]
     assert yard.held("matlab") == 4
+
+
+def test_a_new_job_that_needs_both_waits_for_its_place_first(yard: Yard, alpha: RigAgent) -> None:
+    yard.pool("matlab", 5)
+    row = yard.row(yard.ask("slow", tokens={"matlab": 2}))
+    assert (row.state, row.blocked, row.reason) == ("PENDING", "queue", "queue two: waits for a place")
 
 
 def test_without_a_token_a_place_is_left_to_others(yard: Yard, alpha: RigAgent) -> None:

@@ -15,14 +15,17 @@ from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.service.access import users
 from switchyard.service.cluster import agents, clusters, graphs
 from switchyard.service.job import explanation, job_control, jobs
-from switchyard.service.upkeep import chores
-from switchyard.service.upkeep.chores import lose_silent_attempts, route_pending
+from switchyard.service.placement import evaluation
 from switchyard.service.upkeep.leadership import TERM_US, Leadership
+from switchyard.service.upkeep.lose_silent_attempts import LOST_AFTER_S, lose_silent_attempts
 from switchyard.service.upkeep.move_jobs import take_back_unleased
+from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.store import jobs as job_store
+from switchyard.store import leases
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 
-LONG_S = 10 * chores.LOST_AFTER_S
+LONG_S = 10 * LOST_AFTER_S
 
 
 def silence(rig: Rig, seconds: float) -> None:
@@ -32,7 +35,7 @@ def silence(rig: Rig, seconds: float) -> None:
         rig.clock.wait(min(step, seconds))
         seconds -= step
         assert rig.leader.take(rig.context)
-    rig.context.snapshots.reckon()
+    rig.context.snapshots.rebuild_world()
 
 
 # --- route what waits
@@ -80,7 +83,7 @@ def test_a_waiting_job_keeps_the_reason_of_now_and_gets_an_event_only_when_it_ch
 
 
 def test_all_that_waits_is_taken_up_however_much_it_is(lite: Rig, monkeypatch) -> None:
-    monkeypatch.setattr(chores, "ROUND_MAX", 7)
+    monkeypatch.setattr("switchyard.service.upkeep.route_pending.ROUND_MAX", 7)
     lite.join("alpha")
     ids = [lite.submit().id for _ in range(23)]
     agent = lite.cluster("beta")
@@ -92,7 +95,7 @@ def test_a_job_cancelled_while_it_was_being_routed_stays_cancelled(lite: Rig, mo
     lite.join("alpha")
     made = lite.submit()
     lite.cluster("beta")
-    _meanwhile(monkeypatch, chores.jobs, "job_list_routable", lambda: jobs.job_cancel(lite.context, ADMIN, made.id, ""))
+    _meanwhile(monkeypatch, job_store, "job_list_routable", lambda: jobs.job_cancel(lite.context, ADMIN, made.id, ""))
     assert route_pending(lite.context, lite.leader) == 0
     assert lite.job(made.id).state is State.CANCELLED
 
@@ -221,7 +224,7 @@ def test_an_agent_that_was_only_frozen_must_say_again_what_it_holds(rig: Rig) ->
 def test_an_hour_is_borne_where_the_job_says_nothing(lite: Rig) -> None:
     agent = lite.cluster("alpha")
     held = leased(lite, agent, "fail")
-    silence(lite, chores.LOST_AFTER_S - 1)
+    silence(lite, LOST_AFTER_S - 1)
     assert lose_silent_attempts(lite.context, lite.leader) == 0
     silence(lite, 2)
     assert lose_silent_attempts(lite.context, lite.leader) == 1
@@ -246,16 +249,16 @@ def test_an_agent_that_leased_and_was_never_seen_again_is_judged_too(rig: Rig) -
     with rig.context.database.write() as tx:
         from switchyard.store import clusters as cluster_store
 
-        cluster_store.agent_change(tx, agent.id, {"seen_us": None})
+        cluster_store.agent_change(tx, agent.id, cluster_store.AgentUpdate(seen_us=None))
     silence(rig, 400)
     assert lose_silent_attempts(rig.context, rig.leader) == 1
     assert rig.job(held.job).state is State.FAILED
 
 
 def test_many_living_attempts_do_not_hide_a_silent_one(rig: Rig, monkeypatch) -> None:
-    monkeypatch.setattr(chores, "ROUND_MAX", 5)
+    monkeypatch.setattr("switchyard.service.upkeep.lose_silent_attempts.ROUND_MAX", 5)
     agents = [rig.cluster(name) for name in ("alpha", "beta", "gamma")]
-    held = {agent.cluster: [] for agent in agents}
+    held: dict[str, list[Any]] = {agent.cluster: [] for agent in agents}
     for agent in agents:
         for _ in range(6):
             rig.submit(a_request(cluster=agent.cluster, on_lost="fail", lost_after="5m"))
@@ -307,7 +310,7 @@ def test_an_attempt_that_ended_meanwhile_is_not_judged_in_the_next_ones_place(li
         newer.append(agent.lease_one())
         monkeypatch.setattr(lite.context.snapshots, "is_live", lambda _: False)
 
-    _meanwhile(monkeypatch, chores.leases, "leased_by_silent", come_back)
+    _meanwhile(monkeypatch, leases, "leased_by_silent", come_back)
     assert lose_silent_attempts(lite.context, lite.leader) == 0
     job = lite.job(held.job)
     assert (job.state, job.fence) == (State.ASSIGNED, newer[0].fence)
@@ -380,7 +383,8 @@ def test_one_who_leaves_hands_over_at_once(rig: Rig) -> None:
 
 def _meanwhile(monkeypatch: Any, module: Any, name: str, act: Any) -> None:
     """Something happens right after the first look."""
-    real, done = getattr(module, name), []
+    real = getattr(module, name)
+    done: list[bool] = []
 
     def look(*args: Any, **named: Any) -> Any:
         found = real(*args, **named)
@@ -397,14 +401,14 @@ def test_a_job_that_is_held_while_the_leader_decides_stays_held(rig: Rig, monkey
     made = rig.submit(a_request("a"))
     graphs.store_agent_graph(rig.context, agent.id, a_graph())
     agent.sync()
-    evaluate = chores.evaluate_changed
+    evaluate = evaluation.evaluate_changed
 
     def hold_meanwhile(*arguments: Any) -> Any:
         rulings = evaluate(*arguments)
         job_control.job_change(rig.context, ADMIN, made.id, JobChange(hold=True))
         return rulings
 
-    monkeypatch.setattr(chores, "evaluate_changed", hold_meanwhile)
+    monkeypatch.setattr("switchyard.service.upkeep.route_pending.evaluate_changed", hold_meanwhile)
     assert route_pending(rig.context, rig.leader) == 0
     job = rig.job(made.id)
     assert (job.state, job.cluster) == (State.PENDING, None)

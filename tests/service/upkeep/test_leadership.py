@@ -10,9 +10,11 @@ from switchyard.model.job import State
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import AttemptRef
 from switchyard.model.retry import Retry
-from switchyard.service.upkeep.chores import lose_silent_attempts, lose_silent_tasks
+from switchyard.service.upkeep.end_backoffs import end_backoffs
+from switchyard.service.upkeep.expire_jobs import expire_jobs
 from switchyard.service.upkeep.leadership import TERM_US, Leadership
-from switchyard.service.upkeep.pending_chores import end_backoffs, expire_jobs
+from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
+from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
 from switchyard.store import clusters, events
 from tests.builders import a_request
 from tests.service.rig import Rig, RigAgent

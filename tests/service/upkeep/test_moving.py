@@ -15,9 +15,9 @@ from switchyard.model.selection import Select
 from switchyard.service.cluster import clusters
 from switchyard.service.job import jobs
 from switchyard.service.upkeep import move_jobs
-from switchyard.service.upkeep.chores import route_pending
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.move_jobs import JobMover, take_back_unleased
+from switchyard.service.upkeep.route_pending import route_pending
 from switchyard.store import quotes
 from tests.builders import a_request
 from tests.service.lines import in_line_at_full, pool, quote, say, two, wait
@@ -208,7 +208,7 @@ def test_jobs_of_a_sticky_pool_stay_where_they_were_drawn_to(lite: Rig) -> None:
 def test_what_nobody_begins_is_moved_ever_more_rarely(lite: Rig, array: str | None) -> None:
     """Two clusters that say they are idle and lease nothing: it does not go to and fro for ever."""
     full, idle = two(lite)
-    (job,) = in_line_at_full(lite, array=array)
+    (job,) = in_line_at_full(lite, array=array, together=True)
     if array:
         assert len(full.lease(1)) == 1  # and no more
     mover, times = JobMover(), []
@@ -221,7 +221,7 @@ def test_what_nobody_begins_is_moved_ever_more_rarely(lite: Rig, array: str | No
     gaps = [later - sooner for sooner, later in pairwise(times)]
     assert gaps[:3] == [30, 30, 30]
     assert gaps[3:6] == [60, 120, 240]
-    assert lite.job(job).attempt == len(times) + 1
+    assert lite.row(job).attempt == len(times) + 1
 
 
 def test_attempts_that_were_begun_or_taken_back_make_no_job_rest_for_longer(lite: Rig) -> None:

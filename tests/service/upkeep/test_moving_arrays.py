@@ -16,7 +16,7 @@ from tests.service.rig import ADMIN, Rig
 
 def test_an_array_moves_with_all_its_tasks_that_nobody_has(rig: Rig) -> None:
     full, idle = two(rig)
-    (job,) = in_line_at_full(rig, array="0-9")
+    (job,) = in_line_at_full(rig, array="0-9", together=True)
     (range_,) = full.lease(4)
     wait(rig, 31, full, idle)
     say(idle, free_cores=2)
@@ -32,7 +32,7 @@ def test_an_array_moves_with_all_its_tasks_that_nobody_has(rig: Rig) -> None:
 
 def test_an_array_takes_all_the_room_and_nobody_follows_it(lite: Rig) -> None:
     full, idle = two(lite)
-    in_line_at_full(lite, array="0-9")
+    in_line_at_full(lite, array="0-9", together=True)
     clusters.cluster_change(lite.context, ADMIN, "idle", ClusterChange(is_cordoned=True))
     (job,) = in_line_at_full(lite)
     wait(lite, 31, full, idle)
@@ -61,6 +61,8 @@ class Worker:
     def lease(self, now_us: int) -> None:
         free = 2 - len(self.live)
         for lease in self.agent.lease(free, Room(free)) if free else []:
+            assert lease.lo is not None
+            assert lease.hi is not None
             for task in range(lease.lo, lease.hi + 1):
                 self.live[AttemptRef(lease.job, lease.fence + task - lease.lo)] = now_us + self.task_us
                 self.ran.append(task)
@@ -71,7 +73,7 @@ def test_an_array_is_worked_off_by_all_clusters_that_stand_idle(lite: Rig) -> No
     """None of them waits for longer than the setting and a look for each of the others, to the end of a long array."""
     workers = [Worker(lite, name, task_s=12) for name in ("alpha", "beta", "gamma")]
     agents = [worker.agent for worker in workers]
-    job = lite.submit(a_request(array="0-199")).id
+    job = lite.submit(a_request(array="0-199", together=True)).id
     mover, began_us, seconds = JobMover(), lite.clock(), 0
     while (tally := lite.job(job).tasks) is not None and tally.ok < tally.total:
         for worker in workers:
@@ -94,7 +96,7 @@ def test_an_array_is_worked_off_by_all_clusters_that_stand_idle(lite: Rig) -> No
 
 def test_an_array_that_is_begun_rests_no_longer_for_what_was_before(rig: Rig) -> None:
     full, idle = two(rig)
-    (job,) = in_line_at_full(rig, array="0-9")
+    (job,) = in_line_at_full(rig, array="0-9", together=True)
     mover, moved = JobMover(), 0
     while moved < 7:
         wait(rig, 10, full, idle)

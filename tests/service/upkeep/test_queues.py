@@ -16,7 +16,7 @@ from switchyard.model.poll import AttemptRef, Room
 from switchyard.model.queue import Queue, QueueLimits
 from switchyard.model.scope import Scope
 from switchyard.service.cluster import layout, queue_settings
-from switchyard.service.upkeep import chores
+from switchyard.service.upkeep import route_pending
 from tests.builders import a_request
 from tests.service.queued import ANY, FIRST, WIDE, a_job, end, give_tags, promote, queued_rig, states
 from tests.service.rig import ADMIN, Rig
@@ -90,7 +90,7 @@ def test_of_several_queues_the_jobs_id_decides_in_every_server(rig: Rig) -> None
     made = [rig.submit(a_job("fast")).id for _ in range(40)]
     found = [rig.job(job_id).queue for job_id in made]
     assert set(found) == {"other", "urgent"}
-    again = [rig.submits.decide(ADMIN, a_job("fast"), key=None, body=b"", job_id=job_id).row["lane"] for job_id in made]
+    again = [rig.submits.decide(ADMIN, a_job("fast"), key=None, body=b"", job_id=job_id).row.lane for job_id in made]
     assert again == [f"{queue}/default" for queue in found]
 
 
@@ -134,7 +134,7 @@ def test_what_goes_back_loses_its_place_and_waits_for_one_again(rig: Rig) -> Non
     first, _ = agent.lease()
     agent.report(AttemptRef(first.job, first.fence), ObservedState.RETURNED, reason="not now")
     assert rig.row(ids[0]).state == "PENDING"
-    chores.route_pending(rig.context, rig.leader)
+    route_pending.route_pending(rig.context, rig.leader)
     assert rig.row(ids[0]).blocked == "queue"
     promote(rig)
     assert states(rig, ids) == ["ASSIGNED", "ASSIGNED", "PENDING"], "the oldest first"
@@ -147,7 +147,7 @@ def test_what_cannot_be_assigned_takes_no_place_and_does_not_stand_in_the_way(ri
     rig.clock.wait(3600)
     rig.context.snapshots.mark_seen(beta.id, 0)
     rig.context.snapshots.seen = {key: rig.clock() for key in rig.context.snapshots.seen if key != beta.id}
-    rig.context.snapshots.reckon()
+    rig.context.snapshots.rebuild_world()
     ids = [rig.submit(a_job("slow")).id for _ in range(3)]
     promote(rig)
     assert states(rig, away) == ["PENDING"] * 3

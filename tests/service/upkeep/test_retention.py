@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 
 import pytest
 import sqlalchemy as sa
@@ -15,11 +16,12 @@ from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import AttemptRef, Lease, OutputChunk, Report
 from switchyard.service.access import users
 from switchyard.service.job import jobs
-from switchyard.service.upkeep import pending_chores
+from switchyard.service.upkeep import settle_dependencies
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.retention import SHARED_AGAIN_US, SHARED_IDLE_US, RetentionChore, RetentionTerms
 from switchyard.store import jobs as job_store
 from switchyard.store import schema
+from switchyard.store.new_rows import NewJobRow
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 
@@ -54,9 +56,12 @@ def _held(lease: Lease) -> AttemptRef:
 
 
 def clean(rig: Rig, terms: RetentionTerms) -> RetentionChore:
-    chore = RetentionChore(terms)
-    while chore.go(rig.context, rig.leader):
-        pass
+    """Do all rounds: on a busy machine one round is not enough. `removed` counts the rows of all."""
+    chore, removed, is_left = RetentionChore(terms), Counter[str](), True
+    while is_left:
+        is_left = chore.go(rig.context, rig.leader)
+        removed.update(chore.removed)
+    chore.removed = dict(removed)
     return chore
 
 
@@ -100,7 +105,7 @@ def test_nothing_young_live_or_waited_for_goes(rig: Rig) -> None:
     assert rig.job(waiter).state is State.PENDING
     # A job is as old as its end, not as its beginning.
     agent.report(_held(first), ObservedState.SUCCEEDED)
-    pending_chores.settle_dependencies(rig.context, rig.leader)
+    settle_dependencies.settle_dependencies(rig.context, rig.leader)
     clean(rig, JOBS)
     assert rig.job(long).state is State.SUCCEEDED
     with pytest.raises(NoSuchJob):
@@ -116,7 +121,7 @@ def test_a_dependency_on_a_job_that_was_removed_meanwhile_is_settled(lite: Rig) 
             if "job_id" in table.c:
                 tx.execute(sa.delete(table).where(table.c.job_id == gone))
         tx.execute(sa.delete(schema.jobs).where(schema.jobs.c.id == gone))
-    pending_chores.settle_dependencies(lite.context, lite.leader)
+    settle_dependencies.settle_dependencies(lite.context, lite.leader)
     assert (lite.row(any_).blocked, lite.job(any_).state) == (None, State.PENDING)
     assert lite.job(ok).state is State.CANCELLED
     assert "was removed" in lite.job(ok).reason
@@ -239,18 +244,17 @@ def test_a_key_whose_job_is_gone_says_so(lite: Rig) -> None:
 def test_many_are_removed_in_small_steps_while_submits_go_on(rig: Rig) -> None:
     many = 10_000
     rig.cluster("alpha")
-    template = dict(rig.row(rig.submit().id)._mapping)
-    columns = {column.name for column in schema.jobs.c}
-    base = {name: template[name] for name in columns}
+    template = rig.row(rig.submit().id)
+    base = {name: getattr(template, name) for name in NewJobRow.__struct_fields__}
     ids = [rig.context.new_id() for _ in range(many)]
     with rig.context.database.write() as tx:
         job_store.job_insert_many(
             tx,
             [
-                base
-                | {"id": key, "seq": 10**9 + number, "state": "SUCCEEDED", "ended_us": rig.clock(), "is_ready": False}
-                for number, key in enumerate(ids)
+                NewJobRow(**base | {"id": key, "state": "SUCCEEDED", "ended_us": rig.clock(), "is_ready": False})
+                for key in ids
             ],
+            first_seq=10**9,
         )
     rig.clock.wait(31 * DAY_S)
     rig.leader.take(rig.context)
@@ -278,4 +282,7 @@ def test_many_are_removed_in_small_steps_while_submits_go_on(rig: Rig) -> None:
     with rig.context.database.read() as tx:
         left = tx.execute(sa.select(sa.func.count()).where(schema.jobs.c.state == "SUCCEEDED")).scalar_one()
     assert left == 0
-    assert slowest < 2, f"{many} jobs went in {rounds} rounds and {took:.1f} s, and a submit waited {slowest:.1f} s"
+    # In one transaction a submit would wait for all of it.
+    assert slowest < max(2, took / 3), (
+        f"{many} jobs went in {rounds} rounds and {took:.1f} s, and a submit waited {slowest:.1f} s"
+    )

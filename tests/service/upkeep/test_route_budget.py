@@ -8,10 +8,10 @@ from unittest.mock import patch
 from switchyard.model.access import GrantTarget, Role
 from switchyard.model.cluster import ClusterChange
 from switchyard.service.cluster import clusters
-from switchyard.service.rights import Actor
-from switchyard.service.upkeep import chores
-from switchyard.service.upkeep.chores import route_pending
-from switchyard.service.upkeep.route_budget import OWNER_ROUND_S, REST_FACTOR, RouteBudget
+from switchyard.service.core.rights import Actor
+from switchyard.service.placement import evaluation
+from switchyard.service.placement.route_budget import OWNER_ROUND_S, REST_FACTOR, RouteBudget
+from switchyard.service.upkeep.route_pending import route_pending
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
 
@@ -25,7 +25,7 @@ class SlowDecisions:
         self.at_s = 0.0
         self.decided: list[str] = []
         self._rig, self._slow = rig, slow
-        self._really = chores.evaluate_again
+        self._really = evaluation.evaluate_again
         self.budget = RouteBudget(clock=lambda: self.at_s)
 
     def evaluate(self, context: Any, world: Any, row: Any, *rest: Any) -> Any:
@@ -37,7 +37,7 @@ class SlowDecisions:
         """The jobs that one round decided, and how many it routed."""
         self.decided = []
         self.budget.begin(is_news=is_news)
-        with patch.object(chores, "evaluate_again", self.evaluate):
+        with patch.object(evaluation, "evaluate_again", self.evaluate):
             routed = route_pending(self._rig.context, self._rig.leader, budget=self.budget)
         self.budget.end()
         return self.decided, routed

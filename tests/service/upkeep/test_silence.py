@@ -13,10 +13,11 @@ from switchyard.model.poll import AttemptRef
 from switchyard.model.retry import Cause, Retry
 from switchyard.service.cluster import clusters
 from switchyard.service.job import jobs
-from switchyard.service.upkeep import chores
-from switchyard.service.upkeep.chores import lose_silent_attempts, lose_silent_tasks, route_pending
+from switchyard.service.upkeep.end_backoffs import end_backoffs
+from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
+from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
 from switchyard.service.upkeep.move_jobs import take_back_unleased
-from switchyard.service.upkeep.pending_chores import end_backoffs
+from switchyard.service.upkeep.route_pending import route_pending
 from switchyard.store import clusters as cluster_store
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
@@ -34,7 +35,7 @@ def silence(rig: Rig, seconds: float, *speaking: RigAgent) -> None:
         assert rig.leader.take(rig.context)
         for agent in speaking:
             agent.seen()
-    rig.context.snapshots.reckon()
+    rig.context.snapshots.rebuild_world()
 
 
 def judge(rig: Rig) -> int:
@@ -148,14 +149,14 @@ def test_an_agent_that_was_only_frozen_must_say_which_tasks_it_holds(rig: Rig) -
 
 
 def test_many_living_ranges_do_not_hide_a_silent_one(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chores, "ROUND_MAX", 3)
+    monkeypatch.setattr("switchyard.service.upkeep.lose_silent_tasks.ROUND_MAX", 3)
     alive, silent = rig.cluster("alpha"), rig.cluster("beta")
     for _ in range(6):
         begun(rig, alive, on_lost="fail", array="0", cluster="alpha")
     lost = begun(rig, silent, on_lost="fail", array="0", cluster="beta")
     silence(rig, LOST_AFTER_S + 1, alive)
     with rig.context.database.write() as tx:
-        cluster_store.agent_change(tx, alive.id, {"seen_us": rig.clock()})
+        cluster_store.agent_change(tx, alive.id, cluster_store.AgentUpdate(seen_us=rig.clock()))
     assert judge(rig) == 1
     assert rig.job(lost.job).state is State.FAILED
 
@@ -164,7 +165,7 @@ def test_a_task_whose_agent_was_never_seen_again_is_judged_too(rig: Rig) -> None
     agent = rig.cluster("alpha")
     held = begun(rig, agent, on_lost="fail", array="0")
     with rig.context.database.write() as tx:
-        cluster_store.agent_change(tx, agent.id, {"seen_us": None})
+        cluster_store.agent_change(tx, agent.id, cluster_store.AgentUpdate(seen_us=None))
     silence(rig, LOST_AFTER_S + 1)
     assert judge(rig) == 1
     assert rig.job(held.job).state is State.FAILED

@@ -17,9 +17,10 @@ from switchyard.server.config import Config
 from switchyard.service.cluster import clusters
 from switchyard.service.job import explanation, job_control
 from switchyard.service.rules.attributes import UNCONDITIONAL
-from switchyard.service.upkeep.chores import route_pending
+from switchyard.service.upkeep.expire_jobs import expire_jobs
 from switchyard.service.upkeep.move_jobs import JobMover
-from switchyard.service.upkeep.pending_chores import expire_jobs, settle_dependencies
+from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.settle_dependencies import settle_dependencies
 from tests.builders import a_graph, a_request
 from tests.service.lines import in_line_at_full, pool, say, two, wait
 from tests.service.rig import ADMIN, Rig, RigAgent, running
@@ -116,7 +117,7 @@ def test_rules_come_from_the_request_else_the_scope_else_the_config(sqlite_url: 
         attributes.put(rig.context, ADMIN, "cluster-assignment", Scope(project="bound"), value, condition=UNCONDITIONAL)
 
         def rules(**fields: Any) -> tuple[Any, str]:
-            bounds = msgspec.json.decode(rig.decided(a_request(**fields)).row["bounds"])
+            bounds = msgspec.json.decode(rig.decided(a_request(**fields)).row.bounds)
             return bounds.get("spill"), bounds.get("spill_from", "")
 
         assert rules() == (["reject after 7d"], "platform config")

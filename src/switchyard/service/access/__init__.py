@@ -1,1 +1,1 @@
-"""Who may come in: users and their tokens and grants, projects, submit tokens."""
+"""Access: users with their tokens and grants, projects, submit tokens."""

@@ -1,22 +1,24 @@
-"""Projects: create, list, look, change, archive. An archived one takes no jobs and no rules; what it has stays."""
+"""Create, list, show, change and archive projects. An archived project accepts no new jobs and no new rules."""
 
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from switchyard.errors import Conflict, NameTaken, NotFound
 from switchyard.model.access import Role
 from switchyard.model.api import Project, ProjectChange, ProjectRequest
 from switchyard.service.access.users import DEFAULT_PROJECT, project_row
-from switchyard.service.committer import Batch
-from switchyard.service.context import Context, bump_version, record_audit
-from switchyard.service.rights import Actor
-from switchyard.service.unreadable_rows import read_or_default
+from switchyard.service.core.audit import record_audit
+from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.context import Context, bump_version
+from switchyard.service.core.rights import Actor
+from switchyard.service.core.unreadable_rows import read_or_default
 from switchyard.store import access
 
 
 def project_list(context: Context, actor: Actor) -> list[Project]:
-    """Those one may view, archived ones too."""
+    """Return the projects that the actor may view, including archived projects."""
     with context.database.read() as tx:
         rows = access.project_all(tx)
     return [_view(row) for row in rows if actor.may_project(Role.VIEW, row.name)]
@@ -39,15 +41,15 @@ def project_create(context: Context, actor: Actor, request: ProjectRequest) -> P
         )
         if not access.project_put(batch.tx, row):
             raise NameTaken(f"There is a project {request.name} already.")
-        bump_version(batch, "access")
-        record_audit(batch, context, actor.name, "project.create", request.name, after=request)
+        bump_version(batch, Topic.ACCESS)
+        record_audit(batch, context, actor, "project.create", request.name, after=request)
         return Project(request.name, request.description, batch.now_us, request.title, request.labels)
 
     return context.committer.call(apply)
 
 
 def project_change(context: Context, actor: Actor, name: str, change: ProjectChange) -> Project:
-    """Title, description and labels by the project's administrators; archived and brought back by the platform's."""
+    """Change a project. This needs `admin` on the project, and `admin` on the platform to archive or activate it."""
     if not actor.may_project(Role.VIEW, name):
         raise _unknown(name)
     if change.is_archived is not None:
@@ -60,27 +62,28 @@ def project_change(context: Context, actor: Actor, name: str, change: ProjectCha
         row = access.project_get(batch.tx, name)
         if row is None:
             raise _unknown(name)
-        columns: dict[str, object] = {}
+        update = access.ProjectUpdate()
         if change.title is not None:
-            columns["title"] = change.title
+            update = replace(update, title=change.title)
         if change.description is not None:
-            columns["description"] = change.description
+            update = replace(update, description=change.description)
         if change.labels is not None:
-            columns["labels"] = msgspec.json.encode(change.labels, order="sorted").decode()
+            update = replace(update, labels=msgspec.json.encode(change.labels, order="sorted").decode())
         if change.is_archived is not None:
-            columns["archived_us"] = (row.archived_us or batch.now_us) if change.is_archived else None
-        if columns:
-            access.project_change(batch.tx, name, columns)
-            bump_version(batch, "access")
-            record_audit(batch, context, actor.name, "project.change", name, before=_view(row), after=change)
-        again = access.project_get(batch.tx, name)
-        assert again is not None
-        return _view(again)
+            archived_us = (row.archived_us or batch.now_us) if change.is_archived else None
+            update = replace(update, archived_us=archived_us)
+        if update:
+            access.project_change(batch.tx, name, update)
+            bump_version(batch, Topic.ACCESS)
+            record_audit(batch, context, actor, "project.change", name, before=_view(row), after=change)
+        changed = access.project_get(batch.tx, name)
+        assert changed is not None
+        return _view(changed)
 
     return context.committer.call(apply)
 
 
-def _view(row: access.Row) -> Project:
+def _view(row: access.ProjectRow) -> Project:
     labels: dict[str, str] = read_or_default(
         "projects", row.name, lambda: msgspec.json.decode(row.labels, type=dict[str, str]), {}
     )

@@ -1,21 +1,24 @@
-"""Tokens that users sign in with. A token that was made with another one ends no later, and is revoked with it."""
+"""Tokens that users sign in with. A token made with a parent token expires no later, and is revoked with the parent."""
 
 from __future__ import annotations
 
 import msgspec
 
-from switchyard.errors import NotFound, UnknownName
+from switchyard.errors import LimitReached, NotFound, UnknownName
 from switchyard.model.access import NewToken, Role, Token, TokenRequest
-from switchyard.service.access.token_makers import lock_parent_token
-from switchyard.service.committer import Batch
-from switchyard.service.context import Context, bump_version, record_audit
-from switchyard.service.credential import make_credential
-from switchyard.service.rights import Actor
+from switchyard.service.core.audit import record_audit
+from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.context import Context, bump_version
+from switchyard.service.core.credential import make_credential
+from switchyard.service.core.rights import Actor
+from switchyard.service.core.token_makers import lock_parent_token
 from switchyard.store import access, clusters, submit_tokens
+
+USER_TOKENS_MAX = 1000  # live tokens of one user
 
 
 def token_create(context: Context, actor: Actor, request: TokenRequest) -> NewToken:
-    """For oneself, or by an administrator for another. It ends no later than the token it is made with."""
+    """Create a token for the actor, or, as an administrator, for another user. It expires no later than its parent."""
     name = request.user or actor.name
     if name != actor.name:
         actor.need_platform(Role.ADMIN)
@@ -25,16 +28,28 @@ def token_create(context: Context, actor: Actor, request: TokenRequest) -> NewTo
         if row is None:
             raise UnknownName(f"There is no user {name!r}.", next_step="`yard user add` makes one.")
         parent = lock_parent_token(batch, actor)
+        _refuse_token_too_many(batch, actor, row.id, name)
         token, info = make_token(batch, context, row.id, request, name, parent=parent)
-        bump_version(batch, "access")
-        record_audit(batch, context, actor.name, "token.create", name, after=info)
+        bump_version(batch, Topic.ACCESS)
+        record_audit(batch, context, actor, "token.create", name, after=info)
         return NewToken(token, info)
 
     return context.committer.call(apply)
 
 
+def _refuse_token_too_many(batch: Batch, actor: Actor, user_id: str, name: str) -> None:
+    """Refuse a token beyond the bound per user. Every server keeps all tokens in memory."""
+    if actor.is_platform_admin:
+        return
+    if access.token_count_live(batch.tx, user_id, now_us=batch.now_us) >= USER_TOKENS_MAX:
+        raise LimitReached(
+            f"{name} has {USER_TOKENS_MAX:,} live tokens, the most that one user may have (limit `tokens`).",
+            next_step="Revoke some (`yard token revoke`), or let new ones end sooner.",
+        )
+
+
 def token_list(context: Context, actor: Actor, *, after: str, limit: int) -> list[Token]:
-    """An administrator sees all, others their own; never the secret."""
+    """Return all tokens to an administrator, and to others their own. Secrets are never shown."""
     if not actor.is_platform_admin and actor.user_id is None:
         return []
     with context.database.read() as tx:
@@ -55,10 +70,10 @@ def token_list(context: Context, actor: Actor, *, after: str, limit: int) -> lis
 
 
 def token_revoke(context: Context, actor: Actor, token_id: str, *, only: bool = False) -> None:
-    """End a token and all that were made with it: user tokens, join tokens, submit tokens.
+    """Revoke a token and all tokens made with it: user tokens, join tokens, submit tokens.
 
-    `only`: those live on, which a platform administrator decides. They stay those that were made with this token, so a
-    later call without `only` ends them after all.
+    `only` revokes this token alone; it needs a platform administrator. The other tokens keep their parent, so a later
+    call without `only` revokes them too.
     """
     if only:
         actor.need_platform(Role.ADMIN)
@@ -67,14 +82,18 @@ def token_revoke(context: Context, actor: Actor, token_id: str, *, only: bool = 
         row = access.token_lock(batch.tx, token_id)
         if row is None or not (actor.is_platform_admin or row.user_id == actor.user_id):
             raise NotFound(f"There is no token {token_id[:40]}.", next_step="`yard token ls` lists the tokens.")
-        made = [] if only else access.token_descendants(batch.tx, token_id)
-        access.token_revoke(batch.tx, [token_id, *made], at_us=batch.now_us)
+        descendants = [] if only else access.token_descendants(batch.tx, token_id)
+        revoked = [token_id, *descendants]
+        access.token_revoke(batch.tx, revoked, at_us=batch.now_us)
         if not only:
-            clusters.invite_revoke_made_with(batch.tx, [token_id, *made], at_us=batch.now_us)
-            if submit_tokens.submit_token_delete_made_with(batch.tx, [token_id, *made]):
-                bump_version(batch, "clusters")
-        bump_version(batch, "access")
-        record_audit(batch, context, actor.name, "token.revoke", token_id, after={"with": made} if made else None)
+            clusters.invite_revoke_made_with(batch.tx, revoked, at_us=batch.now_us)
+            if submit_tokens.submit_token_delete_made_with(batch.tx, revoked):
+                bump_version(batch, Topic.CLUSTERS)
+        bump_version(batch, Topic.ACCESS)
+        details = {"with": descendants} if descendants else None
+        # The first revocation is never refused: somebody else may have spent the budget with a stolen token.
+        by = actor if row.revoked_us is not None else actor.name
+        record_audit(batch, context, by, "token.revoke", token_id, after=details)
 
     context.committer.call(apply)
 
@@ -86,25 +105,25 @@ def make_token(
     request: TokenRequest,
     name: str,
     *,
-    parent: access.Row | None = None,
+    parent: access.TokenRow | None = None,
 ) -> tuple[str, Token]:
-    """A new token of a user, and what is shown of it from then on."""
+    """Store a new token of a user. Return the token itself and its public description."""
     token_id = context.new_id()
     token, hash_ = make_credential("yard", token_id)
-    ends = [parent.expires_us] if parent is not None and parent.expires_us is not None else []
-    ends += [batch.now_us + request.expires_s * 1_000_000] if request.expires_s else []
-    expires_us = min(ends, default=None)
-    row = {
-        "id": token_id,
-        "user_id": user_id,
-        "hash": hash_,
-        "note": request.note,
-        "created_us": batch.now_us,
-        "expires_us": expires_us,
-        "last_used_us": None,
-        "revoked_us": None,
-        "parent_id": parent.id if parent is not None else None,
-    }
+    expiries = [parent.expires_us] if parent is not None and parent.expires_us is not None else []
+    expiries += [batch.now_us + request.expires_s * 1_000_000] if request.expires_s else []
+    expires_us = min(expiries, default=None)
+    row = access.TokenRow(
+        id=token_id,
+        user_id=user_id,
+        hash=hash_,
+        note=request.note,
+        created_us=batch.now_us,
+        expires_us=expires_us,
+        last_used_us=None,
+        revoked_us=None,
+        parent_id=parent.id if parent is not None else None,
+    )
     access.token_insert(batch.tx, row)
-    shown = Token(token_id, name, request.note, batch.now_us, expires_us)
-    return token, msgspec.structs.replace(shown, parent=parent.id if parent is not None else None)
+    info = Token(token_id, name, request.note, batch.now_us, expires_us)
+    return token, msgspec.structs.replace(info, parent=parent.id if parent is not None else None)

@@ -1,8 +1,9 @@
-"""Users, grants, the audit, and the very first start."""
+"""Users, grants, the audit log, and the first start of a server."""
 
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, Conflict, Denied, NameTaken, NotFound, UnknownName
 from switchyard.model.access import (
@@ -20,10 +21,11 @@ from switchyard.model.access import (
 )
 from switchyard.model.api import AuditEntry, Me, Page
 from switchyard.service.access.user_tokens import make_token
-from switchyard.service.committer import Batch
-from switchyard.service.context import Context, bump_version, record_audit
-from switchyard.service.rights import Actor, grant_applies
-from switchyard.service.unreadable_rows import read_or_default
+from switchyard.service.core.audit import audit_entry, record_audit
+from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.context import Context, bump_version
+from switchyard.service.core.rights import Actor, grant_applies
+from switchyard.service.core.unreadable_rows import read_or_default
 from switchyard.store import access, submit_tokens
 
 FIRST_ADMIN = "admin"
@@ -31,11 +33,14 @@ DEFAULT_PROJECT = "default"
 
 
 def prepare_first_start(context: Context, *, is_open: bool) -> str | None:
-    """On an empty database: the default project; and at the first start with authentication the first administrator
-    and their token, shown once. An open server has no use for them, and would only hide them from a later start."""
+    """Create the default project and the first administrator in an empty database.
+
+    Return the administrator's token, which is shown once. A server without authentication creates no administrator:
+    a later start with authentication would then find a user and show no token.
+    """
 
     def apply(batch: Batch) -> str | None:
-        bump_version(batch, "access")  # first: its row's lock makes two servers' first starts one after the other
+        bump_version(batch, Topic.ACCESS)  # first: its row lock serializes servers that start at the same time
         if access.project_put(batch.tx, project_row(DEFAULT_PROJECT, "made at first start", at_us=batch.now_us)):
             _insert_grant(
                 batch,
@@ -52,11 +57,11 @@ def prepare_first_start(context: Context, *, is_open: bool) -> str | None:
 
 
 def create_admin_token(context: Context, name: str) -> str:
-    """A token of a platform administrator for whoever has the database: the user and the grant are made if need be."""
+    """Create a platform administrator's token for an operator with database access. Add user and grant if missing."""
     note = "made by `yard server new-admin-token`"
 
     def apply(batch: Batch) -> str:
-        bump_version(batch, "access")
+        bump_version(batch, Topic.ACCESS)
         token = _ensure_admin_token(batch, context, name, note)
         record_audit(batch, context, "server", "new-admin-token", name)
         return token
@@ -65,11 +70,11 @@ def create_admin_token(context: Context, name: str) -> str:
 
 
 def _ensure_admin_token(batch: Batch, context: Context, name: str, note: str) -> str:
-    """A new token of this user, who is enabled and an administrator of the platform from here on."""
+    """Create a token for this user. Enable the user and grant `admin` on the platform if needed."""
     row = access.user_by_name(batch.tx, name)
     user_id: str = row.id if row is not None else _insert_user(batch, context, UserRequest(name, note))
     if row is not None and not row.is_enabled:
-        access.user_change(batch.tx, user_id, {"is_enabled": True})
+        access.user_change(batch.tx, user_id, access.UserUpdate(is_enabled=True))
     wanted = GrantRequest(Role.ADMIN, GranteeKind.USER, GrantTarget.PLATFORM, user_id)
     is_granted = any(
         (grant.to_kind, grant.subject, grant.on_kind, grant.role)
@@ -84,19 +89,21 @@ def _ensure_admin_token(batch: Batch, context: Context, name: str, note: str) ->
 
 def project_row(
     name: str, description: str, *, at_us: int, title: str = "", labels: dict[str, str] | None = None
-) -> dict[str, object]:
-    """A new project, as it is stored."""
+) -> access.ProjectRow:
+    """Return the stored row of a new project."""
     text = msgspec.json.encode(labels or {}, order="sorted").decode()
-    return {"name": name, "title": title, "description": description, "labels": text, "created_us": at_us}
+    return access.ProjectRow(
+        name=name, title=title, description=description, labels=text, created_us=at_us, archived_us=None
+    )
 
 
 def describe_caller(context: Context, actor: Actor) -> Me:
-    reach = [
+    grants = [
         f"{grant.role.value} on {grant.on.value} {_object_name(context, grant)}"
         for grant in context.snapshots.access.grants
         if grant_applies(grant, actor.id, actor.groups)
     ]
-    return Me(actor.name, list(actor.groups), actor.is_platform_admin, reach)
+    return Me(actor.name, list(actor.groups), actor.is_platform_admin, grants)
 
 
 def user_list(context: Context, actor: Actor) -> list[User]:
@@ -122,8 +129,8 @@ def user_create(context: Context, actor: Actor, request: UserRequest) -> User:
         if access.user_by_name(batch.tx, request.name) is not None:
             raise NameTaken(f"There is a user {request.name} already.")
         _insert_user(batch, context, request)
-        bump_version(batch, "access")
-        record_audit(batch, context, actor.name, "user.create", request.name, after=request)
+        bump_version(batch, Topic.ACCESS)
+        record_audit(batch, context, actor, "user.create", request.name, after=request)
 
     context.committer.call(apply)
     return user_get(context, actor, request.name)
@@ -132,20 +139,20 @@ def user_create(context: Context, actor: Actor, request: UserRequest) -> User:
 def user_change(context: Context, actor: Actor, name: str, change: UserChange) -> User:
     actor.need_platform(Role.ADMIN)
     before = user_get(context, actor, name)
-    columns: dict[str, object] = {}
+    update = access.UserUpdate()
     if change.full_name is not None:
-        columns["full_name"] = change.full_name
+        update = replace(update, full_name=change.full_name)
     if change.groups is not None:
-        columns["groups"] = msgspec.json.encode(sorted(set(change.groups))).decode()
+        update = replace(update, groups=msgspec.json.encode(sorted(set(change.groups))).decode())
     if change.is_enabled is not None:
         _refuse_self(actor, name, "disable")
-        columns["is_enabled"] = change.is_enabled
+        update = replace(update, is_enabled=change.is_enabled)
 
     def apply(batch: Batch) -> None:
-        if columns:
-            access.user_change(batch.tx, before.id, columns)
-            bump_version(batch, "access")
-            record_audit(batch, context, actor.name, "user.change", name, before=before, after=change)
+        if update:
+            access.user_change(batch.tx, before.id, update)
+            bump_version(batch, Topic.ACCESS)
+            record_audit(batch, context, actor, "user.change", name, before=before, after=change)
 
     context.committer.call(apply)
     return user_get(context, actor, name)
@@ -159,15 +166,15 @@ def user_delete(context: Context, actor: Actor, name: str) -> None:
     def apply(batch: Batch) -> None:
         access.user_delete(batch.tx, before.id)
         submit_tokens.submit_token_delete_account(batch.tx, before.id)
-        bump_version(batch, "access")
-        bump_version(batch, "clusters")
-        record_audit(batch, context, actor.name, "user.delete", name, before=before)
+        bump_version(batch, Topic.ACCESS)
+        bump_version(batch, Topic.CLUSTERS)
+        record_audit(batch, context, actor, "user.delete", name, before=before)
 
     context.committer.call(apply)
 
 
 def grant_list(context: Context, actor: Actor) -> list[Grant]:
-    """An administrator sees all grants, others those on what they administer."""
+    """Return all grants to a platform administrator, and to others the grants on objects they administer."""
     return [
         _grant_view(context, grant)
         for grant in context.snapshots.access.grants
@@ -186,26 +193,27 @@ def grant_create(context: Context, actor: Actor, request: GrantRequest) -> Grant
             raise UnknownName(f"There is no user {request.subject!r}.", next_step="`yard user ls` lists the users.")
         subject = user.id if user is not None else request.subject
         grant = _insert_grant(batch, context, msgspec.structs.replace(request, subject=subject, object=object_))
-        bump_version(batch, "access")
-        record_audit(batch, context, actor.name, "grant.create", grant.id, after=request)
-        shown = request.subject if user is not None else grant.subject
-        return msgspec.structs.replace(grant, subject=shown, object=request.object)
+        bump_version(batch, Topic.ACCESS)
+        record_audit(batch, context, actor, "grant.create", grant.id, after=request)
+        subject_name = request.subject if user is not None else grant.subject
+        return msgspec.structs.replace(grant, subject=subject_name, object=request.object)
 
     return context.committer.call(apply)
 
 
 def grant_delete(context: Context, actor: Actor, grant_id: str) -> None:
-    found = next((grant for grant in context.snapshots.access.grants if grant.id == grant_id), None)
-    if found is None or not _may_administer(context, actor, found.on, found.object):
+    grants = context.snapshots.access.grants
+    revoked = next((grant for grant in grants if grant.id == grant_id), None)
+    if revoked is None or not _may_administer(context, actor, revoked.on, revoked.object):
         raise NotFound(f"There is no grant {grant_id[:40]}.", next_step="`yard grant ls` lists the grants.")
-    admins = [g for g in context.snapshots.access.grants if g.on is GrantTarget.PLATFORM and g.role is Role.ADMIN]
-    if admins == [found]:
+    admin_grants = [grant for grant in grants if grant.on is GrantTarget.PLATFORM and grant.role is Role.ADMIN]
+    if admin_grants == [revoked]:
         raise Conflict("This is the last administrator's grant.", next_step="Make another administrator first.")
 
     def apply(batch: Batch) -> None:
         access.grant_delete(batch.tx, grant_id)
-        bump_version(batch, "access")
-        record_audit(batch, context, actor.name, "grant.delete", grant_id, before=_grant_view(context, found))
+        bump_version(batch, Topic.ACCESS)
+        record_audit(batch, context, actor.name, "grant.delete", grant_id, before=_grant_view(context, revoked))
 
     context.committer.call(apply)
 
@@ -218,28 +226,16 @@ def audit_list(context: Context, actor: Actor, *, before: str | None, limit: int
     return Page(items, items[-1].id if len(items) == limit else None)
 
 
-def audit_entry(row: access.Row) -> AuditEntry:
-    return AuditEntry(
-        id=row.id,
-        at_us=row.at_us,
-        actor=row.actor,
-        action=row.action,
-        object=row.object,
-        before=read_or_default("audit", row.id, lambda: msgspec.json.decode(row.before) if row.before else None, None),
-        after=read_or_default("audit", row.id, lambda: msgspec.json.decode(row.after) if row.after else None, None),
-    )
-
-
 def _insert_user(batch: Batch, context: Context, request: UserRequest) -> str:
     user_id = context.new_id()
-    row = {
-        "id": user_id,
-        "name": request.name,
-        "full_name": request.full_name,
-        "groups": msgspec.json.encode(sorted(set(request.groups))).decode(),
-        "is_enabled": True,
-        "created_us": batch.now_us,
-    }
+    row = access.UserRow(
+        id=user_id,
+        name=request.name,
+        full_name=request.full_name,
+        groups=msgspec.json.encode(sorted(set(request.groups))).decode(),
+        is_enabled=True,
+        created_us=batch.now_us,
+    )
     access.user_insert(batch.tx, row)
     return user_id
 
@@ -248,26 +244,26 @@ def _insert_grant(batch: Batch, context: Context, request: GrantRequest) -> Gran
     subject = EVERYONE if request.to is GranteeKind.EVERYONE else request.subject
     object_ = "all" if request.on is GrantTarget.PLATFORM else request.object
     grant = Grant(context.new_id(), request.role, request.to, subject, request.on, object_, batch.now_us)
-    row = {
-        "id": grant.id,
-        "role": grant.role.value,
-        "to_kind": grant.to.value,
-        "subject": subject,
-        "on_kind": grant.on.value,
-        "object": object_,
-        "created_us": batch.now_us,
-    }
+    row = access.GrantRow(
+        id=grant.id,
+        role=grant.role.value,
+        to_kind=grant.to.value,
+        subject=subject,
+        on_kind=grant.on.value,
+        object=object_,
+        created_us=batch.now_us,
+    )
     access.grant_insert(batch.tx, row)
     return grant
 
 
 def _object_key(context: Context, actor: Actor, request: GrantRequest) -> str:
-    """A cluster is granted by its registration, so that a later one of its name inherits nothing."""
+    """Return the key of the granted object. A cluster's key is its id: a later cluster of its name inherits nothing."""
     if request.on is GrantTarget.PLATFORM:
         return "all"
     if request.on is GrantTarget.CLUSTER:
         member = context.snapshots.world.by_name.get(request.object)
-        if member is None or not actor.may_cluster(Role.VIEW, member):  # no word on what is hidden
+        if member is None or not actor.may_cluster(Role.VIEW, member):  # do not reveal hidden clusters
             raise UnknownName(f"There is no cluster {request.object!r}.", next_step="`yard cluster ls` lists them.")
         return member.id
     if request.on is GrantTarget.PROJECT and request.object not in context.snapshots.access.projects:
@@ -276,7 +272,7 @@ def _object_key(context: Context, actor: Actor, request: GrantRequest) -> str:
 
 
 def _grant_view(context: Context, grant: Grant) -> Grant:
-    """As it is shown: with names."""
+    """Return the grant with names in place of ids."""
     users = context.snapshots.access.users
     is_known = grant.to is GranteeKind.USER and grant.subject in users
     subject = users[grant.subject][0] if is_known else grant.subject
@@ -308,6 +304,6 @@ def _refuse_self(actor: Actor, name: str, verb: str) -> None:
         raise BadRequest(f"You cannot {verb} yourself.", next_step="Ask another administrator.")
 
 
-def _user_view(row: access.Row) -> User:
+def _user_view(row: access.UserRow) -> User:
     groups: list[str] = read_or_default("users", row.id, lambda: msgspec.json.decode(row.groups, type=list[str]), [])
     return User(row.id, row.name, row.full_name, groups, bool(row.is_enabled), row.created_us)

@@ -1,1 +1,1 @@
-"""What there is: clusters and their agents, what they have, how they are laid out, what is known of them now."""
+"""Clusters: registration, agents, resource graphs, pools, labels and queues."""

@@ -1,21 +1,23 @@
-"""One cluster, with how much of ours it has: whoever drains it watches that."""
+"""Show one cluster with the number of its leased and queued jobs. An operator who drains a cluster watches them."""
 
 from __future__ import annotations
 
 import msgspec
 
 from switchyard.model.cluster import Cluster
-from switchyard.service.cluster.clusters import cluster_view, visible_cluster
-from switchyard.service.context import Context
-from switchyard.service.rights import Actor
+from switchyard.service.cluster.clusters import cluster_view
+from switchyard.service.core.context import Context
+from switchyard.service.core.rights import Actor
+from switchyard.service.core.visible_clusters import visible_cluster
 from switchyard.store import backlog
 
-LINE_MAX = 10_000  # counted so far: some milliseconds
+BACKLOG_MAX = 10_000  # count at most so many jobs: a few milliseconds
 
 
 def cluster_get(context: Context, actor: Actor, name: str) -> Cluster:
     member = visible_cluster(context, actor, name)
-    found = cluster_view(context, member)
+    cluster = cluster_view(context, member)
     with context.database.read() as tx:
-        held, in_line = backlog.cluster_leased_count(tx, member.id), backlog.backlog_count(tx, member.id, most=LINE_MAX)
-    return msgspec.structs.replace(found, held=held, in_line=in_line)
+        held = backlog.cluster_leased_count(tx, member.id)
+        in_line = backlog.backlog_count(tx, member.id, most=BACKLOG_MAX)
+    return msgspec.structs.replace(cluster, held=held, in_line=in_line)

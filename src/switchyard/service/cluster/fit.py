@@ -1,64 +1,64 @@
-"""Would it fit? Every visible cluster's answer: ever, on the whole of it, and now, on what its agent says is free.
+"""Check whether a job fits each visible cluster: `ever` on the whole cluster, `now` on its free resources.
 
-Ever depends on graphs alone, so the whole answer is kept for one version of the world; now is worked out each time.
+`ever` depends only on graphs, so answers are cached until a snapshot changes. `now` is computed for each request.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from itertools import compress
 
 import msgspec
 
 from switchyard.match.demand import Demand
-from switchyard.match.engine import Misfit, engine
-from switchyard.match.free_graph import free_part
+from switchyard.match.engine import Misfit
 from switchyard.model.access import Role
-from switchyard.model.cluster import Health
 from switchyard.model.verdict import Fit, FitAnswer, FitRequest
-from switchyard.route.world import Member, World
-from switchyard.service.context import Context
-from switchyard.service.rights import Actor
-from switchyard.service.submit.demands import demand_of_any_jobspec, demand_of_spec
+from switchyard.route.member import Member
+from switchyard.route.world import World
+from switchyard.service.core.context import Context
+from switchyard.service.core.rights import Actor
+from switchyard.service.lifecycle.demands import demand_of_any_jobspec, demand_of_spec
+from switchyard.service.placement.fits_now import fits_now
 
-ANSWERS_MAX = 1024  # kept, of all shapes and actors
+ANSWERS_MAX = 1024  # in the cache, for all demands and actors
 ANSWERS_BYTES_MAX = 64 * 2**20
 
 _encoder = msgspec.json.Encoder()
 
 
 class FitChecker:
-    """The use case, with the answers it remembers."""
+    """Answers fit requests and caches the answers."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._kept: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
-        self._kept_of: tuple[int, int] = (-1, -1)
-        self._kept_bytes = 0
-        self._lock = threading.Lock()  # the event loop looks, threads put
-        self._asking = threading.Lock()  # the index remembers what it is asked, one at a time
+        self._cache: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+        self._cache_versions: tuple[int, int] = (-1, -1)
+        self._cache_bytes = 0
+        self._lock = threading.Lock()  # the event loop reads the cache, worker threads fill it
 
-    def kept(self, actor: Actor, request: FitRequest) -> bytes | None:
-        """The answer as JSON, if it was given before and still holds. Quick enough for the event loop."""
+    def cached(self, actor: Actor, request: FitRequest) -> bytes | None:
+        """Return the cached answer as JSON, or none. Fast enough for the event loop."""
         if request.now:
             return None
         versions = self._context.snapshots.versions
         with self._lock:
-            if self._kept_of != versions:
-                self._kept, self._kept_of, self._kept_bytes = OrderedDict(), versions, 0
-            return self._kept.get(self._key(actor, request))
+            if self._cache_versions != versions:
+                self._cache, self._cache_versions, self._cache_bytes = OrderedDict(), versions, 0
+            return self._cache.get(self._key(actor, request))
 
     def answer(self, actor: Actor, request: FitRequest) -> bytes:
-        """The answer as JSON, worked out if need be."""
-        if (found := self.kept(actor, request)) is not None:
-            return found
+        """Return the answer as JSON, from the cache if possible."""
+        if (cached := self.cached(actor, request)) is not None:
+            return cached
         versions = self._context.snapshots.versions
-        demand, name = _demand(request), self._engine(request)
-        body = _encoder.encode(self._asked(actor, demand, name, request))
+        demand, engine = _demand(request), self._engine(request)
+        body = _encoder.encode(self._evaluate(actor, demand, engine, request))
         if not request.now:
             with self._lock:
-                if self._kept_of == versions:
-                    self._keep(self._key(actor, request), body)
+                if self._cache_versions == versions:
+                    self._store(self._key(actor, request), body)
         return body
 
     def _key(self, actor: Actor, request: FitRequest) -> tuple[object, ...]:
@@ -67,71 +67,51 @@ class FitChecker:
     def _engine(self, request: FitRequest) -> str:
         return self._context.engines.choose(request.match_engine or (request.job.match_engine if request.job else None))
 
-    def _keep(self, key: tuple[object, ...], body: bytes) -> None:
-        kept = self._kept
-        if key in kept:
+    def _store(self, key: tuple[object, ...], body: bytes) -> None:
+        if key in self._cache:
             return
-        kept[key] = body
-        self._kept_bytes += len(body)
-        while len(kept) > ANSWERS_MAX or self._kept_bytes > ANSWERS_BYTES_MAX:
-            _, gone = kept.popitem(last=False)
-            self._kept_bytes -= len(gone)
+        self._cache[key] = body
+        self._cache_bytes += len(body)
+        while len(self._cache) > ANSWERS_MAX or self._cache_bytes > ANSWERS_BYTES_MAX:
+            _, evicted = self._cache.popitem(last=False)
+            self._cache_bytes -= len(evicted)
 
-    def _asked(self, actor: Actor, demand: Demand, name: str, request: FitRequest) -> FitAnswer:
+    def _evaluate(self, actor: Actor, demand: Demand, engine: str, request: FitRequest) -> FitAnswer:
         world = self._context.snapshots.world
         members = [member for member in world.members if actor.may_cluster(Role.VIEW, member)]
-        asked = len(members)
-        if request.only_fitting and not demand.is_by_name:
-            # The index knows them without asking each of the others for its reason.
-            with self._asking:
-                groups = world.index.matching(demand, by=name).groups
-            fitting = {world.index.ids[number] for _, _, numbers in groups for number in numbers}
-            members = [member for member in members if member.id in fitting]
-        found = [self._fit(world, member, demand, name, with_now=request.now) for member in members]
-        shown = [fit for fit in found if fit.ever] if request.only_fitting else found
-        return FitAnswer(name, asked, sum(fit.ever is True for fit in found), shown)
+        visible_count = len(members)
+        if request.only_fitting:
+            members = list(compress(members, world.index.fits(demand, [member.graph for member in members], by=engine)))
+        fits = [self._fit(world, member, demand, engine, with_now=request.now) for member in members]
+        return FitAnswer(engine, visible_count, sum(fit.ever is True for fit in fits), fits)
 
-    def _fit(self, world: World, member: Member, demand: Demand, name: str, *, with_now: bool) -> Fit:
+    def _fit(self, world: World, member: Member, demand: Demand, engine: str, *, with_now: bool) -> Fit:
         graph = member.graph
         if graph is None:
-            return Fit(member.name, ever=None, reason="nobody has said what it has", health=member.health.value)
-        said = world.index.verdict(demand, graph, by=name)
-        if isinstance(said, Misfit):
+            return Fit(member.name, ever=None, reason="its resources are not known yet", health=member.health.value)
+        verdict = world.index.verdict(demand, graph, by=engine)
+        if isinstance(verdict, Misfit):
             return Fit(
                 member.name,
                 ever=False,
-                slots=said.slots,
-                reason=said.reason,
-                level=said.level,
-                needs=said.needs,
-                best=said.best,
-                places=said.places,
+                slots=verdict.slots,
+                reason=verdict.reason,
+                level=verdict.level,
+                needs=verdict.needs,
+                best=verdict.best,
+                places=verdict.places,
                 health=member.health.value,
             )
-        now, why = fits_now(self._context, member, demand, by=name) if with_now else (None, "")
+        now, now_reason = fits_now(self._context, member, demand, by=engine) if with_now else (None, "")
         return Fit(
             member.name,
             ever=True,
-            slots=said.slots,
-            reason=said.undecided,
+            slots=verdict.slots,
+            reason=verdict.undecided,
             now=now,
-            now_reason=why,
+            now_reason=now_reason,
             health=member.health.value,
         )
-
-
-def fits_now(context: Context, member: Member, demand: Demand, *, by: str) -> tuple[bool | None, str]:
-    """From what the agent last said is free; that it is up and takes jobs at all comes first. None: nobody knows."""
-    if member.health is not Health.UP:
-        return False, f"{member.health.value}: {member.reason}".rstrip(": ")
-    load, graph = context.snapshots.load_of(member.id), member.graph
-    if load is None or load.free is None or graph is None or load.signature != graph.signature:
-        return None, "its agent does not say what is free on which node"
-    free = free_part(graph, load.free)
-    if free is None:
-        return False, "nothing is free"
-    said = engine(by).satisfy(demand, free)
-    return (False, said.reason) if isinstance(said, Misfit) else (True, said.undecided)
 
 
 def _demand(request: FitRequest) -> Demand:

@@ -1,8 +1,7 @@
-"""What clusters have: graphs and subsystems are set, replaced and removed as sources; the graph is compiled from all.
+"""Set, replace and remove the resource graph and the subsystems of a cluster.
 
-Of a cluster there is what its agent said of it, perhaps an operator's own graph, which goes before it, and any number
-of subsystems. Each change compiles all of them anew, outside any transaction, and is committed only if none of them
-changed meanwhile.
+A cluster has several sources: the agent's graph, an optional operator's graph that overrides it, and subsystems. Each
+change compiles all sources outside any transaction, and is committed only if no source changed in between.
 """
 
 from __future__ import annotations
@@ -19,26 +18,34 @@ from switchyard.errors import Busy, Conflict, Denied, Malformed, NotFound
 from switchyard.model.access import Role
 from switchyard.model.cluster import GraphInfo, Subsystem
 from switchyard.model.graph import Graph
-from switchyard.route.world import Member
-from switchyard.service.cluster.clusters import visible_cluster
-from switchyard.service.committer import Batch
-from switchyard.service.context import Context, bump_version, record_audit
-from switchyard.service.fleet import AgentEntry
-from switchyard.service.rights import Actor
+from switchyard.model.image_rules import ImageOffers
+from switchyard.route.member import Member
+from switchyard.service.core.audit import record_audit
+from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.context import Context, bump_version
+from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.core.rights import Actor
+from switchyard.service.core.visible_clusters import visible_cluster
 from switchyard.store import clusters, graphs
 
 log = structlog.get_logger()
 
-AGENT_SOURCE, OPERATOR_SOURCE = "", "containment"  # under which the two main graphs are kept
-RESERVED_SUBSYSTEMS = ("containment", "cluster")  # both mean the main graph
-TRIES_MAX = 5  # when others change the same cluster's graph at the same time
+AGENT_SOURCE, OPERATOR_SOURCE = "", "containment"  # stored names of the two main graphs
+RESERVED_SUBSYSTEMS = ("containment", "cluster")  # both names mean the main graph
+TRIES_MAX = 5  # while other requests change the same cluster's graph
 SUBSYSTEMS_MAX = 64
-SOURCES_BYTES_MAX = 512 * 2**20  # of one cluster, unpacked: they are all read at each change
+SOURCES_BYTES_MAX = 512 * 2**20  # of one cluster, uncompressed: each change reads all sources
+
+
+class _ReportedImages(msgspec.Struct):
+    """The part of an agent's graph that an operator's graph does not replace."""
+
+    images: ImageOffers = None
 
 
 @dataclass(frozen=True, slots=True)
 class PackedGraph:
-    """A graph as somebody gave it: in gzip's form, with the size and the hash of what is in it."""
+    """A graph as received, compressed with gzip. `size` and `hash` are of the uncompressed content."""
 
     body: bytes
     size: int
@@ -50,7 +57,7 @@ PackedGraphs = dict[str, PackedGraph]
 
 @dataclass(frozen=True, slots=True)
 class GraphCaller:
-    """Who asks: a user, or an agent for its own cluster."""
+    """The caller of a request: a user, or an agent that acts for its own cluster."""
 
     actor: Actor
     agent: AgentEntry | None = None
@@ -59,19 +66,24 @@ class GraphCaller:
     def name(self) -> str:
         return f"agent:{self.agent.name}" if self.agent else self.actor.name
 
+    @property
+    def audited_as(self) -> Actor | str:
+        """The user, whose budget of changes is charged; or the name of the agent."""
+        return self.name if self.agent else self.actor
+
 
 def graph_put(context: Context, caller: GraphCaller, name: str, source: PackedGraph) -> GraphInfo:
-    """Set the operator's own graph of a cluster: it goes before what the agent says."""
+    """Set the operator's graph of a cluster. It overrides the agent's graph."""
     member = _operable_cluster(context, caller, name)
     graph = _change_sources(
-        context, member, lambda old: {**old, OPERATOR_SOURCE: source}, by=caller.name, action="graph.set"
+        context, member, lambda old: {**old, OPERATOR_SOURCE: source}, by=caller.audited_as, action="graph.set"
     )
     assert graph is not None
     return graph_info(name, graph)
 
 
 def graph_delete(context: Context, caller: GraphCaller, name: str) -> None:
-    """Remove the operator's own graph: what the agent says holds again."""
+    """Remove the operator's graph, so that the agent's graph applies again."""
     member = _operable_cluster(context, caller, name)
     _remove(context, member, OPERATOR_SOURCE, by=caller.name, action="graph.delete")
 
@@ -84,21 +96,21 @@ def graph_get(context: Context, caller: GraphCaller, name: str) -> Graph:
 
 
 def graph_source(context: Context, caller: GraphCaller, name: str) -> bytes:
-    """The main graph as it was given, unpacked."""
+    """Return the main graph as received, uncompressed."""
     member = _cluster_for_caller(context, caller, name)
     with context.database.read() as tx:
-        found = graphs.source_get(tx, member.id, OPERATOR_SOURCE) or graphs.source_get(tx, member.id, AGENT_SOURCE)
-    if found is None:
+        source = graphs.source_get(tx, member.id, OPERATOR_SOURCE) or graphs.source_get(tx, member.id, AGENT_SOURCE)
+    if source is None:
         raise _no_graph(name)
-    return gzip.decompress(found.body)
+    return gzip.decompress(source.body)
 
 
 def subsystem_put(context: Context, caller: GraphCaller, name: str, subsystem: str, source: PackedGraph) -> Subsystem:
-    """Set or replace one subsystem: a further graph on the vertices of the main one."""
+    """Set or replace one subsystem: an additional graph on the vertices of the main graph."""
     member = _operable_cluster(context, caller, name)
 
     def changed(old: PackedGraphs) -> PackedGraphs:
-        if main_source(old) is None:
+        if _main_source(old) is None:
             raise Conflict(
                 f"Cluster {name} has no graph yet that a subsystem could be attached to.",
                 next_step=f"Start its agent, or run `yard cluster set-graph {name} FILE` first.",
@@ -107,16 +119,16 @@ def subsystem_put(context: Context, caller: GraphCaller, name: str, subsystem: s
             raise Malformed(f"Cluster {name} has {len(old)} graphs; the most is {SUBSYSTEMS_MAX}.")
         return {**old, subsystem: source}
 
-    _change_sources(context, member, changed, by=caller.name, action="subsystem.set", subsystem=subsystem)
+    _change_sources(context, member, changed, by=caller.audited_as, action="subsystem.set", subsystem=subsystem)
     with context.database.read() as tx:
         row = graphs.source_get(tx, member.id, subsystem)
     if row is None:
         raise _no_subsystem(name, subsystem)
-    return _shown(row)
+    return _subsystem_view(row)
 
 
 def subsystem_delete(context: Context, caller: GraphCaller, name: str, subsystem: str) -> None:
-    """Remove one subsystem; nothing of it stays."""
+    """Remove one subsystem."""
     member = _operable_cluster(context, caller, name)
     _remove(context, member, subsystem, by=caller.name, action="subsystem.delete")
 
@@ -125,11 +137,11 @@ def subsystem_list(context: Context, caller: GraphCaller, name: str) -> list[Sub
     member = _cluster_for_caller(context, caller, name)
     with context.database.read() as tx:
         rows = graphs.source_heads(tx, member.id)
-    return [_shown(row) for row in rows if row.subsystem not in (AGENT_SOURCE, OPERATOR_SOURCE)]
+    return [_subsystem_view(row) for row in rows if row.subsystem not in (AGENT_SOURCE, OPERATOR_SOURCE)]
 
 
 def subsystem_source(context: Context, caller: GraphCaller, name: str, subsystem: str) -> bytes:
-    """One subsystem as it was given, unpacked."""
+    """Return one subsystem as received, uncompressed."""
     member = _cluster_for_caller(context, caller, name)
     with context.database.read() as tx:
         row = graphs.source_get(tx, member.id, subsystem)
@@ -139,7 +151,7 @@ def subsystem_source(context: Context, caller: GraphCaller, name: str, subsystem
 
 
 def store_agent_graph(context: Context, agent_id: str, graph: Graph) -> None:
-    """An agent tells what its cluster has. What cannot be joined with an operator's subsystems changes nothing."""
+    """Store the graph that an agent reports. A graph that does not match the operator's subsystems is ignored."""
     snapshots = context.snapshots
     entry = snapshots.fleet.agents.get(agent_id)
     member = snapshots.world.by_id.get(entry.cluster_id) if entry else None
@@ -147,16 +159,16 @@ def store_agent_graph(context: Context, agent_id: str, graph: Graph) -> None:
         return
     source = pack_graph(msgspec.json.encode(graph))
     with context.database.read() as tx:
-        kept = graphs.source_heads(tx, member.id)
-    if any(row.subsystem == AGENT_SOURCE and row.hash == source.hash for row in kept):
+        stored = graphs.source_heads(tx, member.id)
+    if any(row.subsystem == AGENT_SOURCE and row.hash == source.hash for row in stored):
         return
     try:
         _change_sources(
             context, member, lambda old: {**old, AGENT_SOURCE: source}, by=f"agent:{entry.name}", action="graph.agent"
         )
     except Malformed as exc:
-        # The poll goes on: an agent that says something new must not be cut off by a subsystem it knows nothing of.
-        log.warning("graph of agent not taken", cluster=member.name, agent=entry.name, error=exc.detail)
+        # Do not fail the poll: the agent knows nothing of the subsystem that its new graph conflicts with.
+        log.warning("graph of agent ignored", cluster=member.name, agent=entry.name, error=exc.detail)
 
 
 def pack_graph(body: bytes) -> PackedGraph:
@@ -169,7 +181,7 @@ def graph_info(name: str, graph: Graph) -> GraphInfo:
     )
 
 
-def main_source(sources: Mapping[str, PackedGraph]) -> PackedGraph | None:
+def _main_source(sources: Mapping[str, PackedGraph]) -> PackedGraph | None:
     return sources.get(OPERATOR_SOURCE) or sources.get(AGENT_SOURCE)
 
 
@@ -191,11 +203,11 @@ def _change_sources(
     member: Member,
     changed: Callable[[PackedGraphs], PackedGraphs],
     *,
-    by: str,
+    by: Actor | str,
     action: str,
     subsystem: str = "",
 ) -> Graph | None:
-    """Compile what the sources become, then swap sources and graph in one transaction."""
+    """Compile the changed sources, then replace sources and graph in one transaction. Retry after a conflict."""
     for _ in range(TRIES_MAX):
         with context.database.read() as tx:
             rows = graphs.source_all(tx, member.id)
@@ -206,37 +218,51 @@ def _change_sources(
         def apply(batch: Batch, old: PackedGraphs = old, new: PackedGraphs = new, graph: Graph | None = graph) -> bool:
             if clusters.cluster_lock(batch.tx, member.id) is None:
                 raise NotFound(f"Cluster {member.name} was deleted a moment ago.")
-            now = {row.subsystem: row.hash for row in graphs.source_heads(batch.tx, member.id)}
-            if now != {name: source.hash for name, source in old.items()}:
+            stored = {row.subsystem: row.hash for row in graphs.source_heads(batch.tx, member.id)}
+            if stored != {name: source.hash for name, source in old.items()}:
                 return False
-            _write_sources(batch, member.id, old, new, by=by)
+            _write_sources(batch, member.id, old, new, by=by if isinstance(by, str) else by.name)
             encoded = None if graph is None else msgspec.json.encode(graph).decode()
-            clusters.cluster_change(batch.tx, member.id, {"graph": encoded})
-            bump_version(batch, "clusters")
+            clusters.cluster_change(batch.tx, member.id, clusters.ClusterUpdate(graph=encoded))
+            bump_version(batch, Topic.CLUSTERS)
             what = f"{member.name}/{subsystem}" if subsystem else member.name
             record_audit(batch, context, by, action, what, before=_source_digests(old), after=_source_digests(new))
             return True
 
         if context.committer.call(apply):
             return graph
-    raise Busy(f"Others change the graph of cluster {member.name} at the same time.")
+    raise Busy(f"Other requests change the graph of cluster {member.name} at the same time.")
 
 
 def compile_sources(context: Context, sources: PackedGraphs, *, where: str) -> Graph | None:
-    main = main_source(sources)
+    main = _main_source(sources)
     if sum(source.size for source in sources.values()) > SOURCES_BYTES_MAX:
         raise Malformed(f"{where}: its graphs have over {SOURCES_BYTES_MAX} bytes together.")
-    further = {name: source for name, source in sources.items() if name not in (AGENT_SOURCE, OPERATOR_SOURCE)}
+    subsystems = {name: source for name, source in sources.items() if name not in (AGENT_SOURCE, OPERATOR_SOURCE)}
     if main is None:
-        if further:
+        if subsystems:
             raise Conflict(
-                f"{where}: the subsystems {', '.join(sorted(further))} are attached to this graph.",
+                f"{where}: the subsystems {', '.join(sorted(subsystems))} are attached to this graph.",
                 next_step="Remove them first, with `yard cluster subsystem rm`.",
             )
         return None
-    sizes = {"": main.size, **{name: source.size for name, source in further.items()}}
-    bodies = {name: source.body for name, source in further.items()}
-    return context.compiler.compile(main.body, bodies, sizes=sizes, where=where)
+    sizes = {"": main.size, **{name: source.size for name, source in subsystems.items()}}
+    bodies = {name: source.body for name, source in subsystems.items()}
+    graph = context.compiler.compile(main.body, bodies, sizes=sizes, where=where)
+    if OPERATOR_SOURCE in sources and graph.images is None:
+        images = _agent_images(sources.get(AGENT_SOURCE))
+        return graph if images is None else msgspec.structs.replace(graph, images=images)
+    return graph
+
+
+def _agent_images(source: PackedGraph | None) -> ImageOffers:
+    """The agent's rules for images: an operator's graph does not replace them."""
+    if source is None:
+        return None
+    try:
+        return msgspec.json.decode(gzip.decompress(source.body), type=_ReportedImages).images
+    except msgspec.DecodeError:  # of an older version
+        return None
 
 
 def _write_sources(batch: Batch, cluster_id: str, old: PackedGraphs, new: PackedGraphs, *, by: str) -> None:
@@ -247,16 +273,16 @@ def _write_sources(batch: Batch, cluster_id: str, old: PackedGraphs, new: Packed
             graphs.source_put(batch.tx, source_row(batch, cluster_id, name, source, by=by))
 
 
-def source_row(batch: Batch, cluster_id: str, subsystem: str, source: PackedGraph, *, by: str) -> dict[str, object]:
-    return {
-        "cluster_id": cluster_id,
-        "subsystem": subsystem,
-        "hash": source.hash,
-        "body": source.body,
-        "bytes": source.size,
-        "actor": by,
-        "at_us": batch.now_us,
-    }
+def source_row(batch: Batch, cluster_id: str, subsystem: str, source: PackedGraph, *, by: str) -> graphs.GraphSourceRow:
+    return graphs.GraphSourceRow(
+        cluster_id=cluster_id,
+        subsystem=subsystem,
+        hash=source.hash,
+        bytes=source.size,
+        actor=by,
+        at_us=batch.now_us,
+        body=source.body,
+    )
 
 
 def _cluster_for_caller(context: Context, caller: GraphCaller, name: str) -> Member:
@@ -264,7 +290,7 @@ def _cluster_for_caller(context: Context, caller: GraphCaller, name: str) -> Mem
         return visible_cluster(context, caller.actor, name)
     member = context.snapshots.world.by_id.get(caller.agent.cluster_id)
     if member is None or member.name != name:
-        raise Denied("An agent sees the graph of its own cluster alone.")
+        raise Denied("An agent may see only the graph of its own cluster.")
     return member
 
 
@@ -277,7 +303,7 @@ def _operable_cluster(context: Context, caller: GraphCaller, name: str) -> Membe
 
 def _no_graph(name: str) -> NotFound:
     return NotFound(
-        f"Nobody has said yet what cluster {name} has.",
+        f"The resources of cluster {name} are not known yet.",
         next_step=f"Start its agent, or run `yard cluster set-graph {name} FILE`.",
     )
 
@@ -289,7 +315,7 @@ def _no_subsystem(name: str, subsystem: str) -> NotFound:
     )
 
 
-def _shown(row: graphs.Row) -> Subsystem:
+def _subsystem_view(row: graphs.GraphSourceHead) -> Subsystem:
     return Subsystem(name=row.subsystem, bytes=row.bytes, hash=row.hash, by=row.actor, at_us=row.at_us)
 
 

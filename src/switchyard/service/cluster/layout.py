@@ -1,7 +1,7 @@
-"""Pools, labels and what stands where a request says nothing: from the server's file, and changed at run time.
+"""Pools, cluster labels and defaults: read from the server's config file, and overridden at run time.
 
-Everyone may read them, of their members those one may see; changing them is the platform administrator's. Writes say
-what they have seen, are audited, and hold in every server within a second.
+Everyone may read them, but sees only visible clusters as members. Writing needs `admin` on the platform. Writes may be
+conditional on an etag, are audited, and apply in every server within a second.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from switchyard.policy.kinds.cluster_assignment import ClusterAssignmentKind, Cl
 from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabelKind, ExecutionClusterLabelValue
 from switchyard.policy.kinds.execution_queue import ExecutionQueueKind, ExecutionQueueValue
 from switchyard.service.cluster.clusters import register_configured_cluster
-from switchyard.service.committer import Batch
-from switchyard.service.context import Context, bump_version, record_audit
-from switchyard.service.layout_snapshot import FILE_PART, LayoutSnapshot, load_layout_snapshot
-from switchyard.service.rights import Actor
-from switchyard.service.rules.attributes import WriteCondition
-from switchyard.service.unreadable_rows import read_or_default
+from switchyard.service.core.audit import record_audit
+from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.context import Context, bump_version
+from switchyard.service.core.layout_snapshot import FILE_PART, LayoutSnapshot, load_layout_snapshot
+from switchyard.service.core.rights import Actor
+from switchyard.service.core.unreadable_rows import read_or_default
+from switchyard.service.core.write_condition import WriteCondition
 from switchyard.store import attributes, clusters
 from switchyard.store import layout as layout_store
 from switchyard.store.database import Tx
 
 log = structlog.get_logger()
 PartKey = tuple[LayoutPart, str]
-LayoutCheck = Callable[[Tx, Layout], None]  # in the write's own transaction, on the layout as it is there
+LayoutCheck = Callable[[Tx, Layout], None]  # called in the write's transaction with the layout read there
 PART_TITLES = {
     LayoutPart.POOL: "pool",
     LayoutPart.LABEL: "cluster label",
@@ -62,38 +63,37 @@ _SORTED = msgspec.json.Encoder(order="sorted")
 
 
 def layout_view(context: Context, actor: Actor) -> LayoutView:
-    laid = context.snapshots.laid
-    default = laid.layout.default_label
+    snapshot = context.snapshots.laid
+    default = snapshot.layout.default_label
     return LayoutView(
-        laid.version,
+        snapshot.version,
         set_list(context, actor, LayoutPart.POOL),
         set_list(context, actor, LayoutPart.LABEL),
-        None if default is None else _named_view(laid, LayoutPart.DEFAULT_LABEL, "", default),
-        [_named_view(laid, LayoutPart.DOMAIN_POOL, *each) for each in sorted(laid.layout.domain_pools.items())],
-        {name: is_on for name, is_on in laid.base.clusters.items() if name in visible_clusters(context, actor)},
+        None if default is None else _named_view(snapshot, LayoutPart.DEFAULT_LABEL, "", default),
+        [_named_view(snapshot, LayoutPart.DOMAIN_POOL, *item) for item in sorted(snapshot.layout.domain_pools.items())],
+        {name: is_on for name, is_on in snapshot.base.clusters.items() if name in visible_clusters(context, actor)},
     )
 
 
 def set_list(context: Context, actor: Actor, part: LayoutPart) -> list[ClusterSet]:
-    laid = context.snapshots.laid
+    snapshot = context.snapshots.laid
     visible = visible_clusters(context, actor)
-    sets = laid.layout.pools if part is LayoutPart.POOL else laid.layout.labels
-    return [_set_view(laid, part, name, sets[name], visible) for name in sorted(sets)]
+    sets = snapshot.layout.pools if part is LayoutPart.POOL else snapshot.layout.labels
+    return [_set_view(snapshot, part, name, sets[name], visible) for name in sorted(sets)]
 
 
 def set_get(context: Context, actor: Actor, part: LayoutPart, name: str) -> ClusterSet:
-    laid = context.snapshots.laid
-    found = laid.layout.get(part, name)
-    if not isinstance(found, dict):
-        raise _missing(laid.layout, part, name)
-    return _set_view(laid, part, name, found, visible_clusters(context, actor))
+    snapshot = context.snapshots.laid
+    members = snapshot.layout.get(part, name)
+    if not isinstance(members, dict):
+        raise _missing(snapshot.layout, part, name)
+    return _set_view(snapshot, part, name, members, visible_clusters(context, actor))
 
 
 def set_put(
     context: Context, actor: Actor, part: LayoutPart, name: str, request: SetRequest, *, condition: WriteCondition
 ) -> ClusterSet:
-    """Give a pool or a label these members, and no others; every mistake is said at once."""
-
+    """Replace the members of a pool or a label. One error lists all mistakes."""
     if part is LayoutPart.LABEL and request.sticky is not None:
         raise BadValue(f"The {PART_TITLES[part]} {name}: only a pool is sticky or not.")
 
@@ -107,7 +107,7 @@ def set_put(
         context,
         actor,
         (part, name),
-        {each.id: each.weight for each in request.members},
+        {member.id: member.weight for member in request.members},
         condition=condition,
         check=check,
         sticky=request.sticky,
@@ -142,32 +142,32 @@ def domain_pool_put(
 def remove_part(
     context: Context, actor: Actor, part: LayoutPart, name: str, *, condition: WriteCondition, is_reset: bool = False
 ) -> None:
-    """Take it away, also where the file has it. `is_reset`: only what was set at run time; the file holds again."""
+    """Remove a part of the layout, even if the file defines it. `is_reset` removes only the override at run time."""
     actor.need_platform(Role.ADMIN)
 
     def apply(batch: Batch) -> None:
-        bump_version(batch, "layout")
-        laid = _load_in_transaction(batch.tx, context)
-        before, standing = laid.layout.get(part, name), laid.rows.get((part, name))
-        if is_reset and standing is None:
+        bump_version(batch, Topic.LAYOUT)
+        snapshot = _load_in_transaction(batch.tx, context)
+        before, override = snapshot.layout.get(part, name), snapshot.rows.get((part, name))
+        if is_reset and override is None:
             raise NotFound(f"Nothing was set at run time for {_part_title(part, name)}.")
         if before is None and not is_reset:
-            raise _missing(laid.layout, part, name)
-        tag = etag_of(laid, part, name) if standing is None else (standing.etag, standing.changed_by)
+            raise _missing(snapshot.layout, part, name)
+        tag = etag_of(snapshot, part, name) if override is None else (override.etag, override.changed_by)
         condition.check_tag(*tag, _part_title(part, name))
-        after = laid.base.get(part, name) if is_reset else None
+        after = snapshot.base.get(part, name) if is_reset else None
         if after is None:
-            _refuse_in_use(batch.tx, laid.layout, part, name)
+            _refuse_in_use(batch.tx, snapshot.layout, part, name)
         if part is LayoutPart.POOL:
             layout_store.layout_delete(batch.tx, LayoutPart.STICKY.value, name)
-        if after is None and laid.base.get(part, name) is not None:
+        if after is None and snapshot.base.get(part, name) is not None:
             _write_part(batch, context, actor, (part, name), None)
         else:
             layout_store.layout_delete(batch.tx, part.value, name)
         record_audit(
             batch,
             context,
-            actor.name,
+            actor,
             f"{part.value}.delete",
             name,
             before=_audit_value(before),
@@ -177,49 +177,44 @@ def remove_part(
     context.committer.call(apply)
 
 
-def store_file_layout(context: Context, own: Layout) -> list[str]:
-    """What this server's file says of clusters becomes the base for all servers: the last one that started says it.
+def store_file_layout(context: Context, file_layout: Layout) -> list[str]:
+    """Store the layout of this server's config file as the base for all servers. The server that started last wins.
 
-    The clusters it names are registered where they are not yet. Gives the members that nobody knows.
+    Register the clusters that the file names. Return the names of pool and label members that are not registered.
     """
-    text = _SORTED.encode(own).decode()
+    text = _SORTED.encode(file_layout).decode()
 
     def apply(batch: Batch) -> list[str]:
         known = clusters.cluster_names(batch.tx)
         row = layout_store.layout_get(batch.tx, FILE_PART, "")
-        is_new = row.value != text if row is not None else own != NO_LAYOUT
-        if is_new or not own.clusters.keys() <= known:
-            bump_version(
-                batch, "layout"
-            )  # first: its lock makes servers that start at once do this one after the other
+        is_new = row.value != text if row is not None else file_layout != NO_LAYOUT
+        if is_new or not file_layout.clusters.keys() <= known:
+            # First: its row lock serializes servers that start at the same time.
+            bump_version(batch, Topic.LAYOUT)
             row = layout_store.layout_get(batch.tx, FILE_PART, "")
-            _register_file_clusters(batch, context, own, NO_LAYOUT if row is None else _decode_base(row))
+            _register_file_clusters(batch, context, file_layout, NO_LAYOUT if row is None else _decode_base(row))
             if row is not None and row.value != text:
-                log.warning("the clusters section of the file differs from the one that held; it holds from here on")
+                log.warning("the clusters section of the config file changed; the new one applies from now on")
             if row is None or row.value != text:
-                columns = {
-                    "value": text,
-                    "etag": context.new_id(),
-                    "changed_us": batch.now_us,
-                    "changed_by": "config file",
-                }
-                layout_store.layout_put(batch.tx, FILE_PART, "", columns)
+                base = layout_store.LayoutRow(FILE_PART, "", text, context.new_id(), batch.now_us, "config file")
+                layout_store.layout_put(batch.tx, base)
                 before = None if row is None else _decode_base(row)
-                record_audit(batch, context, "config file", "layout.file", "clusters", before=before, after=own)
+                record_audit(batch, context, "config file", "layout.file", "clusters", before=before, after=file_layout)
         known = clusters.cluster_names(batch.tx)
-        named = {name for sets in (own.pools, own.labels) for members in sets.values() for name in members}
+        member_lists = (*file_layout.pools.values(), *file_layout.labels.values())
+        named = {name for members in member_lists for name in members}
         return sorted(named - known)
 
     return context.committer.call(apply)
 
 
-def _register_file_clusters(batch: Batch, context: Context, own: Layout, before: Layout) -> None:
-    for name, is_enabled in own.clusters.items():
+def _register_file_clusters(batch: Batch, context: Context, file_layout: Layout, before: Layout) -> None:
+    for name, is_enabled in file_layout.clusters.items():
         register_configured_cluster(batch, context, name, is_enabled=is_enabled, was_enabled=before.clusters.get(name))
 
 
-def _decode_base(row: layout_store.Row) -> Layout:
-    return read_or_default("layout", row.part, lambda: msgspec.json.decode(row.value, type=Layout), NO_LAYOUT)
+def _decode_base(row: layout_store.LayoutRow) -> Layout:
+    return read_or_default("layout", row.part, lambda: msgspec.json.decode(row.value or "", type=Layout), NO_LAYOUT)
 
 
 def put_part(
@@ -232,17 +227,18 @@ def put_part(
     check: LayoutCheck,
     sticky: bool | None = None,
 ) -> None:
+    """Set one part of the layout at run time, over the value of the config file."""
     part, name = at
     actor.need_platform(Role.ADMIN)
     if name and not is_name(name):
         raise Malformed(f"{name[:40]!r} is not a valid name: {NAME_HINT}.")
 
     def apply(batch: Batch) -> None:
-        bump_version(batch, "layout")  # first: its lock makes all writers, on all servers, one after the other
-        laid = _load_in_transaction(batch.tx, context)
-        condition.check_tag(*etag_of(laid, part, name), _part_title(part, name))
-        check(batch.tx, laid.layout)
-        if at not in laid.rows and layout_store.layout_count(batch.tx) >= CLUSTER_SETS_MAX:
+        bump_version(batch, Topic.LAYOUT)  # first: its row lock serializes the writers on all servers
+        snapshot = _load_in_transaction(batch.tx, context)
+        condition.check_tag(*etag_of(snapshot, part, name), _part_title(part, name))
+        check(batch.tx, snapshot.layout)
+        if at not in snapshot.rows and layout_store.layout_count(batch.tx) >= CLUSTER_SETS_MAX:
             raise BadRequest(
                 f"{CLUSTER_SETS_MAX} pools, labels and queues are set, which is the most.",
                 next_step="Remove some first.",
@@ -250,11 +246,11 @@ def put_part(
         _write_part(batch, context, actor, at, value)
         if sticky is not None:
             _write_part(batch, context, actor, (LayoutPart.STICKY, name), STICKY_VALUE if sticky else None)
-        before = laid.layout.get(part, name)
+        before = snapshot.layout.get(part, name)
         record_audit(
             batch,
             context,
-            actor.name,
+            actor,
             f"{part.value}.put",
             name,
             before=_audit_value(before),
@@ -266,33 +262,29 @@ def put_part(
 
 def _write_part(batch: Batch, context: Context, actor: Actor, at: PartKey, value: LayoutValue | None) -> None:
     part, name = at
-    columns = {
-        "value": None if value is None else _SORTED.encode(value).decode(),
-        "etag": context.new_id(),
-        "changed_us": batch.now_us,
-        "changed_by": actor.name,
-    }
-    layout_store.layout_put(batch.tx, part.value, name, columns)
+    text = None if value is None else _SORTED.encode(value).decode()
+    row = layout_store.LayoutRow(part.value, name, text, context.new_id(), batch.now_us, actor.name)
+    layout_store.layout_put(batch.tx, row)
 
 
 def _audit_value(value: LayoutValue | None) -> object:
-    """What the audit keeps, which is always an object."""
+    """Return the value for the audit log, which stores only JSON objects."""
     if isinstance(value, list):
         return {"tags": value}
     return {"name": value} if isinstance(value, str) else value
 
 
 def _refuse_in_use(tx: Tx, layout: Layout, part: LayoutPart, name: str) -> None:
-    """What others name must not vanish under them: every submit there would be refused."""
+    """Refuse to remove a part that is in use: submits that depend on it would be rejected."""
     users: list[str] = []
     if part is LayoutPart.QUEUE:
-        refuse_lost_tags(tx, layout, {each: queue for each, queue in layout.queues.items() if each != name})
+        refuse_lost_tags(tx, layout, {other: queue for other, queue in layout.queues.items() if other != name})
         return
     if part is LayoutPart.POOL:
         users = [f"the domain {domain}" for domain, pool in sorted(layout.domain_pools.items()) if pool == name]
         kind = ClusterAssignmentKind.name
         rules = [
-            msgspec.json.decode(each, type=ClusterAssignmentValue) for each in attributes.attribute_values(tx, kind)
+            msgspec.json.decode(value, type=ClusterAssignmentValue) for value in attributes.attribute_values(tx, kind)
         ]
         rows = sum(name in (rule.cluster_pool_name, *pools_in_rules(rule.spill or ())) for rule in rules)
     elif part is LayoutPart.LABEL:
@@ -306,69 +298,70 @@ def _refuse_in_use(tx: Tx, layout: Layout, part: LayoutPart, name: str) -> None:
     if users:
         raise Conflict(
             f"The {_part_title(part, name)} is named by {', '.join(users)}.",
-            next_step="Let them name another first; or leave it and take its members away.",
+            next_step="Change them to name another one first; or keep it and remove its members.",
         )
 
 
 def refuse_lost_tags(tx: Tx, layout: Layout, queues: Queues) -> None:
-    """A tag that is stored somewhere stays known to some queue. `queues`: as they would be."""
+    """Refuse new `queues` if no queue has a tag any more that a domain or an attribute uses."""
     lost = known_tags(layout.queues) - known_tags(queues)
     users = [f"the domain {domain}" for domain, tags in sorted(layout.domain_tags.items()) if lost & set(tags)]
     kind = ExecutionQueueKind.name
-    rules = [msgspec.json.decode(each, type=ExecutionQueueValue) for each in attributes.attribute_values(tx, kind)]
+    rules = [msgspec.json.decode(value, type=ExecutionQueueValue) for value in attributes.attribute_values(tx, kind)]
     if rows := sum(not lost.isdisjoint(rule.tags) for rule in rules):
         users.append(f"{rows} attribute{'' if rows == 1 else 's'} of kind {kind}")
     if users:
         raise Conflict(
             f"No queue would have the tags {', '.join(sorted(lost))} any more, which {', '.join(users)} give to jobs.",
-            next_step="Let them name others first, or give the tags to another queue.",
+            next_step="Change them to name other tags first, or give the tags to another queue.",
         )
 
 
 def _load_in_transaction(tx: Tx, context: Context) -> LayoutSnapshot:
-    """As the store has it, within the writer's own transaction: another server may have changed it a moment ago."""
+    """Read the layout in the write's transaction, because another server may just have changed it."""
     return load_layout_snapshot(tx, 0, before=context.snapshots.laid)
 
 
-def etag_of(laid: LayoutSnapshot, part: LayoutPart, name: str) -> tuple[str | None, str]:
-    """What identifies the value that holds, and who gave it; none where there is none."""
-    value, standing = laid.layout.get(part, name), laid.rows.get((part, name))
+def etag_of(snapshot: LayoutSnapshot, part: LayoutPart, name: str) -> tuple[str | None, str]:
+    """Return the etag of the current value and its author. The etag is none if there is no value."""
+    value, override = snapshot.layout.get(part, name), snapshot.rows.get((part, name))
     if value is None:
         return None, ""
-    if standing is not None:
-        return standing.etag, standing.changed_by
+    if override is not None:
+        return override.etag, override.changed_by
     return "file-" + sha256(_SORTED.encode(value)).hexdigest()[:16], "the server's file"
 
 
 def _set_view(
-    laid: LayoutSnapshot, part: LayoutPart, name: str, members: dict[str, float], visible: frozenset[str]
+    snapshot: LayoutSnapshot, part: LayoutPart, name: str, members: dict[str, float], visible: frozenset[str]
 ) -> ClusterSet:
-    shown = [SetMember(each, weight) for each, weight in members.items() if each in visible]
-    standing = laid.rows.get((part, name))
-    etag, _ = etag_of(laid, part, name)
+    visible_members = [SetMember(cluster, weight) for cluster, weight in members.items() if cluster in visible]
+    override = snapshot.rows.get((part, name))
+    etag, _ = etag_of(snapshot, part, name)
     assert etag is not None
-    is_sticky = part is LayoutPart.POOL and name in laid.layout.sticky
-    if standing is None:
-        return ClusterSet(name, shown, "file", etag, sticky=is_sticky)
-    return ClusterSet(name, shown, "set", etag, standing.changed_us, standing.changed_by, sticky=is_sticky)
+    is_sticky = part is LayoutPart.POOL and name in snapshot.layout.sticky
+    if override is None:
+        return ClusterSet(name, visible_members, "file", etag, sticky=is_sticky)
+    return ClusterSet(name, visible_members, "set", etag, override.changed_us, override.changed_by, sticky=is_sticky)
 
 
-def _named_view(laid: LayoutSnapshot, part: LayoutPart, domain: str, name: str) -> NamedDefault:
-    standing = laid.rows.get((part, domain))
-    etag, _ = etag_of(laid, part, domain)
-    if standing is None:
+def _named_view(snapshot: LayoutSnapshot, part: LayoutPart, domain: str, name: str) -> NamedDefault:
+    override = snapshot.rows.get((part, domain))
+    etag, _ = etag_of(snapshot, part, domain)
+    if override is None:
         return NamedDefault(name, "file", etag or "", domain)
-    return NamedDefault(name, "set", standing.etag, domain, standing.changed_us, standing.changed_by)
+    return NamedDefault(name, "set", override.etag, domain, override.changed_us, override.changed_by)
 
 
 def visible_clusters(context: Context, actor: Actor) -> frozenset[str]:
-    """The clusters one may see, and for an administrator also those that are named and not there."""
+    """Return the cluster names that the actor may see. Administrators also see names of unregistered clusters."""
     layout = context.snapshots.laid.layout
-    seen = frozenset(each.name for each in context.snapshots.world.members if actor.may_cluster(Role.VIEW, each))
+    members = context.snapshots.world.members
+    visible = frozenset(member.name for member in members if actor.may_cluster(Role.VIEW, member))
     if not actor.is_platform_admin:
-        return seen
-    named = (name for sets in (layout.pools, layout.labels) for members in sets.values() for name in members)
-    return seen | frozenset(named) | frozenset(layout.clusters)
+        return visible
+    named = (name for cluster_set in (*layout.pools.values(), *layout.labels.values()) for name in cluster_set)
+    return visible | frozenset(named) | frozenset(layout.clusters)
 
 
 def _part_title(part: LayoutPart, name: str) -> str:

@@ -1,1 +1,1 @@
-"""A job is there: look at it, explain it, steer it, count it."""
+"""Stored jobs: show, explain, change, cancel and count them."""

@@ -1,4 +1,4 @@
-"""Explain a job: the verdicts of its last decision, those of now, its rules, its place in line, and what would help."""
+"""Explain a job: verdicts of its last decision and of now, its rules, its queue position, and hints."""
 
 from __future__ import annotations
 
@@ -7,104 +7,114 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from switchyard.model.access import Role
+from switchyard.model.blocker import Blocker, has_blocker, is_held_back
 from switchyard.model.cluster import Health
+from switchyard.model.image_rules import image_note, image_refusal
 from switchyard.model.job import JobSpec, State
 from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.model.queue import QueuePosition
 from switchyard.model.spill import spill_notes
 from switchyard.model.verdict import Answer, Decision, Explanation, Plan, Verdict
-from switchyard.route.router import Eligibility
+from switchyard.route.router import TAKES_NO_FILES, TAKES_NOTHING, Eligibility
 from switchyard.route.routing_request import RoutingRequest
 from switchyard.route.verdicts import decode_verdicts
 from switchyard.route.world import World
-from switchyard.service.context import Context
-from switchyard.service.job.decision_history import history_of
-from switchyard.service.job.jobs import array_tally, avoided_clusters, policy_of, visible_job
-from switchyard.service.job.visibility import Visibility
-from switchyard.service.quote.quotes import quotes_of
-from switchyard.service.rights import Actor
-from switchyard.service.snapshots import Snapshots, owner_of
-from switchyard.service.submit.bounds import Bounds, decode_bounds, evaluate_with_spill
-from switchyard.service.submit.demands import demand_of_spec
-from switchyard.service.submit.hints import job_hints
-from switchyard.service.submit.queue_places import BLOCKED_BY_QUEUE
-from switchyard.service.submit.select_cluster import select_or_hold
-from switchyard.service.token.token_needs import needs_of_row, tasks_at_once_of_row
-from switchyard.service.token.token_position import token_hints, token_notes, token_position
-from switchyard.service.upkeep.queue_usage import queue_position
-from switchyard.service.upkeep.wait_clock import is_held_back, waited_s
+from switchyard.service.core.context import Context
+from switchyard.service.core.rights import Actor
+from switchyard.service.core.snapshots import Snapshots, owner_of
+from switchyard.service.job.jobs import array_tally, wait_reason
+from switchyard.service.job.task_notes import task_notes
+from switchyard.service.lifecycle.array_spread import lessee_ids, read_avoided_tasks
+from switchyard.service.lifecycle.bounds import Bounds, decode_bounds, evaluate_with_spill
+from switchyard.service.lifecycle.decision_history import history_of
+from switchyard.service.lifecycle.demands import demand_of_spec
+from switchyard.service.lifecycle.transitions import avoided_clusters, refused_clusters
+from switchyard.service.lifecycle.visibility import Visibility
+from switchyard.service.lifecycle.visible_jobs import policy_of, visible_job
+from switchyard.service.lifecycle.wait_clock import waited_s
+from switchyard.service.placement.hints import job_hints
+from switchyard.service.placement.select_cluster import select_or_hold
+from switchyard.service.reserve.queue_usage import queue_position
+from switchyard.service.reserve.quotes import quotes_of
+from switchyard.service.reserve.token_needs import needs_of_row, tasks_at_once_of_row
+from switchyard.service.reserve.token_position import token_hints, token_notes, token_position
 from switchyard.store import jobs
+from switchyard.store.job_rows import AttemptOnCluster, DependencyRow, JobDetails
 
 
 def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
-    """Why the job is where it is, as far as the reader may see."""
+    """Explain the state of a job, without clusters that are hidden from the reader."""
     with context.database.read() as tx:
         row = visible_job(tx, actor, ref)
         body = jobs.verdicts_get(tx, row.plan_hash) if row.plan_hash else None
-        earlier = jobs.attempt_list(tx, row.id)
-        waits = jobs.dependency_list(tx, row.id)
+        attempts = jobs.attempt_list(tx, row.id)
+        dependencies = jobs.dependency_list(tx, row.id)
         policy = policy_of(tx, row)
-        place = queue_position(context, tx, row, may_see=lambda project: actor.may_project(Role.VIEW, project))
-        line = token_position(context, tx, row)
-        history = history_of(tx, row, earlier)
-        used = quotes_of(tx, row.id)
+        position = queue_position(context, tx, row, may_see=lambda project: actor.may_project(Role.VIEW, project))
+        token_wait = token_position(context, tx, row)
+        history = history_of(tx, row, attempts)
+        quote_use = quotes_of(tx, row.id)
+        of_tasks = task_notes(tx, row, context.snapshots.fleet)
     world, state = context.snapshots.world, State(row.state)
-    spec, bounds = msgspec.json.decode(row.spec, type=JobSpec), decode_bounds(row.bounds)
-    ask = _ask(context, actor, row, spec, bounds)
-    ruling = evaluate_with_spill(bounds, ask, world)
-    chosen = select_or_hold(context, ruling, bounds, spec)
-    unseen, decided = _unseen(ask, world), None
-    sight = Visibility(context, actor)
-    is_own = sight.is_own(row)
+    spec, bounds = msgspec.json.decode(row.spec or "", type=JobSpec), decode_bounds(row.bounds)
+    request = _routing_request(context, actor, row, spec, bounds)
+    eligibility = evaluate_with_spill(bounds, request, world)
+    selection = select_or_hold(context, eligibility, bounds, spec)
+    hidden, decision = _hidden_clusters(request, world), None
+    visibility = Visibility(context, actor)
+    is_own = visibility.is_own(row)
+    quotes = quote_use.quotes if quote_use is not None else []
     if not is_own:
         history = [
-            msgspec.structs.replace(each, cluster=sight.name(each.cluster), reason=sight.text(each.reason))
-            for each in history
+            msgspec.structs.replace(event, cluster=visibility.name(event.cluster), reason=visibility.text(event.reason))
+            for event in history
         ]
-        unseen |= {quote.cluster for quote in used.quotes if not sight.sees_name(quote.cluster)} if used else set()
+        hidden |= {quote.cluster for quote in quotes if not visibility.sees_name(quote.cluster)}
     if body is not None:
-        decided = _decided(context, row, bounds, body=body, history=history, unseen=unseen)
+        decision = _last_decision(context, row, bounds, body=body, history=history, hidden=hidden)
         if not is_own:
-            decided = _without_hidden(decided, sight)
-    is_stuck = state in (State.PENDING, State.REJECTED) or _is_stranded(row, chosen, unseen)
+            decision = _without_hidden(decision, visibility)
+    is_stuck = state in (State.PENDING, State.REJECTED) or _is_stranded(row, selection, hidden)
     return Explanation(
         job=row.id,
         state=state.value,
-        plan=decided,
-        now=_dated(context.snapshots, world, chosen.verdicts, decided),
-        hints=_hints(
-            job_hints(ask, world, ruling, chosen, policy) if is_stuck else [],
-            besides=[
-                *_of_queue(row, place),
+        plan=decision,
+        now=_with_times(context.snapshots, world, _with_trouble(context.snapshots, selection.verdicts), decision),
+        hints=_combine_hints(
+            job_hints(request, world, eligibility, selection, policy) if is_stuck else [],
+            required=[
+                *_queue_hints(row, position),
                 *(
-                    token_hints(context, needs_of_row(row), line=line, at_once=tasks_at_once_of_row(row))
-                    if line
+                    token_hints(context, needs_of_row(row), line=token_wait, at_once=tasks_at_once_of_row(row))
+                    if token_wait
                     else []
                 ),
             ],
         ),
         notes=[
-            sight.text(note, is_own=is_own)
+            visibility.text(note, is_own=is_own)
             for note in (
-                *_notes(row, spec, earlier),
-                *_waits(row, waits),
-                *_spills(context, row, bounds),
-                *token_notes(context, row, line),
+                *_attempt_notes(row, attempts, trouble=wait_reason(context, row)),
+                *_image_notes(context, row, spec),
+                *_wait_notes(row, dependencies),
+                *_spread_notes(context, row, bounds),
+                *of_tasks,
+                *_spill_notes(context, row, bounds),
+                *token_notes(context, row, token_wait),
             )
         ],
-        policy=sight.policy(row, policy),
-        standing=place,
-        quotes=[
-            quote for quote in used.quotes if quote.cluster not in unseen and (is_own or sight.sees_name(quote.cluster))
-        ]
-        if used is not None
-        else [],
+        policy=visibility.policy(row, policy),
+        standing=position,
+        quotes=[quote for quote in quotes if quote.cluster not in hidden],
         history=history,
     )
 
 
-def _ask(context: Context, actor: Actor, row: jobs.Row, spec: JobSpec, bounds: Bounds) -> RoutingRequest:
-    """What the owner may, as the reader may see it: an administrator's grants are no reason why a user's job runs."""
+def _routing_request(context: Context, actor: Actor, row: JobDetails, spec: JobSpec, bounds: Bounds) -> RoutingRequest:
+    """Return the routing request with the owner's rights, without clusters hidden from the reader.
+
+    The reader's grants do not count: they have no influence on where the job runs.
+    """
     world = context.snapshots.world
     owner = owner_of(context.snapshots.access, row.owner_id, row.owner)
     by_token = frozenset(bounds.by_token) if row.owner_id == actor.id else frozenset()
@@ -114,53 +124,54 @@ def _ask(context: Context, actor: Actor, row: jobs.Row, spec: JobSpec, bounds: B
         world,
         engine=bounds.engine or context.engines.default,
         last=avoided_clusters(row),
+        refused=refused_clusters(row),
         hidden=actor.hidden_clusters(world) - by_token,
         waited_s=_waited_s(context, row),
     )
 
 
-def _hints(ways: list[str], *, besides: list[str]) -> list[str]:
-    """What would let it run: any of the ways, and with it all that it needs besides."""
-    needed = " and ".join(besides)
+def _combine_hints(alternatives: list[str], *, required: list[str]) -> list[str]:
+    """Return the hints: any alternative helps, and each one needs all `required` changes too."""
+    needed = " and ".join(required)
     if not needed:
-        return ways
-    return [f"{way} and {needed}" for way in ways] or [needed]
+        return alternatives
+    return [f"{hint} and {needed}" for hint in alternatives] or [needed]
 
 
-def _of_queue(row: jobs.Row, place: QueuePosition | None) -> list[str]:
-    """What a job needs that waits for a place in its queue: one for itself, and for all before it."""
-    if place is None or row.blocked != BLOCKED_BY_QUEUE:
+def _queue_hints(row: JobDetails, position: QueuePosition | None) -> list[str]:
+    """Return how many places its queue lacks if the job waits for one: for itself and for all jobs ahead of it."""
+    if position is None or row.blocked != Blocker.QUEUE:
         return []
-    for taken, limit, whose in (
-        (place.running, place.limit, ""),
-        (place.project_running, place.project_limit, f"for project {row.project} "),
+    for taken, limit, scope in (
+        (position.running, position.limit, ""),
+        (position.project_running, position.project_limit, f"for project {row.project} "),
     ):
         if taken is not None and limit is not None and taken >= limit:
-            lacking = taken - limit + place.ahead + 1
-            many = f"{lacking}{'+' if place.is_more else ''} more place{'s' if lacking > 1 else ''}"
-            return [f"{many} {whose}in queue {place.queue} ({taken} of {limit} are taken)"]
+            lacking = taken - limit + position.ahead + 1
+            places = f"{lacking}{'+' if position.is_more else ''} more place{'s' if lacking > 1 else ''}"
+            return [f"{places} {scope}in queue {position.queue} ({taken} of {limit} are taken)"]
     return []
 
 
-def _is_stranded(row: jobs.Row, chosen: Eligibility, unseen: set[str]) -> bool:
-    """Whether it is in line where nobody begins it now, nor elsewhere, as far as the reader can tell."""
-    is_able = any(verdict.say is Answer.YES for verdict in chosen.verdicts)
-    return bool(row.is_ready) and not is_able and row.cluster not in unseen
+def _is_stranded(row: JobDetails, selection: Eligibility, hidden: set[str]) -> bool:
+    """Return whether the job is queued at a visible cluster while no visible cluster can run it now."""
+    is_eligible = any(verdict.say is Answer.YES for verdict in selection.verdicts)
+    return bool(row.is_ready) and not is_eligible and row.cluster not in hidden
 
 
-def _unseen(ask: RoutingRequest, world: World) -> set[str]:
-    return {member.name for member in world.members if member.id in ask.hidden}
+def _hidden_clusters(request: RoutingRequest, world: World) -> set[str]:
+    return {member.name for member in world.members if member.id in request.hidden}
 
 
-def _decided(
-    context: Context, row: jobs.Row, bounds: Bounds, *, body: str, history: Sequence[Decision], unseen: set[str]
+def _last_decision(
+    context: Context, row: JobDetails, bounds: Bounds, *, body: str, history: Sequence[Decision], hidden: set[str]
 ) -> Plan:
-    """The last decision as it was made."""
+    """Return the last decision as it was made."""
     outcome = "assign" if row.cluster else ("reject" if row.state == State.REJECTED.value else "hold")
     algorithm, _ = context.selections.choose(bounds.select)
     return Plan(
         chosen=row.cluster,
-        verdicts=[verdict for verdict in decode_verdicts(body) if verdict.cluster not in unseen],
+        verdicts=[verdict for verdict in decode_verdicts(body) if verdict.cluster not in hidden],
         algorithm=algorithm,
         seed=row.id,
         outcome=outcome,
@@ -170,69 +181,115 @@ def _decided(
     )
 
 
-def _without_hidden(decided: Plan, sight: Visibility) -> Plan:
-    """A decision as somebody may read it from whom clusters are hidden."""
+def _without_hidden(decision: Plan, visibility: Visibility) -> Plan:
+    """Return a decision without the clusters that are hidden from the reader."""
     return msgspec.structs.replace(
-        decided,
-        chosen=sight.name(decided.chosen),
-        verdicts=[each for each in decided.verdicts if sight.sees_name(each.cluster)],
-        reason=sight.text(decided.reason),
+        decision,
+        chosen=visibility.name(decision.chosen),
+        verdicts=[verdict for verdict in decision.verdicts if visibility.sees_name(verdict.cluster)],
+        reason=visibility.text(decision.reason),
     )
 
 
-def _dated(snapshots: Snapshots, world: World, verdicts: Iterable[Verdict], decided: Plan | None) -> list[Verdict]:
-    """Since when each cluster says so: one that said the same at the last decision, at least since then."""
-    before = {verdict.cluster: verdict for verdict in decided.verdicts} if decided is not None else {}
-    found = []
+def _with_trouble(snapshots: Snapshots, verdicts: Iterable[Verdict]) -> Iterable[Verdict]:
+    """Say in full why the cluster's agents take nothing new, or no files, now. The router knows only the cause."""
+    by_name = snapshots.world.by_name
     for verdict in verdicts:
-        since_us = _silent_since(snapshots, world, verdict)
-        if since_us is None and decided is not None and before.get(verdict.cluster) == verdict:
-            since_us = decided.at_us
-        found.append(verdict if since_us is None else msgspec.structs.replace(verdict, since_us=since_us))
-    return found
+        member = by_name.get(verdict.cluster)
+        trouble = snapshots.trouble_of(member.id) if member is not None and verdict.say is Answer.YES else ""
+        reason = verdict.reason
+        if member is not None and TAKES_NO_FILES in reason:
+            reason = reason.partition(TAKES_NO_FILES)[0] + TAKES_NO_FILES + snapshots.files_trouble_of(member.id)
+        elif trouble and TAKES_NOTHING in reason:
+            reason = reason.partition(TAKES_NOTHING)[0] + TAKES_NOTHING + trouble
+        elif trouble:
+            reason = f"{reason}; {TAKES_NOTHING}{trouble}"
+        yield msgspec.structs.replace(verdict, reason=reason)
 
 
-def _silent_since(snapshots: Snapshots, world: World, verdict: Verdict) -> int | None:
-    """When a cluster that is down last spoke."""
+def _with_times(
+    snapshots: Snapshots, world: World, verdicts: Iterable[Verdict], decision: Plan | None
+) -> list[Verdict]:
+    """Add to each verdict since when it holds. A verdict equal to the last decision's holds at least since then."""
+    before = {verdict.cluster: verdict for verdict in decision.verdicts} if decision is not None else {}
+    dated = []
+    for verdict in verdicts:
+        since_us = _last_seen_us(snapshots, world, verdict)
+        if since_us is None and decision is not None and before.get(verdict.cluster) == verdict:
+            since_us = decision.at_us
+        dated.append(verdict if since_us is None else msgspec.structs.replace(verdict, since_us=since_us))
+    return dated
+
+
+def _last_seen_us(snapshots: Snapshots, world: World, verdict: Verdict) -> int | None:
+    """Return when an agent of a cluster that is down was last seen."""
     member = world.by_name.get(verdict.cluster)
     if member is None or verdict.step != "health" or member.health is not Health.DOWN:
         return None
     return (
-        max((snapshots.seen.get(each, 0) for each in snapshots.fleet.by_cluster.get(member.id, ())), default=0) or None
+        max((snapshots.seen.get(agent_id, 0) for agent_id in snapshots.fleet.by_cluster.get(member.id, ())), default=0)
+        or None
     )
 
 
-def _spills(context: Context, row: jobs.Row, bounds: Bounds) -> list[str]:
-    """What its waiting leads to, as long as it has not begun."""
+def _spill_notes(context: Context, row: JobDetails, bounds: Bounds) -> list[str]:
+    """Return notes about the spill rules of a job that is not leased yet."""
     if not bounds.spill or row.leased_us is not None or State(row.state) in FINAL_STATES:
         return []
     return spill_notes(bounds.spill, bounds.spill_from, _waited_s(context, row))
 
 
-def _waited_s(context: Context, row: jobs.Row) -> float:
+def _waited_s(context: Context, row: JobDetails) -> float:
     return 0.0 if is_held_back(row.blocked) else waited_s(row, context.now_us())
 
 
-def _notes(row: jobs.Row, spec: JobSpec, earlier: Sequence[jobs.Row]) -> list[str]:
-    notes = [
-        f"attempt {past.attempt} on {past.cluster or '(removed)'} ended: {past.ended} {past.reason}".rstrip()
-        for past in earlier
-    ]
+def _attempt_notes(row: JobDetails, attempts: Sequence[AttemptOnCluster], *, trouble: str) -> list[str]:
+    notes = []
+    for attempt in attempts:
+        cluster = attempt.cluster or "(removed)"
+        notes.append(f"attempt {attempt.attempt} on {cluster} ended: {attempt.ended} {attempt.reason}".rstrip())
     if row.cancel_us is not None and State(row.state) not in FINAL_STATES:
-        notes.append("its end was asked for; it counts as cancelled once the cluster confirms")
+        notes.append("cancel requested; the job is CANCELLED once its cluster confirms")
     if State(row.state) is State.ASSIGNED:
         held = "an agent has the lease" if row.agent_id else "it waits in line for its lease"
-        notes.append(f"assigned to {row.cluster}: {held}")
-    if spec.image:
-        notes.append("the image is passed on; a local backend runs the command on the host (containers: ignore)")
+        notes.append(f"assigned to {row.cluster}: {held}" + (f"; {trouble}" if trouble else ""))
     return notes
 
 
-def _waits(row: jobs.Row, waits: Sequence[jobs.Row]) -> list[str]:
-    notes = [f"begins after {each.on_id} ended {each.condition}" for each in waits]
+def _image_notes(context: Context, row: JobDetails, spec: JobSpec) -> list[str]:
+    """Say how the job's cluster runs its image, above all if the command runs on the host."""
+    member = context.snapshots.world.by_id.get(row.cluster_id or "")
+    if not spec.image or member is None or member.graph is None:
+        return []
+    if member.graph.images is None:
+        return [f"image {spec.image}: {member.name} has not said whether it runs images"]
+    how = image_note(spec.image, member.graph.images) or image_refusal(spec.image, member.graph.images)
+    return [f"image {spec.image} on {member.name}: {how}"]
+
+
+def _spread_notes(context: Context, row: JobDetails, bounds: Bounds) -> list[str]:
+    """Say which clusters may lease the tasks of an array, and which tasks they leave to each other."""
+    if row.array is None or State(row.state) in FINAL_STATES:
+        return []
+    if bounds.is_together:
+        return ["together: all its tasks stay on one cluster"]
+    by_id = context.snapshots.world.by_id
+    names = [by_id[lessee].name for lessee in lessee_ids(row) if lessee in by_id]
+    if len(names) < 2:
+        return []
+    notes = [f"each of {', '.join(sorted(names))} leases tasks as it has room; {row.cluster} was chosen first"]
+    for cluster_id, tasks in read_avoided_tasks(row.task_avoid, row.array).items():
+        if cluster_id in by_id:
+            count = "1 task is" if len(tasks) == 1 else f"{len(tasks)} tasks are"
+            notes.append(f"{count} left to other clusters than {by_id[cluster_id].name}, which gave back or lost them")
+    return notes
+
+
+def _wait_notes(row: JobDetails, dependencies: Sequence[DependencyRow]) -> list[str]:
+    notes = [f"begins after {dependency.on_id} ended {dependency.condition}" for dependency in dependencies]
     if row.late_us is not None:
         notes.append("late: it waited for longer than its queueing budget")
-    if "hold" in (row.blocked or ""):
+    if has_blocker(row.blocked, Blocker.HOLD):
         notes.append("held: `yard release` lets it go")
     if row.tries:
         notes.append(f"retry {row.tries} of {row.retries}")

@@ -1,1 +1,1 @@
-"""When, and for how much: clusters are asked, their answers kept, and the jobs that waited for them decided."""
+"""Quotes: deliver inquiries to agents, store their answers, and decide the jobs that waited for them."""

@@ -1,41 +1,45 @@
-"""Jobs whose wait for quotes is over: each is decided by what was quoted in time. By any server, not the leader alone.
+"""Decide jobs whose wait for quotes is over, by the quotes that arrived in time.
 
-No counter is shared: whoever locks a job first and finds it waiting decides it. Also here, since they come with time:
-how far off quotes were once their jobs have begun, and the end of what nobody needs any more.
+Any server does this, not only the leader: the first server that locks the job and finds its wait decides the job.
+The same chore measures the error of quotes when jobs start, and deletes expired quotes.
 """
 
 from __future__ import annotations
 
+from typing import cast
+
+from switchyard.model.blocker import Blocker, change_blocked
 from switchyard.model.job import State
 from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.route.router import Eligibility
-from switchyard.service.committer import Batch
-from switchyard.service.context import Context
-from switchyard.service.quote.inquiries import BLOCKED_BY_QUOTES, record_silent_clusters
-from switchyard.service.quote.quotes import QuoteWindow
-from switchyard.service.run.report import change_blocked
-from switchyard.service.upkeep.chores import apply_rulings, evaluate_again, spilled_of
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.context import Context
+from switchyard.service.placement.apply_rulings import apply_rulings
+from switchyard.service.placement.evaluation import EvaluatedJob, evaluate_again, spilled_of
+from switchyard.service.quote.quote_answers import record_silent_clusters
+from switchyard.service.reserve.quotes import QuoteWindow
 from switchyard.store import jobs
 from switchyard.store import quotes as store
+from switchyard.store.job_update import JobUpdate
 
-ROUND_MAX = 100  # jobs decided in one transaction, by one look at what waits where
-MEASURED_MAX = 1000  # jobs looked at for whether they have begun, in one turn
-FALLBACK_S = 5.0  # the fallback for a wake-up that got lost
-MEASURE_US = 1_000_000  # between two looks at what has begun
+ROUND_MAX = 100  # jobs decided in one transaction, from one read of the backlogs
+MEASURED_MAX = 1000  # jobs checked for a start in one round
+FALLBACK_S = 5.0  # next round if a wake-up gets lost
+MEASURE_US = 1_000_000  # interval between checks for started jobs
 CLEAN_US = 60_000_000
-EXPIRED_KEPT_US = 3_600_000_000  # what expired so long ago goes
+EXPIRED_KEPT_US = 3_600_000_000  # quotes are deleted this long after they expired
 
 
 class QuoteChore:
-    """The chore, with how far it has come. `go` does what is due, and says when to come again."""
+    """The quote chore and its cursor. `go` does the work that is due."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._after = ""
-        self._measure_us = self._clean_us = 0  # when next, on the steady clock
+        self._measure_us = self._clean_us = 0  # next time, on the steady clock
 
     def go(self) -> float:
-        """In how many seconds something may be due again."""
+        """Do the work that is due. Returns in how many seconds to call again."""
         context = self._context
         decide_due_jobs(context)
         now_us = context.steady_us()
@@ -50,15 +54,16 @@ class QuoteChore:
         return FALLBACK_S if next_us is None else min(FALLBACK_S, max(0.0, (next_us - context.now_us()) / 1e6))
 
     def _measure(self) -> None:
-        """A window of what was placed by quotes; the next one in the next turn, round and round."""
+        """Measure the next page of jobs that were placed by quotes. After the last page, start again."""
         with self._context.database.read() as tx:
             rows = store.use_list_open(tx, after=self._after, limit=MEASURED_MAX)
         self._after = rows[-1].job_id if len(rows) == MEASURED_MAX else ""
         errors: dict[str, int | None] = {}
         for row in rows:
-            is_placed_anew = row.on_id is not None and (row.on_id != row.cluster_id or row.assigned_us > row.at_us)
+            assigned_us = row.assigned_us or 0
+            is_placed_anew = row.on_id is not None and (row.on_id != row.cluster_id or assigned_us > row.at_us)
             if row.state is None or is_placed_anew:
-                errors[row.job_id] = None  # it never began there, or not by this quote
+                errors[row.job_id] = None  # the job is gone, or was assigned again without this quote
             elif row.started_us is not None:
                 errors[row.job_id] = row.started_us - row.expected_us
             elif State(row.state) in FINAL_STATES:
@@ -75,7 +80,7 @@ class QuoteChore:
 
 
 def decide_due_jobs(context: Context) -> int:
-    """Decide every job that is due; how many."""
+    """Decide every job that is due. Returns the number of jobs."""
     done = 0
     while True:
         with context.database.read() as tx:
@@ -83,22 +88,23 @@ def decide_due_jobs(context: Context) -> int:
             specs = jobs.spec_get_many(tx, (row.spec_hash for row in due if row.spec_hash is not None))
         if not due:
             return done
-        done += _decide_some(context, due, specs)
+        done += _decide_page(context, due, specs)
 
 
-def _decide_some(context: Context, due: list[store.Row], specs: dict[str, str]) -> int:
+def _decide_page(context: Context, due: list[store.DueQuoteWait], specs: dict[str, str]) -> int:
     world = context.snapshots.world
     rulings: dict[str, Eligibility] = {}
-    known: dict[tuple[object, ...], Eligibility] = {}  # thousands of one bulk request ask the same
+    cached: dict[tuple[object, ...], Eligibility] = {}  # jobs of one bulk request are often equal
     for row in due:
         if row.state != State.PENDING.value:
-            continue  # it was cancelled meanwhile, or is gone: only its wait is left
-        spilled = spilled_of(row, context.now_us())
+            continue  # cancelled or deleted: only its wait is left
+        job = cast("EvaluatedJob", row)  # a row with a state has all columns of its job
+        spilled = spilled_of(job, context.now_us())
         key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, spilled, row.asked_us, row.deadline_us)
-        if key not in known:
-            round_ = QuoteWindow(row.asked_us, row.deadline_us)
-            known[key] = evaluate_again(context, world, row, specs[row.spec_hash], round_)
-        rulings[row.job_id] = known[key]
+        if key not in cached:
+            window = QuoteWindow(row.asked_us, row.deadline_us)
+            cached[key] = evaluate_again(context, world, job, specs[row.spec_hash or ""], window)
+        rulings[row.job_id] = cached[key]
     ids = [row.job_id for row in due]
 
     def apply(batch: Batch) -> int:
@@ -106,14 +112,15 @@ def _decide_some(context: Context, due: list[store.Row], specs: dict[str, str]) 
         waiting = store.wait_remaining(batch.tx, ids)
         record_silent_clusters(context, batch, (row for row in due if row.job_id in waiting))
         store.wait_delete(batch.tx, ids)
-        mine = {job_id: row for job_id, row in locked.items() if job_id in waiting and row.state == State.PENDING.value}
-        # One that is held, too, is decided when it is let go.
-        changes = {
-            job_id: {"blocked": change_blocked(row.blocked, remove=BLOCKED_BY_QUOTES)} for job_id, row in mine.items()
+        pending = {row.id: row for row in locked.values() if row.id in waiting and row.state == State.PENDING.value}
+        updates = {
+            job_id: JobUpdate(blocked=change_blocked(row.blocked, remove=Blocker.QUOTES))
+            for job_id, row in pending.items()
         }
-        jobs.job_update_many(batch.tx, changes)
-        free = {job_id: row for job_id, row in mine.items() if changes[job_id]["blocked"] is None}
-        apply_rulings(context, batch, world, rulings, free)
-        return len(mine)
+        jobs.job_update_many(batch.tx, updates)
+        # A job that is also held is decided when it is released.
+        unblocked = {job_id: row for job_id, row in pending.items() if updates[job_id].blocked is None}
+        apply_rulings(context, batch, world, rulings, unblocked)
+        return len(pending)
 
     return context.committer.call(apply, locks=list(rulings))

@@ -1,1 +1,1 @@
-"""What the rules are: attributes at every level, their kinds, and the templates of cluster resources."""
+"""Rules of projects: attributes at every level, their kinds, and the templates of cluster resources."""

@@ -1,66 +1,34 @@
-"""Attributes: write, read exactly here, read what holds, list, delete, history. Audited; no writer overwrites unseen.
+"""Write, read, list and delete attributes, and show their history. Every write is audited and may be conditional.
 
-Rows that name a project need `admin` on it, rows of a domain `admin` on the platform. Reading needs `view` on the
-project; what a domain sets holds for everyone, so everyone may read it.
+Writing a row of a project needs `admin` on the project. A row of a domain, or of a kind that is for platform
+administrators, needs `admin` on the platform. Reading a row of a project needs `view` on it. Everyone may read the rows
+of domains, because they apply to everyone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import msgspec
 from msgspec import Struct
 
-from switchyard.errors import BadRequest, BadValue, Malformed, NoSuchAttribute, Outdated, UnknownName
+from switchyard.errors import BadRequest, BadValue, Malformed, NoSuchAttribute, UnknownName
 from switchyard.model.access import Role
 from switchyard.model.api import AuditEntry, Page
-from switchyard.model.attributes import (
-    AttributeRow,
-    Domain,
-    EffectiveAttribute,
-    EffectiveField,
-    KindInfo,
-    PolicyView,
-)
+from switchyard.model.attributes import AttributeRow, Domain, EffectiveAttribute, EffectiveField, KindInfo, PolicyView
 from switchyard.model.scope import LEVEL_RANK, Level, Scope, scope_of
 from switchyard.policy.draft import Entry
 from switchyard.policy.kinds.kind import Kind
 from switchyard.policy.resolve import EffectiveRules, Policy
-from switchyard.service.access.users import audit_entry
-from switchyard.service.committer import Batch
-from switchyard.service.context import Context, bump_version, record_audit
-from switchyard.service.rights import Actor
-from switchyard.service.unreadable_rows import read_or_default
+from switchyard.service.core.audit import audit_entry, record_audit
+from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.context import Context, bump_version
+from switchyard.service.core.rights import Actor
+from switchyard.service.core.unreadable_rows import read_or_default
+from switchyard.service.core.write_condition import WriteCondition
 from switchyard.store import access, attributes
 from switchyard.store.database import Tx
 
-ROWS_MAX = 200_000  # all are kept in memory by every server: some 100 MB
+ROWS_MAX = 200_000  # every server caches all rows: about 100 MB
 VALUE_BYTES_MAX = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class WriteCondition:
-    """When a write may happen. Neither: in any case, the last writer wins (Flyte's door)."""
-
-    if_match: str | None = None  # only while the row has this etag; `*`: while there is one
-    if_none_match: bool = False  # only while there is no row
-
-    def check(self, row: attributes.Row | None, what: str) -> None:
-        self.check_tag(None if row is None else row.etag, "" if row is None else row.changed_by, f"row of {what}")
-
-    def check_tag(self, etag: str | None, changed_by: str, what: str) -> None:
-        """`etag`: of what is there now; none: nothing is."""
-        if self.if_none_match and etag is not None:
-            raise Outdated(
-                f"There is a {what} already, changed by {changed_by}.",
-                next_step="Read it, then write with If-Match and its ETag.",
-            )
-        if self.if_match is not None and (etag is None or self.if_match not in ("*", etag)):
-            now = "it is gone" if etag is None else f"{changed_by} changed it"
-            raise Outdated(f"The {what} is no longer what you read: {now}.")
-
-
 UNCONDITIONAL = WriteCondition()
 
 
@@ -74,75 +42,75 @@ def put(
     condition: WriteCondition = UNCONDITIONAL,
     is_merged: bool = False,
 ) -> AttributeRow:
-    """Create or replace the row exactly at a scope. `raw`: plain data, or the kind's own struct.
+    """Create or replace the row exactly at a scope. `raw` is plain data or the kind's struct.
 
-    `is_merged`: what the row has besides stays (how Flyte's door writes plugin overrides).
+    `is_merged` keeps the other fields of an existing row. The Flyte API writes plugin overrides this way.
     """
-    found = kind_of(context, kind)
-    _may_write(context, actor, found, scope)
-    value = _checked(context, found, raw, scope)
-    what = object_name(found, scope)
+    definition = kind_of(context, kind)
+    _may_write(context, actor, definition, scope)
+    value = _check_value(context, definition, raw, scope)
+    what = _object_name(definition, scope)
 
     def apply(batch: Batch) -> AttributeRow:
-        bump_version(batch, "policy")  # first: its lock makes all writers of rules, on all servers, one after the other
+        bump_version(batch, Topic.POLICY)  # first: its row lock serializes the writers of rules on all servers
         _require_active_project(batch.tx, scope)
-        before = attributes.attribute_get(batch.tx, found.name, scope.key)
+        before = attributes.attribute_get(batch.tx, definition.name, scope.key)
         condition.check(before, what)
-        merged = _merged(context, (found, scope), before, value) if is_merged and before is not None else value
+        merged = _merge(context, (definition, scope), before, value) if is_merged and before is not None else value
         if before is None and attributes.attribute_count(batch.tx) >= ROWS_MAX:
             raise BadRequest(f"There are {ROWS_MAX} attribute rows, which is the most.", next_step="Delete some first.")
-        row = _write(batch, context, actor, row=(found, scope), value=msgspec.json.encode(merged).decode())
-        was = None if before is None else msgspec.json.decode(before.value)
-        record_audit(batch, context, actor.name, "attribute.put", what, before=was, after=merged)
-        return row_view(found, row)
+        row = _write(batch, context, actor, row=(definition, scope), value=msgspec.json.encode(merged).decode())
+        old_value = None if before is None else msgspec.json.decode(before.value)
+        record_audit(batch, context, actor, "attribute.put", what, before=old_value, after=merged)
+        return _row_view(definition, row)
 
     return context.committer.call(apply)
 
 
-def check(context: Context, actor: Actor, kind: str | int, scope: Scope, raw: object) -> dict[str, Any]:
-    """The value as `put` would store it, refused as there; nothing is stored."""
-    found = kind_of(context, kind)
-    _may_write(context, actor, found, scope)
+def check(context: Context, actor: Actor, kind: str | int, scope: Scope, raw: object) -> dict[str, object]:
+    """Return the value as `put` would store it, or raise the same errors. Stores nothing."""
+    definition = kind_of(context, kind)
+    _may_write(context, actor, definition, scope)
     with context.database.read() as tx:
         _require_active_project(tx, scope)
-    plain: dict[str, Any] = msgspec.to_builtins(_checked(context, found, raw, scope))
+    plain: dict[str, object] = msgspec.to_builtins(_check_value(context, definition, raw, scope))
     return plain
 
 
 def get_exact(context: Context, actor: Actor, kind: str | int, scope: Scope) -> AttributeRow:
-    """The row exactly at a scope, inherited values not considered."""
-    found = kind_of(context, kind)
+    """Return the row exactly at a scope, without inherited values."""
+    definition = kind_of(context, kind)
     _may_read(context, actor, scope)
-    _require_level(found, scope)
+    _require_level(definition, scope)
     with context.database.read() as tx:
-        row = attributes.attribute_get(tx, found.name, scope.key)
+        row = attributes.attribute_get(tx, definition.name, scope.key)
     if row is None:
-        raise NoSuchAttribute(f"There is no {found.name} exactly at {scope}.")
-    return row_view(found, row)
+        raise NoSuchAttribute(f"There is no {definition.name} exactly at {scope}.")
+    return _row_view(definition, row)
 
 
 def get_nearest(context: Context, actor: Actor, kind: str | int, scope: Scope) -> AttributeRow | None:
-    """The most specific stored row that holds at a scope, whole and with its own scope: what Flyte calls Get."""
-    found = kind_of(context, kind)
+    """Return the most specific row that applies at a scope, with the row's own scope. Flyte calls this Get."""
+    definition = kind_of(context, kind)
     _may_read(context, actor, scope)
     with context.database.read() as tx:
-        row = attributes.attribute_nearest(tx, found.name, scope.key)
-    return None if row is None else row_view(found, row)
+        row = attributes.attribute_nearest(tx, definition.name, scope.key)
+    return None if row is None else _row_view(definition, row)
 
 
 def get_effective(context: Context, actor: Actor, kind: str | int, scope: Scope) -> EffectiveAttribute:
-    """What holds at a scope, merged, each field with the level that gave it."""
-    found = kind_of(context, kind)
+    """Return the merged value at a scope. Each field names the level it comes from."""
+    definition = kind_of(context, kind)
     _may_read(context, actor, scope)
-    return effective_view(found, context.snapshots.policy.effective(scope.key))
+    return _effective_view(definition, context.snapshots.policy.effective(scope.key))
 
 
 def policy_view(context: Context, actor: Actor, scope: Scope) -> PolicyView:
-    """Every effective value of every kind."""
+    """Return the effective values of all kinds at a scope."""
     _may_read(context, actor, scope)
     policy: Policy = context.snapshots.policy
     effective = policy.effective(scope.key)
-    views = [effective_view(kind, effective) for kind in policy.kinds if effective.fields(kind)]
+    views = [_effective_view(kind, effective) for kind in policy.kinds if effective.fields(kind)]
     return PolicyView(policy.version, scope, views)
 
 
@@ -159,15 +127,15 @@ def list_rows(
     after: str = "",
     limit: int = 100,
 ) -> Page[AttributeRow]:
-    """The rows of a kind one may see, the most specific first; each word that is given must hold of the row."""
-    found = kind_of(context, kind)
-    named = {"domain": domain, "project": project, "workflow": workflow, "launch_plan": launch_plan}
-    wanted = {name: text for name, text in named.items() if text is not None}
+    """Return the visible rows of a kind, most specific first. A row must match every filter that is given."""
+    definition = kind_of(context, kind)
+    filters = {"domain": domain, "project": project, "workflow": workflow, "launch_plan": launch_plan}
+    wanted = {name: text for name, text in filters.items() if text is not None}
     rank, last = _read_cursor(after)
     with context.database.read() as tx:
         rows = attributes.attribute_list(
             tx,
-            found.name,
+            definition.name,
             wanted=wanted,
             rank=None if level is None else LEVEL_RANK[level],
             projects=actor.viewable_projects(),
@@ -175,26 +143,26 @@ def list_rows(
             limit=limit,
         )
     more = f"{rows[-1].rank}:{rows[-1].id}" if len(rows) == limit else None
-    return Page([row_view(found, row) for row in rows], more)
+    return Page([_row_view(definition, row) for row in rows], more)
 
 
 def delete_exact(
     context: Context, actor: Actor, kind: str | int, scope: Scope, *, condition: WriteCondition = UNCONDITIONAL
 ) -> bool:
-    """Delete the row exactly at a scope, and no other; false if there was none."""
-    found = kind_of(context, kind)
-    _may_write(context, actor, found, scope)
-    what = object_name(found, scope)
+    """Delete the row exactly at a scope. Return false if there is none."""
+    definition = kind_of(context, kind)
+    _may_write(context, actor, definition, scope)
+    what = _object_name(definition, scope)
 
     def apply(batch: Batch) -> bool:
-        if attributes.attribute_get(batch.tx, found.name, scope.key) is None:
-            return False  # nothing changes, so no server has to look
-        bump_version(batch, "policy")
-        before = attributes.attribute_get(batch.tx, found.name, scope.key)  # now that nobody else changes it
+        if attributes.attribute_get(batch.tx, definition.name, scope.key) is None:
+            return False  # before the version changes: no server needs to reload
+        bump_version(batch, Topic.POLICY)
+        before = attributes.attribute_get(batch.tx, definition.name, scope.key)  # again, under the lock
         if before is None:
             return False
         condition.check(before, what)
-        _write(batch, context, actor, row=(found, scope), value=None)
+        _write(batch, context, actor, row=(definition, scope), value=None)
         record_audit(batch, context, actor.name, "attribute.delete", what, before=msgspec.json.decode(before.value))
         return True
 
@@ -204,18 +172,18 @@ def delete_exact(
 def history(
     context: Context, actor: Actor, kind: str | int, scope: Scope, *, before: str | None = None, limit: int = 100
 ) -> Page[AuditEntry]:
-    """Who changed the row at a scope, when, from what to what; the newest first. It outlives the row."""
-    found = kind_of(context, kind)
+    """Return the changes of the row at a scope, newest first. The history of a deleted row remains."""
+    definition = kind_of(context, kind)
     _may_read(context, actor, scope)
     with context.database.read() as tx:
-        rows = access.audit_list_of(tx, object_name(found, scope), before=before, limit=limit)
+        rows = access.audit_list_of(tx, _object_name(definition, scope), before=before, limit=limit)
     items = [audit_entry(row) for row in rows]
     return Page(items, items[-1].id if len(items) == limit else None)
 
 
 def kind_list(context: Context) -> list[KindInfo]:
-    """The kinds this server knows, with what a client needs to write one."""
-    return [kind_info(kind) for kind in context.snapshots.policy.kinds]
+    """Return the kinds that this server knows, each with the JSON schema of its value."""
+    return [_kind_info(kind) for kind in context.snapshots.policy.kinds]
 
 
 def domain_list(context: Context) -> list[Domain]:
@@ -226,17 +194,17 @@ def kind_of(context: Context, kind: str | int) -> Kind:
     return context.snapshots.policy.kinds.get(kind)
 
 
-def kind_info(kind: Kind) -> KindInfo:
+def _kind_info(kind: Kind) -> KindInfo:
     schema = msgspec.json.schema(kind.value)
     return KindInfo(kind.name, kind.number, kind.title, list(kind.levels), kind.merge.value, schema, dict(kind.sample))
 
 
-def object_name(kind: Kind, scope: Scope) -> str:
-    """What the audit calls the row."""
+def _object_name(kind: Kind, scope: Scope) -> str:
+    """Return the name of the row in the audit log."""
     return f"{kind.name} at {scope}"
 
 
-def row_view(kind: Kind, row: attributes.Row) -> AttributeRow:
+def _row_view(kind: Kind, row: attributes.StoredAttribute) -> AttributeRow:
     scope = scope_of((row.domain, row.project, row.workflow, row.launch_plan))
     return AttributeRow(
         id=row.id,
@@ -244,14 +212,14 @@ def row_view(kind: Kind, row: attributes.Row) -> AttributeRow:
         number=kind.number,
         level=scope.level,
         scope=scope,
-        value=read_or_default("attributes", row.id, lambda: msgspec.json.decode(row.value), {}),
+        value=read_or_default("attributes", row.id, lambda: msgspec.json.decode(row.value or ""), {}),
         etag=row.etag,
         changed_us=row.changed_us,
         changed_by=row.changed_by,
     )
 
 
-def effective_view(kind: Kind, effective: EffectiveRules) -> EffectiveAttribute:
+def _effective_view(kind: Kind, effective: EffectiveRules) -> EffectiveAttribute:
     fields = [
         _field_view(path, entry) for path, entry in sorted(effective.fields(kind).items()) if entry.value is not None
     ]
@@ -266,8 +234,8 @@ def _field_view(path: str, entry: Entry) -> EffectiveField:
     return EffectiveField(path, entry.value, source.level, scope if any(source.key) else None, source.row or None)
 
 
-def _checked(context: Context, kind: Kind, raw: object, scope: Scope) -> Struct:
-    """A value that may be stored; else every mistake that was found."""
+def _check_value(context: Context, kind: Kind, raw: object, scope: Scope) -> Struct:
+    """Return the value in the form to store. Raise an error with all mistakes if it is invalid."""
     plain = msgspec.to_builtins(raw) if isinstance(raw, Struct) else raw
     value = kind.read(plain)
     mistakes = kind.check(value, context.snapshots.policy.platform)
@@ -280,34 +248,34 @@ def _checked(context: Context, kind: Kind, raw: object, scope: Scope) -> Struct:
     return value
 
 
-def _merged(context: Context, row: tuple[Kind, Scope], before: attributes.Row, value: Struct) -> Struct:
+def _merge(context: Context, row: tuple[Kind, Scope], before: attributes.AttributeWithValue, value: Struct) -> Struct:
     kind, scope = row
-    kept = kind.flatten(kind.read(msgspec.json.decode(before.value)))
-    return _checked(context, kind, kind.assemble(kept | kind.flatten(value)), scope)
+    old_fields = kind.flatten(kind.read(msgspec.json.decode(before.value)))
+    return _check_value(context, kind, kind.assemble(old_fields | kind.flatten(value)), scope)
 
 
 def _write(
     batch: Batch, context: Context, actor: Actor, *, row: tuple[Kind, Scope], value: str | None
-) -> attributes.Row:
+) -> attributes.StoredAttribute:
     kind, scope = row
     return attributes.attribute_put(
         batch.tx,
         kind.name,
         scope.key,
-        {
-            "id": context.new_id(),
-            "rank": LEVEL_RANK[scope.level],
-            "value": value,
-            "etag": context.new_id(),
-            "changed_us": batch.now_us,
-            "changed_by": actor.name,
-        },
+        attributes.WrittenValue(
+            id=context.new_id(),
+            rank=LEVEL_RANK[scope.level],
+            value=value,
+            etag=context.new_id(),
+            changed_us=batch.now_us,
+            changed_by=actor.name,
+        ),
     )
 
 
 def _may_write(context: Context, actor: Actor, kind: Kind, scope: Scope) -> None:
     _require_level(kind, scope)
-    if scope.project is None:
+    if scope.project is None or kind.is_for_platform_admins:
         actor.need_platform(Role.ADMIN)
     else:
         actor.need_project(Role.ADMIN, scope.project)
@@ -325,7 +293,7 @@ def _require_level(kind: Kind, scope: Scope) -> None:
     level = scope.level
     if level in kind.levels:
         return
-    allowed = ", ".join(each.value for each in kind.levels)
+    allowed = ", ".join(level.value for level in kind.levels)
     if level is Level.PLATFORM:
         raise BadValue(
             f"{kind.title}: give a domain, a project, or both.", next_step=f"It can be set at these levels: {allowed}."
@@ -349,7 +317,7 @@ def _known_project(context: Context, actor: Actor, project: str) -> None:
 
 
 def _require_active_project(tx: Tx, scope: Scope) -> None:
-    """In the write's own transaction: a project may have been archived meanwhile."""
+    """Refuse an archived project. Runs in the write's transaction, because a project may be archived at any time."""
     if scope.project is None:
         return
     row = access.project_get(tx, scope.project)
@@ -366,5 +334,5 @@ def _read_cursor(text: str) -> tuple[int, str]:
         return max(LEVEL_RANK.values()) + 1, ""
     rank, _, last = text.partition(":")
     if not (rank.isascii() and rank.isdigit() and len(rank) < 3):
-        raise Malformed("The parameter 'cursor' is not one that this list gave out.")
+        raise Malformed("The parameter 'cursor' is not one that this list returned.")
     return int(rank), last

@@ -1,28 +1,13 @@
-"""Finds the attribute kinds: our own, and those that installed packages bring by entry point."""
+"""Find the attribute kinds: the built-in kinds and the entry points of installed packages."""
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-
-from switchyard.errors import Conflict
+from switchyard.plugins import PluginGroup
 from switchyard.policy.kinds import BUILTIN_KINDS, ENTRY_POINT_GROUP, Kind, Kinds
+
+ATTRIBUTE_KINDS = PluginGroup(ENTRY_POINT_GROUP, "attribute kind")
 
 
 def load_kinds() -> Kinds:
-    """Read once, at the server's start. A package that cannot be loaded stops it: its rules would silently not hold."""
-    found: list[Kind] = list(BUILTIN_KINDS)
-    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
-        try:
-            made = point.load()()
-        except (ImportError, AttributeError, TypeError) as exc:
-            raise Conflict(
-                f"The attribute kind {point.name!r} ({point.value}) cannot be loaded: {exc}.",
-                next_step="Repair or uninstall its package.",
-            ) from exc
-        if not isinstance(made, Kind):
-            raise Conflict(
-                f"The attribute kind {point.name!r} ({point.value}) is no switchyard.policy.kinds.Kind.",
-                next_step="Repair or uninstall its package.",
-            )
-        found.append(made)
-    return Kinds(found)
+    """Load all kinds at server start. A broken package stops the server: its rules would silently not apply."""
+    return Kinds([*BUILTIN_KINDS, *ATTRIBUTE_KINDS.make_all(Kind)])

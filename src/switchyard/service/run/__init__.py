@@ -1,1 +1,1 @@
-"""A job runs: leases, reports, the tasks of arrays, its output; and clusters that only poll."""
+"""Run jobs: leases, reports, logs, and clusters that poll without an agent."""

@@ -1,112 +1,120 @@
-"""Jobs of deleted or disabled owners do not begin: they are taken back before an agent gets them.
+"""Unassign jobs of deleted or disabled owners before an agent gets them.
 
-The access snapshot of this server answers for owners it knows to be enabled, without a query. All others are looked up
-in the database: the snapshot of one server may lag behind another that has just created the user. What is taken back
-is routed again, and the router rejects it with the same reason.
+Owners that are enabled in the access snapshot need no query. All others are looked up in the database, because another
+server may just have created the user. Unassigned jobs are routed again; the router rejects them for the same reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Protocol
 
+from msgspec import UNSET
+
+from switchyard.model.event_kind import EventKind
 from switchyard.model.job import State
-from switchyard.model.lifecycle import (
-    ObservedState,
-    ReportAnswer,
-    Transition,
-    make_transition,
-    return_lease,
-    unassign,
-)
+from switchyard.model.lifecycle import ObservedState, ReportAnswer, Transition, make_transition, return_lease, unassign
 from switchyard.model.poll import Report
 from switchyard.model.task_states import live_positions, read_task
-from switchyard.service.committer import Batch
-from switchyard.service.run.agent_sessions import SyncRequest
-from switchyard.service.run.arrays import BatchArrays
-from switchyard.service.run.report import cancelling_reason, life_of, record_step, step_columns
-from switchyard.service.snapshots import Access, owner_problem
+from switchyard.service.core.agent_sessions import SyncRequest
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.snapshots import Access, owner_problem
+from switchyard.service.lifecycle.arrays import BatchArrays
+from switchyard.service.lifecycle.transitions import cancelling_reason, life_of, record_step, step_update
 from switchyard.store import access as access_store
-from switchyard.store import jobs
+from switchyard.store import jobs, leases, ranges
+from switchyard.store.job_rows import JobRow
+from switchyard.store.job_update import JobUpdate
+
+
+class OwnedJob(Protocol):
+    @property
+    def owner(self) -> str: ...
+    @property
+    def owner_id(self) -> str | None: ...
 
 
 class LeaseOwners:
-    """Whether the owners of jobs exist and are enabled, by id: a later user of the same name is another owner."""
+    """Checks by id that owners exist and are enabled: a new user with the name of a deleted one is another owner."""
 
     def __init__(self, access: Callable[[], Access]) -> None:
         self._access = access
 
-    def take_back(self, batch: Batch, heads: dict[str, list[jobs.Row]]) -> dict[str, list[jobs.Row]]:
-        """The candidates whose owner may run jobs. The others become PENDING with the reason."""
-        reasons = self.missing_reasons(batch, (row for rows in heads.values() for row in rows))
+    def eligible_candidates(
+        self, batch: Batch, heads: dict[str, list[leases.LeaseCandidate]]
+    ) -> dict[str, list[leases.LeaseCandidate]]:
+        """Return the candidates whose owner may run jobs. Other candidates become PENDING with the reason."""
+        reasons = self.owner_problems(batch, (row for rows in heads.values() for row in rows))
         if not reasons:
             return heads
-        changes: dict[str, dict[str, Any]] = {}
+        updates: dict[str, JobUpdate] = {}
         for row in jobs.job_lock(batch.tx, reasons).values():
             step = _unassign(row, reasons[row.id])
             if step is not None:
-                changes[row.id] = step_columns(batch, row, step)
+                updates[row.id] = step_update(batch, row, step)
                 record_step(batch, row, step)
-                batch.clusters.add(row.cluster_id)  # its agents ask again: other jobs may stand behind these
-        jobs.job_update_many(batch.tx, changes)
+                if row.cluster_id:
+                    batch.clusters.add(row.cluster_id)  # wake its agents: they may lease the jobs behind
+        jobs.job_update_many(batch.tx, updates)
         return {cluster: [row for row in rows if row.id not in reasons] for cluster, rows in heads.items()}
 
-    def end_undelivered(self, batch: Batch, rows: Iterable[jobs.Row]) -> list[jobs.Row]:
-        """Of leased jobs that their agent does not know, those that it is to be told of.
+    def end_undelivered(self, batch: Batch, rows: Iterable[leases.LeasedJob]) -> list[leases.LeasedJob]:
+        """Return the leased jobs that must be delivered again to an agent that does not know them.
 
-        A job that nobody has begun is taken back instead. One that may have begun is delivered, and its end asked for.
+        If the owner may run no jobs, an ASSIGNED job is requeued instead. A job that may have begun is delivered, and
+        its cancellation is requested.
         """
         rows = list(rows)
-        reasons = self.missing_reasons(batch, rows)
-        changes: dict[str, dict[str, Any]] = {}
+        reasons = self.owner_problems(batch, rows)
+        updates: dict[str, JobUpdate] = {}
         for row in jobs.job_lock(batch.tx, reasons).values() if reasons else ():
             step = return_lease(life_of(row), reasons[row.id]) if State(row.state) is State.ASSIGNED else None
             if step is not None:
-                changes[row.id] = step_columns(batch, row, step)
+                updates[row.id] = step_update(batch, row, step)
                 record_step(batch, row, step)
             elif row.cancel_us is None:
-                said = cancelling_reason(row.reason, f"cancelled: {reasons[row.id]}")
-                changes[row.id] = {"cancel_us": batch.now_us, "reason": said}
-                record_step(batch, row, Transition(life_of(row), "cancel-requested", reasons[row.id]))
-        jobs.job_update_many(batch.tx, changes)
-        return [row for row in rows if "state" not in changes.get(row.id, {})]
+                reason = cancelling_reason(row.reason, f"cancelled: {reasons[row.id]}")
+                updates[row.id] = JobUpdate(cancel_us=batch.now_us, reason=reason)
+                record_step(batch, row, Transition(life_of(row), EventKind.CANCEL_REQUESTED, reasons[row.id]))
+        jobs.job_update_many(batch.tx, updates)
+        return [row for row in rows if row.id not in updates or updates[row.id].state is UNSET]
 
-    def return_undelivered_tasks(self, batch: Batch, ask: SyncRequest, rows: Sequence[jobs.Row]) -> int:
-        """Take back the tasks of arrays that nobody has begun and that their agent does not know; how many.
+    def return_undelivered_tasks(self, batch: Batch, request: SyncRequest, rows: Sequence[ranges.HeldRange]) -> int:
+        """Requeue ASSIGNED tasks that the agent does not know and whose owner may run no jobs.
 
-        `rows`: the live ranges of the agent.
+        `rows` are the live ranges of the agent. Returns the number of requeued tasks.
         """
-        reasons = self.missing_reasons(batch, rows, key="job_id")
+        reasons = self.owner_problems(batch, rows, key="job_id")
         if not reasons:
             return 0
         arrays, count = BatchArrays(batch), 0
         arrays.load(list(jobs.job_lock(batch.tx, reasons).values()))
         for row in rows:
             for position in live_positions(row.tasks) if row.job_id in reasons else ():
-                fence, is_begun = row.fence + position, read_task(row.tasks, position).state is not State.ASSIGNED
-                if not is_begun and (row.job_id, fence) not in ask.inventory:
-                    item = Report(row.job_id, fence, ObservedState.RETURNED, reason=reasons[row.job_id])
-                    count += arrays.report(ask.agent_id, item, None) is ReportAnswer.TAKEN
+                fence, is_assigned = row.fence + position, read_task(row.tasks, position).state is State.ASSIGNED
+                if is_assigned and (row.job_id, fence) not in request.inventory:
+                    report = Report(row.job_id, fence, ObservedState.RETURNED, reason=reasons[row.job_id])
+                    count += arrays.report(request.agent_id, report, None) is ReportAnswer.TAKEN
         arrays.flush()
         return count
 
-    def missing_reasons(self, batch: Batch, rows: Iterable[jobs.Row], *, key: str = "id") -> dict[str, str]:
-        """By job, why its owner may run no jobs; jobs of other owners are not in it."""
+    def owner_problems(self, batch: Batch, rows: Iterable[OwnedJob], *, key: str = "id") -> dict[str, str]:
+        """Return, by job, the reason why its owner may run no jobs. Jobs of enabled owners are left out."""
         live = self._access().live_owners
-        doubtful = [row for row in rows if row.owner_id not in live]
-        if not doubtful:
+        unconfirmed = [row for row in rows if row.owner_id not in live]
+        if not unconfirmed:
             return {}
-        enabled = access_store.users_enabled(batch.tx, {row.owner_id for row in doubtful if row.owner_id})
+        enabled = access_store.users_enabled(batch.tx, {row.owner_id for row in unconfirmed if row.owner_id})
         return {
             getattr(row, key): owner_problem(row.owner, is_known=row.owner_id in enabled)
-            for row in doubtful
-            if not enabled.get(row.owner_id)
+            for row in unconfirmed
+            if not enabled.get(row.owner_id or "")
         }
 
 
-def _unassign(row: jobs.Row, why: str) -> Transition | None:
-    """Take back a job that nobody leased; of an array that runs, the tasks that nobody leased."""
+def _unassign(row: JobRow, reason: str) -> Transition | None:
+    """Unassign a job that no agent leased, or the unleased tasks of a running array."""
     life = life_of(row)
     if row.array is not None and life.state is State.RUNNING:
-        return make_transition(life, State.PENDING, "unassigned", why, fence=life.next_fence)
-    return unassign(life, why)
+        return make_transition(life, State.PENDING, EventKind.UNASSIGNED, reason, fence=life.next_fence)
+    return unassign(life, reason)

@@ -1,7 +1,7 @@
-"""The attempts that an agent says it has and the store knows nothing of: adopted after a restore, else to be stopped.
+"""Handle attempts that an agent has and the database does not know: adopt them after a restore, else stop them.
 
-An agent may name 100,000 of them. One sort or one difference of sets of that size keeps the interpreter to itself for
-a tenth of a second, and with it all other callers; so these are done item by item, or in short runs.
+An agent may name 100,000 attempts. One sort or set difference of that size holds the interpreter lock for a tenth of a
+second and delays all other threads, so this module works item by item or in short runs.
 """
 
 from __future__ import annotations
@@ -11,43 +11,43 @@ from heapq import merge
 from itertools import islice
 
 from switchyard.model.lifecycle import adopt_attempt
-from switchyard.service.committer import Batch
-from switchyard.service.run.agent_sessions import SyncRequest
-from switchyard.service.run.report import adoption_columns, life_of, record_step
+from switchyard.service.core.agent_sessions import SyncRequest
+from switchyard.service.core.batch import Batch
+from switchyard.service.lifecycle.transitions import adoption_update, life_of, record_step
 from switchyard.store import jobs, restore_recovery
 
-SORT_RUN = 5_000  # sorted at once: some milliseconds
+SORT_RUN = 5_000  # attempts sorted in one call, which takes some milliseconds
 JobFence = tuple[str, int]
 
 
-def attempts_to_stop(batch: Batch, ask: SyncRequest, known: set[JobFence]) -> list[JobFence]:
-    """Those that nobody leased to this agent, in order."""
-    unknown = [attempt for attempt in ask.inventory if attempt not in known]
-    adopted = _adopt(batch, ask, unknown)
+def attempts_to_stop(batch: Batch, request: SyncRequest, known: set[JobFence]) -> list[JobFence]:
+    """Return the attempts that are not leased to this agent and cannot be adopted, sorted."""
+    unknown = [attempt for attempt in request.inventory if attempt not in known]
+    adopted = _adopt(batch, request, unknown)
     return sort_in_runs(attempt for attempt in unknown if attempt not in adopted)
 
 
 def sort_in_runs(attempts: Iterable[JobFence]) -> list[JobFence]:
-    """Sorted, in runs: others get their turn in between."""
-    left = iter(attempts)
+    """Sort in short runs: other threads get the interpreter in between."""
+    remaining = iter(attempts)
     runs: list[list[JobFence]] = []
-    while run := sorted(islice(left, SORT_RUN)):
+    while run := sorted(islice(remaining, SORT_RUN)):
         runs.append(run)
     return runs[0] if len(runs) == 1 else list(merge(*runs))
 
 
-def _adopt(batch: Batch, ask: SyncRequest, unknown: list[JobFence]) -> set[JobFence]:
-    """What the agent has from before a restore, and the store knows nothing of: it goes on with it."""
+def _adopt(batch: Batch, request: SyncRequest, unknown: list[JobFence]) -> set[JobFence]:
+    """Adopt attempts that the agent has had since before a database restore. Returns the adopted attempts."""
     fences: dict[str, int] = {}
     for job, fence in unknown:
-        fences[job] = max(fence, fences.get(job, fence))  # of several the last one: the others were followed by it
-    live = restore_recovery.job_ids_from_backup(batch.tx, list(fences))
-    found: set[JobFence] = set()
-    for row in jobs.job_lock(batch.tx, live).values() if live else ():
+        fences[job] = max(fence, fences.get(job, fence))  # the last attempt of a job replaced the earlier ones
+    job_ids = restore_recovery.job_ids_from_backup(batch.tx, list(fences))
+    adopted: set[JobFence] = set()
+    for row in jobs.job_lock(batch.tx, job_ids).values() if job_ids else ():
         step = adopt_attempt(life_of(row), fences[row.id])
-        change = adoption_columns(batch, row, ask.agent_id, step) if step is not None else None
-        if step is not None and change is not None:
-            jobs.job_update_many(batch.tx, {row.id: change})
+        update = adoption_update(batch, row, request.agent_id, step) if step is not None else None
+        if step is not None and update is not None:
+            jobs.job_update_many(batch.tx, {row.id: update})
             record_step(batch, row, step)
-            found.add((row.id, fences[row.id]))
-    return found
+            adopted.add((row.id, fences[row.id]))
+    return adopted

@@ -1,1 +1,1 @@
-"""A job comes in: its rules, its demand, the decision, and the write that keeps it."""
+"""Submit a job: admit it, evaluate clusters, choose one, and insert the row."""

@@ -1,4 +1,4 @@
-"""Many jobs in one request: decoded and routed off the loop, ruled once per shape, committed in few writes."""
+"""Submit many jobs in one request. Jobs of one shape are evaluated once, and few writes commit all jobs."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ from switchyard.model.api import BULK_WHOLE_MAX, BulkAnswer, BulkItem, BulkReque
 from switchyard.model.decode import JsonReader, refuse_many_values
 from switchyard.model.ids import make_id, read_id
 from switchyard.model.job import REQUEST_BYTES_MAX, REQUEST_VALUES_MAX, JobRequest
-from switchyard.service.clock import IdGenerator
-from switchyard.service.committer import Batch
-from switchyard.service.rights import Actor
-from switchyard.service.submit.new_job import JobInsert, insert_job, unknown_dependencies
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.clock import IdGenerator
+from switchyard.service.core.rights import Actor
+from switchyard.service.submit.job_files import refused_inserts
+from switchyard.service.submit.new_job import JobInsert, insert_job
 from switchyard.service.submit.submit import Submit
 from switchyard.store import jobs
+from switchyard.store.job_rows import IdempotencyClaim
 
-MISTAKES_SHOWN_MAX = 20  # mistakes named in one refusal
-VALUES_CHECKED_FROM_BYTES = 16 * 1024  # of a job; a smaller one cannot have too many values
-SELECTIONS_MAX = 200  # different ones in one request
+ERRORS_SHOWN_MAX = 20  # errors listed in one refusal
+VALUES_CHECKED_FROM_BYTES = 16 * 1024  # size of one job; a smaller job cannot have too many values
+SELECTIONS_MAX = 200  # distinct selections in one request
 
 _reader = JsonReader(JobRequest)
 
 
 @dataclass(frozen=True, slots=True)
 class BulkInsert:
-    """All jobs of one request, with those already refused."""
+    """All jobs of one request: the jobs to insert, and the errors of refused jobs."""
 
     writes: tuple[JobInsert, ...]
-    refused: dict[int, YardError]  # by place in the request
+    refused: dict[int, YardError]  # by position in the request
     first_id: str
-    each: bool
+    is_partial_ok: bool  # insert the valid jobs even if others are refused (`each` in the request)
     key: str | None
     body_hash: str
-    owner: str  # by id
+    owner: str  # user id
 
     def job_ids(self) -> Iterable[str]:
         return ()
@@ -51,122 +53,109 @@ class AcceptedBulk:
 
 
 class BulkSubmit:
-    """The use case, on top of the single submit."""
+    """Decide and insert the jobs of bulk requests, with the functions of a single submit."""
 
     def __init__(self, submit: Submit, ids: IdGenerator) -> None:
         self._submit = submit
         self._ids = ids
 
     def decide(self, actor: Actor, request: BulkRequest, *, key: str | None, body: bytes) -> BulkInsert:
-        """Decode and decide every job. All or none: the first mistakes refuse the request."""
+        """Decode and route every job. Without `each`, one refused job refuses the whole request."""
         if not request.each:
             _refuse_too_many(len(request.jobs), "made all or none")
         ids = self._ids.many(len(request.jobs))
         writes: list[JobInsert] = []
         refused: dict[int, YardError] = {}
         parsed: dict[int, JobRequest] = {}
-        for place, raw in enumerate(request.jobs):
+        for position, raw in enumerate(request.jobs):
             try:
-                parsed[place] = _read(bytes(raw))
+                parsed[position] = _read(bytes(raw))
             except YardError as exc:
-                refused[place] = _without_traceback(exc)
+                refused[position] = _without_traceback(exc)
         if any(text.startswith("#") for job in parsed.values() for text in job.after):
-            _refuse_too_many(len(request.jobs), "in a request where one waits for another (`#3`)")
+            _refuse_too_many(len(request.jobs), "accepted when one of them waits for another (`#3`)")
         refused |= _bad_references(parsed, len(request.jobs))
         refused |= _dependents_of_refused(parsed, refused)
         self._refuse_many_selections(parsed.values())
-        for place, job in parsed.items():
-            if place in refused:
+        for position, job in parsed.items():
+            if position in refused:
                 continue
-            named = [_resolve_reference(text, ids) for text in job.after]
+            after = [_resolve_reference(text, ids) for text in job.after]
             try:
-                decided = self._submit.decide(
+                write = self._submit.decide(
                     actor,
-                    msgspec.structs.replace(job, after=named) if named else job,
+                    msgspec.structs.replace(job, after=after) if after else job,
                     key=None,
                     body=b"",
-                    job_id=ids[place],
+                    job_id=ids[position],
                     is_one_of_many=True,
                 )
-                writes.append(decided)
+                writes.append(write)
             except YardError as exc:
-                refused[place] = _without_traceback(exc)
+                refused[position] = _without_traceback(exc)
         self._submit.count_refused(refused.values())
         if refused and not request.each:
             raise _refusal(refused, len(request.jobs))
         self._submit.refuse_many(actor, writes, key=key)
-        return BulkInsert(
-            tuple(writes),
-            refused,
-            ids[0],
-            request.each,
-            key,
-            sha256(body).hexdigest() if key else "",
-            actor.id,
-        )
+        body_hash = sha256(body).hexdigest() if key else ""
+        return BulkInsert(tuple(writes), refused, ids[0], request.each, key, body_hash, actor.id)
 
-    def _refuse_many_selections(self, several: Iterable[JobRequest]) -> None:
-        """Each has to be read and followed by itself, and one may take up to a second."""
+    def _refuse_many_selections(self, requests: Iterable[JobRequest]) -> None:
+        """Refuse too many distinct selections: evaluating one may take up to a second."""
         is_quick = self._submit.is_quick
-        different = {msgspec.json.encode((job.select, job.parameters)) for job in several if not is_quick(job)}
-        if len(different) > SELECTIONS_MAX:
+        distinct = {msgspec.json.encode((job.select, job.parameters)) for job in requests if not is_quick(job)}
+        if len(distinct) > SELECTIONS_MAX:
             raise BadRequest(
-                f"The jobs have {len(different)} different selections and parameters, and at most {SELECTIONS_MAX} go.",
-                next_step="Send them in several requests.",
+                f"The jobs have {len(distinct)} different selections and parameters; the limit is {SELECTIONS_MAX}.",
+                next_step="Send the jobs in several requests.",
             )
 
     def apply(self, batch: Batch, bulks: list[BulkInsert]) -> list[Any]:
         return [self._apply(batch, bulk) for bulk in bulks]
 
     def _apply(self, batch: Batch, bulk: BulkInsert) -> Any:
-        missing = unknown_dependencies(batch, list(bulk.writes))
-        if missing and not bulk.each:
+        missing = refused_inserts(batch, self._submit.file_limits, list(bulk.writes))
+        if missing and not bulk.is_partial_ok:
             return next(iter(missing.values()))
-        if bulk.key is not None and (held := self._held(batch, bulk)) is not None:
-            return held
+        if bulk.key is not None and (earlier := self._earlier_answer(batch, bulk, bulk.key)) is not None:
+            return earlier
         self._submit.put_shared(batch, list(bulk.writes))
         refused = dict(bulk.refused)
-        made: dict[str, CreatedJob] = {}
-        places = {write.row["id"]: place for place, write in writes_with_positions(bulk)}
+        created: dict[str, CreatedJob] = {}
+        positions = {write.row.id: position for position, write in writes_with_positions(bulk)}
         for write in bulk.writes:
             if id(write) in missing:
-                refused[places[write.row["id"]]] = missing[id(write)]
+                refused[positions[write.row.id]] = missing[id(write)]
                 continue
             insert_job(batch, write)
-            made[write.row["id"]] = write.created
-        self._submit.settle(batch, [write for write in bulk.writes if write.row["id"] in made])
-        return AcceptedBulk(_answer(bulk, made, refused), is_new=True)
+            created[write.row.id] = write.created
+        self._submit.settle(batch, [write for write in bulk.writes if write.row.id in created])
+        return AcceptedBulk(_answer(bulk, created, refused), is_new=True)
 
-    def _held(self, batch: Batch, bulk: BulkInsert) -> Any:
-        """The answer an earlier request with this key got, if there was one."""
+    def _earlier_answer(self, batch: Batch, bulk: BulkInsert, key: str) -> Any:
+        """Claim the idempotency key. Return the answer that an earlier request with this key got, else none."""
         total = len(bulk.writes) + len(bulk.refused)
-        row = {
-            "owner": bulk.owner,
-            "key": bulk.key,
-            "body_hash": bulk.body_hash,
-            "job_id": f"{bulk.first_id}+{total}",
-            "created_us": batch.now_us,
-        }
-        held = next(iter(jobs.idempotency_claim(batch.tx, [row]).values()))
-        if held.job_id == row["job_id"]:
+        row = IdempotencyClaim(bulk.owner, key, bulk.body_hash, f"{bulk.first_id}+{total}", batch.now_us)
+        claim = next(iter(jobs.idempotency_claim(batch.tx, [row]).values()))
+        if claim.job_id == row.job_id:
             return None
-        if held.body_hash != bulk.body_hash:
-            return KeyReused(f"The idempotency key {bulk.key!r} was used for another request.")
-        first, _, count = held.job_id.partition("+")
+        if claim.body_hash != bulk.body_hash:
+            return KeyReused(f"The idempotency key {key!r} was used for another request.")
+        first, _, count = claim.job_id.partition("+")
         ids = consecutive_ids(first, int(count or 1))
-        found = jobs.job_states(batch.tx, ids)
+        states = jobs.job_states(batch.tx, ids)
         items = [
-            BulkItem(job=CreatedJob(one.id, one.state, one.cluster, one.reason))
-            if (one := found.get(job_id)) is not None
-            else BulkItem(problem=_problem(bulk.refused.get(place) or BadRequest("It was refused the first time.")))
-            for place, job_id in enumerate(ids)
+            BulkItem(job=CreatedJob(job.id, job.state, job.cluster, job.reason))
+            if (job := states.get(job_id)) is not None
+            else BulkItem(problem=_problem(bulk.refused.get(position) or BadRequest("It was refused the first time.")))
+            for position, job_id in enumerate(ids)
         ]
         made = sum(item.job is not None for item in items)
         return AcceptedBulk(BulkAnswer(items, made=made, refused=len(items) - made), is_new=False)
 
 
 def _read(body: bytes) -> JobRequest:
-    """One job of many has the bounds of a job that comes alone."""
+    """Decode one job, within the size limits of a single submit."""
     if len(body) > VALUES_CHECKED_FROM_BYTES:
         if len(body) > REQUEST_BYTES_MAX:
             raise TooLarge(f"The job has {len(body)} bytes; the most is {REQUEST_BYTES_MAX}.")
@@ -175,120 +164,123 @@ def _read(body: bytes) -> JobRequest:
     return request
 
 
-def _refuse_too_many(count: int, what: str) -> None:
-    """All jobs that depend on each other are one transaction, and everybody's writes wait for its end."""
+def _refuse_too_many(count: int, condition: str) -> None:
+    """Refuse too many jobs for one transaction: the writes of all users wait until it ends."""
     if count > BULK_WHOLE_MAX:
         raise TooLarge(
-            f"The request has {count} jobs, and at most {BULK_WHOLE_MAX} are {what}.",
-            next_step="Send them in several requests, or jobs that wait for no other with `each: true`.",
+            f"The request has {count} jobs, and at most {BULK_WHOLE_MAX} are {condition}.",
+            next_step="Send several requests. Jobs that wait for no other may be sent with `each: true`.",
         )
 
 
 def _without_traceback(error: YardError) -> YardError:
-    """Without its frames: of 100,000 refusals they would be a million objects, that are freed all at once."""
+    """Drop the traceback. 100,000 errors would keep a million frames, and freeing them together takes long."""
     error.__traceback__ = error.__cause__ = error.__context__ = None
     return error
 
 
 def bulk_answer_without_commit(bulk: BulkInsert) -> AcceptedBulk:
-    """What a bulk request would answer, with the commit left out: the benchmark's upper bound."""
-    made = {write.row["id"]: write.created for write in bulk.writes}
-    return AcceptedBulk(_answer(bulk, made, bulk.refused), is_new=True)
+    """Return the answer to a bulk request without a commit. Benchmarks measure the upper bound with it."""
+    created = {write.row.id: write.created for write in bulk.writes}
+    return AcceptedBulk(_answer(bulk, created, bulk.refused), is_new=True)
 
 
 def writes_with_positions(bulk: BulkInsert) -> list[tuple[int, JobInsert]]:
     ids = consecutive_ids(bulk.first_id, len(bulk.writes) + len(bulk.refused))
-    place = {job_id: number for number, job_id in enumerate(ids)}
-    return [(place[write.row["id"]], write) for write in bulk.writes]
+    positions = {job_id: position for position, job_id in enumerate(ids)}
+    return [(positions[write.row.id], write) for write in bulk.writes]
 
 
-def _answer(bulk: BulkInsert, made: dict[str, CreatedJob], refused: dict[int, YardError]) -> BulkAnswer:
-    by_place = {
-        place: BulkItem(job=made[write.row["id"]])
-        for place, write in writes_with_positions(bulk)
-        if write.row["id"] in made
+def _answer(bulk: BulkInsert, created: dict[str, CreatedJob], refused: dict[int, YardError]) -> BulkAnswer:
+    items = {
+        position: BulkItem(job=created[write.row.id])
+        for position, write in writes_with_positions(bulk)
+        if write.row.id in created
     }
-    by_place |= {place: BulkItem(problem=_problem(error)) for place, error in refused.items()}
-    return BulkAnswer([by_place[place] for place in sorted(by_place)], made=len(made), refused=len(refused))
+    items |= {position: BulkItem(problem=_problem(error)) for position, error in refused.items()}
+    return BulkAnswer([items[position] for position in sorted(items)], made=len(created), refused=len(refused))
 
 
 def consecutive_ids(first: str, count: int) -> list[str]:
     at_us, entropy = read_id(first)
-    return [make_id(at_us, entropy + number) for number in range(count)]
+    return [make_id(at_us, entropy + offset) for offset in range(count)]
 
 
-def id_at(first: str, place: int) -> str:
-    """The id at this place among the consecutive ids that begin with `first`."""
+def id_at(first: str, position: int) -> str:
+    """Return the id at a position among the consecutive ids that begin with `first`."""
     at_us, entropy = read_id(first)
-    return make_id(at_us, entropy + place)
+    return make_id(at_us, entropy + position)
 
 
 def _resolve_reference(text: str, ids: list[str]) -> str:
-    """`#3:ok` → the id of the fourth job of this request."""
+    """Replace a reference such as `#3:ok` by the id of the fourth job of this request."""
     reference, colon, condition = text.partition(":")
     return f"{ids[int(reference[1:])]}{colon}{condition}" if reference.startswith("#") else text
 
 
 def _bad_references(parsed: dict[int, JobRequest], count: int) -> dict[int, YardError]:
-    """References within the request that lead nowhere, to oneself, or round in a ring."""
+    """Return an error for each job that waits for an unknown position, for itself, or in a cycle."""
     edges = {
-        place: [int(text.partition(":")[0][1:]) for text in job.after if text.startswith("#")]
-        for place, job in parsed.items()
+        position: [int(text.partition(":")[0][1:]) for text in job.after if text.startswith("#")]
+        for position, job in parsed.items()
     }
     refused: dict[int, YardError] = {}
-    for place, targets in edges.items():
+    for position, targets in edges.items():
         if any(target >= count for target in targets):
-            refused[place] = BadRequest(f"It waits for #{max(targets)}, and the request has {count} jobs.")
-        elif place in targets:
-            refused[place] = BadRequest("It waits for itself.")
-    for place in _in_cycle(edges, set(refused)):
-        refused[place] = BadRequest("It waits for itself, round through others of the request.")
+            refused[position] = BadRequest(f"It waits for #{max(targets)}, and the request has {count} jobs.")
+        elif position in targets:
+            refused[position] = BadRequest("It waits for itself.")
+    for position in _in_cycle(edges, set(refused)):
+        refused[position] = BadRequest("It waits for itself, round through others of the request.")
     return refused
 
 
 def _dependents_of_refused(parsed: dict[int, JobRequest], refused: dict[int, YardError]) -> dict[int, YardError]:
-    """Jobs that wait for a refused one of the same request would wait for ever: they are refused too, in turn."""
-    found: dict[int, YardError] = {}
+    """Refuse the direct and indirect dependents of refused jobs: they would wait forever."""
+    refusals: dict[int, YardError] = {}
     while True:
-        gone = {f"#{place}" for place in (*refused, *found)}
-        more = [
-            place
-            for place, job in parsed.items()
-            if place not in refused and place not in found and any(text.partition(":")[0] in gone for text in job.after)
+        known = refused | refusals
+        references = {f"#{position}" for position in known}
+        dependents = [
+            position
+            for position, job in parsed.items()
+            if position not in known and any(text.partition(":")[0] in references for text in job.after)
         ]
-        if not more:
-            return found
-        found |= {place: BadRequest("It waits for a job of this request that is refused.") for place in more}
+        if not dependents:
+            return refusals
+        refusals |= {
+            position: BadRequest("It waits for a job of this request that is refused.") for position in dependents
+        }
 
 
-def _in_cycle(edges: dict[int, list[int]], known: set[int]) -> set[int]:
-    """What is left when all that can be begun has been taken away, again and again."""
-    left = {place: {target for target in targets if target not in known} for place, targets in edges.items()}
-    ready = [place for place, targets in left.items() if not targets]
-    waiters: dict[int, list[int]] = {}
-    for place, targets in left.items():
+def _in_cycle(edges: dict[int, list[int]], refused: set[int]) -> set[int]:
+    """Return the jobs in or behind a cycle: a topological sort (Kahn's algorithm) never reaches them."""
+    waits = {position: {target for target in targets if target not in refused} for position, targets in edges.items()}
+    ready = [position for position, targets in waits.items() if not targets]
+    dependents: dict[int, list[int]] = {}
+    for position, targets in waits.items():
         for target in targets:
-            waiters.setdefault(target, []).append(place)
+            dependents.setdefault(target, []).append(position)
     while ready:
-        place = ready.pop()
-        left.pop(place, None)
-        for waiter in waiters.get(place, []):
-            if waiter in left:
-                left[waiter].discard(place)
-                if not left[waiter]:
-                    ready.append(waiter)
-    return set(left) - known
+        position = ready.pop()
+        waits.pop(position, None)
+        for dependent in dependents.get(position, []):
+            if dependent in waits:
+                waits[dependent].discard(position)
+                if not waits[dependent]:
+                    ready.append(dependent)
+    return set(waits) - refused
 
 
 def _refusal(refused: dict[int, YardError], count: int) -> YardError:
-    shown = [f"jobs[{place}]: {refused[place].detail}" for place in sorted(refused)[:MISTAKES_SHOWN_MAX]]
-    more = f"\n… and {len(refused) - MISTAKES_SHOWN_MAX} more" if len(refused) > MISTAKES_SHOWN_MAX else ""
+    shown = [f"jobs[{position}]: {refused[position].detail}" for position in sorted(refused)[:ERRORS_SHOWN_MAX]]
+    more = f"\n… and {len(refused) - ERRORS_SHOWN_MAX} more" if len(refused) > ERRORS_SHOWN_MAX else ""
     first = refused[min(refused)]
     kinds = {type(error) for error in refused.values()}
     kind = type(first) if len(kinds) == 1 else Malformed if Malformed in kinds else BadRequest
     return kind(
         f"{len(refused)} of {count} jobs are refused, so none was made:\n" + "\n".join(shown) + more,
-        next_step="Correct them, or send the request with `each: true` to make the others.",
+        next_step="Correct these jobs, or send the request with `each: true` to make the others.",
     )
 
 

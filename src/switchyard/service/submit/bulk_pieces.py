@@ -1,8 +1,8 @@
-"""A large bulk request with `each` in pieces, each a write of its own: others' writes go between them.
+"""Split a large bulk request into pieces. Each piece is one write, so writes of other users go between pieces.
 
-A request of up to `BULK_WHOLE_MAX` jobs is one write: only such a request is made all or none, or has references.
-Each piece has an idempotency key of its own, made from the request's key and the place of the piece's first job. A
-request that ended halfway (the server was killed) and is sent again makes the pieces that are missing.
+A request of up to `BULK_WHOLE_MAX` jobs is one write. Requests without `each` or with references are never larger.
+Each piece has its own idempotency key: the request's key and the position of the piece's first job. If the server
+stops between two pieces and the client sends the request again, only the missing pieces are inserted.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from switchyard.errors import YardError
 from switchyard.model.api import BULK_WHOLE_MAX, BulkAnswer, BulkItem
 from switchyard.service.submit.bulk import AcceptedBulk, BulkInsert, id_at, writes_with_positions
 
-PIECE_JOBS = 2_000  # jobs of one transaction: some tenths of a second
-LARGE_FROM_JOBS = 100  # a write of more jobs waits in the queue of large writes
-KEY_SEPARATOR = "\x1f"  # no user's idempotency key has this character
+PIECE_JOBS = 2_000  # jobs in one transaction, which takes some tenths of a second
+LARGE_FROM_JOBS = 100  # writes of more jobs wait in the committer's queue of large writes
+KEY_SEPARATOR = "\x1f"  # idempotency keys of users never contain this character
 
 
 class BulkPieces:
-    """The pieces of one request, taken one after the other: where the next one begins depends on the last answer.
+    """Hands out the pieces of one request in order. The answer to a piece decides where the next piece begins.
 
-    To make one takes time that grows with the request: on a thread. To take the next piece does not.
+    Call the constructor on a thread: its time grows with the request. `next` takes the same time for every piece.
     """
 
     def __init__(self, bulk: BulkInsert) -> None:
         self._bulk = bulk
         self.total = len(bulk.writes) + len(bulk.refused)
-        self._placed = writes_with_positions(bulk) if self.total > BULK_WHOLE_MAX else []
-        self._places = [place for place, _ in self._placed]
+        self._writes = writes_with_positions(bulk) if self.total > BULK_WHOLE_MAX else []
+        self._positions = [position for position, _ in self._writes]
         self._refused = sorted(bulk.refused)
         self._items: list[BulkItem] = []
         self._is_new = False
 
     @property
     def done(self) -> int:
-        """Jobs whose result is known."""
+        """Return the number of jobs whose result is known."""
         return len(self._items)
 
     def next(self) -> BulkInsert:
@@ -43,20 +43,20 @@ class BulkPieces:
         if self.total <= BULK_WHOLE_MAX:
             return bulk
         end = start + PIECE_JOBS
-        placed = self._placed[bisect_left(self._places, start) : bisect_left(self._places, end)]
+        writes = self._writes[bisect_left(self._positions, start) : bisect_left(self._positions, end)]
         refused = self._refused[bisect_left(self._refused, start) : bisect_left(self._refused, end)]
         return BulkInsert(
-            tuple(write for _, write in placed),
-            {place - start: bulk.refused[place] for place in refused},
+            tuple(write for _, write in writes),
+            {position - start: bulk.refused[position] for position in refused},
             id_at(bulk.first_id, start),
-            bulk.each,
+            bulk.is_partial_ok,
             f"{bulk.key}{KEY_SEPARATOR}{start}" if bulk.key is not None and start else bulk.key,
             bulk.body_hash,
             bulk.owner,
         )
 
     def take(self, accepted: AcceptedBulk) -> None:
-        """The result of the piece that `next` gave. A repeated request gets as many jobs as its first sending made."""
+        """Add the answer to a piece. In a repeated request, it has as many jobs as the first time."""
         self._items += accepted.answer.items
         self._is_new |= accepted.is_new
 
@@ -65,9 +65,9 @@ class BulkPieces:
         return AcceptedBulk(BulkAnswer(self._items, made=made, refused=len(self._items) - made), self._is_new)
 
     def failure(self, error: YardError) -> YardError:
-        """The error of a piece, with what became of the pieces before it."""
+        """Return the error of a piece, with the number of jobs that earlier pieces stored."""
         if not self.done:
             return error
-        told = f"The first {self.done} of {self.total} jobs were stored; from there on perhaps none. {error.detail}"
-        again = "Send it again with the same Idempotency-Key: what was made is not made twice."
-        return type(error)(told, next_step=again)
+        detail = f"The first {self.done} of {self.total} jobs were stored; the others perhaps not. {error.detail}"
+        next_step = "Send the request again with the same Idempotency-Key: stored jobs are not made twice."
+        return type(error)(detail, next_step=next_step)

@@ -1,7 +1,7 @@
-"""Jobs that came in and wait for a cluster: who routes them must look after they came, and with what is known then.
+"""Wake the leader for new pending jobs.
 
-A server decides by what it knows, and commits a moment later. In that moment the cluster that a job waits for may have
-come, and the leader have looked at all that waits: without a word it would wait for the leader's next look of its own.
+A server decides from its snapshot and commits later. In between, a cluster may come up and the leader may route all
+pending jobs. Without a notice, the new job would wait for the leader's next periodic round.
 """
 
 from __future__ import annotations
@@ -9,43 +9,43 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from switchyard.errors import YardError
-from switchyard.service.committer import Batch
-from switchyard.service.context import Context
+from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.context import Context
 from switchyard.service.submit.new_job import JobInsert
 
 
 class PendingWakeup:
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._by: tuple[int, int] | None = None  # what this server knew when the first came of whom nobody was told
+        self._versions: tuple[int, int] | None = None  # snapshot versions at the first unannounced pending job
 
     def note(self, batch: Batch, writes: Iterable[JobInsert]) -> None:
-        """Of what is inserted with this batch. What was decided by an outdated world is looked at at once."""
-        waiting = {write.waits_by for write in writes if write.waits_by is not None}
-        if not waiting:
+        """Note the pending jobs of this batch. Jobs decided from a stale snapshot wake the leader immediately."""
+        decided_at = {write.pending_at_versions for write in writes if write.pending_at_versions is not None}
+        if not decided_at:
             return
-        now = self._context.snapshots.versions
-        if waiting != {now}:
-            batch.versions.add("pending")
-        batch.settled.append(lambda: self._came(now))
+        current = self._context.snapshots.versions
+        if decided_at != {current}:
+            batch.topics.add(Topic.PENDING)
+        batch.settled.append(lambda: self._set_versions(current))
 
-    def _came(self, by: tuple[int, int]) -> None:
-        self._by = self._by or by
+    def _set_versions(self, versions: tuple[int, int]) -> None:
+        self._versions = self._versions or versions
 
     def take(self) -> bool:
-        """Whether some came before this server learned what it knows now; once."""
-        if self._by in (None, self._context.snapshots.versions):
+        """Return once whether pending jobs were inserted under an older snapshot than the current one."""
+        if self._versions in (None, self._context.snapshots.versions):
             return False
-        self._by = None
+        self._versions = None
         return True
 
     def tell_leader(self) -> None:
-        """By a server that learned something since: the leader knew it sooner perhaps, and looked before they came."""
-        by = self._by
+        """Wake the leader if the snapshot changed since: the leader may have routed before the jobs were inserted."""
+        versions = self._versions
         if not self.take():
             return
         try:
-            self._context.committer.call(lambda batch: batch.versions.add("pending"))
+            self._context.committer.call(lambda batch: batch.topics.add(Topic.PENDING))
         except YardError:
-            self._by = by
+            self._versions = versions
             raise

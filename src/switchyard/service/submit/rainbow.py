@@ -1,7 +1,8 @@
-"""Submit through Rainbow's door: tokens of clusters are the only credential, and the answer names the cluster."""
+"""Submit through the Rainbow API: cluster tokens are the only credential, and the answer names the cluster."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,17 +12,16 @@ from msgspec.structs import replace
 from switchyard.errors import Denied, PolicyRefused
 from switchyard.model.job import ClusterToken, JobRequest
 from switchyard.model.verdict import Answer
-from switchyard.route.router import make_plan
-from switchyard.service.access.submit_tokens import find_submit_token
-from switchyard.service.committer import Batch
-from switchyard.service.context import Context
-from switchyard.service.rights import Actor
-from switchyard.service.run.pollers import handover_row, refuse_number_overflow
-from switchyard.service.snapshots import owner_of, submit_token_owner
-from switchyard.service.submit.bounds import decode_bounds, encode_bounds
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.context import Context
+from switchyard.service.core.rights import Actor
+from switchyard.service.core.snapshots import owner_of, submit_token_owner
+from switchyard.service.core.submit_tokens import find_submit_token
+from switchyard.service.lifecycle.bounds import decode_bounds, encode_bounds
+from switchyard.service.lifecycle.handovers import handover_row, refuse_number_overflow
+from switchyard.service.submit.idempotency import AcceptedJob
 from switchyard.service.submit.new_job import JobInsert
-from switchyard.service.submit.queue_places import BLOCKED_BY_QUEUE
-from switchyard.service.submit.submit import AcceptedJob, Submit
+from switchyard.service.submit.submit import Submit
 from switchyard.store import handovers
 
 HOW_TO_BE_ADMITTED = "Show a submit token of that cluster: its administrator makes one (`yard cluster token NAME`)."
@@ -29,11 +29,11 @@ HOW_TO_BE_ADMITTED = "Show a submit token of that cluster: its administrator mak
 
 @dataclass(frozen=True, slots=True)
 class NumberedInsert:
-    """A job that waits for its commit and its number."""
+    """A new job to be committed, which then gets its Rainbow job number."""
 
     insert: JobInsert
     jobspec: str
-    cluster: str  # its name, and below the registration's id
+    cluster: str  # name of the cluster
     cluster_id: str
 
     def job_ids(self) -> Iterable[str]:
@@ -47,62 +47,58 @@ class NumberedJob:
 
 
 def actor_of_cluster_tokens(context: Context, clusters: list[ClusterToken]) -> Actor:
-    """Whose job it is: the first cluster's token says it."""
+    """Return the owner of the job: the account of the first cluster's token."""
     snapshots = context.snapshots
     first = clusters[0]
     entry = find_submit_token(snapshots, snapshots.world.by_name.get(first.name), first.token)
     if entry is None:
-        raise Denied(f"request denied: the token for cluster {first.name} does not hold.", next_step=HOW_TO_BE_ADMITTED)
+        raise Denied(f"request denied: the token for cluster {first.name} is not valid.", next_step=HOW_TO_BE_ADMITTED)
     account = snapshots.access.users.get(entry.account)
-    if entry.account and account is None:  # deleted at this moment: its tokens are about to be
-        raise Denied(f"request denied: the token for cluster {first.name} does not hold.", next_step=HOW_TO_BE_ADMITTED)
+    if entry.account and account is None:  # the account was deleted, and its tokens soon are
+        raise Denied(f"request denied: the token for cluster {first.name} is not valid.", next_step=HOW_TO_BE_ADMITTED)
     return owner_of(snapshots.access, entry.account, account[0]) if account else submit_token_owner(snapshots.access)
 
 
 def possible_clusters(submit: Submit, actor: Actor, request: JobRequest) -> list[str]:
-    """Who could take the job, the best first; nothing is stored."""
-    decided = submit.plan(actor, request)
-    if decided.outcome != "assign":
+    """Return the eligible clusters, the best first. Nothing is stored."""
+    plan = submit.plan(actor, request)
+    if plan.outcome != "assign":
         return []
-    return decided.remaining or [verdict.cluster for verdict in decided.verdicts if verdict.say is Answer.YES]
+    return plan.remaining or [verdict.cluster for verdict in plan.verdicts if verdict.say is Answer.YES]
 
 
 def decide(
     context: Context, submit: Submit, actor: Actor, request: JobRequest, jobspec: str, *, is_quick: bool = False
 ) -> NumberedInsert:
-    """Choose among the clusters it has tokens for. There the job stays: the cluster's name is the answer.
+    """Choose a cluster among those with a token. The job never moves: the cluster's name is the answer.
 
-    What no cluster can take is an error, and nothing is stored: there would be no name to answer with.
+    Raises PolicyRefused if no cluster can take the job, because the answer needs a cluster's name.
     """
     world = context.snapshots.world
-    found = submit.decide(actor, request, key=None, body=b"", is_quick=is_quick)
-    chosen = found.created.cluster
-    is_waiting_only = found.row.get("blocked") == BLOCKED_BY_QUEUE or (
-        "blocked" not in found.row and found.row.get("tokens")
-    )
-    if chosen is None and is_waiting_only:  # for a place or for tokens: where it will run is decided now
-        chosen = make_plan(found.kept.ruling, seed=found.created.id).chosen
+    insert = submit.decide(actor, request, key=None, body=b"", is_quick=is_quick)
+    chosen = insert.preferred  # set also for a job that waits for a queue place or for tokens
     if chosen is None or chosen not in world.by_name:
-        why = found.created.reason or "no clusters passed selection"
-        raise PolicyRefused(why, next_step="Ask for less, or show the tokens of further clusters.")
+        reason = insert.created.reason or "no clusters passed selection"
+        raise PolicyRefused(reason, next_step="Ask for less, or show the tokens of further clusters.")
     cluster_id = world.by_name[chosen].id
-    found.row["bounds"] = encode_bounds(replace(decode_bounds(found.row["bounds"]), settled=cluster_id))
-    return NumberedInsert(found, jobspec, chosen, cluster_id)
+    bounds = encode_bounds(replace(decode_bounds(insert.row.bounds), settled=cluster_id))
+    insert = dataclasses.replace(insert, row=replace(insert.row, bounds=bounds))
+    return NumberedInsert(insert, jobspec, chosen, cluster_id)
 
 
 def apply_numbered(submit: Submit, batch: Batch, writes: list[NumberedInsert]) -> list[Any]:
-    """Put the jobs and draw their numbers, in one transaction."""
+    """Insert the jobs and assign their numbers, in one transaction."""
     results = submit.apply_inserts(batch, [write.insert for write in writes])
-    made = [
-        (number, write)
-        for number, (write, result) in enumerate(zip(writes, results, strict=True))
+    created = [
+        (position, write)
+        for position, (write, result) in enumerate(zip(writes, results, strict=True))
         if isinstance(result, AcceptedJob)
     ]
     numbers = handovers.handover_insert(
         batch.tx,
-        [handover_row(write.insert.row["id"], write.cluster_id, jobspec=write.jobspec) for _, write in made],
+        [handover_row(write.insert.row.id, write.cluster_id, jobspec=write.jobspec) for _, write in created],
     )
     refuse_number_overflow(numbers)
-    for (place, write), number in zip(made, numbers, strict=True):
-        results[place] = NumberedJob(number, write.cluster)
+    for (position, write), number in zip(created, numbers, strict=True):
+        results[position] = NumberedJob(number, write.cluster)
     return results

@@ -1,4 +1,7 @@
-"""Submit: admit, route, and one row. `decide` reads only snapshots; `apply_inserts` writes a whole batch."""
+"""Submit a job: check it against the rules, route it, insert its row.
+
+`decide` reads only snapshots in memory. `apply_inserts` writes the decided jobs of a whole batch.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,22 @@ from typing import Any
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from switchyard.errors import Denied, KeyReused, UnknownName, YardError
+from switchyard.errors import KeyReused, YardError
+from switchyard.match.demand import Demand
 from switchyard.match.engine import DEFAULT_ENGINE
 from switchyard.model.access import Role
-from switchyard.model.api import CreatedJob
 from switchyard.model.attributes import JobPolicy
 from switchyard.model.job import JobRequest, JobSpec
 from switchyard.model.queue import queue_named, queue_of_lane
 from switchyard.model.verdict import Plan
 from switchyard.policy.admit import AdmittedJob, admit
+from switchyard.route.placement import NeedStatus, Placement, decide_placement
 from switchyard.route.router import Eligibility, make_plan
 from switchyard.route.world import World
-from switchyard.service.access.submit_tokens import find_submit_token
-from switchyard.service.committer import Batch
-from switchyard.service.context import Context
-from switchyard.service.rights import Actor
-from switchyard.service.snapshots import Snapshots
-from switchyard.service.submit.bounds import (
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.context import Context
+from switchyard.service.core.rights import Actor
+from switchyard.service.lifecycle.bounds import (
     Bounds,
     RetryBounds,
     bounds_of,
@@ -35,66 +37,69 @@ from switchyard.service.submit.bounds import (
     evaluate_with_spill,
     refuse_empty_pool_or_label,
 )
-from switchyard.service.submit.decision_counts import count_new_jobs
-from switchyard.service.submit.demands import demand_of_spec, largest_task
-from switchyard.service.submit.hints import job_hints
+from switchyard.service.lifecycle.demands import demand_of_spec, largest_task
+from switchyard.service.placement.eligibility_cache import CachedEligibility, cache_eligibility
+from switchyard.service.placement.hints import job_hints
+from switchyard.service.placement.select_cluster import SelectionCache
+from switchyard.service.placement.spread_lessees import spread_of
+from switchyard.service.reserve.inquiries import ask_for_jobs
+from switchyard.service.reserve.queue_places import hold_plan, needs_place, queue_full_reason, queue_wait_reason
+from switchyard.service.reserve.token_needs import (
+    needs_of_request,
+    refuse_unknown_pools,
+    tasks_at_once,
+    token_wait_reason,
+)
+from switchyard.service.reserve.token_position import token_hints, token_shortage_reason
+from switchyard.service.submit.idempotency import AcceptedJob, answer_for_used_key, claim_keys
+from switchyard.service.submit.job_files import refer_to_trees, refused_inserts
+from switchyard.service.submit.named_clusters import named_clusters
 from switchyard.service.submit.new_job import (
-    CachedEligibility,
     JobInsert,
-    cache_eligibility,
-    hold_new_job,
+    blocked_by_request,
+    blocked_reason,
     insert_job,
     lane_for,
     new_job,
-    unknown_dependencies,
     with_quote_wait,
 )
+from switchyard.service.submit.new_job_counts import count_new_jobs
 from switchyard.service.submit.pending_wakeup import PendingWakeup
-from switchyard.service.submit.queue_places import hold_plan, needs_place, queue_full_reason, queue_wait_reason
-from switchyard.service.submit.select_cluster import SelectionCache
 from switchyard.service.submit.usage_limits import refuse_job_over_limit, refuse_jobs_over_limit
-from switchyard.service.token.token_needs import needs_of_request, refuse_unknown_pools, tasks_at_once
-from switchyard.service.token.token_position import token_hints, token_shortage_reason
-from switchyard.store import jobs
-from switchyard.store.database import Tx
+from switchyard.store import jobs, quotes
 from switchyard.store.queues import places_taken
 
-RULINGS_CACHE_MAX = 4096  # one per shape and actor, kept for one version of the world
-QUICK_CLASSES_MAX = 64  # different clusters that are asked at once: some milliseconds
+RULINGS_CACHE_MAX = 4096  # cached rulings, one per shape and actor, for one version of the snapshots
+QUICK_CLASSES_MAX = 64  # different clusters to match on the event loop: some milliseconds
+QUICK_GRAPH_SIZE_MAX = 1000  # shapes and edges of graphs to match on the event loop: some milliseconds
+_ONLY_RESERVATIONS_MISSING = (Placement.ASSIGN, Placement.QUEUE, Placement.WAIT_TOKENS)
 STORED_HASHES_MAX = 65_536  # hashes known to be stored; forgetting one costs an insert that does nothing
-STORED_HASHES_US = 600_000_000  # for this long; then each is put again, which says that it is still used
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptedJob:
-    """The answer to a submit; `is_new` is false when the idempotency key had been used for the same body."""
-
-    created: CreatedJob
-    is_new: bool
+STORED_HASHES_US = 600_000_000  # then each hash is written again, so that retention sees that it is used
 
 
 @dataclass(frozen=True, slots=True)
 class _RulingCache:
-    """What was ruled under one version of the world and of access."""
+    """Rulings by shape and actor. They hold for one version of the world and of the grants."""
 
     versions: tuple[int, int]
     kept: dict[tuple[object, ...], CachedEligibility] = field(default_factory=dict)
 
 
 class TooSlowForLoop(Exception):
-    """Many kinds of cluster are to be asked for the first time: decide it again where that may block."""
+    """The job must be decided on a thread: matching it takes too long for the event loop."""
 
 
 class Submit:
-    """The use case, with what it remembers between requests: rulings by shape, hashes known to be stored."""
+    """Submits jobs. Caches rulings by shape, and the hashes of specs, verdicts and rules that are stored."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self.file_limits = context.files.limits
         self._selecting = SelectionCache(context)
         self._rulings = _RulingCache((-1, -1))
         self._known: set[str] = set()
         self._known_since_us = 0
-        self.let_wait = PendingWakeup(context)
+        self.pending_wakeup = PendingWakeup(context)
 
     def decide(
         self,
@@ -109,21 +114,22 @@ class Submit:
         is_quick: bool = False,
         is_one_of_many: bool = False,
     ) -> JobInsert:
-        """Admit and route, from memory alone. `last`: clusters that come last, each with the reason. `again`: what
-        bounds it as the job that it repeats. `is_one_of_many`: whether the user has too many is asked for all of them.
+        """Check a job against the rules and route it. Reads only snapshots, writes nothing.
 
-        `is_quick`: raise TakesLong rather than ask many clusters what nobody has asked before, or reckon with each.
+        `last`: clusters that are tried last, each with the reason. `again`: the bounds of the job that this job
+        retries. `is_one_of_many`: the caller checks the user's limits for all jobs of its request together.
+        `is_quick`: raise TooSlowForLoop if many clusters or large graphs must be matched for the first time.
         """
         if is_quick and not self.is_quick(request):
             raise TooSlowForLoop
         began = perf_counter()
         access = self._context.snapshots.access
-        actor = access.actor(actor.user_id or "") or actor  # with the grants by whose version it is remembered
+        actor = access.actor(actor.user_id or "") or actor  # the grants must be of the version in the cache key
         admitted, bounds = self._admit(actor, request)
         if not is_one_of_many:
             refuse_job_over_limit(self._context, actor, request, is_quick=is_quick)
         bounds = again.narrow(bounds) if again is not None else bounds
-        world = self._context.snapshots.world  # one for all of it: the next may not have the chosen cluster any more
+        world = self._context.snapshots.world  # one snapshot for all steps: the next may lack the chosen cluster
         versions = (world.version, access.version)
         kept = self._rule(world, actor, admitted.request.spec, bounds, last, versions=versions, is_quick=is_quick)
         job_id = job_id or self._context.new_id()
@@ -134,7 +140,7 @@ class Submit:
             versions=versions,
             kept=kept,
             decided=make_plan(kept.ruling, seed=job_id, is_shown=False),
-            bounds=encode_bounds(bounds),
+            bounds=bounds,
             key=key,
             body=body,
         )
@@ -142,33 +148,36 @@ class Submit:
         return write
 
     def is_quick(self, request: JobRequest) -> bool:
-        """Whether its cluster is selected in no time: by a draw alone."""
+        """Whether the job's cluster is selected by a draw, which is fast enough for the event loop."""
         return self._context.selections.is_quick(request.select)
 
     def repeated(self, actor: Actor, *, key: str, body: bytes) -> AcceptedJob | None:
-        """The job that this key and body made before: it is accepted, even if it would be refused by now."""
+        """Return the job that an earlier request with this key and body created; None: the key is unused.
+
+        The job counts as accepted, even if the rules would refuse it now.
+        """
         with self._context.database.read() as tx:
             held = jobs.idempotency_get(tx, actor.id, key)
             answer = (
-                _answer_for_used_key(tx, held, key=key, body_hash=sha256(body).hexdigest(), here={}) if held else None
+                answer_for_used_key(tx, held, key=key, body_hash=sha256(body).hexdigest(), here={}) if held else None
             )
         if isinstance(answer, KeyReused):
             raise answer
         return answer
 
     def plan(self, actor: Actor, request: JobRequest) -> Plan:
-        """Decide and show, store nothing."""
+        """Return how the job would be decided now. Stores nothing."""
         admitted, bounds = self._admit(actor, request)
         world, spec = self._context.snapshots.world, admitted.request.spec
         chosen = self._rule(world, actor, spec, bounds).ruling
-        ruling, _ = self._ruled(world, actor, spec, bounds)
+        ruling, _ = self._evaluate(world, actor, spec, bounds)
         engine = self._context.engines.choose(bounds.engine)
         policy = decode(admitted.record.body, type=JobPolicy)
         ask = bounds.ask(demand_of_spec(spec), actor, world, engine=engine)
         decided = make_plan(chosen, seed=self._context.new_id())
         needs = needs_of_request(admitted)
         return replace(
-            self._or_waiting(decided, lane_for(admitted, decided.seed), needs),
+            self._with_missing_needs(decided, lane_for(admitted, decided.seed), needs),
             engine=engine,
             hints=job_hints(ask, world, ruling.ruling, chosen, policy)
             or token_hints(self._context, needs, at_once=tasks_at_once(admitted)),
@@ -176,33 +185,45 @@ class Submit:
             policy=policy,
         )
 
-    def _or_waiting(self, decided: Plan, lane: str, needs: Mapping[str, int]) -> Plan:
-        """A plan that says so where no place is free in the job's queue, or its tokens are not to be had."""
+    def _with_missing_needs(self, decided: Plan, lane: str, needs: Mapping[str, int]) -> Plan:
+        """Return the plan. If the job's queue has no free place or a pool has too few tokens, it says so."""
         if decided.outcome != "assign":
             return decided
-        if short := token_shortage_reason(self._context, needs):
-            return hold_plan(decided, short)
+        full, short = self._full_reason(lane), token_shortage_reason(self._context, needs)
+        placement = decide_placement(
+            decided.outcome,
+            asks=False,
+            is_blocked=False,  # a plan says where the job would go once it is released
+            place=NeedStatus.UNMET if full else NeedStatus.MET,
+            tokens=NeedStatus.UNMET if short else NeedStatus.MET,
+        )
+        if placement is Placement.ASSIGN:
+            return decided
+        return hold_plan(decided, full if placement is Placement.QUEUE else short)
+
+    def _full_reason(self, lane: str) -> str:
+        """Return why a job of this lane would get no place in its queue now. Empty: it would, or needs no place."""
         queues = self._context.snapshots.laid.layout.queues
         if not needs_place(queues, lane):
-            return decided
+            return ""
         whose = queue_named(queues, queue_of_lane(lane)).counted(queue_of_lane(lane))
         with self._context.database.read() as tx:
-            why = queue_full_reason(queues, lane, places_taken(tx, whose))
-        return hold_plan(decided, why) if why else decided
+            return queue_full_reason(queues, lane, places_taken(tx, whose))
 
-    def able(self, actor: Actor, request: JobRequest) -> tuple[JobSpec, Eligibility]:
-        """Who could run it now, before anybody is selected; and its spec as it would be accepted."""
+    def eligibility(self, actor: Actor, request: JobRequest) -> tuple[JobSpec, Eligibility]:
+        """Return the job's spec after the rules, and the clusters that could run it, before one is selected."""
         admitted, bounds = self._admit(actor, request)
-        kept, _ = self._ruled(self._context.snapshots.world, actor, admitted.request.spec, bounds)
+        kept, _ = self._evaluate(self._context.snapshots.world, actor, admitted.request.spec, bounds)
         return admitted.request.spec, kept.ruling
 
     def _admit(self, actor: Actor, request: JobRequest) -> tuple[AdmittedJob, Bounds]:
-        """The right to submit comes first: what the rules of a project are is no business of a stranger."""
+        """Apply the rules of the job's scope. Checks the right to submit first: others must not learn the rules."""
         snapshots = self._context.snapshots
         if request.project in snapshots.access.projects:
             actor.need_project(Role.SUBMIT, request.project)
         demanded = largest_task(demand_of_spec(request.spec)) if request.spec.demand is not None else None
-        admitted = admit(request, snapshots.policy, snapshots.access.projects, demanded=demanded)
+        policy, projects = snapshots.policy, snapshots.access.projects
+        admitted = admit(request, policy, projects, demanded=demanded, is_operator=actor.is_platform_operator)
         if admitted.draft.tokens:
             refuse_unknown_pools(self._context, admitted)
         if request.match_engine is not None:
@@ -224,10 +245,10 @@ class Submit:
         versions: tuple[int, int] | None = None,
         is_quick: bool = False,
     ) -> CachedEligibility:
-        kept, key = self._ruled(world, actor, spec, bounds, last, versions=versions, is_quick=is_quick)
+        kept, key = self._evaluate(world, actor, spec, bounds, last, versions=versions, is_quick=is_quick)
         return self._selecting.among(kept, key, bounds, spec)
 
-    def _ruled(
+    def _evaluate(
         self,
         world: World,
         actor: Actor,
@@ -238,20 +259,21 @@ class Submit:
         versions: tuple[int, int] | None = None,
         is_quick: bool = False,
     ) -> tuple[CachedEligibility, tuple[object, ...]]:
-        """All but the selection, and what it is kept by. `versions`: of the world and of the actor's rights."""
+        """Return the eligible clusters without a selection, from the cache if possible, and the cache key.
+
+        `versions`: of the world and of the actor's rights.
+        """
         versions = versions or (world.version, self._context.snapshots.access.version)
         rulings = self._rulings
         if rulings.versions != versions or len(rulings.kept) > RULINGS_CACHE_MAX:
-            # Threads decide, too: one that is still at an older world writes into the older memory, never into this.
+            # Several threads decide. A thread with an older snapshot writes into the older cache, never into this one.
             rulings = self._rulings = _RulingCache(versions)
         demand = demand_of_spec(spec)
         engine = bounds.engine or self._context.engines.default
         key = (actor.id, demand, bounds, last)
         kept = rulings.kept.get(key)
         if kept is None:
-            # Shapes that compete for nodes are searched, cluster by cluster, and other engines take what they take.
-            is_long = world.index.classes > QUICK_CLASSES_MAX or spec.demand is not None or engine != DEFAULT_ENGINE
-            if is_quick and is_long:
+            if is_quick and (spec.demand is not None or _is_long(world, demand, engine)):
                 raise TooSlowForLoop
             kept = cache_eligibility(
                 evaluate_with_spill(bounds, bounds.ask(demand, actor, world, engine=engine, last=last), world)
@@ -268,16 +290,26 @@ class Submit:
         versions: tuple[int, int],
         kept: CachedEligibility,
         decided: Plan,
-        bounds: str,
+        bounds: Bounds,
         key: str | None,
         body: bytes,
     ) -> JobInsert:
         tokens = needs_of_request(admitted) if self._context.tokens.pools.is_enforced else {}
-        decided = hold_new_job(decided, admitted.request, kept.ruling, tokens)
         lane, queues = lane_for(admitted, decided.seed), self._context.snapshots.laid.layout.queues
-        is_queued = decided.outcome == "assign" and needs_place(queues, lane)
-        if is_queued:
+        placement = decide_placement(
+            decided.outcome,
+            asks=bool(kept.ruling.asks),
+            is_blocked=blocked_by_request(admitted.request) is not None,
+            place=NeedStatus.UNMET if needs_place(queues, lane) else NeedStatus.NONE,
+            tokens=NeedStatus.UNMET if tokens else NeedStatus.NONE,  # the leader grants them, in order
+        )
+        preferred = decided.chosen if placement in _ONLY_RESERVATIONS_MISSING else None
+        if placement is Placement.BLOCK and (decided.outcome == "assign" or kept.ruling.asks):
+            decided = hold_plan(decided, blocked_reason(admitted.request))
+        elif placement is Placement.QUEUE:
             decided = hold_plan(decided, queue_wait_reason(lane))
+        elif placement is Placement.WAIT_TOKENS:
+            decided = hold_plan(decided, token_wait_reason(tokens))
         cluster = world.by_name[decided.chosen] if decided.chosen else None
         write = new_job(
             actor,
@@ -286,33 +318,34 @@ class Submit:
             decided=decided,
             cluster_id=cluster.id if cluster else None,
             versions=versions,
-            bounds=bounds,
+            bounds=encode_bounds(bounds),
             lane=lane,
-            needs_place=is_queued,
+            is_queued=placement is Placement.QUEUE,
+            preferred=preferred,
+            spread=spread_of(self._context, kept.ruling, bounds, world, decided),
             key=key,
             body=body,
             now_us=self._context.now_us(),
         )
         if not kept.ruling.asks and not kept.ruling.quoted:
             return write
-        wait_us = self._context.selections.quote_wait_us
-        return with_quote_wait(write, admitted.request.spec, decided, world, wait_us=wait_us)
+        return with_quote_wait(write, admitted.request.spec, decided, world)
 
     def apply_inserts(self, batch: Batch, writes: list[JobInsert]) -> list[Any]:
-        """Put the specs, verdicts and keys of a batch, then its rows. A key already taken is that write's result."""
+        """Insert the jobs of a batch. A job whose idempotency key is taken gets the answer of the earlier job."""
         self.put_shared(batch, writes)
-        refused = unknown_dependencies(batch, writes)
-        earlier = self._claim(batch, [write for write in writes if write.key and id(write) not in refused])
-        created = {write.row["id"]: write.created for write in writes}
+        refused = refused_inserts(batch, self.file_limits, writes)
+        earlier = claim_keys(batch, [write for write in writes if write.key and id(write) not in refused])
+        created = {write.row.id: write.created for write in writes}
         results: list[Any] = []
         new: list[JobInsert] = []
         for write in writes:
-            held = earlier.get((write.row["owner_id"], write.key)) if write.key else None
+            held = earlier.get((write.row.owner_id, write.key)) if write.key else None
             if id(write) in refused:
                 results.append(refused[id(write)])
-            elif held is not None and held.job_id != write.row["id"]:
+            elif held is not None and held.job_id != write.row.id:
                 results.append(
-                    _answer_for_used_key(batch.tx, held, key=write.key, body_hash=write.body_hash, here=created)
+                    answer_for_used_key(batch.tx, held, key=write.key, body_hash=write.body_hash, here=created)
                 )
             else:
                 insert_job(batch, write)
@@ -322,10 +355,14 @@ class Submit:
         return results
 
     def settle(self, batch: Batch, writes: list[JobInsert]) -> None:
-        """What is to be done besides about jobs that were put into the batch."""
+        """Store what belongs to inserted jobs: inquiries, used quotes, file references. Count them for metrics."""
+        asking = [write.asking for write in writes if write.asking is not None]
+        ask_for_jobs(batch, asking, wait_us=self._context.selections.quote_wait_us)
+        quotes.use_put(batch.tx, [write.quoted for write in writes if write.quoted is not None])
+        refer_to_trees(batch, writes)
         count_new_jobs(self._context.tally, batch, writes)
         self._context.usage.note_new(batch, ((write.row, write.spec_body) for write in writes))
-        self.let_wait.note(batch, writes)
+        self.pending_wakeup.note(batch, writes)
 
     def count_refused(self, errors: Iterable[YardError]) -> None:
         for error in errors:
@@ -341,7 +378,7 @@ class Submit:
             or batch.now_us - self._known_since_us > STORED_HASHES_US
         ):
             self._known, self._known_since_us = set(), batch.now_us
-        specs = {write.row["spec_hash"]: write.spec_body for write in writes}
+        specs = {write.row.spec_hash: write.spec_body for write in writes}
         verdicts = {write.kept.verdicts_hash: write.kept.verdicts_body for write in writes}
         new = {key: body for key, body in specs.items() if key not in self._known}
         jobs.spec_put(batch.tx, new, at_us=batch.now_us)
@@ -350,67 +387,18 @@ class Submit:
         policies = {write.policy.hash: write.policy.body for write in writes}
         new = {key: body for key, body in policies.items() if key not in self._known}
         jobs.policy_put(batch.tx, new, at_us=batch.now_us)
-        # Only what is durable counts as known.
+        # Only hashes that are committed count as stored.
         batch.settled.append(lambda: self._known.update(specs, verdicts, policies))
 
-    def _claim(self, batch: Batch, writes: list[JobInsert]) -> dict[tuple[str, str], jobs.Row]:
-        if not writes:
-            return {}
-        return jobs.idempotency_claim(
-            batch.tx,
-            [
-                {
-                    "owner": write.row["owner_id"],
-                    "key": write.key,
-                    "body_hash": write.body_hash,
-                    "job_id": write.row["id"],
-                    "created_us": batch.now_us,
-                }
-                for write in writes
-            ],
-        )
+
+def _is_long(world: World, demand: Demand, engine: str) -> bool:
+    """Whether an evaluation may take longer than some milliseconds. Engines other than the default always may."""
+    index = world.index
+    if engine != DEFAULT_ENGINE or index.classes > QUICK_CLASSES_MAX:
+        return True
+    return index.unanswered_size(demand, by=engine) > QUICK_GRAPH_SIZE_MAX
 
 
 def answer_without_commit(write: JobInsert) -> AcceptedJob:
-    """What a submit would answer, with the commit left out: the benchmark's upper bound."""
+    """Return the answer to a submit without a commit. Benchmarks measure the upper bound with it."""
     return AcceptedJob(write.created, is_new=True)
-
-
-def _answer_for_used_key(
-    tx: Tx, held: jobs.Row, *, key: str | None, body_hash: str, here: dict[str, CreatedJob]
-) -> AcceptedJob | KeyReused:
-    """What a submit gets whose key was used before; `here`: the jobs of this very batch, not inserted yet."""
-    if held.body_hash != body_hash:
-        return KeyReused(f"The idempotency key {key!r} belongs to job {held.job_id}, made from another body.")
-    now = jobs.job_states(tx, [held.job_id]).get(held.job_id)
-    created = here.get(held.job_id) if now is None else CreatedJob(now.id, now.state, now.cluster, now.reason)
-    if created is None:
-        return KeyReused(f"The job {held.job_id} that the idempotency key {key!r} made was removed since, being old.")
-    return AcceptedJob(created, is_new=False)
-
-
-def named_clusters(
-    snapshots: Snapshots, actor: Actor, request: JobRequest
-) -> tuple[frozenset[str] | None, frozenset[str]]:
-    """The clusters a request bounds itself to, and those it holds a submit token for. Fails closed."""
-    world = snapshots.world
-    by_token: set[str] = set()
-    for given in request.clusters:
-        member = world.by_name.get(given.name)
-        if find_submit_token(snapshots, member, given.token) is None or member is None:
-            raise Denied(
-                f"The submit token for cluster {given.name} does not hold.",
-                next_step="Correct or remove it under `clusters:` in your file: one that does not hold denies all.",
-            )
-        by_token.add(member.id)
-    named = frozenset(by_token) if request.clusters else None
-    if request.cluster is None:
-        return named, frozenset(by_token)
-    member = world.by_name.get(request.cluster)
-    if member is None or not (member.id in by_token or actor.may_cluster(Role.VIEW, member)):
-        known = ", ".join(m.name for m in world.members if actor.may_cluster(Role.VIEW, m)) or "none"
-        raise UnknownName(f"There is no cluster {request.cluster!r}.", next_step=f"Known clusters: {known}.")
-    if member.id not in by_token:
-        actor.need_cluster(Role.SUBMIT, member)
-    pin = frozenset({member.id})
-    return (pin if named is None else named & pin), frozenset(by_token)

@@ -1,4 +1,4 @@
-"""How much a submit adds to what its user has, and whether that is too much."""
+"""Refuse submits that exceed the limits of the user."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from switchyard.errors import LimitReached
 from switchyard.model.idset import IdSet, parse_array
 from switchyard.model.job import JobRequest
 from switchyard.policy.limits import JOB_OVERHEAD_BYTES
-from switchyard.service.context import Context
-from switchyard.service.rights import Actor
+from switchyard.service.core.context import Context
+from switchyard.service.core.rights import Actor
 from switchyard.service.submit.new_job import JobInsert
 from switchyard.store import jobs
 
 
 def refuse_job_over_limit(context: Context, actor: Actor, request: JobRequest, *, is_quick: bool) -> None:
-    """Refuse a job too many, before anything is decided. `is_quick`: from memory alone, which may be outdated."""
+    """Refuse a job over the limit before it is routed. `is_quick`: use only cached usage, which may be stale."""
     tasks = 0 if request.array is None else len(parse_array(request.array)[0])
     try:
         context.usage.refuse_over(actor, tasks=tasks, size=JOB_OVERHEAD_BYTES)
@@ -26,10 +26,10 @@ def refuse_job_over_limit(context: Context, actor: Actor, request: JobRequest, *
 
 
 def refuse_jobs_over_limit(context: Context, actor: Actor, writes: Sequence[JobInsert], *, key: str | None) -> None:
-    """Refuse jobs that are too many together. Not those of a key that was used: they are there already."""
+    """Refuse jobs that together exceed the limits. A used idempotency key is let through: its jobs exist already."""
     if actor.is_platform_admin:
         return
-    tasks = sum(len(IdSet.parse(write.row["array"])) for write in writes if write.row.get("array"))
+    tasks = sum(len(IdSet.parse(write.row.array)) for write in writes if write.row.array)
     size = sum(JOB_OVERHEAD_BYTES + len(write.spec_body) for write in writes)
     context.usage.freshen(context.database, actor.name)
     try:

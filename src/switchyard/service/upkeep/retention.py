@@ -1,7 +1,7 @@
-"""What is kept for how long: old jobs with all that belongs to them, output, events, the audit, specs nobody has.
+"""Delete old data: ended jobs with all their rows, output, events, audit records, and unused specs.
 
-The leader's chore, in small transactions: between two of them whatever else waits for the committer goes first. A live
-job is never touched, nor one that another job still waits for.
+The leader does this in small transactions, so that other writes can go in between. Live jobs are never deleted, nor
+jobs that another job still depends on.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from time import monotonic
 
 from switchyard.model.ids import make_id
 from switchyard.policy.limits import JOB_OVERHEAD_BYTES
-from switchyard.service.committer import Batch
-from switchyard.service.context import Context
-from switchyard.service.upkeep.chores import KEYS_KEPT_US
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.context import Context
 from switchyard.service.upkeep.leadership import RETENTION_COUNTER, Leadership
 from switchyard.store import attributes, events, jobs, retention, usage
 
-JOBS_MAX = 200  # in one transaction: some ten milliseconds on either database
-LOGS_MAX = 20  # jobs whose output goes in one transaction: up to 16 MiB each, as far as the bound allows
-ROWS_MAX = 2000  # small rows in one transaction
-JOBS_READ_MAX = 1000  # jobs looked at for one query
-ROUND_S = 1.0  # one round of the chore; what is left goes on in the next
-LOGS_AGAIN_US = 86_400_000_000  # how often jobs that were passed by while they still ran are looked at again
-# What was put within this time stays: longer than any process believes that a hash is stored (submit.KNOWN_US), by far.
+JOBS_MAX = 200  # jobs per transaction: about ten milliseconds on either database
+LOGS_MAX = 20  # jobs whose output is deleted in one transaction: up to 16 MiB per job, if the bound allows
+ROWS_MAX = 2000  # small rows per transaction
+KEYS_KEPT_US = 7 * 86_400_000_000  # how long a repeated request gets the answer of the first request
+JOBS_READ_MAX = 1000  # jobs read in one query
+ROUND_S = 1.0  # length of one round; the next round continues
+LOGS_AGAIN_US = 86_400_000_000  # interval after which jobs that were skipped while they ran are read again
+# Specs stored within this time stay: it is far longer than a process caches that a hash is stored (submit.KNOWN_US).
 SHARED_IDLE_US = 86_400_000_000
-RULES_KEPT_US = 86_400_000_000  # that an attribute was deleted; every server that runs looks each second
-SHARED_AGAIN_US = 6 * 3_600_000_000  # between two sweeps of the specs and verdict sets
-SHARED_MAX = 20_000  # of them looked at in one sweep
+RULES_KEPT_US = 86_400_000_000  # how long deleted attributes stay; running servers read changes every second
+SHARED_AGAIN_US = 6 * 3_600_000_000  # interval between sweeps of specs, verdict sets and policies
+SHARED_MAX = 20_000  # rows per table and sweep
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionTerms:
-    """How long each is kept, in µs; none: for ever."""
+    """How long data is kept, in µs. None: for ever."""
 
     jobs_us: int | None = None
     logs_us: int | None = None
@@ -50,9 +50,9 @@ class RetentionTerms:
 
 @dataclass(slots=True)
 class SharedSweep:
-    """Specs and verdict sets that may be unused: all jobs are walked, and what one of them has is struck off."""
+    """Hashes of specs, verdict sets and policies that may be unused. The sweep drops each hash that a job uses."""
 
-    doubted: dict[str, set[str]]
+    unused: dict[str, set[str]]
     before_us: int
     after: str = ""
     is_walked: bool = False
@@ -60,20 +60,20 @@ class SharedSweep:
 
 @dataclass
 class RetentionChore:
-    """The chore, with how far it has come. `go` does one bounded round."""
+    """The retention chore and its cursors. `go` does one bounded round."""
 
     terms: RetentionTerms
     jobs_after: str = ""
     logs_after: str = ""
-    logs_since_us: int = 0  # this and the next on the steady clock
+    logs_since_us: int = 0  # this time and the next are on the steady clock
     swept_us: int | None = None
     sweep: SharedSweep | None = None
     removed: dict[str, int] = field(default_factory=dict)
 
     def go(self, context: Context, leadership: Leadership) -> bool:
-        """One round; true if there is more to do at once. `removed` says what went."""
+        """Do one round. Returns whether there is more to do now. `removed` counts the deleted rows."""
         self.removed = {}
-        if _is_paused(context):
+        if is_paused(context):
             return False
         until = monotonic() + ROUND_S
         is_left = False
@@ -85,7 +85,7 @@ class RetentionChore:
         return is_left
 
     def _keys(self, context: Context, leadership: Leadership) -> bool:
-        """First: a key must not outlive its job, or a repeated submit would find nothing to answer with."""
+        """Delete idempotency keys, before jobs: a repeated submit must not find a key without its job."""
         kept_us = min(KEYS_KEPT_US, self.terms.jobs_us or KEYS_KEPT_US)
         return self._do(
             context,
@@ -108,13 +108,13 @@ class RetentionChore:
         old, last = self._old(context, self.jobs_after, self.terms.jobs_us)
         self.jobs_after = last or ""
         for start in range(0, len(old), JOBS_MAX):
-            some = old[start : start + JOBS_MAX]
-            # Its output first, in steps of its own: there may be far more of it than of all the rest.
+            job_ids = old[start : start + JOBS_MAX]
+            # Delete output first, in transactions of its own: it may be far larger than all other rows.
             is_gone = self.terms.logs_us is not None and self.terms.logs_us <= self.terms.jobs_us
             step = JOBS_MAX if is_gone else LOGS_MAX
-            for first in range(0, len(some), step):
-                self._forget_output(context, leadership, some[first : first + step])
-            self._do(context, leadership, "jobs", partial(_delete_jobs, context=context, job_ids=some))
+            for first in range(0, len(job_ids), step):
+                self._delete_output(context, leadership, job_ids[first : first + step])
+            self._do(context, leadership, "jobs", partial(_delete_jobs, context=context, job_ids=job_ids))
         return last is not None
 
     def _logs(self, context: Context, leadership: Leadership) -> bool:
@@ -122,7 +122,7 @@ class RetentionChore:
             return False
         old, last = self._old(context, self.logs_after, self.terms.logs_us)
         for first in range(0, len(old), LOGS_MAX):
-            self._forget_output(context, leadership, old[first : first + LOGS_MAX])
+            self._delete_output(context, leadership, old[first : first + LOGS_MAX])
         if last is not None:
             self.logs_after = last
         elif context.steady_us() - self.logs_since_us > min(LOGS_AGAIN_US, self.terms.logs_us):
@@ -130,14 +130,14 @@ class RetentionChore:
         return last is not None
 
     def _old(self, context: Context, after: str, kept_us: int) -> tuple[list[str], str | None]:
-        """Jobs that ended so long ago. One that did was made before that, too, and ids sort by when they were made."""
+        """Return jobs that ended over `kept_us` ago, and a cursor. Their ids bound the read: ids sort by creation."""
         before_us = context.now_us() - kept_us
         with context.database.read() as tx:
             return retention.job_ids_ended_before(
                 tx, after=after, before=make_id(before_us, 0), ended_before_us=before_us, budget=JOBS_READ_MAX
             )
 
-    def _forget_output(self, context: Context, leadership: Leadership, job_ids: list[str]) -> None:
+    def _delete_output(self, context: Context, leadership: Leadership, job_ids: list[str]) -> None:
         def apply(batch: Batch) -> int:
             owners = usage.owners_of(batch.tx, job_ids)
             by_owner: Counter[str] = Counter()
@@ -168,73 +168,69 @@ class RetentionChore:
         return kept_us is not None and self._do(context, leadership, "audit", apply)
 
     def _shared(self, context: Context, leadership: Leadership) -> bool:
-        """Mark and sweep, a window of jobs at a time: no index on what they share, and nothing is locked for long."""
+        """Mark and sweep shared rows, a page of jobs at a time. It needs no index and holds no lock for long."""
         if self.sweep is None:
             if self.swept_us is not None and context.steady_us() - self.swept_us < SHARED_AGAIN_US:
                 return False
             self.swept_us = context.steady_us()
             self.sweep = _begin_sweep(context, context.now_us() - SHARED_IDLE_US)
         sweep = self.sweep
-        if sweep.is_walked or not any(sweep.doubted.values()):
-            return self._sweep_out(context, leadership, sweep)
+        if sweep.is_walked or not any(sweep.unused.values()):
+            return self._delete_unused(context, leadership, sweep)
         with context.database.read() as tx:
             rows = retention.job_hashes_page(tx, after=sweep.after, limit=JOBS_READ_MAX)
-        sweep.doubted["specs"].difference_update(row.spec_hash for row in rows)
-        sweep.doubted["verdict_sets"].difference_update(row.plan_hash for row in rows)
-        sweep.doubted["policies"].difference_update(row.policy_hash for row in rows)
+        sweep.unused["specs"].difference_update(row.spec_hash for row in rows)
+        sweep.unused["verdict_sets"].difference_update(row.plan_hash for row in rows)
+        sweep.unused["policies"].difference_update(row.policy_hash for row in rows)
         sweep.is_walked, sweep.after = not rows, rows[-1].id if rows else sweep.after
         return True
 
-    def _sweep_out(self, context: Context, leadership: Leadership, sweep: SharedSweep) -> bool:
-        for name, hashes in sweep.doubted.items():
+    def _delete_unused(self, context: Context, leadership: Leadership, sweep: SharedSweep) -> bool:
+        for name, hashes in sweep.unused.items():
             if hashes:
-                some = sorted(hashes)[:ROWS_MAX]
-                hashes.difference_update(some)
+                page = sorted(hashes)[:ROWS_MAX]
+                hashes.difference_update(page)
                 self._do(
                     context,
                     leadership,
                     name,
-                    partial(_delete_shared, name=name, hashes=some, before_us=sweep.before_us),
+                    partial(_delete_shared, name=name, hashes=page, before_us=sweep.before_us),
                 )
                 return True
         self.sweep = None
         return False
 
-    def _do(self, context: Context, leadership: Leadership, what: str, work: Callable[[Batch], int]) -> bool:
-        """One transaction; true if it removed something, so that there may be more."""
-
-        def apply(batch: Batch) -> int:
-            return work(batch) if leadership.holds(batch) else 0
-
-        count = context.committer.call(apply)
+    def _do(self, context: Context, leadership: Leadership, table: str, work: Callable[[Batch], int]) -> bool:
+        """Run one transaction. Returns whether it deleted rows, so that there may be more."""
+        count = leadership.commit(context, work)
         if count:
-            self.removed[what] = self.removed.get(what, 0) + count
+            self.removed[table] = self.removed.get(table, 0) + count
         return count > 0
 
 
-def _is_paused(context: Context) -> bool:
-    """Whether the clock jumped within the last hour, as the leader of that time stored it."""
+def is_paused(context: Context) -> bool:
+    """Return whether retention is paused, because the clock jumped within the last hour."""
     with context.database.read() as tx:
         return context.now_us() < events.counters_read(tx).get(RETENTION_COUNTER, 0)
 
 
 def _begin_sweep(context: Context, before_us: int) -> SharedSweep:
     with context.database.read() as tx:
-        doubted = {
+        unused = {
             name: set(retention.shared_unused(tx, name, used_before_us=before_us, limit=SHARED_MAX))
             for name in retention.SHARED_TABLES
         }
-    return SharedSweep(doubted, before_us)
+    return SharedSweep(unused, before_us)
 
 
 def _delete_jobs(batch: Batch, *, context: Context, job_ids: list[str]) -> int:
-    """A submit elsewhere that waits for one of them may come between: then the job it waits for is simply gone."""
+    """Delete jobs that no other job depends on. A dependent job submitted in between finds its dependency removed."""
     locked = jobs.job_lock(batch.tx, job_ids)
-    waited_for = retention.job_ids_depended_on(batch.tx, sorted(locked))
-    gone = sorted(set(locked) - waited_for)
-    freed = usage.spec_bytes(batch.tx, gone, each=JOB_OVERHEAD_BYTES)
+    depended_on = retention.job_ids_depended_on(batch.tx, sorted(locked))
+    deletable = sorted(set(locked) - depended_on)
+    freed = usage.spec_bytes(batch.tx, deletable, job_bytes=JOB_OVERHEAD_BYTES)
     context.usage.note_bytes(batch, {owner: -size for owner, size in freed.items()})
-    return retention.jobs_delete(batch.tx, gone)
+    return retention.jobs_delete(batch.tx, deletable)
 
 
 def _delete_shared(batch: Batch, *, name: str, hashes: list[str], before_us: int) -> int:

@@ -1,0 +1,1 @@
+"""The services that every use case needs: the committer, the snapshots, rights, time and ids."""

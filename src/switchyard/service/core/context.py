@@ -1,0 +1,54 @@
+"""The context of every use case: the database, the committer, the snapshots, settings, time and ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from switchyard.route.moving import MovingSettings
+from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.change_budget import ChangeBudget
+from switchyard.service.core.committer import Committer
+from switchyard.service.core.engines import Engines
+from switchyard.service.core.file_storage import FileStorage
+from switchyard.service.core.graph_compiler import GraphCompiler
+from switchyard.service.core.log_store import LogStore
+from switchyard.service.core.process_metrics import ProcessMetrics
+from switchyard.service.core.selection_settings import SelectionSettings
+from switchyard.service.core.snapshots import Snapshots
+from switchyard.service.core.token_settings import TokenSettings
+from switchyard.service.core.user_usage import UserUsage
+from switchyard.store.database import Database, Tx
+from switchyard.store.database_logs import DatabaseLogs
+from switchyard.store.events import counter_take
+
+
+@dataclass(frozen=True)
+class Context:
+    """Built once by the server and passed to every use case."""
+
+    database: Database
+    committer: Committer
+    snapshots: Snapshots
+    now_us: Callable[[], int]  # the database's clock: for stored times, and for times compared with them
+    steady_us: Callable[[], int]  # a monotonic clock: for durations within this process
+    is_clock_right: Callable[[Tx], bool]  # whether `now_us` still agrees with the database
+    new_id: Callable[[], str]
+    list_budget: int = 5000
+    logs: LogStore = field(default_factory=DatabaseLogs)
+    compiler: GraphCompiler = field(default_factory=GraphCompiler)
+    engines: Engines = field(default_factory=Engines)
+    selections: SelectionSettings = field(default_factory=SelectionSettings)
+    tally: ProcessMetrics = field(default_factory=ProcessMetrics)
+    moving: MovingSettings = field(default_factory=MovingSettings)
+    tokens: TokenSettings = field(default_factory=TokenSettings)
+    usage: UserUsage = field(default_factory=UserUsage)
+    changes: ChangeBudget = field(default_factory=ChangeBudget)
+    files: FileStorage = field(default_factory=FileStorage)
+
+
+def bump_version(batch: Batch, topic: Topic) -> None:
+    """Make every server reload this snapshot after the commit."""
+    if topic not in batch.topics:
+        counter_take(batch.tx, topic.value, 1)
+        batch.topics.add(topic)

@@ -1,0 +1,77 @@
+"""Where the files of jobs are kept, and how much of them: the object store, opened at its first use, and the limits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from switchyard.errors import LimitReached, Unavailable
+from switchyard.model.quantity import show_bytes
+from switchyard.service.core.upload_grants import UploadGrants
+from switchyard.storage.object_store import ObjectStore
+
+GIB = 2**30
+DAY_US = 86_400_000_000
+ABANDONED_US = 3_600_000_000  # after the end of the address: clocks may differ, and an upload may be slow
+CONFIG_SECTION = "files"  # of the server's config file
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """How much may be kept, and for how long. 0 bytes: no limit."""
+
+    user_bytes: int = 100 * GIB  # of the objects that one user holds, each counted once
+    project_bytes: int = 1024 * GIB  # of the trees that the jobs of a project need, each counted once
+    tree_bytes: int = 100 * GIB  # of the files of one tree
+    keep_us: int | None = 14 * DAY_US  # the files of a job, from its end on; None: as long as the job
+    grace_us: int = DAY_US  # what no job needs, from its last use on
+
+    @property
+    def stale_us(self) -> int:
+        """A use is stored again after this time. Half of the grace, so that a use always holds for the other half."""
+        return self.grace_us // 2
+
+
+class FileStorage:
+    """The object store and its limits. A store that cannot be opened is tried again at the next use."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], ObjectStore] | None = None,
+        limits: FileLimits | None = None,
+        *,
+        signed_s: int = 900,
+    ) -> None:
+        self._open_store = open_store
+        self._store: ObjectStore | None = None
+        self._lock = threading.Lock()
+        self.limits = limits or FileLimits()
+        self.signed_s = signed_s  # how long an address of an object holds
+        self.grants = UploadGrants()
+
+    @property
+    def abandoned_us(self) -> int:
+        """The age at which an upload by a signed address is removed if nobody said that it is done."""
+        return self.signed_s * 1_000_000 + ABANDONED_US
+
+    @property
+    def store(self) -> ObjectStore:
+        """Raises Unavailable with the reason."""
+        with self._lock:
+            if self._store is None:
+                if self._open_store is None:
+                    raise Unavailable("This server has no store for files.")
+                self._store = self._open_store()
+            return self._store
+
+
+def files_refusal(name: str, limit: int, why: str) -> LimitReached:
+    """The error for files over a limit. It names the limit and where it is set."""
+    error = LimitReached(
+        f"The limit `{CONFIG_SECTION}.{name}` of {show_bytes(limit)} is reached: {why}. The section "
+        f"`{CONFIG_SECTION}` of the server's config file sets it.",
+        next_step="Wait until files of ended jobs are removed, send less, or ask an administrator to raise the limit.",
+    )
+    error.limit = f"{CONFIG_SECTION}.{name}"
+    return error

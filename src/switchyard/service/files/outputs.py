@@ -1,0 +1,178 @@
+"""The output files of attempts: what agents say of them, and what readers of a job see."""
+
+from __future__ import annotations
+
+import msgspec
+
+from switchyard.errors import BadRequest, BadValue, LimitReached, NotFound, UnknownName
+from switchyard.model.access import Role
+from switchyard.model.event_kind import EventKind
+from switchyard.model.files import AttemptOutputs, FilesOfJob, FilesUsage, FileUsage, OutputSet, OutputState
+from switchyard.model.idset import IdSet
+from switchyard.model.job import JobSpec
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.context import Context
+from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.core.rights import Actor
+from switchyard.service.files.attempts import AgentAttempt, attempt_of_agent
+from switchyard.service.lifecycle.file_references import refuse_project_over_limit
+from switchyard.service.lifecycle.visibility import Visibility
+from switchyard.service.lifecycle.visible_jobs import visible_job
+from switchyard.store import file_objects, file_outputs, file_trees
+from switchyard.store.file_objects import StoredTotals
+from switchyard.store.file_outputs import OutputOnCluster
+from switchyard.store.file_trees import OUT, FileRef
+from switchyard.store.job_rows import JobDetails
+
+EVENTS = {OutputState.READY: EventKind.OUTPUTS_READY, OutputState.FAILED: EventKind.OUTPUTS_FAILED}
+
+
+def record_outputs(context: Context, agent: AgentEntry, said: AttemptOutputs) -> None:
+    """Store what an agent says of the outputs of an attempt. The same message twice changes nothing."""
+
+    def apply(batch: Batch) -> None:
+        attempt = attempt_of_agent(batch.tx, agent, said.job, said.fence)
+        _record(batch, context, attempt, said)
+
+    context.committer.call(apply, locks=[said.job])
+
+
+def fail_outputs(context: Context, agent: AgentEntry, job: str, fence: int, refusal: LimitReached) -> None:
+    """The outputs of an attempt are over a limit: they cannot be had, and the job's result stays."""
+    error = refusal.detail[:4000]
+    record_outputs(context, agent, AttemptOutputs(job, fence, OutputState.FAILED, error=error))
+
+
+def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: AttemptOutputs) -> None:
+    earlier = file_outputs.output_get(batch.tx, said.job, said.fence)
+    if earlier is not None and earlier.state == OutputState.READY and said.state is not OutputState.READY:
+        return  # a message that was delayed on its way
+    state, root, error = said.state, None, said.error.replace("\0", "")  # PostgreSQL stores no NUL
+    files, size = said.files, said.bytes
+    if said.state is OutputState.READY:
+        if said.root is None:
+            raise BadValue("The outputs are ready, and their tree is not named.")
+        root = bytes.fromhex(said.root)
+        tree = file_trees.trees_for_jobs(batch.tx, [(attempt.owner, root)]).get((attempt.owner, root))
+        if tree is None:
+            raise UnknownName(
+                f"The tree {said.root} is not sealed.", next_step="Send its objects and seal it, then send this again."
+            )
+        files, size = tree.files, tree.size
+        try:
+            refuse_project_over_limit(batch.tx, context.files.limits, attempt.row.project, tree)
+        except LimitReached as exc:  # the job's result stays
+            context.tally.uploads_refused.add("project_bytes")
+            state, root, error = OutputState.FAILED, None, exc.detail
+        else:
+            file_trees.ref_put(batch.tx, [FileRef(said.job, root, OUT, attempt.row.project)])
+    row = {
+        "job_id": said.job,
+        "fence": said.fence,
+        "task": attempt.task,
+        "cluster_id": attempt.cluster_id,
+        "state": state.value,
+        "root": root,
+        "files": files,
+        "size": size,
+        "missing": _text(said.missing),
+        "skipped": _text(said.skipped),
+        "error": error[:4096],
+        "at_us": batch.now_us,
+    }
+    file_outputs.output_put(batch.tx, row)
+    batch.jobs.add(said.job)  # wakes requests that wait for this job
+    if state in EVENTS and (earlier is None or earlier.state != state):
+        _record_event(batch, attempt, state, error or f"{files} files, {size} bytes")
+
+
+def _record_event(batch: Batch, attempt: AgentAttempt, state: OutputState, reason: str) -> None:
+    row = attempt.row
+    is_of_task = attempt.task is not None
+    batch.event(
+        row.id,
+        EVENTS[state],
+        state=row.state,
+        attempt=row.attempt,
+        fence=attempt.fence,
+        cluster_id=attempt.cluster_id,
+        reason=f"task {attempt.task}: {reason}" if is_of_task else reason,
+        is_of_task=is_of_task,
+    )
+
+
+def files_of_job(
+    context: Context, actor: Actor, ref: str, *, task: int | None, cursor: str | None, limit: int
+) -> FilesOfJob:
+    """The trees of a job and the outputs of its attempts, oldest first."""
+    with context.database.read() as tx:
+        row = visible_job(tx, actor, ref)
+        _refuse_unknown_task(row, task)
+        rows, more = file_outputs.output_list(tx, row.id, task=task, after=_after(cursor), limit=limit)
+    spec = msgspec.json.decode(row.spec, type=JobSpec) if row.spec else None
+    files = spec.files if spec is not None else None
+    visibility = Visibility(context, actor)
+    is_own = visibility.is_own(row)
+    return FilesOfJob(
+        tree=files.tree if files else None,
+        task_tree=files.task_tree if files else None,
+        out=files.out if files else [],
+        outputs=[_output_set(output, visibility, is_own=is_own) for output in rows],
+        next=str(more) if more is not None else None,
+    )
+
+
+def _refuse_unknown_task(row: JobDetails, task: int | None) -> None:
+    if task is None:
+        return
+    if row.array is None:
+        raise BadRequest(f"Job {row.id} is not an array.", next_step="Leave out the task.")
+    if task not in IdSet.parse(row.array):
+        raise NotFound(f"Job {row.id} has no task {task}.", next_step=f"Its tasks are {row.array[:80]}.")
+
+
+def _after(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 20 and int(cursor) < 2**63):
+        raise BadValue("The parameter 'cursor' is the `next` of the page before.")
+    return int(cursor)
+
+
+def _output_set(row: OutputOnCluster, visibility: Visibility, *, is_own: bool) -> OutputSet:
+    return OutputSet(
+        fence=row.fence,
+        state=OutputState(row.state),
+        task=row.task,
+        cluster=visibility.cluster(row.cluster_id, row.cluster, is_own=is_own),
+        root=bytes(row.root).hex() if row.root is not None else None,
+        files=row.files,
+        bytes=row.size,
+        missing=msgspec.json.decode(row.missing, type=list[str]),
+        skipped=[visibility.text(text, is_own=is_own) for text in msgspec.json.decode(row.skipped, type=list[str])],
+        error=visibility.text(row.error, is_own=is_own),
+    )
+
+
+def _text(values: list[str]) -> str:
+    return msgspec.json.encode(values).decode()
+
+
+def files_usage(context: Context, actor: Actor, project: str | None) -> FilesUsage:
+    limits = context.files.limits
+    if project is not None:
+        if project not in context.snapshots.access.projects:
+            raise NotFound(f"There is no project {project}.")
+        actor.need_project(Role.VIEW, project)
+    with context.database.read() as tx:
+        user = FileUsage(file_objects.usage_get(tx, actor.id), limits.user_bytes, file_trees.owned_count(tx, actor.id))
+        if project is None:
+            return FilesUsage(user)
+        used, trees = file_trees.project_usage(tx, project)
+    return FilesUsage(user, FileUsage(used, limits.project_bytes, trees))
+
+
+def stored_files(context: Context) -> StoredTotals:
+    """How many objects are stored in all, and their bytes."""
+    with context.database.read() as tx:
+        return file_objects.stored_totals(tx)

@@ -1,0 +1,66 @@
+"""Which objects a user holds. Knowing the hash of an object is not a right to it: only who sent it may name it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from switchyard.errors import Unavailable
+from switchyard.model.files import MissingAnswer
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.committer import BatchCall
+from switchyard.service.core.context import Context
+from switchyard.service.files.upload_addresses import upload_addresses
+from switchyard.store import file_objects
+
+R = TypeVar("R")
+LARGE_WRITE_WAIT_S = 60  # large writes of other users come in between
+
+
+def missing_objects(context: Context, owner: str, objects: Sequence[str], sizes: Sequence[int] = ()) -> MissingAnswer:
+    """Return the objects that this user must send. Objects that the user holds count as used from now on.
+
+    `sizes`, in the order of the objects: large objects get addresses, if the store has any. Objects without a size get
+    none.
+    """
+    asked = {bytes.fromhex(name): name for name in objects}
+    held = held_objects(context, owner, asked)
+    missing = {name: digest for digest, name in asked.items() if digest not in held}
+    missing_sizes = {missing[name]: size for name, size in zip(objects, sizes, strict=False) if name in missing}
+    return MissingAnswer(list(missing), upload_addresses(context, owner, missing_sizes))
+
+
+def held_objects(context: Context, owner: str, digests: Iterable[bytes]) -> dict[bytes, int]:
+    """The objects among these that a user holds, with their sizes. They stay for at least half of the grace."""
+    asked = list(digests)
+    before_us = context.now_us() - context.files.limits.stale_us
+    with context.database.read() as tx:
+        sizes = file_objects.held_sizes(tx, owner, asked)
+        stale = file_objects.holder_touch_due(tx, owner, sizes, used_before_us=before_us) if sizes else []
+    if stale:
+
+        def touch(batch: Batch) -> set[bytes]:
+            return file_objects.holder_touch(batch.tx, owner, stale, now_us=batch.now_us)
+
+        # Objects that the leader removed in between are missing.
+        for digest in set(stale) - large_write(context, owner, touch):
+            sizes.pop(digest, None)
+    return sizes
+
+
+def large_write(context: Context, owner: str, function: Any) -> Any:
+    """Run a write of many rows, and wait for its commit: users take turns, and small writes go in between."""
+    future: Future[Any] = Future()
+
+    def settle(result: Any) -> None:
+        if isinstance(result, BaseException):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    context.committer.put_large(BatchCall(function), settle, user=owner)
+    try:
+        return future.result(LARGE_WRITE_WAIT_S)
+    except TimeoutError as exc:
+        raise Unavailable("The database is too slow; the change may still happen.") from exc

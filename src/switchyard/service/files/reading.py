@@ -1,0 +1,101 @@
+"""Read objects of the trees of a job. A hash alone opens nothing: it must belong to a tree of a visible job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from switchyard.errors import NotFound
+from switchyard.model.file_frames import FrameKind, encode_head
+from switchyard.model.files import ObjectsQuery
+from switchyard.service.core.context import Context
+from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.core.rights import Actor
+from switchyard.service.files.attempts import attempt_of_agent
+from switchyard.service.lifecycle.visible_jobs import visible_job
+from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
+from switchyard.store import file_objects, file_trees
+from switchyard.store.database import Tx
+
+FRAME_BYTES = 40  # of a frame besides its object
+LARGE_FRAME_BYTES = 2**20  # such an object is sent as it was read: a copy of it costs more than one more part
+SIGNED_FROM_BYTES = 256 * 2**10  # smaller objects cost less in one body with others than by an address each
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPlan:
+    """The objects of one answer, all of which the caller may read. `sizes`: of those that are stored."""
+
+    digests: Sequence[bytes]
+    sizes: dict[bytes, int]
+
+
+def plan_job_read(context: Context, actor: Actor, ref: str, query: ObjectsQuery) -> ObjectPlan:
+    with context.database.read() as tx:
+        row = visible_job(tx, actor, ref)
+        return _plan(tx, row.id, query, kinds={file_trees.IN, file_trees.OUT})
+
+
+def plan_agent_read(context: Context, agent: AgentEntry, job: str, fence: int, query: ObjectsQuery) -> ObjectPlan:
+    """An agent reads only what the job brings along, for attempts of its own cluster."""
+    with context.database.read() as tx:
+        attempt_of_agent(tx, agent, job, fence)
+        return _plan(tx, job, query, kinds={file_trees.IN})
+
+
+def _plan(tx: Tx, job_id: str, query: ObjectsQuery, *, kinds: set[str]) -> ObjectPlan:
+    root = bytes.fromhex(query.root)
+    digests = [bytes.fromhex(name) for name in query.objects]
+    if not file_trees.ref_kinds(tx, job_id, root) & kinds:
+        raise NotFound(
+            f"Job {job_id} has no files {query.root}.",
+            next_step="`GET /v1/jobs/{job}/files` names its trees. Files of an ended job are removed after a while.",
+        )
+    members = file_trees.members_among(tx, root, digests)
+    for digest in digests:
+        if digest not in members:
+            raise NotFound(f"The files {query.root} of job {job_id} have no object {digest.hex()}.")
+    return ObjectPlan(digests, file_objects.object_sizes(tx, digests))
+
+
+def object_frames(context: Context, plan: ObjectPlan, at: int, *, bytes_max: int) -> tuple[list[bytes], int]:
+    """The frames of the next objects, at least one, of about so many bytes; and where to go on.
+
+    The frames come in parts to send one after the other: small frames together, a large object as it was read.
+    """
+    end, size = at, 0
+    while end < len(plan.digests) and (end == at or size < bytes_max):
+        size += plan.sizes.get(plan.digests[end], 0) + FRAME_BYTES
+        end += 1
+    asked = plan.digests[at:end]
+    addresses = {digest: address for digest in asked if (address := _address(context, plan, digest)) is not None}
+    contents = context.files.store.get_many([digest for digest in asked if digest not in addresses])
+    parts: list[bytes] = []
+    small: list[bytes] = []
+    for digest in asked:
+        kind, data = _frame(addresses.get(digest), contents)
+        small.append(encode_head(kind, digest, len(data)))
+        if len(data) < LARGE_FRAME_BYTES:
+            small.append(data)
+            continue
+        parts += [b"".join(small), data]
+        small = []
+    if small:
+        parts.append(b"".join(small))
+    return parts, end
+
+
+def _address(context: Context, plan: ObjectPlan, digest: bytes) -> str | None:
+    """Where a large object can be read without this server, if its store has such addresses."""
+    if plan.sizes.get(digest, 0) < SIGNED_FROM_BYTES:
+        return None
+    return context.files.store.signed_get(digest, valid_s=context.files.signed_s)
+
+
+def _frame(address: str | None, contents: Iterator[bytes | ObjectMissing | ObjectDamaged]) -> tuple[FrameKind, bytes]:
+    if address is not None:
+        return FrameKind.ADDRESS, address.encode()
+    content = next(contents)
+    if isinstance(content, bytes):
+        return FrameKind.CONTENT, content
+    return FrameKind.ABSENT, str(content).encode()

@@ -1,0 +1,68 @@
+"""Seal a tree: check that all of it is stored and held by the user, then keep it for the jobs to come.
+
+A sealed tree has a row of its own, so a submit checks one row. The check and the write are not one transaction, because
+a tree may have a million objects. The leader removes nothing in between: objects of the tree count as used for at least
+half of the grace, and a seal that takes longer is refused.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from switchyard.errors import Busy
+from switchyard.model.files import TreeAnswer
+from switchyard.model.idset import INDEX_MAX, IdSet
+from switchyard.model.quantity import show_bytes
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.context import Context
+from switchyard.service.core.file_storage import files_refusal
+from switchyard.service.files.possession import held_objects, large_write
+from switchyard.service.files.tree_walk import TreeWalk, WalkedTree
+from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
+from switchyard.store import file_trees
+from switchyard.store.file_trees import TreeRow
+
+
+def seal_tree(context: Context, owner: str, root: str) -> TreeAnswer:
+    """Seal a tree for a user, or say what must be sent first. A tree that is sealed already costs one read."""
+    digest = bytes.fromhex(root)
+    sealed = _sealed_already(context, owner, digest)
+    if sealed is not None:
+        return TreeAnswer(root, sealed.files, sealed.size)
+    began_us = context.now_us()
+    walked = TreeWalk(partial(held_objects, context, owner), partial(_read, context)).run(digest)
+    if walked.missing:
+        return TreeAnswer(root, missing=[missing.hex() for missing in walked.missing])
+    limit = context.files.limits.tree_bytes
+    if limit and walked.size > limit:
+        context.tally.uploads_refused.add("tree_bytes")
+        raise files_refusal("tree_bytes", limit, f"the files of this tree take {show_bytes(walked.size)}")
+    large_write(
+        context, owner, partial(_seal, context=context, owner=owner, began_us=began_us, walked=walked, root=digest)
+    )
+    return TreeAnswer(root, walked.files, walked.size)
+
+
+def _sealed_already(context: Context, owner: str, root: bytes) -> TreeRow | None:
+    with context.database.read() as tx:
+        tree = file_trees.tree_of_owner(tx, owner, root)
+    if tree is None or tree.used_us >= context.now_us() - context.files.limits.stale_us:
+        return tree
+    is_kept = context.committer.call(lambda batch: file_trees.tree_touch(batch.tx, owner, root, now_us=batch.now_us))
+    return tree if is_kept else None
+
+
+def _seal(batch: Batch, *, context: Context, owner: str, began_us: int, walked: WalkedTree, root: bytes) -> None:
+    if batch.now_us - began_us > context.files.limits.stale_us:
+        raise Busy("The check of the tree took so long that its objects may be removed meanwhile.")
+    indexes = str(IdSet.of(index for index in walked.indexes if index <= INDEX_MAX))
+    tree = TreeRow(root, walked.files, walked.size, indexes)
+    file_trees.tree_put(batch.tx, tree, sorted(walked.members), [owner], now_us=batch.now_us)
+
+
+def _read(context: Context, digest: bytes) -> bytes | None:
+    """The bytes of a folder. None: the store has lost it, and the client sends it again."""
+    try:
+        return context.files.store.get(digest)
+    except (ObjectMissing, ObjectDamaged):
+        return None

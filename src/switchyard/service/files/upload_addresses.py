@@ -1,0 +1,58 @@
+"""Signed addresses for large objects that a user must send: their bytes do not pass through this server.
+
+An address leads to a place for uploads of this user alone. The object store checks the SHA-256 of what comes there, so
+what it took under a hash has that hash. The user holds the object once a frame UPLOADED says that it is there
+(`intake.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from switchyard.errors import YardError
+from switchyard.model.files import SignedUpload
+from switchyard.model.quantity import show_bytes
+from switchyard.service.core.context import Context
+from switchyard.service.core.file_storage import files_refusal
+from switchyard.service.files.reading import SIGNED_FROM_BYTES
+from switchyard.store import file_objects
+
+
+def upload_addresses(context: Context, owner: str, sizes: Mapping[bytes, int]) -> dict[str, SignedUpload]:
+    """Addresses for the large ones of these objects, if the store has any. Raises LimitReached if they do not fit."""
+    files = context.files
+    large = {digest: size for digest, size in sizes.items() if size >= SIGNED_FROM_BYTES}
+    addresses: dict[bytes, SignedUpload] = {}
+    for digest, size in large.items():
+        address = files.store.signed_put(owner, digest, size, valid_s=files.signed_s)
+        if address is None:
+            return {}
+        addresses[digest] = address
+    if addresses:
+        _reserve(context, owner, large)
+    return {digest.hex(): address for digest, address in addresses.items()}
+
+
+def _reserve(context: Context, owner: str, sizes: Mapping[bytes, int]) -> None:
+    """Check the limit of the user before an address is given out. Addresses that are still open count as well."""
+    limit = context.files.limits.user_bytes
+    if not limit:
+        return
+    with context.database.read() as tx:
+        used = file_objects.usage_get(tx, owner)
+    excess = context.files.grants.reserve(
+        owner,
+        sizes,
+        room=limit - used,
+        now_us=context.steady_us(),
+        valid_us=context.files.signed_s * 1_000_000,
+    )
+    if excess:
+        raise user_limit_refusal(context, used, sum(sizes.values()))
+
+
+def user_limit_refusal(context: Context, used: int, asked: int) -> YardError:
+    """The error for a user whose objects would take more than the limit. It is counted."""
+    context.tally.uploads_refused.add("user_bytes")
+    why = f"the files of this user take {show_bytes(used)}, and these take {show_bytes(asked)} more"
+    return files_refusal("user_bytes", context.files.limits.user_bytes, why)

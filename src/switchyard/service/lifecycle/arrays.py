@@ -1,0 +1,263 @@
+"""Array jobs. An array is one row; a lease adds a row for a range of tasks. Tasks have the lifecycle of plain jobs.
+
+The array's row stores the unleased tasks (`todo`, and `later` for tasks that wait for a retry) and counts the others.
+Task `lo + i` of a range has the fence `fence + i`, so agents handle tasks like attempts of any job.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from switchyard.model.event_kind import EVENT_OF_STATE, EventKind
+from switchyard.model.job import OnLost, State
+from switchyard.model.lifecycle import (
+    FINAL_STATES,
+    LifecycleState,
+    ObservedState,
+    ReportAnswer,
+    Transition,
+    apply_report,
+    mark_lost,
+)
+from switchyard.model.names import printable_line
+from switchyard.model.poll import Report
+from switchyard.model.retry import Cause
+from switchyard.model.task_states import (
+    TaskState,
+    cancelling_positions,
+    read_task,
+    write_task,
+)
+from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.unreadable_rows import log_unreadable
+from switchyard.service.lifecycle.array_job import ArrayJob, RangeState
+from switchyard.service.lifecycle.array_spread import (
+    add_avoided_tasks,
+    leave_refused_array,
+    lessee_ids,
+    may_run_elsewhere,
+)
+from switchyard.service.lifecycle.refusals import is_refused_before_start
+from switchyard.store import jobs, ranges
+from switchyard.store.job_columns import TALLY_COLUMNS, replaced_columns
+from switchyard.store.job_update import JobUpdate
+from switchyard.store.new_rows import RangeUpdate
+
+PREEMPTED_WAIT_US = 1_000_000  # the array stays on its cluster: do not retry at once where a task was preempted
+
+
+def read_on_lost(row: Any) -> OnLost:
+    """Return the job's `on_lost`. An unreadable value becomes WAIT, the most cautious choice."""
+    try:
+        return OnLost(row.on_lost)
+    except ValueError:
+        log_unreadable("jobs", row.id, f"column on_lost: {row.on_lost!r}")
+        return OnLost.WAIT
+
+
+class BatchArrays:
+    """The arrays that one batch changes: loaded once, written once."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._jobs: dict[str, ArrayJob] = {}
+
+    def load(self, rows: list[Any], *, is_tolerant: bool = True) -> None:
+        """Load the arrays of locked rows, with their live ranges."""
+        new_rows = list({row.id: row for row in rows if row.id not in self._jobs}.values())
+        for row in new_rows:
+            self._jobs[row.id] = ArrayJob.of(row, is_tolerant=is_tolerant)
+        for row in ranges.range_live(self._batch.tx, [row.id for row in new_rows]) if new_rows else []:
+            state = RangeState(row.job_id, row.fence, row.lo, row.hi, row.agent_id, row.cluster_id, row.tasks)
+            self._jobs[row.job_id].ranges[row.fence] = state
+        for row in new_rows:
+            if not replaced_columns(row).isdisjoint(TALLY_COLUMNS):
+                self._jobs[row.id].count_live()
+
+    def job(self, job_id: str) -> ArrayJob:
+        return self._jobs[job_id]
+
+    def report(
+        self,
+        agent_id: str | None,
+        item: Report,
+        again_at_us: int | None,
+        *,
+        is_preempted: bool = False,
+        is_movable: bool = False,
+    ) -> ReportAnswer:
+        """Apply a report on one task. `again_at_us`: when a failed task is retried.
+
+        `agent_id` is None if the server reports a task as lost because its agent has been silent for too long.
+        `is_movable`: an array of one cluster may go to another one if this cluster refuses it.
+        """
+        if is_preempted:
+            again_at_us = self._batch.now_us + PREEMPTED_WAIT_US
+        array = self._jobs[item.job]
+        range_ = array.range_with(item.fence)
+        if range_ is None or (agent_id is not None and range_.agent_id != agent_id):
+            return ReportAnswer.STOP
+        position = item.fence - range_.fence
+        before = read_task(range_.tasks, position)
+        if before.state is None or before.state in FINAL_STATES:
+            return ReportAnswer.STALE if before.state in FINAL_STATES else ReportAnswer.STOP
+        life = LifecycleState(
+            state=before.state,
+            attempt=1,
+            fence=item.fence,
+            is_leased=True,
+            cancel_requested=before.is_cancelling or array.is_cancelling,
+            on_lost=read_on_lost(array.row),
+        )
+        reason, is_refused = printable_line(item.reason), is_refused_before_start(item, before.state)
+        if is_refused and is_movable and array.may_leave(range_):
+            again_at_us = None  # the whole array goes to another cluster: no retry is counted
+        elif is_refused:
+            is_elsewhere = may_run_elsewhere(array.avoided, array.row, range_.cluster_id, range_.lo + position)
+            is_refused = again_at_us is None and is_elsewhere
+        item, is_again = replace(item, seen=ObservedState.RETURNED) if is_refused else item, again_at_us is not None
+        if agent_id is None:
+            answer, step = ReportAnswer.TAKEN, mark_lost(life, reason, definite=False, again=is_again, is_removed=True)
+        else:
+            answer, step = apply_report(
+                life, fence=item.fence, seen=item.seen, reason=reason, again=is_again, is_preempted=is_preempted
+            )
+        if step is not None:
+            if is_refused and step.event is EventKind.RETURNED:
+                step = Transition(step.life, EventKind.REFUSED, step.reason)
+            self._apply_step(array, range_, position=position, item=item, step=step, again_at_us=again_at_us)
+        return answer
+
+    def _apply_step(
+        self,
+        array: ArrayJob,
+        range_: RangeState,
+        *,
+        position: int,
+        item: Report,
+        step: Transition,
+        again_at_us: int | None,
+    ) -> None:
+        state = step.life.state
+        index = range_.lo + position
+        if state is State.PENDING and array.is_damaged:
+            state = State.FAILED  # no retry: `todo` is unreadable
+        is_returned = state is State.PENDING
+        before = read_task(range_.tasks, position)
+        after = TaskState(
+            None if is_returned else state,
+            item.exit_code if state in FINAL_STATES or is_returned else None,
+            item.signal if state in FINAL_STATES or is_returned else None,
+            # Keep the cancel request until the task ends: the agent may not have received it yet.
+            is_cancelling=state not in FINAL_STATES and not is_returned and before.is_cancelling,
+            is_preempted=step.event == EventKind.PREEMPTED,
+        )
+        # A task that the cluster preempted or that failed by itself has run, although no report saw it run.
+        has_ended_run = is_returned and item.seen is ObservedState.FAILED and item.cause in (Cause.JOB, Cause.PREEMPTED)
+        array.has_run |= not array.row.spread and (State.RUNNING in (before.state, state) or has_ended_run)
+        range_.tasks = write_task(range_.tasks, position, after)
+        range_.is_changed = array.is_changed = True
+        if is_returned:
+            array.live -= 1
+            is_delayed = step.event == EventKind.RETRYING or again_at_us is not None
+            array.returned.append((again_at_us or self._batch.now_us if is_delayed else None, index))
+            self._leave_to_others(array, range_, index, item, step)
+        elif state in FINAL_STATES:
+            array.live -= 1
+            array.ok += state is State.SUCCEEDED
+            array.failed += state is State.FAILED
+            array.cancelled += state is State.CANCELLED
+        if is_returned or state in (State.FAILED, State.CANCELLED):
+            reason = f"task {index}: {step.reason}".rstrip(": ")
+            self._batch.event(
+                array.row.id,
+                step.event,
+                state=array.state.value,
+                attempt=array.row.attempt,
+                fence=item.fence,
+                cluster_id=range_.cluster_id,
+                reason=reason,
+                is_of_task=True,
+            )
+
+    def _leave_to_others(self, array: ArrayJob, range_: RangeState, index: int, item: Report, step: Transition) -> None:
+        """Note that the cluster gave this task back, lost it or refused it, unless the task itself is at fault."""
+        is_job_fault = step.event == EventKind.RETRYING and item.cause is Cause.JOB
+        is_refused = step.event is EventKind.REFUSED
+        is_only_cluster = not array.row.spread and range_.cluster_id == array.row.cluster_id
+        if range_.cluster_id and not is_job_fault and (array.row.spread or (is_refused and is_only_cluster)):
+            add_avoided_tasks(array.avoided, range_.cluster_id, [index], array=array.row.array)
+        if is_refused and array.row.spread:
+            leave_refused_array(array.avoided, range_.cluster_id, array=array.row.array)
+        elif is_refused and is_only_cluster:
+            array.refusal = step.reason
+
+    def refused_arrays(self) -> list[ArrayJob]:
+        """Return the arrays whose only cluster refused them in this batch and has no task of them any more."""
+        return [
+            array
+            for array in self._jobs.values()
+            if array.refusal and array.is_refused and not (array.live or array.is_cancelling or array.is_damaged)
+        ]
+
+    def flush(self) -> None:
+        """Write the changed arrays and ranges. An array ends with its last task."""
+        batch = self._batch
+        changed = [array for array in self._jobs.values() if array.is_changed]
+        updates: dict[str, JobUpdate] = {}
+        for array in changed:
+            array.has_news |= bool(array.returned)
+            array.return_tasks()
+            array.keep_begun()
+            old_state = array.state
+            if array.end_if_over():
+                _record_progress(batch, array, EVENT_OF_STATE[array.state], array.end_reason())
+            elif array.live != array.row.tasks_live or array.state is not old_state:
+                _record_progress(batch, array, EventKind.PROGRESS, "")
+            updates[array.row.id] = array.update(batch.now_us).then(array.departure)
+            batch.free(array.row, array.row.tasks_live - array.live)
+            if array.is_ready:
+                batch.clusters |= _clusters_to_wake(array)
+            if array.later:
+                batch.topics.add(Topic.PENDING)
+        jobs.job_update_many(batch.tx, updates)
+        changed_ranges = [range_ for array in changed for range_ in array.ranges.values() if range_.is_changed]
+        ranges.range_change(batch.tx, [_range_update(range_, batch.now_us) for range_ in changed_ranges])
+        self._jobs = {}
+
+
+def _clusters_to_wake(array: ArrayJob) -> set[str]:
+    """Return the clusters whose agents may lease tasks now and could not before this change.
+
+    While an array stays ready, the other clusters ask by themselves when they have room.
+    """
+    if array.has_news or not array.row.is_ready:
+        return set(lessee_ids(array.row))
+    changed = {range_.cluster_id for range_ in array.ranges.values() if range_.is_changed}
+    return {cluster_id for cluster_id in (*changed, array.row.cluster_id) if cluster_id}
+
+
+def _record_progress(batch: Batch, array: ArrayJob, kind: EventKind, reason: str) -> None:
+    ended = array.ok + array.failed + array.cancelled
+    batch.event(
+        array.row.id,
+        kind,
+        state=array.state.value,
+        attempt=array.row.attempt,
+        fence=array.fence,
+        cluster_id=array.row.cluster_id,
+        reason=reason or f"{ended} tasks ended, {array.live} live, {array.left - array.live} left",
+    )
+
+
+def _range_update(range_: RangeState, now_us: int) -> RangeUpdate:
+    return RangeUpdate(
+        job_id=range_.job_id,
+        fence=range_.fence,
+        tasks=range_.tasks,
+        is_live=range_.is_live,
+        is_cancelling=bool(cancelling_positions(range_.tasks)),
+        ended_us=None if range_.is_live else now_us,
+    )

@@ -1,0 +1,27 @@
+"""References from jobs to trees: checked and stored with the job, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from switchyard.model.quantity import show_bytes
+from switchyard.service.core.file_storage import FileLimits, files_refusal
+from switchyard.store import file_trees
+from switchyard.store.database import Tx
+from switchyard.store.file_trees import OwnedTree, TreeRow
+
+
+def refuse_project_over_limit(tx: Tx, limits: FileLimits, project: str, tree: TreeRow) -> None:
+    """Refuse a tree that a project has no room for. A tree that its jobs need already costs nothing more."""
+    if not limits.project_bytes or file_trees.project_has(tx, project, tree.root):
+        return
+    used, _ = file_trees.project_usage(tx, project)
+    if used + tree.size > limits.project_bytes:
+        why = f"the files of project {project} take {show_bytes(used)}, and this tree takes {show_bytes(tree.size)}"
+        raise files_refusal("project_bytes", limits.project_bytes, why)
+
+
+def owned_trees(tx: Tx, pairs: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], OwnedTree]:
+    """The sealed trees of these users; they stay until the commit."""
+    wanted = set(pairs)
+    return file_trees.trees_for_jobs(tx, wanted) if wanted else {}

@@ -1,0 +1,277 @@
+"""Apply a lifecycle transition to a stored job: read its row, compute the changed columns, record the event."""
+
+from __future__ import annotations
+
+from dataclasses import replace as replace_life
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from switchyard.model.blocker import Blocker, change_blocked
+from switchyard.model.event_kind import EventKind
+from switchyard.model.job import JobSpec, State
+from switchyard.model.lifecycle import FINAL_STATES, LifecycleState, ObservedState, Transition, make_transition
+from switchyard.model.names import printable_line
+from switchyard.model.poll import Report
+from switchyard.model.queue import counted_lane
+from switchyard.model.retry import Cause, retry_delay_s
+from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.unreadable_rows import log_unreadable
+from switchyard.service.lifecycle.array_job import ArrayJob
+from switchyard.service.lifecycle.arrays import read_on_lost
+from switchyard.service.lifecycle.bounds import decode_bounds
+from switchyard.store import clusters, jobs, ranges
+from switchyard.store.job_rows import AttemptRow, JobRow
+from switchyard.store.job_update import JobUpdate
+
+ATTEMPTS_MAX = 1000  # after this many attempts a preemption counts as a failure
+RETURN_WAIT_S_MAX = 600  # between two tries on a cluster that keeps returning a job
+HANDED_OVER_REASON = "handed over, end not reported"
+_CANCELLED = "cancelled "
+_CANCEL_ASKED = f"{HANDED_OVER_REASON}; cancel asked for "
+
+
+def cancelling_reason(reason: str, cancel_reason: str) -> str:
+    """Return the reason of a job after a cancel request. Without reports the job is not known to be cancelled."""
+    if reason == HANDED_OVER_REASON and cancel_reason:
+        return _CANCEL_ASKED + cancel_reason.removeprefix(_CANCELLED)
+    return cancel_reason
+
+
+def _cancelled_reason(reason: str) -> str:
+    """Return the reason of a cancelled job: the reverse of `cancelling_reason`."""
+    return _CANCELLED + reason.removeprefix(_CANCEL_ASKED) if reason.startswith(_CANCEL_ASKED) else reason
+
+
+def adoption_update(batch: Batch, row: JobRow, agent_id: str, step: Transition) -> JobUpdate | None:
+    """Return the update for a job that an agent reports to have. None: the job may not run on that agent's cluster."""
+    cluster_id = clusters.agent_cluster_id(batch.tx, agent_id)
+    if cluster_id is None or not decode_bounds(row.bounds).allows(cluster_id):
+        return None
+    if row.agent_id is not None:
+        archive_attempt(batch, row, step)
+    return JobUpdate(
+        state=step.life.state,
+        reason="",
+        cluster_id=cluster_id,
+        agent_id=agent_id,
+        attempt=step.life.attempt,
+        fence=step.life.fence,
+        assigned_us=batch.now_us,
+        leased_us=batch.now_us,
+        started_us=None,
+        native_id=None,
+        is_ready=False,
+        blocked=change_blocked(row.blocked, remove=Blocker.BACKOFF),
+        wake_us=None,
+        expires_us=None,
+    )
+
+
+def tolerates_preemption(row: JobRow, item: Report) -> bool:
+    """Whether an interruptible job was preempted. Such a job runs again, and no retry is counted."""
+    if item.seen is not ObservedState.FAILED or item.cause is not Cause.PREEMPTED or row.attempt >= ATTEMPTS_MAX:
+        return False
+    try:
+        return decode_bounds(row.bounds).is_interruptible
+    except UNREADABLE_ERRORS as exc:
+        log_unreadable("jobs", row.id, f"column bounds: {exc}")
+        return False
+
+
+def retry_due_us(batch: Batch, row: JobRow, item: Report) -> int | None:
+    """Return when the retry policy allows another try after this report; None: no retry."""
+    if (
+        not row.retries
+        or item.seen not in (ObservedState.FAILED, ObservedState.LOST)
+        or tolerates_preemption(row, item)
+    ):
+        return None
+    cause = Cause.LOST if item.seen is ObservedState.LOST else item.cause
+    try:
+        policy = msgspec.json.decode(jobs.spec_get_many(batch.tx, [row.spec_hash])[row.spec_hash], type=JobSpec).retry
+    except UNREADABLE_ERRORS as exc:  # no retry: the attempt's end still counts
+        log_unreadable("jobs", row.id, f"column spec: {exc}")
+        return None
+    tries = row.tries + 1
+    if row.array is not None:
+        tries = ranges.task_attempts_count(batch.tx, row.id, item.fence)
+    wait_s = retry_delay_s(policy, tries=tries, cause=cause, exit_code=item.exit_code)
+    return None if wait_s is None else batch.now_us + wait_s * 1_000_000
+
+
+def step_update(
+    batch: Batch, row: JobRow, step: Transition, item: Report | None = None, *, again_us: int | None = None
+) -> JobUpdate:
+    """Return the update for a transition. `item`: the report that caused it. `again_us`: time of the retry."""
+    at_us = batch.now_us - item.ago_us if item else batch.now_us
+    # A time before the lease or the start comes from a wrong clock.
+    at_us = max(at_us, row.started_us or row.leased_us or row.created_us)
+    state = step.life.state
+    native_id = UNSET if item is None or item.native_id is None else printable_line(item.native_id)
+    update = JobUpdate(
+        state=state, reason=_step_reason(row, step), fence=step.life.fence, is_ready=False, native_id=native_id
+    )
+    if state is State.RUNNING:
+        return replace(update, started_us=at_us)
+    if state in FINAL_STATES:
+        batch.free(row)
+        return replace(
+            update,
+            ended_us=at_us,
+            exit_code=item.exit_code if item else None,
+            signal=item.signal if item else None,
+            usage=_stored_usage(item),
+        )
+    if state is State.PENDING:
+        archive_attempt(batch, row, step)
+        batch.free(row)
+        batch.topics.add(Topic.PENDING)
+        return update.then(_requeue_update(batch, row, step, item, again_us))
+    return update
+
+
+def _step_reason(row: JobRow, step: Transition) -> str:
+    """Return the job's new reason. If a cancel was requested, the reason keeps naming the user who requested it."""
+    state = step.life.state
+    if row.cancel_us is None or state not in {State.SUBMITTED, State.RUNNING, State.CANCELLED}:
+        return step.reason
+    is_over = state is State.CANCELLED
+    return (_cancelled_reason(row.reason) if is_over else cancelling_reason(step.reason, row.reason)) or step.reason
+
+
+def _stored_usage(item: Report | None) -> str | UnsetType:
+    if item is None or item.usage is None:
+        return UNSET
+    return msgspec.json.encode(replace(item.usage, nodes=printable_line(item.usage.nodes))).decode()
+
+
+def _requeue_update(
+    batch: Batch, row: JobRow, step: Transition, item: Report | None, again_us: int | None
+) -> JobUpdate:
+    """Return the update of a requeued job: when to route it, and which cluster to avoid."""
+    update = JobUpdate(
+        cluster_id=None,
+        agent_id=None,
+        native_id=None,
+        assigned_us=None,
+        leased_us=None,
+        started_us=None if row.array is None else UNSET,  # an array began with its first task, which may have ended
+        lane=counted_lane(row.lane),
+        spread=None,
+    )
+    if again_us is not None:
+        update = _with_backoff(replace(update, tries=row.tries + 1), row, again_us)
+    is_job_fault = step.event == EventKind.RETRYING and item is not None and item.cause is Cause.JOB
+    is_refused = step.event is EventKind.REFUSED
+    if row.cluster_id and (row.agent_id or is_refused) and not is_job_fault:  # an array's row names no agent
+        avoid = read_avoided_clusters(row.avoid)
+        times = avoid[row.cluster_id].times + 1 if row.cluster_id in avoid else 1
+        why = step.reason if is_refused else f"{step.event}: {step.reason}"
+        avoid[row.cluster_id] = AvoidedCluster(times, why[:300], is_refused)
+        update = replace(update, avoid=msgspec.json.encode(avoid).decode())
+        if step.event in (EventKind.RETURNED, EventKind.PREEMPTED) and times > 1:
+            # The same cluster returned the job again, so no other cluster took it: back off.
+            wait_s = min(2 ** min(times, 20), RETURN_WAIT_S_MAX)
+            update = _with_backoff(update, row, batch.now_us + wait_s * 1_000_000)
+    return update
+
+
+def leave_refusing_cluster(batch: Batch, array: ArrayJob) -> None:
+    """Let the leader route an array whose only cluster refused it, as a plain job. Nothing of it began there.
+
+    The change is written with the array (`BatchArrays.flush`).
+    """
+    life = replace_life(life_of(array.row), fence=array.fence)
+    step = make_transition(life, State.PENDING, EventKind.REFUSED, array.refusal, fence=life.next_fence)
+    record_step(batch, array.row, step)
+    update = step_update(batch, array.row, step)
+    array.state, array.fence = step.life.state, step.life.fence
+    array.departure = replace(update, started_us=None, task_avoid=None)
+
+
+def _with_backoff(update: JobUpdate, row: JobRow, due_us: int) -> JobUpdate:
+    return replace(update, wake_us=due_us, blocked=change_blocked(row.blocked, add=Blocker.BACKOFF))
+
+
+class AvoidedCluster(msgspec.Struct, frozen=True):
+    """A cluster that is tried last for a job: how often it returned, lost or refused the job, and the last reason."""
+
+    times: int
+    why: str
+    is_refused: bool = False  # it refused the job before its start: it is not tried at all
+
+
+def read_avoided_clusters(text: str | None) -> dict[str, AvoidedCluster]:
+    return msgspec.json.decode(text, type=dict[str, AvoidedCluster]) if text else {}
+
+
+def archive_attempt(batch: Batch, row: JobRow, step: Transition) -> None:
+    """Store the ended attempt of a job that goes on."""
+    jobs.attempt_archive(
+        batch.tx,
+        [
+            AttemptRow(
+                job_id=row.id,
+                fence=row.fence,
+                attempt=row.attempt,
+                cluster_id=row.cluster_id,
+                agent_id=row.agent_id,
+                native_id=row.native_id,
+                ended=step.event.value,
+                reason=step.reason,
+                assigned_us=row.assigned_us,
+                leased_us=row.leased_us,
+                started_us=row.started_us,
+                ended_us=batch.now_us,
+            )
+        ],
+    )
+
+
+def record_step(batch: Batch, row: JobRow, step: Transition) -> None:
+    batch.event(
+        row.id,
+        step.event,
+        state=step.life.state.value,
+        attempt=step.life.attempt,
+        fence=step.life.fence,
+        cluster_id=row.cluster_id,
+        reason=step.reason,
+    )
+
+
+def life_of(row: JobRow) -> LifecycleState:
+    state = State(row.state)
+    return LifecycleState(
+        state=state,
+        attempt=row.attempt,
+        fence=row.fence,
+        is_leased=row.agent_id is not None and state not in FINAL_STATES,
+        cancel_requested=row.cancel_us is not None,
+        on_lost=read_on_lost(row),
+        floor=row.fence_floor or 0,
+    )
+
+
+class AvoidingJob(Protocol):
+    @property
+    def avoid(self) -> str | None: ...
+
+
+def avoided_clusters(row: AvoidingJob) -> tuple[tuple[str, str], ...]:
+    """Return the clusters that are tried last for a job, with the reasons."""
+    return _clusters_with_reasons(row, is_refused=False)
+
+
+def refused_clusters(row: AvoidingJob) -> tuple[tuple[str, str], ...]:
+    """Return the clusters that refused a job before its start, with the reasons."""
+    return _clusters_with_reasons(row, is_refused=True)
+
+
+def _clusters_with_reasons(row: AvoidingJob, *, is_refused: bool) -> tuple[tuple[str, str], ...]:
+    avoided = read_avoided_clusters(row.avoid).items()
+    return tuple(sorted((cluster_id, avoid.why) for cluster_id, avoid in avoided if avoid.is_refused is is_refused))

@@ -1,0 +1,1 @@
+"""Where a job goes: evaluate the clusters, select one, write the decision."""

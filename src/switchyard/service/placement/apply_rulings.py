@@ -1,0 +1,161 @@
+"""Write the router's decisions about PENDING jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from switchyard.model.blocker import Blocker
+from switchyard.model.job import State
+from switchyard.model.lifecycle import assign, reject
+from switchyard.model.verdict import Plan
+from switchyard.route.placement import NeedStatus, Placement, decide_placement
+from switchyard.route.router import Eligibility, make_plan
+from switchyard.route.world import World
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.context import Context
+from switchyard.service.lifecycle.array_cancel import drop_unleased_tasks
+from switchyard.service.lifecycle.bounds import decode_bounds
+from switchyard.service.lifecycle.decision_history import (
+    EarlierVerdicts,
+    is_same_reason,
+    record_wait_reason,
+    thin_wait_events,
+)
+from switchyard.service.lifecycle.transitions import life_of, record_step
+from switchyard.service.placement.decision_counts import count_rerouted
+from switchyard.service.placement.eligibility_cache import CachedEligibility, cache_eligibility
+from switchyard.service.placement.refused_jobs import end_refused_job, is_refused_everywhere
+from switchyard.service.placement.spread_lessees import spread_of
+from switchyard.service.reserve.inquiries import ask_for_rulings
+from switchyard.service.reserve.queue_places import enqueue_for_place, leave_queue, needs_place
+from switchyard.service.reserve.quotes import quote_use_row
+from switchyard.service.reserve.token_reservations import hold_for_tokens, needs_tokens
+from switchyard.store import jobs, quotes
+from switchyard.store.job_rows import JobRow
+from switchyard.store.job_update import JobUpdate
+
+NO_PLACES: Mapping[str, int] = MappingProxyType({})
+
+
+def apply_rulings(
+    context: Context,
+    batch: Batch,
+    world: World,
+    rulings: dict[str, Eligibility],
+    locked: dict[str, JobRow],
+    *,
+    places: Mapping[str, int] = NO_PLACES,
+    holding: Collection[str] = (),
+) -> int:
+    """Update PENDING jobs by their rulings. Returns how many jobs left that state.
+
+    `places`: the places that jobs of limited queues got (give_places.py); other jobs of such queues wait for a place.
+    `holding`: jobs that hold their tokens (token_reservations.py); other jobs that need tokens wait for them.
+    """
+    queues = context.snapshots.laid.layout.queues
+    earlier_verdicts = EarlierVerdicts(batch.tx, locked.values())
+    bodies: dict[str, str] = {}
+    cached_by_ruling: dict[int, CachedEligibility] = {}
+    updates: dict[str, JobUpdate] = {}
+    plans: list[tuple[JobRow, Plan]] = []
+    quote_uses: list[quotes.QuoteUseRow] = []
+    asking: list[tuple[JobRow, Eligibility]] = []
+    decided_count = 0
+    for job_id, row in locked.items():
+        if row.state != State.PENDING.value or _is_stopped(row):
+            continue
+        ruling = rulings[job_id]
+        decided = make_plan(ruling, seed=job_id, is_shown=ruling.outcome == "reject")
+        placement = decide_placement(
+            decided.outcome,
+            asks=bool(ruling.asks),
+            is_blocked=False,
+            place=_need(is_met=job_id in places, is_needed=needs_place(queues, row.lane)),
+            tokens=_need(is_met=job_id in holding, is_needed=needs_tokens(context, row)),
+            has_live_tasks=bool(row.tasks_live),
+        )
+        if placement is Placement.QUEUE:
+            updates[job_id] = enqueue_for_place(batch, row)
+            continue
+        if placement is Placement.WAIT_TOKENS:
+            decided = hold_for_tokens(batch, row, decided)
+        update = _decision_update(batch, world, row, decided, placement, earlier_verdicts)
+        if placement is Placement.ASSIGN and row.array is not None:
+            update = replace(update, spread=spread_of(context, ruling, decode_bounds(row.bounds), world, decided))
+            batch.clusters.update(update.spread.split(",") if update.spread else ())
+        update = leave_queue(row, places.get(job_id)).then(update)
+        if placement is Placement.ASK_QUOTES:
+            asking.append((row, ruling))
+            update = replace(update, blocked=Blocker.QUOTES.value)
+        cached = cached_by_ruling.get(id(ruling))
+        if cached is None:
+            cached = cached_by_ruling[id(ruling)] = cache_eligibility(ruling)
+        bodies[cached.verdicts_hash] = cached.verdicts_body
+        # An array that began says nothing about a later quote.
+        if ruling.quoted and decided.chosen is not None and row.started_us is None:
+            cluster_id = world.by_name[decided.chosen].id
+            quote_uses.append(quote_use_row(job_id, ruling, decided.chosen, cluster_id, now_us=batch.now_us))
+        updates[job_id] = replace(update, plan_hash=cached.verdicts_hash)
+        plans.append((row, decided))
+        decided_count += decided.outcome != "hold"
+    count_rerouted(context.tally, batch, plans)
+    jobs.verdicts_put(batch.tx, bodies, at_us=batch.now_us)
+    jobs.job_update_many(batch.tx, updates)
+    quotes.use_put(batch.tx, quote_uses)
+    ask_for_rulings(batch, asking, world, wait_us=context.selections.quote_wait_us)
+    thin_wait_events(batch, (job_id for job_id, update in updates.items() if update.state is UNSET))
+    return decided_count
+
+
+def _is_stopped(row: JobRow) -> bool:
+    """Return whether the job was held or quarantined between the read and the lock."""
+    blockers = set((row.blocked or "").split(",")) - {"", Blocker.QUEUE, Blocker.QUOTES}
+    return bool(blockers)
+
+
+def _need(*, is_met: bool, is_needed: bool) -> NeedStatus:
+    return NeedStatus.MET if is_met else NeedStatus.UNMET if is_needed else NeedStatus.NONE
+
+
+def _decision_update(  # noqa: PLR0917
+    batch: Batch, world: World, row: JobRow, decided: Plan, placement: Placement, earlier_verdicts: EarlierVerdicts
+) -> JobUpdate:
+    """Return the update of one PENDING job, and record its event."""
+    life = life_of(row)
+    if placement is Placement.REJECT and is_refused_everywhere(decided):
+        return end_refused_job(batch, world, row)
+    if placement is Placement.REJECT:
+        step = reject(life, decided.reason)
+        record_step(batch, row, step)
+        ended = JobUpdate(state=step.life.state, reason=decided.reason, ended_us=batch.now_us)
+        return ended.merged(drop_unleased_tasks(row))
+    if placement is not Placement.ASSIGN:
+        if not is_same_reason(row.reason, decided.reason):
+            record_wait_reason(batch, row, decided.reason)
+        return JobUpdate(reason=decided.reason)
+    step = assign(life)
+    assert decided.chosen is not None
+    cluster_id = world.by_name[decided.chosen].id
+    batch.event(
+        row.id,
+        step.event,
+        state=step.life.state.value,
+        attempt=step.life.attempt,
+        fence=step.life.fence,
+        cluster_id=cluster_id,
+        reason=earlier_verdicts.cause(row, decided.chosen),
+    )
+    batch.clusters.add(cluster_id)
+    return JobUpdate(
+        state=step.life.state,
+        reason="",
+        cluster_id=cluster_id,
+        attempt=step.life.attempt,
+        fence=step.life.fence,
+        assigned_us=batch.now_us,
+        is_ready=row.array is None or bool(row.todo),
+    )

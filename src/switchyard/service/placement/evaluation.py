@@ -1,0 +1,98 @@
+"""Evaluate accepted jobs again, with the current snapshot, grants of the owner and waiting time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import msgspec
+
+from switchyard.model.job import JobSpec
+from switchyard.model.spill import opened_pools
+from switchyard.route.router import Eligibility
+from switchyard.route.world import World
+from switchyard.service.core.context import Context
+from switchyard.service.core.snapshots import missing_owner_reason, owner_of
+from switchyard.service.lifecycle.bounds import decode_bounds, evaluate_with_spill
+from switchyard.service.lifecycle.decision_history import is_same_reason
+from switchyard.service.lifecycle.demands import demand_of_spec
+from switchyard.service.lifecycle.transitions import avoided_clusters, refused_clusters
+from switchyard.service.lifecycle.wait_clock import WaitingJob, waited_s
+from switchyard.service.placement.route_budget import RouteBudget
+from switchyard.service.placement.select_cluster import select_or_hold
+from switchyard.service.reserve.quotes import QuoteWindow
+
+
+class EvaluatedJob(WaitingJob, Protocol):
+    """The columns of an accepted job that an evaluation needs. Several queries return such rows."""
+
+    @property
+    def owner(self) -> str: ...
+    @property
+    def owner_id(self) -> str | None: ...
+    @property
+    def bounds(self) -> str: ...
+    @property
+    def avoid(self) -> str | None: ...
+
+
+class PendingJob(EvaluatedJob, Protocol):
+    """A job that may be evaluated together with others of the same spec."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def spec_hash(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+
+
+def evaluate_changed(
+    context: Context, world: World, rows: Sequence[PendingJob], specs: dict[str, str], budget: RouteBudget | None = None
+) -> list[tuple[str, Eligibility]]:
+    """Evaluate the jobs that the budget admits. Returns the rulings of jobs whose outcome or reason changes."""
+    budget = budget or RouteBudget(clock=lambda: 0.0)
+    rulings: dict[tuple[object, ...], Eligibility] = {}
+    changed: list[tuple[str, Eligibility]] = []
+    for row in rows:
+        if not budget.admits(row.owner_id or "", row.id):
+            continue
+        began_s = budget.now_s()
+        key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, spilled_of(row, context.now_us()))
+        ruling = rulings.get(key)
+        if ruling is None:
+            ruling = rulings[key] = evaluate_again(context, world, row, specs[row.spec_hash])
+        budget.spend(row.owner_id or "", row.id, began_s)
+        if ruling.outcome != "hold" or not is_same_reason(row.reason, ruling.reason) or ruling.asks:
+            changed.append((row.id, ruling))
+    return changed
+
+
+def spilled_of(row: EvaluatedJob, now_us: int) -> tuple[str, ...]:
+    """Return the pools that spill rules have opened to the job, by its waiting time."""
+    spill = decode_bounds(row.bounds).spill
+    return opened_pools(spill, waited_s(row, now_us)) if spill else ()
+
+
+def evaluate_again(
+    context: Context, world: World, row: EvaluatedJob, body: str, window: QuoteWindow | None = None
+) -> Eligibility:
+    """Evaluate an accepted job and select among its eligible clusters.
+
+    `window`: the job's clusters were asked for quotes within this window, and it is over.
+    """
+    spec, bounds = msgspec.json.decode(body, type=JobSpec), decode_bounds(row.bounds)
+    demand = demand_of_spec(spec)
+    access = context.snapshots.access
+    owner = owner_of(access, row.owner_id, row.owner)
+    engine = bounds.engine or context.engines.default
+    waited = waited_s(row, context.now_us())
+    if missing := missing_owner_reason(access, row.owner_id, row.owner):
+        bounds = msgspec.structs.replace(bounds, by_token=())  # submit tokens of a missing owner open no cluster
+    last, refused = avoided_clusters(row), refused_clusters(row)
+    ask = bounds.ask(demand, owner, world, engine=engine, last=last, refused=refused, waited_s=waited)
+    ruling = evaluate_with_spill(bounds, ask, world)
+    if missing:
+        return replace(ruling, outcome="reject", eligible=world.rosters.candidates([]), reason=missing)
+    return select_or_hold(context, ruling, bounds, spec, window)

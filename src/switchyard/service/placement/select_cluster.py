@@ -1,0 +1,134 @@
+"""Select among the eligible clusters of a ruling by the job's algorithm, with the current state of the clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+
+from switchyard.errors import BadRequest
+from switchyard.model.job import JobSpec
+from switchyard.model.quote import Quote, QuoteOutcome
+from switchyard.model.selection import Scalar
+from switchyard.route.apply_selection import apply_selection
+from switchyard.route.operators import ExpressionValue
+from switchyard.route.router import Eligibility
+from switchyard.route.select.selector import SelectionFailure, reads_quotes
+from switchyard.service.core.cluster_state import selection_values, to_selection_value
+from switchyard.service.core.context import Context
+from switchyard.service.lifecycle.bounds import Bounds
+from switchyard.service.placement.eligibility_cache import CachedEligibility, cache_eligibility
+from switchyard.service.reserve.quotes import QuoteWindow, gather_quotes, quotes_for_selection, shape_of
+
+SELECTIONS_CACHE_MAX = 256
+SELECTIONS_CACHE_US = 1_000_000  # selections are cached at most this long: ages of state values change
+QUOTED_CACHE_US = 50_000  # likewise for selections by quotes
+
+
+class SelectionCache:
+    """Caches selections while nothing changes: a bulk request repeats the same selection thousands of times."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._selected: dict[tuple[object, ...], CachedEligibility] = {}
+        self._selected_from: tuple[int, ...] = ()  # versions of the data that the cached selections used
+        self._quoted: dict[tuple[object, ...], CachedEligibility] = {}
+        self._quoted_at = 0
+
+    def among(
+        self, cached: CachedEligibility, key: tuple[object, ...], bounds: Bounds, spec: JobSpec
+    ) -> CachedEligibility:
+        """Return the ruling with only the clusters that the job's algorithm selects. `key`: the ruling's cache key."""
+        context = self._context
+        if bounds.settled is not None or context.selections.is_drawn(bounds.select):
+            return cached
+        if reads_quotes(context.selections.choose(bounds.select)[1]):
+            return self._among_quoted(cached, (key, shape_of(spec)[0]), bounds, spec)
+        snapshots = context.snapshots
+        versions = *snapshots.versions, snapshots.fleet.version
+        inputs = *versions, snapshots.loads_number, context.now_us() // SELECTIONS_CACHE_US
+        if self._selected_from != inputs or len(self._selected) > SELECTIONS_CACHE_MAX:
+            self._selected, self._selected_from = {}, inputs
+        cache = self._selected  # another thread may replace it meanwhile
+        selected = cache.get(key)
+        if selected is None:
+            chosen = _refuse_failed(select_clusters(context, cached.ruling, bounds, spec))
+            selected = cache[key] = cache_eligibility(chosen)
+        return selected
+
+    def _among_quoted(
+        self, cached: CachedEligibility, key: tuple[object, ...], bounds: Bounds, spec: JobSpec
+    ) -> CachedEligibility:
+        """Select by quotes. The cache is short: quotes arrive at any time, and each placed job delays the next job."""
+        moment = self._context.now_us() // QUOTED_CACHE_US
+        if self._quoted_at != moment:
+            self._quoted, self._quoted_at = {}, moment
+        cache = self._quoted  # another thread may replace it meanwhile
+        selected = cache.get(key)
+        if selected is None:
+            chosen = _refuse_failed(select_clusters(self._context, cached.ruling, bounds, spec))
+            selected = cache[key] = cache_eligibility(chosen)
+        return selected
+
+
+def _refuse_failed(ruling: Eligibility | SelectionFailure) -> Eligibility:
+    if isinstance(ruling, SelectionFailure):
+        raise BadRequest(f"The selection cannot be followed: {ruling.reason}.")
+    return ruling
+
+
+def select_clusters(
+    context: Context, ruling: Eligibility, bounds: Bounds, spec: JobSpec, window: QuoteWindow | None = None
+) -> Eligibility | SelectionFailure:
+    """Select without a cache. `window`: clusters were asked for quotes within this window, and it is over."""
+    selections, snapshots = context.selections, context.snapshots
+    if bounds.settled is not None or selections.is_drawn(bounds.select):
+        return ruling
+    name, algorithm = selections.choose(bounds.select)
+    states = {}
+    if algorithm.reads_state and ruling.outcome == "assign":
+        states = selection_values(snapshots, ruling.eligible.names, selections, now_us=context.now_us())
+    quotes: Mapping[str, Quote] = {}
+    silent: tuple[str, ...] = ()
+    if reads_quotes(algorithm) and ruling.outcome == "assign" and len(ruling.eligible.names) > 1:
+        gathered = gather_quotes(context, ruling, spec, window)
+        if gathered.missing and window is None:
+            return _hold_for_quotes(ruling, name, gathered.missing)
+        quotes = gathered.quotes
+        silent = () if window is None or not window.was_asked else gathered.missing
+    chosen = apply_selection(
+        ruling,
+        name,
+        algorithm,
+        world=snapshots.world,
+        states=states,
+        parameters=_parameters(bounds.parameters),
+        order=bounds.order,
+        quotes=quotes_for_selection(quotes),
+    )
+    if isinstance(chosen, SelectionFailure):
+        return chosen
+    unanswered = {name: Quote(cluster=name, said=QuoteOutcome.NONE, reason="no answer in time") for name in silent}
+    quoted = {**unanswered, **quotes}
+    return replace(chosen, quoted=tuple(quoted[name] for name in sorted(quoted))) if quoted else chosen
+
+
+def _hold_for_quotes(ruling: Eligibility, algorithm: str, names: tuple[str, ...]) -> Eligibility:
+    reason = f"waiting for quotes of {', '.join(names)}"
+    return replace(ruling, outcome="hold", reason=reason, algorithm=algorithm, asks=names)
+
+
+def select_or_hold(
+    context: Context, ruling: Eligibility, bounds: Bounds, spec: JobSpec, window: QuoteWindow | None = None
+) -> Eligibility:
+    """Select for an accepted job. If its selection can no longer be followed, the job is held with the reason."""
+    selected = select_clusters(context, ruling, bounds, spec, window)
+    if isinstance(selected, SelectionFailure):
+        return replace(ruling, outcome="hold", reason=f"waits: the selection cannot be followed: {selected.reason}")
+    return selected
+
+
+def _parameters(text: str) -> dict[str, ExpressionValue]:
+    given = msgspec.json.decode(text, type=dict[str, Scalar]) if text else {}
+    return {name: to_selection_value(value) for name, value in given.items()}

@@ -1,0 +1,51 @@
+"""Make all servers of one database use token pools of one type.
+
+Servers with different types would not count each other's jobs, and would grant more tokens than the quota.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from switchyard.errors import Conflict
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.context import Context
+from switchyard.store import leaders
+
+log = structlog.get_logger()
+POOL_TYPE_LEASE = "token pools"  # the leader row whose holder is the pool type
+POOL_TYPE_TERM_US = 15_000_000  # the stored type is valid this long after the leader last renewed it
+
+
+def refuse_other_pool_type(context: Context) -> None:
+    """Raise Conflict if other servers use another pool type. Called at the start, before the server grants tokens."""
+    if context.database.is_sqlite:
+        return  # SQLite has one server
+    stored_type = context.committer.call(lambda batch: _claim_pool_type(batch, context.tokens.type))
+    if stored_type != context.tokens.type:
+        raise Conflict(
+            f"The servers of this database have token pools of the type {stored_type}, and this one has "
+            f"{context.tokens.type} (resourcemanager.type).",
+            next_step="Give all of them one config; to change it stop them all, and wait for 15 s.",
+        )
+    if stored_type == "memory":
+        log.warning("token pools in memory are for one server: with several, only the leader grants tokens; use redis")
+
+
+def renew_pool_type(batch: Batch, context: Context) -> None:
+    """Renew the stored pool type. The leader calls it in the transaction that renews its term."""
+    if not context.database.is_sqlite and _claim_pool_type(batch, context.tokens.type) != context.tokens.type:
+        log.error("another server has token pools of another type (resourcemanager.type)", own=context.tokens.type)
+
+
+def release_pool_type(batch: Batch, context: Context) -> None:
+    """End the stored pool type. Servers of another type can then start, unless a new leader stores its type first."""
+    leaders.leader_leave(batch.tx, POOL_TYPE_LEASE, context.tokens.type, now_us=context.now_us())
+
+
+def _claim_pool_type(batch: Batch, wanted: str) -> str:
+    """Store the wanted type, unless another type is still valid. Returns the type that is valid now."""
+    epoch = leaders.leader_take(batch.tx, POOL_TYPE_LEASE, wanted, now_us=batch.now_us, for_us=POOL_TYPE_TERM_US)
+    if epoch is not None:
+        return wanted
+    return leaders.leader_holder(batch.tx, POOL_TYPE_LEASE)

@@ -1,0 +1,219 @@
+"""Objects of namespaces: hand them to the agents of Kubernetes clusters, store their reports, and show the state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from msgspec import Raw, Struct
+
+from switchyard.errors import Denied, NotFound
+from switchyard.model.access import Role
+from switchyard.model.api import Page
+from switchyard.model.namespace_resources import (
+    BACKEND,
+    ClusterObject,
+    NamespaceEntry,
+    NamespaceIndex,
+    NamespaceObjects,
+    NamespaceReport,
+    ObjectState,
+    ObjectStatus,
+    ResourceReport,
+)
+from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.route.member import Member
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.context import Context
+from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.core.rights import Actor
+from switchyard.service.core.unreadable_rows import log_unreadable
+from switchyard.service.core.visible_clusters import visible_cluster
+from switchyard.store import namespace_resources
+from switchyard.store.namespace_resources import NamespaceReportRow
+
+TEMPLATES = "templates"  # stands in the place of an object's name where nothing could be rendered
+NOT_REPORTED = "the cluster's agent has not reported on it yet"
+OUTDATED = "the agent has not applied the last rendering yet"
+NOT_WANTED = "the project is archived, or the domain is gone"
+
+
+class _StoredStatus(Struct, frozen=True, omit_defaults=True):
+    """An object's state as it is stored: with a time instead of an age."""
+
+    name: str
+    state: ObjectState
+    reason: str = ""
+    drift: str = ""
+    drift_us: int | None = None
+
+
+def namespace_index(context: Context, agent: AgentEntry) -> NamespaceIndex:
+    _require_kubernetes(agent)
+    resources = context.snapshots.resources
+    with context.database.read() as tx:
+        reported = namespace_resources.report_namespaces(tx, [agent.cluster_id])
+    return NamespaceIndex(resources.name, list(resources.entries), sorted(reported - resources.by_namespace.keys()))
+
+
+def namespace_objects(context: Context, agent: AgentEntry, namespace: str) -> NamespaceObjects:
+    """Return the objects of a namespace, with the contents of Secrets."""
+    _require_kubernetes(agent)
+    entry = context.snapshots.resources.by_namespace.get(namespace)
+    body = None
+    if entry is not None:
+        with context.database.read() as tx:
+            body = namespace_resources.namespace_body(tx, project=entry.project, domain=entry.domain)
+    if body is None or not body[0]:
+        raise NotFound(f"There are no objects for the namespace {namespace!r}.")
+    return NamespaceObjects(namespace, body[0], Raw(body[1].encode()))
+
+
+def take_report(context: Context, agent: AgentEntry, report: ResourceReport) -> None:
+    """Store an agent's report. Namespaces that nobody asked for are ignored, so that reports stay bounded."""
+    _require_kubernetes(agent)
+    wanted = context.snapshots.resources.by_namespace
+
+    def apply(batch: Batch) -> None:
+        known = wanted.keys() | namespace_resources.report_namespaces(batch.tx, [agent.cluster_id])
+        rows = [
+            _report_row(agent, namespace, batch.now_us)
+            for namespace in report.namespaces
+            if namespace.objects and namespace.namespace in known
+        ]
+        namespace_resources.report_put(batch.tx, rows)
+        gone = [namespace.namespace for namespace in report.namespaces if not namespace.objects]
+        if gone:
+            namespace_resources.report_delete(batch.tx, agent.cluster_id, gone)
+
+    context.committer.call(apply)
+
+
+def _require_kubernetes(agent: AgentEntry) -> None:
+    if agent.backend != BACKEND:
+        raise Denied(f"Only agents of Kubernetes clusters have namespaces; this agent's backend is {agent.backend}.")
+
+
+def _report_row(agent: AgentEntry, report: NamespaceReport, now_us: int) -> NamespaceReportRow:
+    body = msgspec.json.encode([_stored(status, now_us) for status in report.objects]).decode()
+    return NamespaceReportRow(agent.cluster_id, report.namespace, report.digest, body, now_us)
+
+
+def _stored(status: ObjectStatus, now_us: int) -> _StoredStatus:
+    drift_us = None if status.drift_ago_s is None else now_us - status.drift_ago_s * 1_000_000
+    return _StoredStatus(status.name, status.state, status.reason, status.drift, drift_us)
+
+
+def object_states(
+    context: Context,
+    actor: Actor,
+    *,
+    project: str | None = None,
+    domain: str | None = None,
+    cluster: str | None = None,
+    is_problem: bool = False,
+    after: str = "",
+    limit: int,
+) -> Page[ClusterObject]:
+    """Return the state of objects by namespace and cluster: those of projects that the actor administers.
+
+    `after`: namespace and cluster of the last item of the page before, with a slash between. `is_problem`: without
+    applied objects.
+    """
+    last_namespace, _, last_cluster = after.rpartition("/")
+    if project is not None:
+        actor.need_project(Role.ADMIN, project)
+    members = _members(context, actor, cluster)
+    entries = _entries(context, actor, project, domain)
+    items: list[ClusterObject] = []
+    with context.database.read() as tx:
+        if actor.is_platform_admin and project is None and domain is None and members:
+            reported = namespace_resources.report_namespaces(tx, [member.id for member in members])
+            entries |= {name: [] for name in reported - context.snapshots.resources.by_namespace.keys()}
+        pairs = [
+            (namespace, member)
+            for namespace in sorted(entries)
+            for member in members
+            if (namespace, member.name) > (last_namespace, last_cluster)
+        ]
+        for start in range(0, len(pairs), limit):
+            part = pairs[start : start + limit]
+            rows = namespace_resources.report_list(
+                tx, {member.id for _, member in part}, {namespace for namespace, _ in part}
+            )
+            reports = {(row.namespace, row.cluster_id): row for row in rows}
+            for namespace, member in part:
+                states = _states(namespace, member, entries[namespace], reports.get((namespace, member.id)))
+                items += (state for state in states if not (is_problem and state.state is ObjectState.APPLIED))
+                if len(items) >= limit and (namespace, member) != pairs[-1]:
+                    return Page(items, f"{namespace}/{member.name}")
+    return Page(items)
+
+
+def _members(context: Context, actor: Actor, cluster: str | None) -> list[Member]:
+    """The Kubernetes clusters that the actor may see, by name."""
+    if cluster is not None:
+        return [visible_cluster(context, actor, cluster)]
+    world = context.snapshots.world
+    hidden = actor.hidden_clusters(world)
+    members = (member for member in world.by_name.values() if BACKEND in member.backends)
+    return sorted((member for member in members if member.id not in hidden), key=lambda member: member.name)
+
+
+def _entries(
+    context: Context, actor: Actor, project: str | None, domain: str | None
+) -> dict[str, list[NamespaceEntry]]:
+    """The namespaces of projects that the actor administers. Several scopes may share one."""
+    entries: dict[str, list[NamespaceEntry]] = {}
+    for entry in context.snapshots.resources.entries:
+        is_asked = project in (None, entry.project) and domain in (None, entry.domain)
+        if is_asked and actor.may_project(Role.ADMIN, entry.project):
+            entries.setdefault(entry.namespace or f"{entry.project}-{entry.domain}", []).append(entry)
+    return entries
+
+
+def _states(
+    namespace: str, member: Member, entries: list[NamespaceEntry], report: NamespaceReportRow | None
+) -> Iterator[ClusterObject]:
+    """The objects of one namespace on one cluster."""
+    at_us = report.at_us if report is not None else None
+    for entry in entries:
+        if entry.mistake:
+            yield ClusterObject(
+                member.name,
+                namespace,
+                TEMPLATES,
+                ObjectState.FAILED,
+                entry.project,
+                entry.domain,
+                reason=entry.mistake,
+            )
+    scope = (entries[0].project, entries[0].domain) if entries else ("", "")
+    if report is None:
+        if any(entry.digest for entry in entries):
+            yield ClusterObject(member.name, namespace, TEMPLATES, ObjectState.WAITING, *scope, reason=NOT_REPORTED)
+        return
+    is_current = any(entry.digest == report.digest for entry in entries)
+    for status in _read_statuses(report):
+        state, reason = status.state, status.reason
+        if state is ObjectState.APPLIED and not is_current:
+            state, reason = ObjectState.DIFFERS, OUTDATED if entries else NOT_WANTED
+        yield ClusterObject(
+            member.name,
+            namespace,
+            status.name,
+            state,
+            *scope,
+            reason=reason,
+            drift=status.drift,
+            drift_us=status.drift_us,
+            at_us=at_us,
+        )
+
+
+def _read_statuses(report: NamespaceReportRow) -> Iterable[_StoredStatus]:
+    try:
+        return msgspec.json.decode(report.body, type=list[_StoredStatus])
+    except UNREADABLE_ERRORS as exc:
+        log_unreadable("namespace_reports", f"{report.cluster_id} {report.namespace}", str(exc))
+        return ()

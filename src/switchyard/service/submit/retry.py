@@ -1,0 +1,123 @@
+"""Retry an ended job: submit it again as a new job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from switchyard.errors import BadRequest, Conflict, Malformed
+from switchyard.model.api import CreatedJob, RetryRequest
+from switchyard.model.idset import TEXT_CHARS_MAX, IdSet
+from switchyard.model.job import JobRequest, JobSpec, State, native_problem
+from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.selection import Select
+from switchyard.model.task_states import succeeded_positions
+from switchyard.model.taskset import TaskSet
+from switchyard.policy.admit import scope_key_of
+from switchyard.policy.kinds.job_priority import JOB_PRIORITY, nearest_priority
+from switchyard.policy.original_request import restore_request
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.context import Context
+from switchyard.service.core.rights import Actor
+from switchyard.service.core.submit_tokens import clusters_with_older_token
+from switchyard.service.lifecycle.bounds import decode_bounds, retry_bounds
+from switchyard.service.lifecycle.transitions import AvoidedCluster
+from switchyard.service.lifecycle.visible_jobs import audit_others_jobs, need_job_control, policy_of, visible_job
+from switchyard.service.submit.idempotency import AcceptedJob
+from switchyard.service.submit.submit import Submit
+from switchyard.store import ranges
+from switchyard.store.job_rows import JobDetails, JobRow
+
+
+def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest) -> tuple[JobRequest, JobDetails]:
+    """Return the request that submits an ended job again, and the row of the ended job."""
+    with context.database.read() as tx:
+        row = visible_job(tx, actor, ref)
+        rows = ranges.range_list(tx, row.id) if row.array is not None else []
+        policy = policy_of(tx, row)
+    need_job_control(actor, row)
+    if State(row.state) not in FINAL_STATES:
+        raise Conflict(
+            f"Job {row.id} is {row.state}: only an ended job can be retried.",
+            next_step="Wait for its end, or cancel it first.",
+        )
+    bounds, spec = decode_bounds(row.bounds), msgspec.json.decode(row.spec or "", type=JobSpec)
+    if problem := native_problem(spec.native):  # the job may be older than this check
+        raise Malformed(f"Job {row.id} cannot be retried: {problem}.")
+    request = JobRequest(
+        spec=spec,
+        name=row.name,
+        project=row.project,
+        domain=row.domain,
+        workflow=row.workflow,
+        launch_plan=row.launch_plan,
+        priority=row.priority,
+        labels=msgspec.json.decode(row.labels, type=dict[str, str]),
+        array=_tasks_to_retry(row, rows, wanted.tasks),
+        together=bounds.is_together,
+        match_engine=bounds.engine,
+        select=Select(bounds.select[0], msgspec.json.decode(bounds.select[1])) if bounds.select else None,
+        parameters=msgspec.json.decode(bounds.parameters) if bounds.parameters else {},
+    )
+    original = request if policy is None else restore_request(request, policy, context.snapshots.policy.kinds)
+    return _within_bounds(context, actor, original), row
+
+
+def _within_bounds(context: Context, actor: Actor, request: JobRequest) -> JobRequest:
+    """Give the request the nearest allowed priority. An operator, or older rules, may have given the job another."""
+    if actor.is_platform_operator:
+        return request
+    fields = context.snapshots.policy.effective(scope_key_of(request)).fields(JOB_PRIORITY)
+    return msgspec.structs.replace(request, priority=nearest_priority(request.priority, fields))
+
+
+def retry_job(context: Context, submit: Submit, actor: Actor, ref: str, wanted: RetryRequest) -> CreatedJob:
+    """Submit an ended job again, as a new job whose `retry_of` names the old job."""
+    request, row = retry_request(context, actor, ref, wanted)
+    avoid = row.cluster_id if wanted.elsewhere else None
+    reason = f"job {row.id} ran here, and is to run elsewhere"
+    old_bounds = decode_bounds(row.bounds)
+    is_owner = row.owner_id == actor.id
+    by_token = clusters_with_older_token(context.snapshots, old_bounds.by_token, row.id) if is_owner else ()
+    bounds = retry_bounds(old_bounds, by_token=by_token, is_elsewhere=wanted.elsewhere)
+    write = submit.decide(actor, request, key=None, body=b"", last=((avoid, reason),) if avoid else (), again=bounds)
+    avoided = msgspec.json.encode({avoid: AvoidedCluster(1, reason)}).decode() if avoid else None
+    write = replace(write, row=msgspec.structs.replace(write.row, retry_of=row.id, avoid=avoided))
+    if is_owner:
+        accepted: AcceptedJob = context.committer.do(write)
+        return accepted.created
+
+    def apply(batch: Batch) -> AcceptedJob:
+        (result,) = submit.apply_inserts(batch, [write])
+        if not isinstance(result, AcceptedJob):
+            raise result
+        audit_others_jobs(batch, context, actor, "job.retry", [row], job=result.created.id)
+        return result
+
+    return context.committer.call(apply).created
+
+
+def _tasks_to_retry(row: JobRow, rows: list[ranges.RangeOnCluster], wanted: str | None) -> str | None:
+    """Return the tasks of an array to retry: the wanted tasks, by default all that did not succeed."""
+    if row.array is None:
+        if wanted is not None:
+            raise BadRequest(f"Job {row.id} is not an array.", next_step="Leave out the task indexes.")
+        return None
+    all_tasks = IdSet.parse(row.array)
+    if wanted is not None:
+        chosen = IdSet.parse(wanted)
+        if not chosen.is_within(all_tasks):
+            raise BadRequest(f"Job {row.id} has no such tasks.", next_step=f"Its tasks are {row.array[:80]}.")
+    else:
+        succeeded = IdSet.of(part.lo + position for part in rows for position in succeeded_positions(part.tasks))
+        chosen = TaskSet(row.array, all_tasks).split(succeeded)[1].as_runs()
+    if not chosen:
+        raise Conflict(f"All tasks of {row.id} succeeded.", next_step="Name the tasks to run again.")
+    text = str(chosen) + (f"%{row.array_max}" if row.array_max else "")
+    if len(text) > TEXT_CHARS_MAX:
+        raise Conflict(
+            f"The {len(chosen):,} tasks of {row.id} that did not succeed are too scattered for one array.",
+            next_step="Name some of them: `yard retry ID --tasks 0-9999`.",
+        )
+    return text

@@ -1,0 +1,42 @@
+"""End jobs that did not start in time."""
+
+from __future__ import annotations
+
+from switchyard.model.job import State
+from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.context import Context
+from switchyard.service.lifecycle.bounds import decode_bounds
+from switchyard.service.lifecycle.transitions import life_of
+from switchyard.service.lifecycle.wait_clock import expiry_cause
+from switchyard.service.placement.decision_counts import count_spill_rejection
+from switchyard.service.upkeep.end_unleased import end_unleased_job
+from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
+from switchyard.store import jobs
+from switchyard.store.job_rows import JobRow
+from switchyard.store.job_update import JobUpdate
+
+
+def expire_jobs(context: Context, leadership: Leadership) -> int:
+    """End expired jobs that have not started. By `expires_after` a job fails; by a spill rule it is rejected."""
+    with context.database.read() as tx:
+        due = jobs.job_ids_expired(tx, now_us=context.now_us(), limit=ROUND_MAX)
+
+    def change(batch: Batch, row: JobRow) -> JobUpdate | None:
+        if row.expires_us is None or row.expires_us > batch.now_us:
+            return None
+        life = life_of(row)
+        if life.state in FINAL_STATES or life.is_leased or row.leased_us is not None or row.tries:
+            return JobUpdate(expires_us=None)  # the job started in time
+        bounds = decode_bounds(row.bounds)
+        rule = expiry_cause(row, bounds, batch.now_us)
+        if isinstance(rule, int):  # a later expiry time
+            return JobUpdate(expires_us=rule)
+        jobs.dependency_clear(batch.tx, [row.id])
+        if rule is not None:
+            reason = f"it has not begun after {rule.after}: rule `{rule.text}` ({bounds.spill_from})"
+            count_spill_rejection(context.tally, batch, row)
+            return end_unleased_job(batch, row, State.REJECTED, reason)
+        return end_unleased_job(batch, row, State.FAILED, "expired: it did not begin in time")
+
+    return leadership.change_jobs(context, due, change)

@@ -1,0 +1,46 @@
+"""Mark array tasks as lost when their agent has been silent for too long."""
+
+from __future__ import annotations
+
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.poll import Report
+from switchyard.model.task_states import live_positions
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.context import Context
+from switchyard.service.lifecycle.arrays import BatchArrays
+from switchyard.service.lifecycle.transitions import retry_due_us
+from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
+from switchyard.service.upkeep.lose_silent_attempts import LOST_AFTER_S, lost_reason
+from switchyard.store import clusters, events, jobs, ranges
+from switchyard.store.clock_jumps import AMNESTY_COUNTER
+
+
+def lose_silent_tasks(context: Context, leadership: Leadership) -> int:
+    """Mark tasks as lost by the rule of lose_silent_attempts.py, with a report per task. Returns the number."""
+    now_us, silent_us = context.now_us(), context.snapshots.silent_after_us
+    with context.database.read() as tx:
+        amnesty_us = events.counters_read(tx).get(AMNESTY_COUNTER, 0)
+        rows = ranges.range_leased_by_silent(
+            tx, now_us=now_us, amnesty_us=amnesty_us, bears_s=LOST_AFTER_S, silent_us=silent_us, limit=ROUND_MAX
+        )
+    lost = [row for row in rows if row.deleted_us is not None or not context.snapshots.is_live(row.agent_id)]
+    if not lost:
+        return 0
+    ids = sorted({row.job_id for row in lost})
+
+    def apply(batch: Batch) -> int:
+        arrays = BatchArrays(batch)
+        locked = jobs.job_lock(batch.tx, ids)
+        arrays.load(list(locked.values()))
+        count = 0
+        for row in lost:
+            for position in live_positions(row.tasks):
+                report = Report(row.job_id, row.fence + position, ObservedState.LOST, reason=lost_reason(row, now_us))
+                retry_us = retry_due_us(batch, locked[row.job_id], report)
+                count += arrays.report(None, report, retry_us) is ReportAnswer.TAKEN
+        arrays.flush()
+        clusters.agent_end_sessions(batch.tx, {row.agent_id for row in lost})
+        batch.clusters.update(row.cluster_id for row in lost if row.cluster_id)
+        return count
+
+    return leadership.commit(context, apply, locks=ids)

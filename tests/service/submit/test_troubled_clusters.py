@@ -1,0 +1,132 @@
+"""Jobs are not drawn to a cluster whose agents take nothing new now, or no files, while another cluster takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from switchyard.model.cluster import Load
+from switchyard.model.files import JobFiles
+from switchyard.model.job import JobRequest, State
+from switchyard.model.verdict import Answer, Verdict
+from switchyard.service.job.explanation import job_explain
+from switchyard.service.upkeep import route_pending
+from switchyard.service.upkeep.refresh_lessees import LesseeRefresh
+from tests.builders import a_graph, a_request
+from tests.service.lines import pool
+from tests.service.rig import ADMIN, Rig, RigAgent
+from tests.service.run.test_spread_arrays import cluster_names
+
+FULL = "disk full: 11.8MiB free, 64MiB wanted"
+FULL_FOR_FILES = "disk full for files: 11.8MiB free, 64MiB wanted"
+DRAWS = 20
+DRAWS_MAX = 500  # a cluster of equal weight is drawn long before
+
+
+def two(rig: Rig) -> dict[str, RigAgent]:
+    return {name: rig.cluster(name, graph=a_graph(cores=8)) for name in ("alpha", "beta")}
+
+
+def report(agent: RigAgent, **load: Any) -> bool:
+    """The agent reports its load with a poll. Returns whether one of its troubles began or ended."""
+    snapshots = agent.rig.context.snapshots
+    is_changed = snapshots.take_load(agent.id, Load(**load), agent.rig.clock())
+    snapshots.rebuild_world()
+    return is_changed
+
+
+def with_files(**fields: Any) -> JobRequest:
+    request = a_request(**fields)
+    return msgspec.structs.replace(request, spec=msgspec.structs.replace(request.spec, files=JobFiles(out=["*.csv"])))
+
+
+def drawn(rig: Rig, request: JobRequest) -> set[str | None]:
+    return {rig.submit(request).cluster for _ in range(DRAWS)}
+
+
+def draws_both(rig: Rig, request: JobRequest) -> bool:
+    """Submit jobs until both clusters were drawn."""
+    missing: set[str | None] = {"alpha", "beta"}
+    for _ in range(DRAWS_MAX):
+        missing.discard(rig.submit(request).cluster)
+        if not missing:
+            return True
+    return False
+
+
+def verdict_of(rig: Rig, job: str, cluster: str) -> Verdict:
+    return next(item for item in job_explain(rig.context, ADMIN, job).now if item.cluster == cluster)
+
+
+def test_no_job_is_drawn_to_a_cluster_in_trouble_and_it_comes_back(lite: Rig) -> None:
+    agents = two(lite)
+    assert report(agents["beta"], trouble=FULL)
+    assert drawn(lite, a_request()) == {"alpha"}
+    job = lite.submit(a_request()).id
+    told = verdict_of(lite, job, "beta")
+    assert (told.say, told.step) == (Answer.YES, "last")
+    assert told.reason == f"fits, but comes last: takes nothing new now: {FULL}"
+    assert lite.submit(a_request(cluster="beta")).cluster == "beta", "who names it waits in its line, as before"
+    assert report(agents["beta"])
+    assert draws_both(lite, a_request())
+
+
+def test_numbers_of_a_trouble_change_nothing_for_the_router(lite: Rig) -> None:
+    agents = two(lite)
+    report(agents["beta"], trouble=FULL)
+    version = lite.context.snapshots.world.version
+    assert not report(agents["beta"], trouble="disk full: 3MiB free, 64MiB wanted")
+    assert lite.context.snapshots.world.version == version
+
+
+def test_only_jobs_with_files_leave_out_a_cluster_without_room_for_files(lite: Rig) -> None:
+    agents = two(lite)
+    report(agents["beta"], files_trouble=FULL_FOR_FILES)
+    assert drawn(lite, with_files()) == {"alpha"}
+    assert draws_both(lite, a_request())
+    told = verdict_of(lite, lite.submit(with_files()).id, "beta")
+    assert (told.say, told.reason) == (Answer.WAIT, f"takes no jobs with files now: {FULL_FOR_FILES}")
+    report(agents["beta"])
+    assert draws_both(lite, with_files())
+
+
+def test_a_job_with_files_waits_for_room_if_no_other_cluster_may_run_it(lite: Rig) -> None:
+    agents = two(lite)
+    report(agents["beta"], files_trouble=FULL_FOR_FILES)
+    job = lite.submit(with_files(cluster="beta")).id
+    waiting = lite.job(job)
+    assert waiting.state is State.PENDING
+    assert waiting.reason == "waits for beta: takes no jobs with files now: disk full for files"
+    assert agents["beta"].lease(1) == []
+    report(agents["beta"])
+    route_pending.route_pending(lite.context, lite.leader)
+    assert (lite.job(job).cluster, len(agents["beta"].lease(1))) == ("beta", 1)
+
+
+def test_a_cluster_is_in_trouble_if_all_its_agents_are(lite: Rig) -> None:
+    agents = two(lite)
+    second = lite.join("beta", "second")
+    second.sync()
+    report(agents["beta"], trouble=FULL)
+    assert draws_both(lite, a_request())
+    report(second, trouble="disk error: Input/output error")
+    assert drawn(lite, a_request()) == {"alpha"}
+    lite.clock.wait(60)
+    agents["alpha"].seen()
+    second.seen()
+    report(second)
+    assert draws_both(lite, a_request()), "a silent agent does not count"
+
+
+def test_an_array_is_spread_without_a_cluster_in_trouble_which_joins_later(lite: Rig) -> None:
+    agents = two(lite)
+    pool(lite, "both", alpha=1, beta=1)
+    report(agents["beta"], trouble=FULL)
+    job = lite.submit(a_request(array="0-9", pool="both")).id
+    refresh = LesseeRefresh()
+    refresh.look(lite.context, lite.leader)
+    assert cluster_names(lite, job) == {"alpha"}
+    report(agents["beta"])
+    refresh.look(lite.context, lite.leader)
+    assert cluster_names(lite, job) == {"alpha", "beta"}
