@@ -175,8 +175,8 @@ def _exchange(target: Target, whole: bytes) -> int:
         sender.start()
         answer = _first_bytes(connection)
         sender.join(ANSWER_S)
-    found = re.match(rb"HTTP/1.1 (\d+)", answer)
-    return int(found[1]) if found else 0
+    status_line = re.match(rb"HTTP/1.1 (\d+)", answer)
+    return int(status_line[1]) if status_line else 0
 
 
 def _send(connection: socket.socket, whole: bytes) -> None:

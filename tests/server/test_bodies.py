@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.server.http.endpoint import USER
+from switchyard.server.http.endpoint import BodyForm, Caller
 from switchyard.server.http.endpoints import ENDPOINTS
 from tests.server.test_bad_input import JOB, refused
 from tests.server.town import Town
@@ -12,7 +12,7 @@ from tests.server.town import Town
 TAKES_A_BODY = [
     (endpoint.method, endpoint.path)
     for endpoint in ENDPOINTS
-    if endpoint.body is not None and endpoint.who == USER and not endpoint.is_body_optional and not endpoint.is_upload
+    if endpoint.body is not None and endpoint.caller is Caller.USER and endpoint.body_form is BodyForm.JSON
 ]
 
 
@@ -64,3 +64,12 @@ def test_a_whole_number_may_be_written_as_a_float(town: Town) -> None:
     job = town.must("POST", "/v1/jobs", body)["id"]
     assert town.must("GET", f"/v1/jobs/{job}")["priority"] == 3
     refused(town.ask("POST", "/v1/jobs", body.replace(b"3.0", b"3.5"), token=town.root), 400)
+
+
+def test_an_etag_is_sent_where_the_answer_has_one() -> None:
+    for endpoint in ENDPOINTS:
+        assert endpoint.has_etag == ("etag" in getattr(endpoint.answer, "__struct_fields__", ())), endpoint.path
+
+
+def test_each_endpoint_is_served_in_one_way() -> None:
+    assert all((endpoint.handler is None) != (endpoint.serve is None) for endpoint in ENDPOINTS)

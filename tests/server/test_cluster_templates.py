@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from switchyard.server.cluster_resources_section import ClusterResourcesSection, NamespaceMappingSection, templates_of
-from switchyard.service.rules.cluster_resources import ResourceTemplates, VariableSource, platform_values
+from switchyard.service.core.resource_templates import ResourceTemplates, VariableSource, platform_values
 
 DATA = {
     "directValue": {"value": "1"},
@@ -23,8 +23,8 @@ def read(**section: Any) -> ClusterResourcesSection:
 
 
 def values_of(resources: ClusterResourcesSection, domain: str = "development", **environment: str) -> Any:
-    found = templates_of(resources, NamespaceMappingSection(), folder=Path(), environment=environment)
-    return platform_values(found, domain)
+    templates = templates_of(resources, NamespaceMappingSection(), folder=Path(), environment=environment)
+    return platform_values(templates, domain)
 
 
 def test_crc_01_values_are_given_or_from_the_environment_or_from_a_file(tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ def test_a_domains_value_makes_up_for_the_platforms() -> None:
 
 def test_a_file_over_the_bound_is_refused(tmp_path: Path) -> None:
     (tmp_path / "large").write_text("x" * (2**16 + 1))
-    found = platform_values(
+    values = platform_values(
         ResourceTemplates(platform={"a": VariableSource(file=str(tmp_path / "large"))}), "development"
     )
-    assert "is over 65536 bytes" in found[2]["a"]
+    assert "is over 65536 bytes" in values[2]["a"]
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,6 @@ def test_a_namespace_template_that_gives_no_namespace_is_refused(template: str) 
 
 
 def test_a_relative_path_begins_at_the_config_file(tmp_path: Path) -> None:
-    found = templates_of(read(templatePath="t"), NamespaceMappingSection(), folder=tmp_path, environment={})
-    assert found.folder == tmp_path / "t"
+    templates = templates_of(read(templatePath="t"), NamespaceMappingSection(), folder=tmp_path, environment={})
+    assert templates.folder == tmp_path / "t"
     assert templates_of(read(), NamespaceMappingSection(), folder=tmp_path, environment={}).folder is None

@@ -73,7 +73,7 @@ def mistakes(text: str) -> list[str]:
 
 
 def test_all_mistakes_are_listed_at_once_with_their_places() -> None:
-    found = mistakes(
+    listed = mistakes(
         """
 colour: red
 clusters:
@@ -104,19 +104,19 @@ rainbow: {}
         "rainbow.registration_secret: missing",
     ]
     for place in places:
-        assert any(place in mistake for mistake in found), (place, found)
-    assert len(found) == len(places)
+        assert any(place in mistake for mistake in listed), (place, listed)
+    assert len(listed) == len(places)
 
 
 def test_an_unknown_key_is_told_the_known_ones() -> None:
-    (found,) = mistakes("match: {engin: walk}\n")
-    assert found == "match.engin: unknown key; known here: engine, allowed (line 1, column 9)"
+    (mistake,) = mistakes("match: {engin: walk}\n")
+    assert mistake == "match.engin: unknown key; known here: engine, allowed (line 1, column 9)"
 
 
 @pytest.mark.parametrize("text", ["rainbow:\n", "rainbow: {registration_secret: '  '}\n", "rainbow: ~\nmatch: {}\n"])
 def test_a_section_without_what_it_needs_is_a_mistake(text: str) -> None:
-    (found,) = mistakes(text)
-    assert "registration_secret" in found
+    (mistake,) = mistakes(text)
+    assert "registration_secret" in mistake
 
 
 @pytest.mark.parametrize("text", ["[]", "7", "just words", "clusters: []", "queues: {}", "domains: 7", "rainbow: yes"])

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from switchyard.errors import NotFound, Throttled, YardError
+from switchyard.errors import Busy, NotFound, Throttled, YardError
 from switchyard.policy.limits import UserLimits, limit_refusal
 from switchyard.server.fair_threads import FairThreads
 from switchyard.server.limiter import SERVER, Limiter
 from switchyard.server.shared_reads import SharedReads
-from switchyard.service.rights import Actor, Rights, local_admin
+from switchyard.service.core.rights import Actor, Rights, local_admin
 
 LONG_S = 10.0
 CALLS_REFUSAL = partial(limit_refusal, "calls")
@@ -32,12 +32,13 @@ def with_threads(
     depth: int = 0,
     refusal: Callable[[int, int], YardError] = CALLS_REFUSAL,
 ) -> None:
-    with ThreadPoolExecutor(size) as pool:
+    threads = FairThreads("test", size=size, share=share, depth_of=lambda _: depth, refusal=refusal)
 
-        async def run() -> None:
-            await work(FairThreads(pool, size=size, share=share, depth_of=lambda _: depth, refusal=refusal))
+    async def run() -> None:
+        await work(threads)
 
-        asyncio.run(run())
+    asyncio.run(run())
+    threads.close(wait=True)
 
 
 def test_users_whose_calls_wait_take_turns() -> None:
@@ -115,12 +116,12 @@ def test_a_refusal_is_counted_and_says_where_its_limit_is_set() -> None:
 
 def test_requests_are_counted_from_many_threads() -> None:
     """Rainbow's calls count on the gRPC port's loop and on threads, HTTP on the server's loop."""
-    threads, each = 8, 100
+    threads, requests_each = 8, 100
 
     class YieldingLimits:
         """Another thread runs between the bucket's reading and its writing."""
 
-        burst = threads * each // 2
+        burst = threads * requests_each // 2
 
         @property
         def requests(self) -> int:
@@ -133,9 +134,9 @@ def test_requests_are_counted_from_many_threads() -> None:
 
     def ask(_: int) -> int:
         taken = 0
-        for _ in range(each):
+        for _ in range(requests_each):
             with suppress(Throttled):
-                limiter.request(ann)
+                limiter.count_request(ann)
                 taken += 1
         return taken
 
@@ -157,14 +158,15 @@ def test_errors_and_callers_that_give_up_free_their_threads() -> None:
             task.cancel()
         await asyncio.gather(*crowd, return_exceptions=True)
         assert await threads.run("ann", lambda: 3) == 3
-        assert threads.waiting == 0
+        assert not threads._queues
 
     with_threads(work, size=2, share=1)
 
 
 def test_a_read_is_shared_by_all_who_ask_before_it_begins() -> None:
     async def run() -> list[Any]:
-        reads, began, gates = SharedReads(), [], [asyncio.Event(), asyncio.Event()]
+        reads, gates = SharedReads(), [asyncio.Event(), asyncio.Event()]
+        began: list[Any] = []
 
         async def look() -> int:
             number = len(began)
@@ -208,34 +210,49 @@ def test_what_is_open_is_counted_by_user_and_let_go() -> None:
     refused: list[str] = []
     limiter = Limiter(lambda _: UserLimits(waits=1, requests=1, burst=1), refused.append, clock=lambda: 5.0)
     ann, bob = Actor("ann", Rights()), Actor("bob", Rights())
-    with limiter.holding(ann, "waits"), limiter.holding(bob, "waits"):
-        with pytest.raises(Throttled), limiter.holding(ann, "waits"):
+    with limiter.hold_open(ann, "waits"), limiter.hold_open(bob, "waits"):
+        with pytest.raises(Throttled), limiter.hold_open(ann, "waits"):
             pass
-        assert limiter.open_of(ann, "waits") == 1
-        with limiter.holding(local_admin(), "waits"), limiter.holding(local_admin(), "waits"):
+        assert limiter.open["waits"].of("ann") == 1
+        with limiter.hold_open(local_admin(), "waits"), limiter.hold_open(local_admin(), "waits"):
             pass
-    with limiter.holding(ann, "waits"):
+    with limiter.hold_open(ann, "waits"):
         pass
-    assert limiter.open_of(ann, "waits") == 0
-    limiter.request(ann)
-    limiter.request(bob)
+    assert limiter.open["waits"].of("ann") == 0
+    limiter.count_request(ann)
+    limiter.count_request(bob)
     with pytest.raises(Throttled):
-        limiter.request(ann)
+        limiter.count_request(ann)
     for _ in range(9):
-        limiter.request(local_admin())
+        limiter.count_request(local_admin())
     assert refused == ["waits", "requests"]
+
+
+def test_one_user_leaves_slots_for_others() -> None:
+    limiter = Limiter(lambda _: UserLimits(), lambda _: None, connections=8)
+    ann, admin = Actor("ann", Rights()), local_admin()
+    with limiter.hold_open(ann, "waits"), limiter.hold_open(ann, "waits"):
+        with pytest.raises(Busy, match="for one user"), limiter.hold_open(ann, "waits"):
+            pass
+        with limiter.hold_open(admin, "waits"), limiter.hold_open(admin, "waits"):
+            with pytest.raises(Busy, match="for one user"), limiter.hold_open(admin, "waits"):
+                pass
+            with pytest.raises(Busy, match="4 waits are open"), limiter.hold_open(Actor("bob", Rights()), "waits"):
+                pass
+    with limiter.hold_open(ann, "waits"):
+        pass
 
 
 def test_the_jobs_of_a_bulk_submit_count_as_requests() -> None:
     now_s = 5.0
     limiter = Limiter(lambda _: UserLimits(requests=10, burst=20), lambda _: None, clock=lambda: now_s)
     col = Actor("col", Rights())
-    limiter.request(col)
+    limiter.count_request(col)
     limiter.charge_jobs(col, 5000)  # as 50 requests: 31 too many
     with pytest.raises(Throttled) as refused:
-        limiter.request(col)
+        limiter.count_request(col)
     assert refused.value.retry_after_s == 3
     now_s += 3.3
-    limiter.request(col)
+    limiter.count_request(col)
     limiter.charge_jobs(local_admin(), 10**6)
-    limiter.request(local_admin())
+    limiter.count_request(local_admin())

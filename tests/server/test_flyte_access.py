@@ -37,15 +37,15 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
 @pytest.fixture(scope="module")
 def people(doors: Doors) -> dict[str, Doors]:
     """The doors, as each of them comes to them."""
-    found = {"root": doors}
+    doors_by_role = {"root": doors}
     for role in ROLES[:-1]:
         name = f"the-{role}"
         doors.v1("POST", "/v1/users", {"name": name})
         if role != "stranger":
             grant = {"role": role, "to": "user", "subject": name, "on": "project", "object": "own"}
             doors.v1("POST", "/v1/grants", grant)
-        found[role] = replace(doors, token=doors.v1("POST", "/v1/tokens", {"user": name})["token"])
-    return found
+        doors_by_role[role] = replace(doors, token=doors.v1("POST", "/v1/tokens", {"user": name})["token"])
+    return doors_by_role
 
 
 def named(level: str) -> dict[str, str]:
@@ -77,8 +77,8 @@ def test_the_table_has_every_call_that_is_served() -> None:
 def test_each_call_by_each_role(
     people: dict[str, Doors], way: str, name: str, asked: Mapping[str, Any], codes: tuple[str, ...]
 ) -> None:
-    found = {role: people[role].ways()[way](name, asked).code for role in ROLES}
-    assert found == dict(zip(ROLES, codes, strict=True))
+    answered = {role: people[role].ways()[way](name, asked).code for role in ROLES}
+    assert answered == dict(zip(ROLES, codes, strict=True))
 
 
 @pytest.mark.parametrize("way", ["rest", "grpc"])
@@ -110,7 +110,7 @@ def test_lists_show_what_one_may_view_and_what_holds_for_everyone(people: dict[s
         return {row.get("project", "") for row in rows}
 
     def projects(role: str) -> list[str]:
-        return [each["id"] for each in people[role].ways()[way]("ListProjects", {}).answer["projects"]]
+        return [project["id"] for project in people[role].ways()[way]("ListProjects", {}).answer["projects"]]
 
     assert [seen(role) for role in ("stranger", "view", "root")] == [{""}, {"", "own"}, {"", "own", "foreign"}]
     assert [projects(role) for role in ("stranger", "view")] == [["default"], ["default", "own"]]

@@ -117,10 +117,10 @@ def test_a_mistake_is_said_in_flytes_words(
     names = {"P": doors.fresh(), "OLD": doors.archived()}
     for word, project in names.items():
         said = said.replace(f"[{word}]", f"[{project}]").replace(f" {word}-", f" {project}-")
-    found = ask(name, replaced(request_, names))
-    assert found.code == "INVALID_ARGUMENT"
-    assert found.message.startswith(said)
-    assert said.endswith("[") or found.message == said
+    reply = ask(name, replaced(request_, names))
+    assert reply.code == "INVALID_ARGUMENT"
+    assert reply.message.startswith(said)
+    assert said.endswith("[") or reply.message == said
 
 
 def test_attr_val_01_an_update_without_attributes(doors: Doors) -> None:
@@ -129,8 +129,8 @@ def test_attr_val_01_an_update_without_attributes(doors: Doors) -> None:
     for words, level in enumerate(("Project", "ProjectDomain", "Workflow"), start=1):
         name = f"Update{level}Attributes"
         assert doors.by_grpc(name, {}) == Said("INVALID_ARGUMENT", "missing attributes")
-        found = doors.by_rest(name, {"attributes": dict(list(named.items())[:words])})
-        assert found == Said("INVALID_ARGUMENT", "missing matching_attributes")
+        reply = doors.by_rest(name, {"attributes": dict(list(named.items())[:words])})
+        assert reply == Said("INVALID_ARGUMENT", "missing matching_attributes")
 
 
 def replaced(value: Any, names: Mapping[str, str]) -> Any:
@@ -167,8 +167,8 @@ KINDS: list[tuple[str, str, dict[str, Any]]] = [
 def test_the_kind_is_what_is_set(doors: Doors, ask: Ask, kind: str, given: dict[str, Any]) -> None:
     project = doors.fresh()
     assert ask("UpdateProjectDomainAttributes", at(project, matching_attributes=given)).code == "OK"
-    found = ask("GetProjectDomainAttributes", {"project": project, "domain": DEV, "resource_type": kind})
-    assert found.answer["attributes"] == {"project": project, "domain": DEV, "matching_attributes": given}
+    reply = ask("GetProjectDomainAttributes", {"project": project, "domain": DEV, "resource_type": kind})
+    assert reply.answer["attributes"] == {"project": project, "domain": DEV, "matching_attributes": given}
     listed = ask("ListMatchableAttributes", {"resource_type": kind}).answer["configurations"]
     assert {"project": project, "domain": DEV, "attributes": given} in listed
 
@@ -193,8 +193,8 @@ def test_attr_res_the_most_specific_row_answers_whole_with_its_own_scope(doors: 
 
     def got(name: str, **asked: str) -> Any:
         said = ask(name, {"project": project, "resource_type": LABEL, **asked})
-        found = said.answer["attributes"]
-        return found.pop("matching_attributes")["execution_cluster_label"]["value"], found
+        attributes = said.answer["attributes"]
+        return attributes.pop("matching_attributes")["execution_cluster_label"]["value"], attributes
 
     here = {"project": project, "domain": DEV}
     # attr-res-01 asks with a launch plan, which no call of Flyte's can.
@@ -238,9 +238,9 @@ def test_attr_get_03_and_05_what_is_not_there_is_said_as_flyte_does(
 ) -> None:
     project = doors.fresh()
     domain = {} if name == "GetProjectAttributes" else {"domain": DEV}
-    found = ask(name, {"project": project, **domain, **asked})
+    reply = ask(name, {"project": project, **domain, **asked})
     at_ = said.format("ResourceType:")
-    assert found == Said("NOT_FOUND", f"Resource [{{Project:{project} {at_}}}] not found")
+    assert reply == Said("NOT_FOUND", f"Resource [{{Project:{project} {at_}}}] not found")
 
 
 def test_attr_get_06_the_execution_config_of_a_project_is_filled_from_the_platform(doors: Doors, ask: Ask) -> None:
@@ -280,8 +280,8 @@ def test_a_row_of_a_domain_is_listed_and_is_the_answer_where_nothing_else_is(doo
         rows = ask("ListMatchableAttributes", {"resource_type": LABEL}).answer["configurations"]
         assert rows[-1] == {"domain": "production", "attributes": wanted}
         asked = {"project": project, "domain": "production", "resource_type": LABEL}
-        found = ask("GetProjectDomainAttributes", asked).answer["attributes"]
-        assert found == {"domain": "production", "matching_attributes": wanted}
+        attributes = ask("GetProjectDomainAttributes", asked).answer["attributes"]
+        assert attributes == {"domain": "production", "matching_attributes": wanted}
 
 
 # --- attributes.update, .delete
@@ -305,13 +305,13 @@ def overrides(**given: str) -> dict[str, Any]:
 def override_rows(ask: Ask, project: str) -> dict[str, dict[str, str]]:
     """By scope: the plugin of each task type."""
     rows = ask("ListMatchableAttributes", {"resource_type": "PLUGIN_OVERRIDE"}).answer.get("configurations", [])
-    found = {}
+    plugins_by_scope = {}
     for row in rows:
         if row["project"] == project:
             at_ = "/".join(row[word] for word in ("domain", "workflow") if word in row)
             listed = row["attributes"]["plugin_overrides"]["overrides"]
-            found[at_] = {each["task_type"]: each["plugin_id"][0] for each in listed}
-    return found
+            plugins_by_scope[at_] = {row["task_type"]: row["plugin_id"][0] for row in listed}
+    return plugins_by_scope
 
 
 def test_attr_upd_02_plugin_overrides_are_added_by_task_type(doors: Doors, ask: Ask) -> None:

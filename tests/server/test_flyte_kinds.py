@@ -118,9 +118,9 @@ def test_every_field_survives_the_way_in_through_the_kind_and_out(
     number: int, theirs: dict[str, Any], ours: dict[str, Any]
 ) -> None:
     given = message(theirs)
-    found, value = from_matching_attributes(given)
+    kind_number, value = from_matching_attributes(given)
     stored = json.loads(msgspec.json.encode(KIND[number].read(value)))
-    assert (found, stored) == (number, json.loads(msgspec.json.encode(KIND[number].read(ours))))
+    assert (kind_number, stored) == (number, json.loads(msgspec.json.encode(KIND[number].read(ours))))
     assert to_matching_attributes(number, stored) == given
 
 
@@ -177,8 +177,8 @@ def test_what_flyte_leaves_out_is_not_set() -> None:
 
 
 def test_a_budget_in_our_words_is_seconds_in_flytes() -> None:
-    found = to_matching_attributes(4, {"queueing_budget": "1h30m"})
-    assert found.quality_of_service.spec.queueing_budget.seconds == 5400
+    attributes = to_matching_attributes(4, {"queueing_budget": "1h30m"})
+    assert attributes.quality_of_service.spec.queueing_budget.seconds == 5400
 
 
 def test_spill_rules_are_ours_alone() -> None:

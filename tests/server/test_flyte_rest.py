@@ -78,8 +78,8 @@ def test_an_answer_is_spelt_as_it_is_asked_for_with_the_fields_that_are_not_set(
     assert camel["matchingAttributes"] == {"taskResourceAttributes": {"limits": limits | {"ephemeralStorage": ""}}}
     proto = ask(doors, "GET", path, Accept="application/octet-stream")
     assert proto.headers["content-type"] == "application/octet-stream"
-    found = pda.ProjectDomainAttributesGetResponse.FromString(proto.body)
-    assert found.attributes.matching_attributes.task_resource_attributes.limits.cpu == "1"
+    reply = pda.ProjectDomainAttributesGetResponse.FromString(proto.body)
+    assert reply.attributes.matching_attributes.task_resource_attributes.limits.cpu == "1"
 
 
 def test_a_body_in_protobuf(doors: Doors) -> None:
@@ -91,8 +91,8 @@ def test_a_body_in_protobuf(doors: Doors) -> None:
     put = ask(doors, "PUT", path, sent.SerializeToString(), **binary)
     assert (put.status, put.body) == (200, b"")
     assert ask(doors, "PUT", path, b"\xff\xff\xff", **binary).status == 400
-    found = doors.by_rest("GetProjectDomainAttributes", {"project": project, "domain": DEV, "resource_type": 3})
-    assert found.answer["attributes"]["matching_attributes"] == {"execution_cluster_label": {"value": "PD"}}
+    reply = doors.by_rest("GetProjectDomainAttributes", {"project": project, "domain": DEV, "resource_type": 3})
+    assert reply.answer["attributes"]["matching_attributes"] == {"execution_cluster_label": {"value": "PD"}}
 
 
 def test_the_path_wins_over_the_body_and_its_words_may_be_escaped(doors: Doors) -> None:
@@ -101,8 +101,8 @@ def test_the_path_wins_over_the_body_and_its_words_may_be_escaped(doors: Doors) 
     body = {"attributes": {"project": other, "workflow": "x", "matching_attributes": label}}
     assert ask(doors, "PUT", f"/workflow_attributes/{project}/{DEV}/app%2Eflows.wf", body).status == 200
     asked = {"project": project, "domain": DEV, "workflow": "app.flows.wf", "resource_type": 3}
-    found = doors.by_rest("GetWorkflowAttributes", asked).answer["attributes"]
-    assert (found["project"], found["workflow"]) == (project, "app.flows.wf")
+    reply = doors.by_rest("GetWorkflowAttributes", asked).answer["attributes"]
+    assert (reply["project"], reply["workflow"]) == (project, "app.flows.wf")
     assert ask(doors, "PUT", f"/workflow_attributes/{project}/{DEV}/a%2Fb", body).status == 400, (
         "no name, not two words"
     )
@@ -215,14 +215,16 @@ def test_a_bad_body_is_refused_and_nothing_stored(doors: Doors, body: Any) -> No
     body = b"null" if body is None else body
     refused(ask(doors, "PUT", f"/project_domain_attributes/{project}/{DEV}", body), 400, 3)
     view = doors.v1("GET", f"/v1/policy?project={project}&domain={DEV}")
-    assert "project" not in json.dumps([field["level"] for each in view["attributes"] for field in each["fields"]])
+    assert "project" not in json.dumps(
+        [field["level"] for attribute in view["attributes"] for field in attribute["fields"]]
+    )
 
 
 @pytest.mark.long
 def test_a_huge_body_is_refused_at_either_door(doors: Doors) -> None:
     project = doors.fresh()
     huge = {"cluster_resource_attributes": {"attributes": {"a": "x" * (2 * MIB)}}}
-    body = {"attributes": {"matching_attributes": huge}}
+    body: dict[str, Any] = {"attributes": {"matching_attributes": huge}}
     refused(ask(doors, "PUT", f"/project_domain_attributes/{project}/{DEV}", body), 413, 8)
     body["attributes"] |= {"project": project, "domain": DEV}
     assert doors.by_grpc("UpdateProjectDomainAttributes", body).code == "INVALID_ARGUMENT", "within the port's bound"
@@ -235,9 +237,9 @@ def test_a_huge_body_is_refused_at_either_door(doors: Doors) -> None:
 def test_a_name_of_a_megabyte_is_refused_in_few_words(doors: Doors) -> None:
     name = "🚂" * (MIB // 2)
     for asked in ({"project": name, "domain": DEV}, {"project": doors.fresh(), "domain": name}):
-        found = doors.by_grpc("GetProjectDomainAttributes", asked)
-        assert found.code == "INVALID_ARGUMENT"
-        assert len(found.message) < 2000
+        reply = doors.by_grpc("GetProjectDomainAttributes", asked)
+        assert reply.code == "INVALID_ARGUMENT"
+        assert len(reply.message) < 2000
     asked = {"project": doors.fresh(), "domain": DEV, "workflow": name}
     assert doors.by_grpc("GetWorkflowAttributes", asked).code == "INVALID_ARGUMENT"
 
@@ -274,14 +276,14 @@ def test_projects_domains_and_the_version(doors: Doors) -> None:
         assert door("RegisterProject", {"project": project}) == Said("OK")
         again = door("RegisterProject", {"project": project})
         assert again.code == "ALREADY_EXISTS"
-        domains = [{"id": each, "name": each} for each in (DEV, "staging", "production")]
-        found = door("GetProject", {"id": name}).answer
-        assert found == project | {"domains": domains}
+        domains = [{"id": domain, "name": domain} for domain in (DEV, "staging", "production")]
+        answer = door("GetProject", {"id": name}).answer
+        assert answer == project | {"domains": domains}
         assert door("GetDomains", {}).answer == {"domains": domains}
         assert door("GetVersion", {}).answer["control_plane_version"]["Version"]
 
         def names(door: Any = door, **asked: Any) -> list[str]:
-            return [each["id"] for each in door("ListProjects", asked).answer.get("projects", [])]
+            return [listed["id"] for listed in door("ListProjects", asked).answer.get("projects", [])]
 
         assert name in names()
         # flytekit archives with nothing but the state; the rest stays.
@@ -310,7 +312,7 @@ def test_pages_of_projects(doors: Doors) -> None:
         while True:
             page = door("ListProjects", {"limit": 2, "token": token, "filters": "contains(name,page)"}).answer
             assert len(page["projects"]) <= 2
-            seen += [each["id"] for each in page["projects"]]
+            seen += [listed["id"] for listed in page["projects"]]
             token = page.get("token", "")
             if not token:
                 break
@@ -318,7 +320,7 @@ def test_pages_of_projects(doors: Doors) -> None:
     backwards = ask(
         doors, "GET", "/projects?sort_by.key=identifier&sort_by.direction=DESCENDING&filters=contains(name,page)"
     )
-    assert [each["id"] for each in backwards.json["projects"]] == made[::-1]
+    assert [listed["id"] for listed in backwards.json["projects"]] == made[::-1]
 
 
 BAD_PROJECTS: list[tuple[str, str, dict[str, Any], str]] = [
@@ -346,8 +348,8 @@ BAD_PROJECTS: list[tuple[str, str, dict[str, Any], str]] = [
 )
 def test_a_bad_project_is_refused(doors: Doors, name: str, asked: dict[str, Any], said: str) -> None:
     for door in doors.ways().values():
-        found = door(name, asked)
-        assert (found.code, said in found.message) == ("INVALID_ARGUMENT", True), found
+        reply = door(name, asked)
+        assert (reply.code, said in reply.message) == ("INVALID_ARGUMENT", True), reply
     assert doors.by_grpc("GetProject", {"id": "x"}).code == "NOT_FOUND"
     assert doors.by_grpc("UpdateProject", {"id": "nowhere"}) == Said("NOT_FOUND", "project [nowhere] not found")
 

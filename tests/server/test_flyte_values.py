@@ -41,17 +41,19 @@ def test_a_value_that_cannot_hold_is_refused_and_not_stored(doors: Doors, given:
     project = doors.fresh()
     asked = {"attributes": {"project": project, "domain": DEV, "matching_attributes": given}}
     for ask in doors.ways().values():
-        found = ask("UpdateProjectDomainAttributes", asked)
-        assert found.code == "INVALID_ARGUMENT"
-        assert said in found.message
+        reply = ask("UpdateProjectDomainAttributes", asked)
+        assert reply.code == "INVALID_ARGUMENT"
+        assert said in reply.message
     view = doors.v1("GET", f"/v1/policy?project={project}&domain={DEV}")
-    assert "project+domain" not in {field["level"] for each in view.get("attributes", []) for field in each["fields"]}
+    assert "project+domain" not in {
+        field["level"] for attribute in view.get("attributes", []) for field in attribute["fields"]
+    }
 
 
 def test_cluster_resources_of_a_workflow_are_refused_naming_the_levels(doors: Doors) -> None:
     given = {"cluster_resource_attributes": {"attributes": {"a": "b"}}}
     scope = {"project": doors.fresh(), "domain": DEV, "workflow": "w"}
     for ask in doors.ways().values():
-        found = ask("UpdateWorkflowAttributes", {"attributes": {**scope, "matching_attributes": given}})
-        assert found.code == "INVALID_ARGUMENT"
-        assert "domain, project, project+domain" in found.message
+        reply = ask("UpdateWorkflowAttributes", {"attributes": {**scope, "matching_attributes": given}})
+        assert reply.code == "INVALID_ARGUMENT"
+        assert "domain, project, project+domain" in reply.message

@@ -9,11 +9,9 @@ from typing import Any, cast
 import pytest
 import structlog.testing
 
-from switchyard.errors import Busy
 from switchyard.server import refusal_log
 from switchyard.server.connections_section import ConnectionBounds, ConnectionsSection, connection_bounds
 from switchyard.server.http.connection_gate import ClientConnection, ConnectionGate, ConnectionPhase, client_network
-from switchyard.server.open_request_slots import OpenRequestSlots
 from switchyard.server.refusal_log import RefusalLog, credential_id
 
 BOUNDS = ConnectionBounds(http_max=6, address_max=3, grpc_max=6, head_s=1, idle_s=1, body_s=1, answer_s=1, slow_bytes=1)
@@ -94,17 +92,17 @@ def test_what_counts_as_one_address(host: str, address: str) -> None:
 
 @pytest.mark.parametrize("open_files", [64, 1024, 20_000, 1_000_000])
 def test_the_bounds_fit_the_open_files(open_files: int) -> None:
-    found = connection_bounds(ConnectionsSection(), open_files)
-    assert 16 <= found.address_max <= found.http_max
-    assert found.http_max + found.grpc_max <= max(64, open_files)
+    bounds = connection_bounds(ConnectionsSection(), open_files)
+    assert 16 <= bounds.address_max <= bounds.http_max
+    assert bounds.http_max + bounds.grpc_max <= max(64, open_files)
     assert connection_bounds(ConnectionsSection(http_max=1_000_000), open_files).http_max <= max(64, open_files)
 
 
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    with structlog.testing.capture_logs() as found:
+    with structlog.testing.capture_logs() as lines:
         monkeypatch.setattr(refusal_log, "log", structlog.get_logger())
-        yield found
+        yield lines
 
 
 def test_a_flood_of_refusals_is_one_line_and_a_count(logged: list[Any]) -> None:
@@ -134,14 +132,3 @@ def test_many_addresses_are_kept_within_a_bound(logged: list[Any]) -> None:
         "times": 2 * refusal_log.LINES_MAX,
         "log_level": "warning",
     }
-
-
-def test_one_user_leaves_places_for_others() -> None:
-    places = OpenRequestSlots(3, 2, "waits")
-    with places.taken("ann"), places.taken("ann"):
-        with pytest.raises(Busy, match="for one user"), places.taken("ann"):
-            pass
-        with places.taken("ben"), pytest.raises(Busy, match="3 waits are open"), places.taken("cid"):
-            pass
-    with places.taken("ann"):
-        pass

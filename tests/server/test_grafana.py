@@ -41,17 +41,17 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     rig = Rig(f"sqlite:///{folder / 'yard.db'}", folder)
     try:
         text = Metrics(rig.yard).text().decode()
-        found: dict[str, set[str]] = {}
+        labels_by_name: dict[str, set[str]] = {}
         for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE):
             suffixes = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
-            found |= {name + suffix: set() for suffix in suffixes}
+            labels_by_name |= {name + suffix: set() for suffix in suffixes}
         for name, labels in re.findall(r"^([a-z_]+)(?:\{(.*)\})? ", text, re.MULTILINE):
-            found.setdefault(name, set()).update(re.findall(r'([a-z_]+)="', labels))
+            labels_by_name.setdefault(name, set()).update(re.findall(r'([a-z_]+)="', labels))
         for metric in Metrics(rig.yard).collect():
-            for name in found:
+            for name in labels_by_name:
                 if name == metric.name or name.startswith(f"{metric.name}_"):
-                    found[name] |= set(getattr(metric, "_labelnames", ()))
-        return found
+                    labels_by_name[name] |= set(getattr(metric, "_labelnames", ()))
+        return labels_by_name
     finally:
         rig.close()
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from switchyard.errors import Busy
+from switchyard.server.byte_budget import LARGE_BYTES_MIN
 from switchyard.server.grpc_intake import _ReadSlots
 from switchyard.server.grpc_message_budget import (
-    LARGE_BYTES_MIN,
     WRONG_SECRET_BYTES_MAX,
     WRONG_SECRET_WINDOW_S,
     WRONG_SECRETS_MAX,
@@ -21,7 +21,7 @@ LARGE = LARGE_BYTES_MIN
 
 
 def test_bytes_are_bounded_by_address_and_in_all() -> None:
-    budget = MessageBudget(bytes_max=3 * LARGE, address_bytes_max=2 * LARGE)
+    budget = MessageBudget(bytes_max=3 * LARGE, holder_bytes_max=2 * LARGE)
     with budget.hold("a", LARGE), budget.hold("a", LARGE):
         with pytest.raises(Busy), budget.hold("a", LARGE):
             pass
@@ -29,12 +29,12 @@ def test_bytes_are_bounded_by_address_and_in_all() -> None:
             pass
         with budget.hold("a", LARGE - 1):
             assert budget.bytes_held == 2 * LARGE, "small messages are not counted"
-    assert (budget.bytes_held, budget.by_address) == (0, {})
+    assert (budget.bytes_held, budget.by_holder) == (0, {})
 
 
 def test_a_message_with_a_graph_waits_for_room_before_it_is_read() -> None:
     async def run() -> None:
-        budget = MessageBudget(bytes_max=4 * LARGE, address_bytes_max=2 * LARGE)
+        budget = MessageBudget(bytes_max=4 * LARGE, holder_bytes_max=2 * LARGE)
         slots = _ReadSlots(2, 1, 10.0, 10.0, budget, reserve_bytes=LARGE)
         with budget.hold("a", LARGE):
             with budget.hold("a", LARGE):

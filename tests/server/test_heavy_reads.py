@@ -19,11 +19,12 @@ from tests.service.rig import running
 def yard(tmp_path: Path) -> Iterator[ServerRuntime]:
     with running(f"sqlite:///{tmp_path}/yard.db", tmp_path) as rig:
         yield rig.yard
-        rig.yard.heavy_threads.shutdown(wait=True)
+        rig.yard.workers.close(wait=True)
 
 
-def test_the_counts_of_routes_are_a_heavy_read() -> None:
-    assert [endpoint.path for endpoint in ENDPOINTS if endpoint.is_heavy] == ["/v1/stats/routes"]
+def test_reads_that_grow_with_the_yard_are_heavy() -> None:
+    heavy = {endpoint.path for endpoint in ENDPOINTS if endpoint.is_heavy}
+    assert heavy == {"/v1/stats/routes", "/v1/cluster-resources/status"}
 
 
 def test_heavy_reads_of_one_user_leave_threads_to_everybody(yard: ServerRuntime) -> None:
@@ -40,11 +41,11 @@ def test_heavy_reads_of_one_user_leave_threads_to_everybody(yard: ServerRuntime)
 
     async def main() -> str:
         current_caller.set("col")
-        reads = [asyncio.ensure_future(yard.in_heavy_thread(heavy)) for _ in range(20)]
+        reads = [asyncio.ensure_future(yard.workers.in_heavy_thread(heavy)) for _ in range(20)]
         await asyncio.sleep(0)
-        quick = [await yard.in_thread(lambda: "col")]
+        quick = [await yard.workers.in_thread(lambda: "col")]
         current_caller.set("ann")
-        quick.append(await yard.in_heavy_thread(lambda: "ann"))
+        quick.append(await yard.workers.in_heavy_thread(lambda: "ann"))
         let_go.set()
         await asyncio.gather(*reads)
         return " ".join(quick)

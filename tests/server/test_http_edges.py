@@ -24,7 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def connected(server: Server) -> socket.socket:
     parts = urlsplit(server.url)
-    return socket.create_connection((parts.hostname, parts.port), timeout=30)
+    return socket.create_connection((parts.hostname, parts.port), timeout=300)
 
 
 def answer(server: Server, sent: bytes) -> tuple[bytes, bytes]:
@@ -83,3 +83,40 @@ def test_pipelined_requests_and_a_reset_are_no_defect(tmp_path: Path) -> None:
         server.terminate()  # it ends after every request in work
         for word in ("defect", "Exception in ASGI", "without completing", "without starting"):
             assert word not in server.log
+
+
+@pytest.mark.parametrize("size", [10, 8 * 1024, 300_000, 900_000])
+def test_requests_right_behind_a_large_body(server: Server, size: int) -> None:
+    """The body comes in large pieces. The last one has the beginning of what follows in it."""
+    token = f"Authorization: Bearer {server.admin_token}\r\n".encode()
+    body = PLAN[:-1] + b" " * size + b"}"
+    plan = b"POST /v1/plan HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%b\r\n%b" % (len(body), token, body)
+    who = b"GET /v1/whoami HTTP/1.1\r\nHost: x\r\n%b\r\n" % token
+    end = b"GET /v1/version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    with connected(server) as line:
+        line.sendall((plan + who) * 3 + end)
+        said = b"".join(iter(lambda: line.recv(65536), b""))
+    assert said.count(b"HTTP/1.1 200 OK") == 7, said[:300]
+    places = [said.rindex(word) for word in (b'"verdicts"', b'"name"', b'"version"')]
+    assert places == sorted(places), "answers come in the order of the requests"
+
+
+def test_a_bulk_submit_stops_when_its_client_leaves_and_its_repetition_makes_each_job_once(server: Server) -> None:
+    """A large bulk submit waits until the last one of its user is over. Status 201: that one stored none of these."""
+    count = 2000
+    job = b'{"spec":{"command":["true","%b"]},"hold":true}' % (b"x" * 600)
+    body = b'{"each":true,"jobs":[%b]}' % b",".join([job] * count)
+    head = f"Authorization: Bearer {server.admin_token}\r\nContent-Type: application/json\r\nIdempotency-Key: left\r\n"
+    sent = b"POST /v1/jobs/bulk HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n%b\r\n%b"
+    request = sent % (len(body), head.encode(), body)
+    with connected(server) as line:
+        line.sendall(request[:-1])
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)  # the last byte and the end go in one segment
+        line.sendall(request[-1:])
+    first, made = answer(server, request)
+    assert first.startswith(b"HTTP/1.1 201"), first[:200]
+    ids = {item["job"]["id"] for item in json.loads(made)["items"]}
+    assert len(ids) == count
+    again, same = answer(server, request)
+    assert again.startswith(b"HTTP/1.1 200"), again[:200]
+    assert {item["job"]["id"] for item in json.loads(same)["items"]} == ids

@@ -14,7 +14,7 @@ def run(work) -> None:
 def test_what_happens_after_the_look_wakes_a_watcher() -> None:
     async def work() -> None:
         hub, gone = WakeupHub(), asyncio.ensure_future(asyncio.sleep(60))
-        with hub.watching("job") as waiter:
+        with hub.job_waiter("job") as waiter:
             hub.wake([], ["other"])
             assert not waiter.done()
             hub.wake([], ["job"])

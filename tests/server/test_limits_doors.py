@@ -45,6 +45,6 @@ def test_rainbows_clients_count_as_the_owner_of_their_token(tmp_path: Path) -> N
         mine = registered(door, "mine")
         said = [submitted(door, mine) for _ in range(40)]
         assert said[0].code == "OK"
-        refused = [each for each in said if each.code != "OK"]
-        assert {each.code for each in refused} == {"RESOURCE_EXHAUSTED"}
+        refused = [answer for answer in said if answer.code != "OK"]
+        assert {answer.code for answer in refused} == {"RESOURCE_EXHAUSTED"}
         assert "`requests`" in refused[0].words

@@ -24,8 +24,8 @@ def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 def test_it_needs_the_role_view_on_the_platform(town: Town) -> None:
     # nobody, bad, agent: no user; view … admin: of their own project and cluster alone
     says = dict(zip(ROLES, (401, 401, 401, 403, 403, 403, 403, 403, 200), strict=True))
-    found = {role: town.ask("GET", "/metrics", token=town.tokens[role]).status for role in ROLES}
-    assert found == says
+    statuses = {role: town.ask("GET", "/metrics", token=town.tokens[role]).status for role in ROLES}
+    assert statuses == says
     _, viewer = town.user(("view", "platform", "all"))
     answer = town.ask("GET", "/metrics", token=viewer)
     assert answer.status == 200

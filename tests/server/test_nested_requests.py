@@ -94,7 +94,7 @@ def test_recursion_without_end_is_a_refusal_and_no_defect() -> None:
     async def work() -> None:
         raise RecursionError
 
-    scope = {"type": "http", "method": "GET", "path": "/x", "headers": [], "client": None}
+    scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/x", "headers": [], "client": None}
     asyncio.run(answer_errors(scope, send, work))
     assert sent[0]["status"] == 400
     assert b"nested too deeply" in sent[1]["body"]

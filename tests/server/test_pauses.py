@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from switchyard.server.loop_pauses import LoopPause, LoopPauseMeter
-from switchyard.service.process_metrics import Histogram
+from switchyard.service.core.process_metrics import Histogram
 
 PAUSE_S = 0.2
 SEEN_S = 0.1  # half of it: the machine may be slow, and a tick is a tick

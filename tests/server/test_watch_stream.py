@@ -6,6 +6,8 @@ import asyncio
 import json
 import socket
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +20,8 @@ from switchyard.model.access import GrantTarget, Role, TokenRequest
 from switchyard.model.lifecycle import ObservedState
 from switchyard.server import app
 from switchyard.server.http import event_stream
+from switchyard.server.open_request_slots import OpenRequestSlots
+from switchyard.server.runtime import make_runtime
 from switchyard.service.access import user_tokens
 from tests.builders import a_request
 from tests.processes import free_port, until
@@ -39,11 +43,17 @@ class Served:
     def yard(self) -> Any:
         return self.rig.yard
 
+    @property
+    def streams(self) -> OpenRequestSlots:
+        slots: OpenRequestSlots = self.yard.limiter.open["streams"]
+        return slots
+
 
 @contextmanager
 def serving(rig: Rig) -> Iterator[Served]:
     port = free_port()
-    rig.yard.settings = replace(rig.yard.settings, http=("127.0.0.1", port), is_open=True)
+    settings = replace(rig.yard.settings, http=("127.0.0.1", port), is_open=True)
+    rig.yard = make_runtime(replace(rig.yard.services, settings=settings))
     loop = asyncio.new_event_loop()
     server = app.http_server(rig.yard.settings, rig.yard)
     server.config.loop = "none"
@@ -59,7 +69,7 @@ def serving(rig: Rig) -> Iterator[Served]:
     try:
         yield Served(rig, port, loop)
     finally:
-        loop.call_soon_threadsafe(rig.yard.hub.close)
+        loop.call_soon_threadsafe(rig.yard.wakeups.hub.close)
         server.should_exit = True
         thread.join(WAIT_S)
         assert not thread.is_alive(), "it ends although followers are connected"
@@ -183,7 +193,7 @@ def test_silence_is_broken_by_a_beat_that_carries_the_cursor(served: Served, mon
 
 
 def test_a_follower_sees_only_what_its_token_may_view_and_ends_with_it(served: Served) -> None:
-    served.rig.yard.settings = replace(served.rig.yard.settings, is_open=False)
+    served.yard.authenticator._is_open = False
     for project in ("web", "secret"):
         served.rig.project(project)
     served.rig.user("bob", (Role.VIEW, GrantTarget.PROJECT, "web"))
@@ -238,19 +248,19 @@ def test_a_follower_that_never_reads_is_cut_off_and_costs_little(
         reader.until("id: 300\nevent")
         # More than the sockets hold: the server's send buffer for loopback grows to megabytes.
         flood = "y" * 60
-        until(lambda: served.yard.streams == 9, WAIT_S, "all are connected")
+        until(lambda: served.streams.total == 9, WAIT_S, "all are connected")
         monkeypatch.setattr(
-            event_stream, "_parts", lambda found: (b": %b\n\n" % (flood.encode() * 2000) for _ in range(40))
+            event_stream, "_parts", lambda _events: (b": %b\n\n" % (flood.encode() * 2000) for _ in range(40))
         )
         served.rig.submit()
-        until(lambda: served.yard.streams <= 1, WAIT_S, "those that do not read are gone")
+        until(lambda: served.streams.total <= 1, WAIT_S, "those that do not read are gone")
     for follower in followers:
         follower.to_end()
         follower.close()
 
 
-def test_there_is_a_bound_on_followers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "STREAMS_MAX", 2)
+def test_there_is_a_bound_on_followers(served: Served) -> None:
+    served.yard.limiter.open["streams"] = OpenRequestSlots(2, 2, "streams of events")
     with Follower(served) as one, Follower(served) as two:
         one.until("id:")
         two.until("id:")
@@ -258,7 +268,7 @@ def test_there_is_a_bound_on_followers(served: Served, monkeypatch: pytest.Monke
             text = three.until("\r\n\r\n")
             assert text.startswith("HTTP/1.1 429")
             assert "retry-after" in text.lower()
-    until(lambda: served.yard.streams == 0, WAIT_S, "followers that left are forgotten")
+    until(lambda: served.streams.total == 0, WAIT_S, "followers that left are forgotten")
     with Follower(served) as four:
         four.until("200 OK")
 
@@ -266,5 +276,16 @@ def test_there_is_a_bound_on_followers(served: Served, monkeypatch: pytest.Monke
 def test_a_stopping_server_ends_its_streams_whole(served: Served) -> None:
     with Follower(served) as follower:
         follower.until("id:")
-        served.loop.call_soon_threadsafe(served.yard.hub.close)
+        served.loop.call_soon_threadsafe(served.yard.wakeups.hub.close)
         follower.until("0\r\n\r\n")
+
+
+def test_only_a_request_that_waits_takes_a_slot(served: Served) -> None:
+    served.yard.limiter.open["waits"] = OpenRequestSlots(0, 1, "waits")
+    job = served.rig.submit()
+    address = f"http://127.0.0.1:{served.port}/v1/jobs/{job.id}/output"
+    with urllib.request.urlopen(address) as answer:
+        assert answer.status == 200
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{address}?wait_s=1")
+    assert refused.value.code == 429

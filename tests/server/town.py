@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.processes import until
+from tests.processes import PATIENCE_S, until
 from tests.programs import NODES, Answer, call
 
 ROLES = ("nobody", "bad", "agent", "stranger", "view", "submit", "operate", "admin", "root")
@@ -61,7 +61,7 @@ class Town:
         _, credential = self.agent(cluster)
         poll = {"incarnation": "i1", "inventory": [], "graph": GRAPH}
         self.must("POST", "/v1/agents/poll", poll, token=credential)
-        until(lambda: self.must("GET", f"/v1/clusters/{cluster}")["health"] == "up", 10, f"{cluster} is up")
+        until(lambda: self.must("GET", f"/v1/clusters/{cluster}")["health"] == "up", PATIENCE_S, f"{cluster} is up")
         return credential
 
     def invite(self, cluster: str) -> str:

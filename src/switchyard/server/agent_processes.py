@@ -1,5 +1,4 @@
-"""Which process of each agent this server heard last, whether its poll is still open, and how many writes its journal
-has. Lives on the event loop, in memory."""
+"""For each agent: the process that polled last, its open polls, and its journal's write count. On the event loop."""
 
 from __future__ import annotations
 
@@ -8,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from switchyard.service.run.agent_sessions import LastHeardProcess
+from switchyard.service.core.agent_sessions import LastHeardProcess
 
-AGENT_GONE_S = 1.0  # an agent whose poll ended polls again at once; one that does not for this long is gone
+AGENT_GONE_S = 1.0  # an agent polls again at once; after so long without a poll its process is gone
 
 
 @dataclass(slots=True)
@@ -22,18 +21,18 @@ class _AgentProcess:
 
 
 class AgentProcesses:
-    """`is_alone`: no other server can hear these agents, so one that left this server is gone."""
+    """`is_alone`: there is no other server, so an agent that does not poll here is gone."""
 
     def __init__(self, *, is_alone: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._is_alone = is_alone
         self._clock = clock
         self._heard: dict[str, _AgentProcess] = {}
-        self._holders: dict[str, str] = {}  # agent → the process that has its place, as the database last said
+        self._holders: dict[str, str] = {}  # agent → the process that holds its session, as the database last said
         self.unflushed: dict[str, tuple[str, int]] = {}  # agent → process, and the writes of its journal
 
     @contextmanager
     def polling(self, agent_id: str, incarnation: str, writes: int) -> Iterator[None]:
-        """A poll under a session is served."""
+        """Count a poll as open while it is served."""
         heard = self._heard.get(agent_id)
         if heard is None or heard.incarnation != incarnation:
             heard = self._heard[agent_id] = _AgentProcess(incarnation)
@@ -48,15 +47,17 @@ class AgentProcesses:
             heard.left_at = self._clock()
 
     def note_holder(self, agent_id: str, incarnation: str) -> None:
-        """The database says that this process has the agent's place."""
+        """The database says that this process holds the agent's session."""
         self._holders[agent_id] = incarnation
 
     def forget_holder(self, agent_id: str) -> None:
         self._holders.pop(agent_id, None)
 
     def has_place(self, agent_id: str, incarnation: str) -> bool:
-        """Whether this process has the agent's place, as far as is known here. If another server has given the place
-        away, this is outdated until the process asks for leases: its session is over then."""
+        """Whether this process holds the agent's session, as far as this server knows.
+
+        It may be stale: another server may have begun a new session. Then the next request for leases is refused.
+        """
         return self._holders.get(agent_id) == incarnation
 
     def last(self, agent_id: str) -> LastHeardProcess | None:

@@ -1,297 +1,364 @@
-"""The loops of a server: refresh, flush, sweep, upkeep, checkpoint. Each logs what goes wrong and goes on."""
+"""The background loops of a server: refresh, flush, sweep, upkeep, checkpoint. A loop logs an error and goes on."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 import msgspec
 import structlog
 
 from switchyard.errors import YardError
+from switchyard.log_pace import LogPace
 from switchyard.model.cluster import Load
 from switchyard.model.unreadable import UNREADABLE_ERRORS
 from switchyard.server import garbage_collection
 from switchyard.server.config import SECRET_CHARS_MIN, RainbowSection
 from switchyard.server.runtime import ServerRuntime
-from switchyard.service.committer import Batch
-from switchyard.service.quarantine import Quarantine
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.user_usage import COUNT_INTERVAL_S
+from switchyard.service.placement.route_budget import RouteBudget
 from switchyard.service.quote.quote_decisions import QuoteChore
-from switchyard.service.repeated_faults import RepeatedFaults
+from switchyard.service.reserve import token_reservations
+from switchyard.service.reserve.token_queue import TokenReservations
 from switchyard.service.run import pollers
-from switchyard.service.token import token_reservations
-from switchyard.service.token.token_queue import TokenReservations
-from switchyard.service.upkeep import chores, give_places, move_jobs, pending_chores
+from switchyard.service.upkeep import give_places, move_jobs
+from switchyard.service.upkeep import route_pending as chores
+from switchyard.service.upkeep.collect_files import FileCollection
+from switchyard.service.upkeep.end_backoffs import end_backoffs
+from switchyard.service.upkeep.expire_jobs import expire_jobs
 from switchyard.service.upkeep.leadership import Leadership
+from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
+from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
+from switchyard.service.upkeep.quarantine import Quarantine
+from switchyard.service.upkeep.refresh_lessees import LesseeRefresh
+from switchyard.service.upkeep.release_concurrency_groups import release_concurrency_groups
+from switchyard.service.upkeep.render_namespaces import NamespaceRendering
+from switchyard.service.upkeep.report_late_jobs import report_late_jobs
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
-from switchyard.service.upkeep.route_budget import RouteBudget
-from switchyard.service.user_usage import COUNT_INTERVAL_S
-from switchyard.store import access, clusters, leases
+from switchyard.service.upkeep.settle_dependencies import settle_dependencies
+from switchyard.store import access, clusters, leases, spread_arrays
 
 log = structlog.get_logger()
-# What waits is looked at after this at the latest, should all words about what it waits for have been lost.
+# Pending jobs are routed at least this often, in case every wake-up was lost.
 ROUTE_PAUSE_S_MAX = 10.0
 DEFAULT_RAINBOW = RainbowSection(
     "-" * SECRET_CHARS_MIN
-)  # what was handed out comes back, also when the door has been closed since
-CLEAN_S_MAX = 600.0  # between two clean-ups; terms that are shorter than days are looked at sooner
-CLEAN_AFTER_JUMP_S = 3600.0  # what is old by a clock that was set wrong is not removed before somebody can see that
-# after a look that moved something the next one: what it moved may have been begun, and the rest go on
+)  # for jobs that were handed over while the config had a `rainbow` section: they are still taken back
+CLEAN_S_MAX = 600.0  # between two clean-ups; sooner where a retention period is shorter than days
+CLEAN_AFTER_JUMP_S = 3600.0  # after the clock jumped: nothing is removed before somebody can notice a wrong clock
+# until the next round after one that moved jobs: more may move, as the tasks of an array do
 NEXT_MOVE_S = 0.25
-FAILURE_PAUSE_S = 1.0  # after a round that failed: a line of the log each, and the disk may be what is full
+FAILURE_PAUSE_S = 1.0  # after a round that failed: each writes a log line, and the disk may be full
 UNNOTIFIED_SWEEP_S = 1.0  # between two sweeps of a server that cannot LISTEN
-QUOTE_PAUSE_S = 0.01  # between two looks at what waits for quotes, however often it is kicked
+FILES_PAUSE_S = 20.0  # between two rounds of the collection of files
+FILES_STEP_PAUSE_S = 1.0  # of a round that is not done: at most half of the time is spent on it
+NAMESPACES_PAUSE_S = 1.0  # between two looks whether templates or their values changed
+QUOTE_PAUSE_S = 0.01  # between two rounds, however often they are woken
 
 
 class BackgroundLoops:
-    """Started and stopped together."""
+    """Starts and stops all loops together."""
 
-    def __init__(self, yard: ServerRuntime, leadership: Leadership) -> None:
-        self._yard = yard
+    def __init__(self, server: ServerRuntime, leadership: Leadership) -> None:
+        self._server = server
         self._leadership = leadership
         self._tasks: list[asyncio.Task[None]] = []
-        wanted = yard.settings.config.retention
+        retention = server.settings.config.retention
         self._retention = RetentionChore(
-            RetentionTerms(*(wanted.kept_us(name) for name in ("jobs", "logs", "events", "audit"))),
+            RetentionTerms(*(retention.period_us(name) for name in ("jobs", "logs", "events", "audit"))),
         )
         self._flushed: dict[str, Load | None] = {}  # agent → the load that is written down
         self._clean_at = 0.0  # on the monotonic clock
-        self._quoting = QuoteChore(yard.context)
-        self._looked: tuple[int, int] | None = None  # the versions of world and access at the last look at what waits
+        self._files = FileCollection()
+        self._namespaces = NamespaceRendering(server.settings.templates)
+        self._quoting = QuoteChore(server.context)
+        self._routed_versions: tuple[int, int] | None = None  # versions of the snapshots at the last routing
         self._rest_until = self._look_at = self._enforce_at = 0.0
         self._mover = move_jobs.JobMover()
+        self._lessees = LesseeRefresh()
+        self._lessees_from = 0.0
         self._moving_from = 0.0
-        self._move_after_s = float("inf")  # at most so long after this look; said once, as another server may lead
+        self._move_after_s = float("inf")  # until the next round, used once: another server may lead by then
         self._tokens = TokenReservations()
         self._budget = RouteBudget()
-        self._faults = RepeatedFaults()
-        self._quarantine = Quarantine(yard.context.database)
+        self._fault_paces: defaultdict[str, LogPace] = defaultdict(LogPace)  # by loop
+        self._quarantine = Quarantine(server.context.database)
 
     def start(self) -> None:
-        pace = self._yard.settings.pace
+        intervals = self._server.settings.intervals
         for name, every_s, once in (
-            ("refresh", pace.refresh_s, self._refresh),
-            ("flush", pace.flush_s, self._flush),
-            ("sweep", pace.sweep_s, self._sweep),
-            ("upkeep", pace.upkeep_s, self._upkeep),
+            ("refresh", intervals.refresh_s, self._refresh),
+            ("flush", intervals.flush_s, self._flush),
+            ("sweep", intervals.sweep_s, self._sweep),
+            ("upkeep", intervals.upkeep_s, self._upkeep),
             ("quotes", 1.0, self._quotes),
-            ("checkpoint", pace.checkpoint_s, self._checkpoint),
+            ("checkpoint", intervals.checkpoint_s, self._checkpoint),
             ("give up", 1.0, self._give_up),
             ("usage", COUNT_INTERVAL_S, self._usage),
             ("collect", 10.0, self._collect),
+            ("files", FILES_PAUSE_S, self._collect_files),
+            ("namespaces", NAMESPACES_PAUSE_S, self._render_namespaces),
         ):
             self._tasks.append(asyncio.create_task(self._repeat(name, every_s, once), name=name))
 
     async def stop(self) -> bool:
-        """Hand over and end; false if the database does not even say no."""
+        """Stop the loops and hand over the lead. Returns false if the database does not answer."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            # On a thread of its own: the pool may be full of what is being given up.
-            await asyncio.wait_for(asyncio.to_thread(self._say_goodbye), timeout=1)
+            # On a thread of its own: calls that are being given up may hold all threads of the pool.
+            await asyncio.wait_for(asyncio.to_thread(self._hand_over), timeout=1)
         except (TimeoutError, YardError) as exc:
             log.warning("left without handing over the lead")
             return not isinstance(exc, TimeoutError)
         return True
 
-    def _say_goodbye(self) -> None:
+    def _hand_over(self) -> None:
         self._flush_now()
-        self._leadership.leave(self._yard.context)
+        self._leadership.leave(self._server.context)
 
     async def _repeat(self, name: str, every_s: float, once: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
                 await once()
-                if self._faults.is_over(name):
+                if self._fault_paces[name].end():
                     log.info("loop works again", name=name)
             except YardError as exc:
-                if self._faults.is_new(name, exc.inner):
+                if self._fault_paces[name].note(exc.inner):
                     log.warning("loop", name=name, error=exc.inner, next=exc.next_step)
                 await asyncio.sleep(FAILURE_PAUSE_S)
             except Exception as exc:
                 log.error("loop", name=name, exc_info=exc)
-                if not (isinstance(exc, UNREADABLE_ERRORS) and await self._set_aside()):
+                if not (isinstance(exc, UNREADABLE_ERRORS) and await self._block_unreadable()):
                     await asyncio.sleep(FAILURE_PAUSE_S)
             await self._pause(name, every_s)
 
-    async def _set_aside(self) -> bool:
-        """A loop could not read a row: find the jobs that cannot be read, so that the next round goes by them."""
+    async def _block_unreadable(self) -> bool:
+        """Block jobs whose rows cannot be read, so that the next round skips them. Returns whether there are any."""
         try:
-            return await self._yard.in_thread(self._quarantine.sweep, self._yard.context) > 0
+            return await self._server.workers.in_thread(self._quarantine.sweep, self._server.context) > 0
         except YardError as exc:
             log.warning("loop", name="quarantine", error=exc.inner)
             return False
 
     async def _pause(self, name: str, every_s: float) -> None:
-        """Upkeep is also kicked: what a PENDING job waits for may just have come."""
-        if name == "sweep" and not self._yard.is_listening:
+        """Sleep until the next round. Upkeep is also woken: a pending job may just have become eligible."""
+        if name == "sweep" and not self._server.wakeups.is_listening:
             every_s = min(every_s, UNNOTIFIED_SWEEP_S)
         if name != "upkeep":
             await asyncio.sleep(every_s)
             return
-        if self._yard.is_pending_new:  # it came while the last look was being rested from
+        if self._server.wakeups.is_pending_new:  # since the last round
             every_s = min(every_s, max(0.01, self._rest_until - time.monotonic()))
         if self._budget.is_left:
             every_s = min(every_s, max(0.01, self._budget.rest_until - time.monotonic()))
         every_s, self._move_after_s = min(every_s, self._move_after_s), float("inf")
         try:
-            await asyncio.wait_for(self._yard.pending_kick.wait(), every_s)
+            await asyncio.wait_for(self._server.wakeups.pending_kick.wait(), every_s)
         except TimeoutError:
             return
 
     async def _refresh(self) -> None:
-        changed = await self._yard.in_thread(self._read_anew)
-        self._yard.refreshed_at = asyncio.get_running_loop().time()
+        changed = await self._server.workers.in_thread(self._read_anew)
+        self._server.readiness.database_answered_at = asyncio.get_running_loop().time()
         if changed:
-            self._yard.pending_kick.set()
+            self._server.wakeups.pending_kick.set()
 
     def _read_anew(self) -> bool:
-        self._yard.context.database.watch_revision()
-        return self._yard.context.snapshots.refresh()
+        self._server.context.database.watch_revision()
+        return self._server.context.snapshots.refresh()
 
     async def _give_up(self) -> None:
-        self._yard.give_up_commits(asyncio.get_running_loop().time())
+        self._server.commits.give_up_stalled(asyncio.get_running_loop().time())
 
     async def _usage(self) -> None:
-        context = self._yard.context
-        await self._yard.in_thread(context.usage.look, context.database, context.committer)
+        context = self._server.context
+        await self._server.workers.in_thread(context.usage.refresh, context.database, context.committer)
 
     async def _collect(self) -> None:
-        if garbage_collection.is_full_collection_due() and not self._yard.has_large:
-            await self._yard.in_thread(garbage_collection.collect_all)
+        if garbage_collection.is_full_collection_due() and not self._server.workers.has_large_request:
+            await self._server.workers.in_thread(garbage_collection.collect_all)
+
+    async def _collect_files(self) -> None:
+        """Remove files that no job needs. Not in upkeep: an object store that is away must not delay other chores."""
+        context, leadership = self._server.context, self._leadership
+        while leadership.epoch is not None:
+            is_left = await self._server.workers.in_file_thread(self._files.go, context, leadership)
+            if self._files.removed:
+                log.info(
+                    "files removed", **{name.replace(" ", "_"): count for name, count in self._files.removed.items()}
+                )
+            if not is_left:
+                return
+            await asyncio.sleep(FILES_STEP_PAUSE_S)
+
+    async def _render_namespaces(self) -> None:
+        context, leadership = self._server.context, self._leadership
+        if leadership.epoch is not None:
+            changed = await self._server.workers.in_file_thread(self._namespaces.go, context, leadership)
+            if changed:
+                log.info("namespaces rendered", changed=changed)
 
     async def _flush(self) -> None:
-        if self._yard.unflushed or self._yard.tokens_used or self._yard.voices.unflushed:
-            await self._yard.in_thread(self._flush_now)
+        if (
+            self._server.agents.unflushed
+            or self._server.authenticator.tokens_used
+            or self._server.agents.processes.unflushed
+        ):
+            await self._server.workers.in_thread(self._flush_now)
 
     def _flush_now(self) -> None:
-        yard = self._yard
-        seen, yard.unflushed = yard.unflushed, {}
-        used, yard.tokens_used = yard.tokens_used, {}
-        writes, yard.voices.unflushed = yard.voices.unflushed, {}
-        loads = {key: load for key in seen if (load := yard.context.snapshots.loads.get(key)) != self._flushed.get(key)}
-        said = {key: _load_json(loads.get(key)) for key in seen}
-        # The exact moment where there is news: a sync has just stored one, and nothing from before it is taken.
-        seen |= {key: yard.context.snapshots.seen.get(key, seen[key]) for key in loads}
+        server = self._server
+        seen, server.agents.unflushed = server.agents.unflushed, {}
+        used, server.authenticator.tokens_used = server.authenticator.tokens_used, {}
+        writes, server.agents.processes.unflushed = server.agents.processes.unflushed, {}
+        loads = {
+            key: load for key in seen if (load := server.context.snapshots.loads.get(key)) != self._flushed.get(key)
+        }
+        loads_json = {key: _load_json(loads.get(key)) for key in seen}
+        # The exact time where the load changed: a sync has just stored one, and an earlier time would be ignored.
+        seen |= {key: server.context.snapshots.seen.get(key, seen[key]) for key in loads}
 
         def apply(batch: Batch) -> None:
-            # Not later than now: the clock may have been set back since they were seen.
-            rows = {key: (min(at_us, batch.now_us), said[key]) for key, at_us in seen.items()}
+            # Not later than now: the clock may have been set back since.
+            rows = {key: (min(at_us, batch.now_us), loads_json[key]) for key, at_us in seen.items()}
             clusters.agent_set_seen(batch.tx, rows)
             clusters.agent_set_writes(batch.tx, writes)
             access.token_set_last_used(batch.tx, used)
 
         if seen or used or writes:
-            yard.context.committer.call(apply)
+            server.context.committer.call(apply)
             self._flushed |= loads
 
     async def _sweep(self) -> None:
-        ready = await self._yard.in_thread(self._ready)
-        self._yard.hub.wake([key for key in ready if self._yard.hub.is_waited_for(key)], ())
-        if not self._yard.is_listening:
-            self._yard.hear_nothing()
+        ready = await self._server.workers.in_thread(self._ready)
+        self._server.wakeups.hub.wake([key for key in ready if self._server.wakeups.hub.is_waited_for(key)], ())
+        if not self._server.wakeups.is_listening:
+            self._server.wakeups.wake_without_notices()
 
     def _ready(self) -> list[str]:
-        with self._yard.context.database.read() as tx:
-            return leases.cluster_ids_with_ready(tx)
+        with self._server.context.database.read() as tx:
+            return [*leases.cluster_ids_with_ready(tx), *spread_arrays.clusters_with_ready_arrays(tx)]
 
     async def _upkeep(self) -> None:
-        self._yard.pending_kick.clear()
-        await self._yard.in_thread(self._upkeep_now)
+        self._server.wakeups.pending_kick.clear()
+        await self._server.workers.in_thread(self._upkeep_now)
 
     def _upkeep_now(self) -> None:
         began = time.monotonic()
-        context, leadership = self._yard.context, self._leadership
-        # Here, not beside the other loops: all chores of a round see the same clock, and none sees a jump before
-        # the leader's term has followed it.
-        if self._yard.clock.look(context.snapshots.follow_jump):
+        context, leadership = self._server.context, self._leadership
+        # Here and not in a loop of its own: all chores of a round see the same clock, and none sees a jump before the
+        # leader's term has followed it.
+        if self._server.services.clock.follow_database(context.snapshots.follow_jump):
             self._clean_at = began + CLEAN_AFTER_JUMP_S
         if not leadership.take(context):
-            self._yard.submit.let_wait.tell_leader()
+            self._server.services.submit.pending_wakeup.tell_leader()
             return
-        self._yard.is_pending_new |= self._yard.submit.let_wait.take()
-        moved = move_jobs.take_back_unleased(context, leadership)
-        lost = chores.lose_silent_attempts(context, leadership) + chores.lose_silent_tasks(context, leadership)
-        polling = self._yard.settings.config.rainbow or DEFAULT_RAINBOW
+        self._server.wakeups.is_pending_new |= self._server.services.submit.pending_wakeup.take()
+        moved = move_jobs.take_back_unleased(context, leadership) + self._refresh_lessees()
+        lost = lose_silent_attempts(context, leadership) + lose_silent_tasks(context, leadership)
+        polling = self._server.settings.config.rainbow or DEFAULT_RAINBOW
         pollers.requeue_unaccepted(context, lease_us=polling.receive_lease_us)
         pollers.release_unreported(context, ttl_us=polling.handover_ttl_us)
-        pending_chores.end_backoffs(context, leadership)
-        pending_chores.settle_dependencies(context, leadership)
-        pending_chores.expire_jobs(context, leadership)
-        pending_chores.report_late_jobs(context, leadership)
-        pending_chores.release_concurrency_groups(context, leadership)
-        self._tend_tokens()
+        end_backoffs(context, leadership)
+        settle_dependencies(context, leadership)
+        expire_jobs(context, leadership)
+        report_late_jobs(context, leadership)
+        release_concurrency_groups(context, leadership)
+        self._reconcile_tokens()
         routed = self._route_now()
         promoted = self._enforce_now() + give_places.give_free_places(context, leadership, self._tokens)
-        moved += self._move_now(began)  # last: what waits comes before who waits somewhere already
+        moved += self._move_now(began)  # last: pending jobs have priority over jobs that already have a cluster
         if moved or lost or routed or promoted:
             log.info("upkeep", moved=moved, lost=lost, routed=routed, promoted=promoted)
         if time.monotonic() >= self._clean_at:
             self._clean_now()
 
+    def _refresh_lessees(self) -> int:
+        """Decide again which clusters may lease arrays, for at most a fifth of the time."""
+        began = time.monotonic()
+        if began < self._lessees_from:
+            return 0
+        changed = self._lessees.look(self._server.context, self._leadership)
+        over = time.monotonic()
+        self._lessees_from = over + 4 * (over - began)
+        return changed
+
     def _move_now(self, round_began: float) -> int:
-        """For at most a fifth of the time. Where something moved, more may soon, as an array does from cluster to
-        cluster: then the next round comes early, as far as rounds take no more than a fifth of the time."""
+        """Move jobs between clusters, for at most a fifth of the time.
+
+        If jobs moved, the next round comes early, because more may move, as the tasks of an array do. Rounds still
+        take at most a fifth of the time.
+        """
         began = time.monotonic()
         if began < self._moving_from:
             return 0
-        moved = self._mover.look(self._yard.context, self._leadership)
+        moved = self._mover.look(self._server.context, self._leadership)
         over = time.monotonic()
         self._moving_from = over + 4 * (over - began)
         if moved:
             self._move_after_s = max(NEXT_MOVE_S, 4 * (over - round_began))
         return moved
 
-    def _tend_tokens(self) -> None:
-        """Token pools that are away must keep no other chore from being done."""
+    def _reconcile_tokens(self) -> None:
+        """Reconcile token pools with live jobs. If the pools are unreachable, the other chores still run."""
         term = self._leadership.epoch
-        if term is None:  # the server stops, and has handed the lead over meanwhile
+        if term is None:  # the server is stopping and has handed over the lead
             return
         try:
-            token_reservations.reconcile_tokens(self._yard.context, self._tokens, term=term)
+            token_reservations.reconcile_tokens(self._server.context, self._tokens, term=term)
         except YardError as exc:
-            if self._faults.is_new("token pools", exc.inner):
+            if self._fault_paces["token pools"].note(exc.inner):
                 log.warning("token pools", error=exc.inner)
 
     def _enforce_now(self) -> int:
-        """Limits change rarely, and whether they hold is counted: not at each kick."""
+        """Enforce the limits of queues. Not at every wake-up: limits change rarely, and counting takes time."""
         if time.monotonic() < self._enforce_at:
             return 0
-        changed = give_places.enforce_limits(self._yard.context, self._leadership, self._tokens)
-        self._enforce_at = time.monotonic() + self._yard.settings.pace.upkeep_s
+        changed = give_places.enforce_limits(self._server.context, self._leadership, self._tokens)
+        self._enforce_at = time.monotonic() + self._server.settings.intervals.upkeep_s
         return changed
 
     def _route_now(self) -> int:
-        """Look at what waits when something may have changed for it, for at most a fifth of the time."""
-        yard, began = self._yard, time.monotonic()
-        versions = yard.context.snapshots.versions
+        """Route pending jobs if something may have changed for them, for at most a fifth of the time."""
+        server, began = self._server, time.monotonic()
+        versions = server.context.snapshots.versions
         is_news = began >= self._look_at or (
             began >= self._rest_until
-            # Leases of callers end by themselves, and nobody says so.
-            and (yard.is_pending_new or versions != self._looked or yard.context.tokens.counts.waiting)
+            # Leases of tokens expire without a notice.
+            and (
+                server.wakeups.is_pending_new
+                or versions != self._routed_versions
+                or server.context.tokens.counts.waiting
+            )
         )
         if not is_news and (not self._budget.is_left or began < max(self._rest_until, self._budget.rest_until)):
             return 0
         if is_news:
-            yard.is_pending_new, self._looked = False, versions  # first: what comes from here on needs another look
+            server.wakeups.is_pending_new, self._routed_versions = (
+                False,
+                versions,
+            )  # first: a change from here on needs another round
         self._budget.begin(is_news=bool(is_news))
         try:
-            routed = chores.route_pending(yard.context, self._leadership, self._tokens, self._budget)
+            routed = chores.route_pending(server.context, self._leadership, self._tokens, self._budget)
         except YardError:
-            yard.is_pending_new = True
+            server.wakeups.is_pending_new = True
             raise
         self._budget.end()
-        # The jobs of users who took long have a rest of their own: it holds up nobody else.
+        # Users whose jobs took long have a pause of their own, which delays nobody else.
         took = max(0.0, time.monotonic() - began - self._budget.heavy_s)
         over = time.monotonic()
         self._rest_until, self._look_at = over + 4 * took, over + ROUTE_PAUSE_S_MAX
         return routed
 
     def _clean_now(self) -> None:
-        is_left = self._retention.go(self._yard.context, self._leadership)
+        is_left = self._retention.go(self._server.context, self._leadership)
         shortest_us = self._retention.terms.shortest_us
         pause_s = CLEAN_S_MAX if shortest_us is None else min(CLEAN_S_MAX, shortest_us / 10_000_000)
         self._clean_at = 0.0 if is_left else time.monotonic() + pause_s
@@ -299,17 +366,17 @@ class BackgroundLoops:
             log.info("removed", **self._retention.removed)
 
     async def _quotes(self) -> None:
-        """Every server decides what waits for quotes; it is kicked, or comes when the next one is due."""
+        """Decide jobs that wait for quotes, on every server: when woken, or when the next deadline is due."""
         while True:
-            self._yard.quote_kick.clear()
-            wait_s = await self._yard.in_thread(self._quoting.go)
+            self._server.wakeups.quote_kick.clear()
+            wait_s = await self._server.workers.in_thread(self._quoting.go)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._yard.quote_kick.wait(), wait_s)
+                await asyncio.wait_for(self._server.wakeups.quote_kick.wait(), wait_s)
             await asyncio.sleep(QUOTE_PAUSE_S)
 
     async def _checkpoint(self) -> None:
-        if self._yard.context.database.is_sqlite:
-            await self._yard.in_thread(self._yard.context.database.checkpoint)
+        if self._server.context.database.is_sqlite:
+            await self._server.workers.in_thread(self._server.context.database.checkpoint)
 
 
 def _load_json(load: Load | None) -> str | None:

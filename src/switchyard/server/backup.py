@@ -17,15 +17,15 @@ from switchyard.store import backup, file_lock, restore_recovery
 from switchyard.store.clock import database_us, wall_us
 from switchyard.store.database import Database, read_revisions
 
-PROGRAM_S = 6 * 3600  # a dump that takes longer hangs
-AGENT_WAIT_S = 60  # how long a restored server listens to its agents before it hands out again what waited
+PROGRAM_S = 6 * 3600  # a dump that takes longer is taken to hang
+AGENT_WAIT_S = 60  # how long a restored server waits for its agents before it leases jobs again
 RESTORE_NEXT_STEP = "Stop every server on it, then restore."
 PG_DUMP_HEAD = b"PGDMP"
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLocation:
-    """Where a server keeps things: its folder if that is known, and its database; and an environment for pg_dump."""
+    """A server's folder, if it is known, and its database; and the environment for pg_dump."""
 
     data: Path | None
     url: str
@@ -33,7 +33,7 @@ class DatabaseLocation:
 
 
 def back_up(place: DatabaseLocation, to: Path, *, force: bool) -> Path:
-    """Write a backup to a file, or under a name of its own into a folder. A server may be running."""
+    """Write a backup to a file, or into a folder under a generated name. A server may be running."""
     with closing(Database(place.url)) as database:
         _need_there(database)
         file_lock.refuse_hard_links(database)
@@ -63,7 +63,7 @@ def back_up(place: DatabaseLocation, to: Path, *, force: bool) -> Path:
 
 
 def restore(place: DatabaseLocation, file: Path, *, wait_s: int, force: bool) -> Path | None:
-    """Put a backup in the database's place. What was there is kept beside it where that is a file; that file."""
+    """Replace the database by a backup. A replaced SQLite file is kept beside it; returns that file."""
     if not file.is_file():
         raise NotFound(f"There is no file {file}.", next_step="Name a file of `yard db backup`.")
     with (
@@ -97,7 +97,7 @@ def _restore_sqlite(database: Database, file: Path, *, wait_s: int, force: bool)
             if read_revisions(copy)[0] is None:
                 raise Malformed(f"{file} is no database of ours.", next_step="Name a file of `yard db backup`.")
             backup.mark_restored(copy, base=base, wait_us=wait_s * 1_000_000)
-        backup.need_unused_sqlite(part)  # folds its WAL back: the one file that is moved must be all of it
+        backup.need_unused_sqlite(part)  # checkpoints its WAL: the file that is moved must be complete
         aside = _free_name(f"{target}.before-{_stamp()}") if is_there else None
         if aside is not None:
             os.link(target, aside)
@@ -105,7 +105,7 @@ def _restore_sqlite(database: Database, file: Path, *, wait_s: int, force: bool)
         if target.exists():
             part.replace(target)
         else:
-            os.link(part, target)  # refuses if a server has just started there: nobody held a lock on what was not
+            os.link(part, target)  # fails if a server has just made a file there: there was no file to lock
         for suffix in ("-wal", "-shm"):
             target.with_name(target.name + suffix).unlink(missing_ok=True)
         _sync(target.parent)
@@ -134,15 +134,15 @@ def _restore_postgresql(
     try:
         _run("pg_restore", options, database, environment, str(file))
     except (Unavailable, NotFound):
-        backup.unmark_restored(database)  # it was rolled back: what was there is still there
+        backup.unmark_restored(database)  # the restore was rolled back: the old data are still there
         raise
     database.close()
-    backup.need_unused_postgresql(database)  # one that was started meanwhile believes what is no longer so
+    backup.need_unused_postgresql(database)  # a server that was started meanwhile has stale snapshots
 
 
 @contextmanager
 def _no_server(data: Path | None) -> Iterator[None]:
-    """Hold the lock a server holds on its folder, so that none runs and none starts."""
+    """Hold the lock of a server's folder, so that no server runs or starts."""
     if data is None or not data.is_dir():
         yield
         return
@@ -156,7 +156,7 @@ def _no_server(data: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _no_user(database: Database) -> Iterator[Database]:
-    """Hold the lock a server holds on its SQLite file, where there is one: none starts on a file that is replaced."""
+    """Hold the lock of the SQLite file, if there is one, so that no server starts on a file that is replaced."""
     if database.is_sqlite and not _file(database).exists():
         with closing(database):
             yield database
@@ -170,34 +170,34 @@ def _need_there(database: Database) -> None:
         raise NotFound(f"There is no database {database.url.database}.", next_step="Check --data and --database.")
 
 
-def _run(program: str, options: list[str], database: Database, environment: Mapping[str, str], *rest: str) -> None:
-    """One of PostgreSQL's own programs. The password goes by the environment: others can see a command line."""
+def _run(program: str, options: list[str], database: Database, environment: Mapping[str, str], *arguments: str) -> None:
+    """Run a program of PostgreSQL. The password is in the environment: other users can see a command line."""
     secret = database.url.password or database.url.query.get("password")
     url = database.url._replace(drivername="postgresql", password=None).difference_update_query(["password"])
     env = dict(environment)
     if secret:
         env["PGPASSWORD"] = str(secret)
-    words = [_find(program, environment), *options, "--no-password", f"--dbname={url.render_as_string()}", *rest]
+    words = [_find(program, environment), *options, "--no-password", f"--dbname={url.render_as_string()}", *arguments]
     try:
         done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise Unavailable(f"{program} did not finish: {exc}.") from exc
     if done.returncode != 0:
-        said = " ".join(done.stderr.split())[:600]
+        message = " ".join(done.stderr.split())[:600]
         raise Unavailable(
-            f"{program} failed: {said}",
+            f"{program} failed: {message}",
             next_step=f"Is {program} as new as the server? Nothing was changed.",
         )
 
 
 def _find(program: str, environment: Mapping[str, str]) -> str:
-    found = shutil.which(program, path=environment.get("PATH"))
-    if found is None:
+    path = shutil.which(program, path=environment.get("PATH"))
+    if path is None:
         raise NotFound(
             f"{program} is not installed here, and a backup of a PostgreSQL needs it.",
             next_step="Install PostgreSQL's client programs (Debian: postgresql-client).",
         )
-    return found
+    return path
 
 
 def _file(database: Database) -> Path:
@@ -218,7 +218,7 @@ def _name(database: Database) -> str:
 
 
 def _free_name(name: str) -> Path:
-    """Two restores within a second must not meet."""
+    """Two restores within a second must not use the same name."""
     numbered = (Path(name if number == 0 else f"{name}-{number}") for number in range(1000))
     return next(path for path in numbered if not path.exists())
 

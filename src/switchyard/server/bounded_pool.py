@@ -1,4 +1,4 @@
-"""A few threads for long work, and a bound on what may wait for them: who comes beyond it is told to come back.
+"""A few threads for long work, with a bound on the calls that wait and on their bytes. Calls over it are refused.
 
 Users take turns, and one user has at most half of what may wait.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -25,10 +24,9 @@ class BoundedPool:
     def __init__(self, name: str, threads: int, *, calls_max: int, bytes_max: int) -> None:
         self._name = name
         self._calls_max = calls_max
-        self._bytes_max = bytes_max  # of what the calls hold in memory while they wait
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._fair = FairThreads(
-            self._threads, size=threads, share=threads, depth_of=lambda _: calls_max, refusal=self._refusal
+        self._bytes_max = bytes_max  # held in memory by calls that wait or run
+        self._threads = FairThreads(
+            name, size=threads, share=threads, depth_of=lambda _: calls_max, refusal=self._refusal
         )
         self._calls = self._bytes = 0
         self._calls_of: Counter[str] = Counter()  # user → calls
@@ -39,13 +37,13 @@ class BoundedPool:
         return self._calls == 0
 
     async def run(self, function: Callable[..., T], *arguments: Any, size: int) -> T:
-        """`size`: bytes that the call holds."""
+        """Run a function on a thread. `size`: bytes that the call holds in memory."""
         with self.place(size):
             return await self.run_in_place(function, *arguments)
 
     async def run_in_place(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run what has its place already."""
-        return await self._fair.run(current_caller.get(), partial(function, *arguments))
+        """Run a function for a call that is already counted (`place`)."""
+        return await self._threads.run(current_caller.get(), partial(function, *arguments))
 
     @contextmanager
     def place(self, size: int) -> Iterator[None]:
@@ -78,5 +76,5 @@ class BoundedPool:
     def _refusal(self, _most: int, used: int) -> Busy:
         return Busy(f"{used} large requests of yours wait for their turn ({self._name}).")
 
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+    def close(self, *, wait: bool = False) -> None:
+        self._threads.close(wait=wait)

@@ -1,38 +1,29 @@
-"""Bulk requests in work: one large one of each user at a time, decided on a thread and committed in pieces."""
+"""Large bulk requests: one of each user at a time, committed in pieces."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
 
 from switchyard.errors import YardError
-from switchyard.service.committer import Write
+from switchyard.server.commits import Commits
 from switchyard.service.submit.bulk import AcceptedBulk
 from switchyard.service.submit.bulk_pieces import LARGE_FROM_JOBS, BulkPieces
 
 TURN_FROM_BYTES = 2**20
 
 
-class Committing(Protocol):
-    """The server, as far as it commits."""
-
-    def commit(self, write: Write) -> asyncio.Future[Any]: ...
-
-    def commit_large(self, write: Write, *, user: str) -> asyncio.Future[Any]: ...
-
-
 class BulkTurns:
-    """One large bulk request of a user at a time: decided jobs that wait for the database take much memory."""
+    """Lets one large bulk request of a user in at a time: decided jobs that wait for the database take much memory."""
 
     def __init__(self) -> None:
         self._locks: dict[str, asyncio.Lock] = {}
         self._waiting: dict[str, int] = {}  # user → requests that have the turn or wait for it
 
     @asynccontextmanager
-    async def taken(self, user: str, *, size: int) -> AsyncIterator[None]:
-        """`size`: bytes of the request; a small one waits for no other."""
+    async def hold(self, user: str, *, size: int) -> AsyncIterator[None]:
+        """Wait for this user's turn and hold it. `size`: bytes of the request; a small one does not wait."""
         if size <= TURN_FROM_BYTES:
             yield
             return
@@ -47,15 +38,22 @@ class BulkTurns:
                 del self._waiting[user], self._locks[user]
 
 
-async def commit_bulk(yard: Committing, pieces: BulkPieces, *, user: str) -> AcceptedBulk:
-    """Commit the pieces of a request one after the other. A piece waits for its turn among all users' large writes."""
+async def commit_bulk(
+    commits: Commits, pieces: BulkPieces, *, user: str, stop_if_gone: Callable[[], None] = lambda: None
+) -> AcceptedBulk:
+    """Commit the pieces of a request one by one. Each waits for its turn among the large writes of all users.
+
+    `stop_if_gone` is called before each piece and raises an error if the client has left. The pieces before stay
+    stored. A repeated request with the same idempotency key inserts only the missing pieces.
+    """
     while True:
+        stop_if_gone()
         piece = pieces.next()
         try:
             if len(piece.writes) <= LARGE_FROM_JOBS:
-                accepted: AcceptedBulk = await yard.commit(piece)
+                accepted: AcceptedBulk = await commits.put(piece)
             else:
-                accepted = await yard.commit_large(piece, user=user)
+                accepted = await commits.put_large(piece, user=user)
         except YardError as exc:
             failure = pieces.failure(exc)
             if failure is exc:

@@ -12,7 +12,9 @@ from msgspec import Struct
 from switchyard.model.quantity import parse_duration_s
 from switchyard.policy.kinds.cluster_resources import RESERVED_KEYS
 from switchyard.policy.render import NAMESPACE_TEMPLATE, is_variable, namespace_of
-from switchyard.service.rules.cluster_resources import ResourceTemplates, VariableSource
+from switchyard.service.core.resource_templates import ResourceTemplates, VariableSource
+
+REFRESH_S_MIN = 1.0  # between two reads of the template files
 
 
 class ValueFrom(Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,55 +72,56 @@ def templates_of(
     folder: Path,
     environment: Mapping[str, str],
 ) -> ResourceTemplates:
-    """The two sections as the use case takes them. A relative path begins at the config file's folder."""
+    """Make the templates of the two sections. A relative path is relative to the config file's folder."""
     return ResourceTemplates(
         folder=folder / resources.templatePath if resources.templatePath else None,
         platform=resources.platform,
         by_domain=resources.by_domain,
         namespace=namespaces.template,
         environment=environment,
+        refresh_s=max(REFRESH_S_MIN, parse_duration_s(resources.refreshInterval)),
     )
 
 
-def _mistakes(given: Any, path: str) -> list[str]:
-    found: list[str] = []
-    for name, source in _joined(given, path, found).items():
+def _mistakes(section: Any, path: str) -> list[str]:
+    mistakes: list[str] = []
+    for name, source in _joined(section, path, mistakes).items():
         at = f"{path}.{name}"
         if name in RESERVED_KEYS:
-            found.append(f"{at}: {name} is set by the server and cannot be given")
+            mistakes.append(f"{at}: {name} is set by the server and cannot be given")
         elif not is_variable(name):
-            found.append(f"{at}: not a name that a template can use")
+            mistakes.append(f"{at}: not a name that a template can use")
         try:
             read = msgspec.convert(source, ValueSource)
         except msgspec.ValidationError as exc:
-            found.append(f"{at}: {exc}")
+            mistakes.append(f"{at}: {exc}")
             continue
         if _source(read) is None:
-            found.append(f"{at}: give one of value, valueFrom.env, valueFrom.filePath")
-    return found
+            mistakes.append(f"{at}: give one of value, valueFrom.env, valueFrom.filePath")
+    return mistakes
 
 
-def _joined(given: Any, path: str, mistakes: list[str]) -> dict[str, Any]:
-    """One map, from a map or from a list of maps."""
-    found: dict[str, Any] = {}
-    for part in given if isinstance(given, list) else [given]:
+def _joined(section: Any, path: str, mistakes: list[str]) -> dict[str, Any]:
+    """Join a list of maps to one map."""
+    joined: dict[str, Any] = {}
+    for part in section if isinstance(section, list) else [section]:
         if not isinstance(part, dict) or not all(isinstance(key, str) for key in part):
             mistakes.append(f"{path}: neither a map of names nor a list of such maps")
             continue
-        mistakes += [f"{path}.{name}: given twice" for name in part if name in found]
-        found |= part
-    return found
+        mistakes += [f"{path}.{name}: given twice" for name in part if name in joined]
+        joined |= part
+    return joined
 
 
-def _sources(given: Any) -> dict[str, VariableSource]:
-    read = {name: _source(msgspec.convert(source, ValueSource)) for name, source in _joined(given, "", []).items()}
+def _sources(section: Any) -> dict[str, VariableSource]:
+    read = {name: _source(msgspec.convert(source, ValueSource)) for name, source in _joined(section, "", []).items()}
     return {name: source for name, source in read.items() if source is not None}
 
 
-def _source(given: ValueSource) -> VariableSource | None:
-    """None: it says nothing, or two things."""
-    place = given.valueFrom or ValueFrom()
-    if sum(each is not None for each in (given.value, place.env, place.filePath)) != 1:
+def _source(source: ValueSource) -> VariableSource | None:
+    """None if it has no value, or more than one."""
+    place = source.valueFrom or ValueFrom()
+    if sum(value is not None for value in (source.value, place.env, place.filePath)) != 1:
         return None
-    value = str(given.value).lower() if isinstance(given.value, bool) else given.value
+    value = str(source.value).lower() if isinstance(source.value, bool) else source.value
     return VariableSource(value=None if value is None else str(value), env=place.env, file=place.filePath)

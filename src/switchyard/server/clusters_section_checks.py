@@ -1,6 +1,6 @@
-"""Mistakes between the parts of the config's `clusters` section: given twice, or named and never given.
+"""Mistakes between the parts of the config's `clusters` section: names given twice, or used and never given.
 
-It reads the section as it was written, not as a struct, so that these are found beside mistakes of shape.
+It reads the section as written, not as a struct, so that these mistakes are listed together with mistakes of shape.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ CLUSTER_SET_KEYS = ("poolNameClusterMap", "labelClusterMap")
 
 
 def duplicate_clusters(clusters: Any) -> list[str]:
-    """Clusters that are given twice, as such or within one pool or label."""
-    found = duplicate_names("clusters.clusterConfigs", _names(_part(clusters, "clusterConfigs"), "name"))
+    """Clusters that are given twice, in the list or within one pool or label."""
+    mistakes = duplicate_names("clusters.clusterConfigs", _names(_part(clusters, "clusterConfigs"), "name"))
     for where, members in _sets(clusters):
-        found += duplicate_names(where, members)
-    return found
+        mistakes += duplicate_names(where, members)
+    return mistakes
 
 
 def unlisted_members(clusters: Any) -> list[str]:
-    """Members of pools and labels that are not in clusterConfigs. They may be registered, which only the store knows:
-    by itself this keeps no server from starting."""
+    """Members of pools and labels that are not in clusterConfigs.
+
+    They may be registered in the database, so these mistakes alone do not keep a server from starting.
+    """
     known = set(_names(_part(clusters, "clusterConfigs"), "name"))
     return [
         f"{where}: {name!r} is not in clusterConfigs; it must be, or be registered"

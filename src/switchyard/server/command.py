@@ -17,13 +17,15 @@ from switchyard.server.cluster_resources_section import templates_of
 from switchyard.server.clusters_section_checks import unlisted_members
 from switchyard.server.config import Config, read_config, valid_parts
 from switchyard.server.config_positions import with_positions
-from switchyard.server.database_option import add_database_options, read_database_url
+from switchyard.server.database_option import add_database_options, data_folder, read_database_url, sqlite_url
 from switchyard.server.platform_config import read_platform
 from switchyard.server.private_files import set_private_umask
 from switchyard.server.selection_section import read_selection
 from switchyard.server.settings import Settings, parse_address
+from switchyard.server.storage_section import read_storage
 from switchyard.server.token_pools_section import token_mistakes
-from switchyard.service.rules.cluster_resources import ResourceTemplates
+from switchyard.service.core.resource_templates import ResourceTemplates
+from switchyard.storage.options import StorageOptions
 
 EXAMPLES = """\
 examples:
@@ -60,13 +62,6 @@ def main(argv: list[str]) -> int:
     except OSError as exc:
         _complain(YardError(f"Cannot start: {exc}", next_step="Check the folder, the address and the files named."))
         return 1
-    except SystemExit as exc:  # uvicorn's way of saying that it cannot bind
-        if exc.code:
-            host, port = settings.http
-            _complain(
-                YardError(f"Cannot listen on {host}:{port}.", next_step="Is the port taken? Give --http another.")
-            )
-        return 1 if exc.code else 0
 
 
 def _new_admin_token(argv: list[str]) -> int:
@@ -110,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def read_settings(options: argparse.Namespace) -> Settings:
-    """The settings, or one error that lists every mistake."""
+    """Return the settings, or raise one error that lists every mistake."""
     mistakes: list[str] = []
     http = _address(options.http, "--http", mistakes)
     grpc = _address(options.grpc, "--grpc", mistakes) if options.grpc else None
@@ -131,8 +126,9 @@ def read_settings(options: argparse.Namespace) -> Settings:
         mistakes.append("--tls-client-ca goes with --grpc, --tls-cert and --tls-key")
     config = _config(options.config, mistakes)
     templates = _templates(config, options.config, mistakes)
-    data = Path(options.data or "~/.local/share/switchyard/server").expanduser().resolve()
-    database = _database(options, mistakes) or f"sqlite:///{data / 'switchyard.db'}"
+    storage = _storage(config, options.config, mistakes)
+    data = data_folder(options.data)
+    database = _database(options, mistakes) or sqlite_url(data)
     if mistakes:
         listed = "\n".join(f"  - {mistake}" for mistake in mistakes)
         raise Malformed(f"The server cannot start:\n{listed}", next_step="Correct them all and start again.")
@@ -149,6 +145,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
         bench=options.bench,
         config=config,
         templates=templates,
+        storage=storage,
     )
 
 
@@ -198,33 +195,45 @@ def _config(file: str | None, mistakes: list[str]) -> Config:
     except YardError as exc:
         mistakes.append(exc.detail)
         config = valid_parts(text)
-    found = [
+    references = [
         *read_platform(config)[1],
         *read_selection(config.selection)[1],
         *token_mistakes(config.resourcemanager),
     ]
-    if found or mistakes:
-        found += unlisted_members(msgspec.to_builtins(config.clusters))
-    told = "".join(mistakes)
-    if untold := [mistake for mistake in found if mistake not in told]:
-        mistakes += [f"{path}: {mistake}" for mistake in with_positions(untold, text)]
+    if references or mistakes:
+        references += unlisted_members(msgspec.to_builtins(config.clusters))
+    listed = "".join(mistakes)
+    if unlisted := [mistake for mistake in references if mistake not in listed]:
+        mistakes += [f"{path}: {mistake}" for mistake in with_positions(unlisted, text)]
     return config
 
 
 def _templates(config: Config, file: str | None, mistakes: list[str]) -> ResourceTemplates:
-    """The templates of cluster resources; a relative path begins where the config file is."""
-    folder = Path(file).expanduser().resolve().parent if file else Path.cwd()
-    found = templates_of(
-        config.cluster_resources, config.namespace_mapping, folder=folder, environment=dict(os.environ)
+    """The templates of cluster resources. A relative path is relative to the config file."""
+    templates = templates_of(
+        config.cluster_resources,
+        config.namespace_mapping,
+        folder=_config_folder(file),
+        environment=dict(os.environ),
     )
-    if found.folder is not None and not found.folder.is_dir():
-        mistakes.append(f"cluster_resources.templatePath: there is no folder {found.folder}")
+    if templates.folder is not None and not templates.folder.is_dir():
+        mistakes.append(f"cluster_resources.templatePath: there is no folder {templates.folder}")
     mistakes += [
         f"cluster_resources.customData.{domain}: there is no such domain"
-        for domain in found.by_domain
+        for domain in templates.by_domain
         if domain not in config.domain_names
     ]
-    return found
+    return templates
+
+
+def _storage(config: Config, file: str | None, mistakes: list[str]) -> StorageOptions:
+    storage, wrong = read_storage(config.storage, environment=os.environ, folder=_config_folder(file))
+    mistakes += wrong
+    return storage
+
+
+def _config_folder(file: str | None) -> Path:
+    return Path(file).expanduser().resolve().parent if file else Path.cwd()
 
 
 def start_logging() -> None:

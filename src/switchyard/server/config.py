@@ -29,8 +29,11 @@ from switchyard.server.cluster_resources_section import ClusterResourcesSection,
 from switchyard.server.clusters_section_checks import duplicate_clusters, unlisted_members
 from switchyard.server.config_positions import with_positions
 from switchyard.server.connections_section import ConnectionsSection
+from switchyard.server.files_section import FilesSection
+from switchyard.server.job_priority_section import JobPrioritySection
 from switchyard.server.limits_section import LimitsSection
 from switchyard.server.moving_section import MovingSection, SpillSection
+from switchyard.server.storage_section import StorageSection
 
 Weight = Annotated[float, Meta(ge=0, le=WEIGHT_MAX)]
 RawQuantity = str | int | float
@@ -132,7 +135,7 @@ class RedisConfig(Section, frozen=True):
 
 
 class ResourceManagerSection(Section, frozen=True):
-    """Token pools: which kind, what bounds them, and what jobs of a type of task need of them."""
+    """Token pools: where they are kept, their limits, and the tokens that jobs of a task type need (`taskTypes`)."""
 
     type: typing.Literal["noop", "memory", "redis"] = "noop"
     resourceMaxQuota: Annotated[int, Meta(ge=0)] = 100
@@ -149,7 +152,7 @@ SECRET_CHARS_MIN = 12
 
 
 class RainbowSection(Section, frozen=True):
-    """Rainbow's door on the gRPC port. `handover_ttl`: how long a job counts whose end nobody reports."""
+    """The Rainbow API on the gRPC port. `handover_ttl`: how long a job without a reported end counts as running."""
 
     registration_secret: Annotated[str, Meta(min_length=SECRET_CHARS_MIN, max_length=512)]
     anonymous_match: bool = False
@@ -172,14 +175,17 @@ class RainbowSection(Section, frozen=True):
 
 
 class MatchSection(Section, frozen=True):
-    """Who answers whether a job fits, and whom users may name instead (`--match-engine`)."""
+    """The engine that checks whether a job fits a cluster, and the engines that users may name (`--match-engine`)."""
 
     engine: Name = "shapes"
     allowed: list[Name] = msgspec.field(default_factory=lambda: ["shapes", "walk"])
 
 
 class SelectionSection(Section, frozen=True):
-    """Who chooses among the clusters that can run a job, where the job does not say; and what becomes of old news."""
+    """The algorithm that selects a cluster, for jobs that name none.
+
+    `stale`: whether it may use values of clusters that are older than `stale_after`.
+    """
 
     name: Name = "weighted"
     options: dict[str, Any] = {}
@@ -200,7 +206,7 @@ class SelectionSection(Section, frozen=True):
 
 
 class LogsSection(Section, frozen=True):
-    """Where output is kept, and how much of each stream of an attempt: its first and its last half."""
+    """Where the output of jobs is kept. Of a stream longer than `bytes_max`, the first and the last half are kept."""
 
     store: typing.Literal["database", "directory"] = "database"
     path: str = ""  # of the directory; relative to the server's data
@@ -211,7 +217,7 @@ RetentionPeriod = Annotated[int, Meta(ge=0, le=DURATION_S_MAX)] | Annotated[str,
 
 
 class RetentionSection(Section, frozen=True):
-    """How long what is over is kept: 30d, 12h, a number of seconds; 0 or never: for ever."""
+    """How long ended jobs, output, events and audit entries are kept: 30d, 12h, or seconds; 0 or never: for ever."""
 
     jobs: RetentionPeriod = "30d"  # from a job's end on; with its attempts, events and output
     logs: RetentionPeriod = "7d"  # likewise, its output alone
@@ -220,16 +226,16 @@ class RetentionSection(Section, frozen=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            self.kept_us(name)
+            self.period_us(name)
 
-    def kept_us(self, name: str) -> int | None:
+    def period_us(self, name: str) -> int | None:
         """None: for ever."""
         value: int | str = getattr(self, name)
         return None if value in (0, "0", "never") else parse_duration_s(value) * 1_000_000
 
 
 class MetricsSection(Section, frozen=True):
-    """Whether `/metrics` is for everybody who can reach the server; else it needs the role view on the platform."""
+    """`anonymous`: everyone who reaches the server may read `/metrics`. Else it needs the role view on the platform."""
 
     anonymous: bool = False
 
@@ -247,6 +253,7 @@ class Config(Section, frozen=True):
     task_resources: TaskResourcesSection = TaskResourcesSection()
     execution_config: ExecutionConfigSection = ExecutionConfigSection()
     quality_of_service: QualityOfServiceSection = QualityOfServiceSection()
+    job_priority: JobPrioritySection = JobPrioritySection()
     cluster_resources: ClusterResourcesSection = ClusterResourcesSection()
     namespace_mapping: NamespaceMappingSection = NamespaceMappingSection()
     resourcemanager: ResourceManagerSection = ResourceManagerSection()
@@ -257,9 +264,11 @@ class Config(Section, frozen=True):
     spill: SpillSection = SpillSection()
     logs: LogsSection = LogsSection()
     retention: RetentionSection = RetentionSection()
+    storage: StorageSection = StorageSection()
     metrics: MetricsSection = MetricsSection()
     connections: ConnectionsSection = ConnectionsSection()
     limits: LimitsSection = LimitsSection()
+    files: FilesSection = FilesSection()
 
     @property
     def all_domains(self) -> list[DomainSection]:
@@ -271,7 +280,7 @@ class Config(Section, frozen=True):
 
 
 def read_config(text: str, *, where: str) -> Config:
-    """The config, or one error that lists every mistake."""
+    """Return the config, or raise one error that lists every mistake."""
     value = load_yaml(text, where=where)
     if value is None:
         return Config()
@@ -288,29 +297,31 @@ def read_config(text: str, *, where: str) -> Config:
 
 
 def valid_parts(text: str) -> Config:
-    """Of a config with mistakes all that is right, so that mistakes between its parts are told at once, too.
+    """Return the valid parts of a config with mistakes, so that mistakes between sections are listed, too.
 
-    Nothing of it where a section is of no use whose names others use: they would seem unknown.
+    Returns an empty config if a section is invalid whose names other sections use: all those names would seem unknown.
     """
     try:
         value = load_yaml(text, where="")
     except Malformed:
         return Config()
     hints = typing.get_type_hints(Config, include_extras=True)
-    given = {name: section for name, section in value.items() if name in hints} if isinstance(value, dict) else {}
-    kept = {name: _valid_part(section, hints[name]) for name, section in given.items()}
-    if any(kept.get(name) is INVALID_PART for name in REFERENCED_SECTIONS):
+    sections = {name: section for name, section in value.items() if name in hints} if isinstance(value, dict) else {}
+    parts = {name: _valid_part(section, hints[name]) for name, section in sections.items()}
+    if any(parts.get(name) is INVALID_PART for name in REFERENCED_SECTIONS):
         return Config()
-    sound = {name: section for name, section in kept.items() if section is not INVALID_PART}
-    if sound.get("queues") != given.get("queues"):  # what is wrong there may be just the tag that a domain names
-        sound["domains"] = [each if isinstance(each, str) else {"id": each["id"]} for each in sound.get("domains", [])]
+    sound = {name: section for name, section in parts.items() if section is not INVALID_PART}
+    if sound.get("queues") != sections.get("queues"):  # the mistake may be the very tag that a domain names
+        sound["domains"] = [
+            domain if isinstance(domain, str) else {"id": domain["id"]} for domain in sound.get("domains", [])
+        ]
         if not sound["domains"]:
             del sound["domains"]
     return msgspec.convert(sound, Config)
 
 
 def _valid_part(value: Any, kind: Any) -> Any:
-    """A value without its wrong parts, as far as they can be left out; UNSOUND: they cannot."""
+    """Return a value without its invalid parts; INVALID_PART if they cannot be left out."""
     if not find_mistakes(value, kind, ""):
         return value
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -318,20 +329,22 @@ def _valid_part(value: Any, kind: Any) -> Any:
         return _if_valid(_valid_part(value, arguments[0]), kind)
     if origin in (types.UnionType, typing.Union) and isinstance(value, (list, dict)):
         kinds = [
-            each for each in arguments if typing.get_origin(each) in (list, dict) or hasattr(each, "__struct_fields__")
+            argument
+            for argument in arguments
+            if typing.get_origin(argument) in (list, dict) or hasattr(argument, "__struct_fields__")
         ]
         return _valid_part(value, kinds[0]) if len(kinds) == 1 else INVALID_PART
     if origin is list and isinstance(value, list):
         return [sound for item in value if (sound := _valid_part(item, arguments[0])) is not INVALID_PART]
     if origin is dict and isinstance(value, dict):
         named = {key: item for key, item in value.items() if not _value_mistakes(key, arguments[0], "")}
-        kept = {key: _valid_part(item, arguments[1]) for key, item in named.items()}
-        return {key: item for key, item in kept.items() if item is not INVALID_PART}
+        parts = {key: _valid_part(item, arguments[1]) for key, item in named.items()}
+        return {key: item for key, item in parts.items() if item is not INVALID_PART}
     if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, dict):
         hints = typing.get_type_hints(kind, include_extras=True)
         named = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(kind)}
-        kept = {name: _valid_part(item, named[name]) for name, item in value.items() if name in named}
-        return _if_valid({name: item for name, item in kept.items() if item is not INVALID_PART}, kind)
+        parts = {name: _valid_part(item, named[name]) for name, item in value.items() if name in named}
+        return _if_valid({name: item for name, item in parts.items() if item is not INVALID_PART}, kind)
     return INVALID_PART
 
 
@@ -340,26 +353,28 @@ def _if_valid(value: Any, kind: Any) -> Any:
 
 
 def find_mistakes(value: Any, kind: Any, path: str) -> list[str]:
-    """Every mistake below a value. msgspec stops at the first, so containers are walked here, leaves left to it."""
+    """List every mistake in a value. msgspec stops at the first, so containers are walked here."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated and isinstance(value, (list, dict)):
         return find_mistakes(value, arguments[0], path) or _value_mistakes(value, kind, path)
     if origin is types.UnionType and type(None) in arguments:
-        rest = [argument for argument in arguments if argument is not type(None)]
-        if value is None and isinstance(rest[0], type) and issubclass(rest[0], Section):
-            return find_mistakes({}, rest[0], path)  # it is there, with nothing in it
+        types_left = [argument for argument in arguments if argument is not type(None)]
+        if value is None and isinstance(types_left[0], type) and issubclass(types_left[0], Section):
+            return find_mistakes({}, types_left[0], path)  # the section is there, but empty
         if value is None:
             return []
-        return find_mistakes(value, rest[0], path) if len(rest) == 1 else _value_mistakes(value, kind, path)
+        return find_mistakes(value, types_left[0], path) if len(types_left) == 1 else _value_mistakes(value, kind, path)
     if origin is list and isinstance(value, list):
         return [
-            found for index, item in enumerate(value) for found in find_mistakes(item, arguments[0], f"{path}[{index}]")
+            mistake
+            for index, item in enumerate(value)
+            for mistake in find_mistakes(item, arguments[0], f"{path}[{index}]")
         ]
     if origin is dict and isinstance(value, dict):
         return [
-            found
+            mistake
             for key, item in value.items()
-            for found in (
+            for mistake in (
                 *_value_mistakes(key, arguments[0], f"{path} (name {key!r})"),
                 *find_mistakes(item, arguments[1], _join(path, str(key))),
             )
@@ -372,15 +387,15 @@ def find_mistakes(value: Any, kind: Any, path: str) -> list[str]:
 def _struct_mistakes(value: dict[Any, Any], kind: type[Struct], path: str) -> list[str]:
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     hints = typing.get_type_hints(kind, include_extras=True)
-    found = [
+    mistakes = [
         f"{_join(path, str(key))}: unknown key; known here: {', '.join(fields)}" for key in value if key not in fields
     ]
     for name, field in fields.items():
         if name in value:
-            found += find_mistakes(value[name], hints[field.name], _join(path, name))
+            mistakes += find_mistakes(value[name], hints[field.name], _join(path, name))
         elif field.required:
-            found.append(f"{_join(path, name)}: missing")
-    return found or _value_mistakes(value, kind, path)  # fields that are right one by one may not be together
+            mistakes.append(f"{_join(path, name)}: missing")
+    return mistakes or _value_mistakes(value, kind, path)  # fields that are valid one by one may contradict each other
 
 
 def _value_mistakes(value: Any, kind: Any, path: str) -> list[str]:

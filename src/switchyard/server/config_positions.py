@@ -1,4 +1,4 @@
-"""Where in a config file a mistake is: from its path, `queues[0].limits.running`, to the line and column."""
+"""Finds the line and column of a mistake in a config file from its path, such as `queues[0].limits.running`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ INDEX_PATTERN = re.compile(r"\[(\d+)\]")
 
 
 def with_positions(mistakes: list[str], text: str) -> list[str]:
-    """Each mistake with its place behind it. The text has been read before: it is sound YAML, and bounded."""
+    """Add line and column to each mistake. The text is known to be valid YAML of bounded size."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     return [f"{mistake} ({position(root, mistake.partition(': ')[0])})" for mistake in mistakes]
 
 
 def position(node: yaml.Node, path: str) -> str:
-    """The place of the innermost part of a path that is there."""
+    """The position of the innermost part of a path that exists."""
     mark = node.start_mark
     while path:
-        if isinstance(node, yaml.SequenceNode) and (found := INDEX_PATTERN.match(path)) is not None:
-            node, path = node.value[int(found[1])], path[found.end() :]
+        if isinstance(node, yaml.SequenceNode) and (index := INDEX_PATTERN.match(path)) is not None:
+            node, path = node.value[int(index[1])], path[index.end() :]
             mark = node.start_mark
             continue
         path = path.removeprefix(".")
@@ -28,7 +28,7 @@ def position(node: yaml.Node, path: str) -> str:
         named = [(key, value) for key, value in inside if _begins(path, str(key.value))]
         if not named:
             break
-        key, node = max(named, key=lambda pair: len(str(pair[0].value)))  # a name may have a dot in it
+        key, node = max(named, key=lambda pair: len(str(pair[0].value)))  # a name may contain a dot
         mark, path = key.start_mark, path[len(str(key.value)) :]
     return f"line {mark.line + 1}, column {mark.column + 1}"
 

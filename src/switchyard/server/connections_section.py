@@ -7,26 +7,26 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-FILES_KEPT = 256  # open files for the database, logs, the config and the standard streams
+FILES_KEPT = 256  # open files reserved for the database, logs, the config and the standard streams
 HTTP_MAX = 20_000  # without a setting; a connection costs about 10 kB
 GRPC_MAX = 4_000
-CONNECTIONS_MIN = 16  # connections: below that a server is of no use
+CONNECTIONS_MIN = 16  # a server with fewer connections is of no use
 
 TimeoutSeconds = Annotated[int, Meta(ge=1, le=3600)]
 ConnectionCount = Annotated[int, Meta(ge=CONNECTIONS_MIN, le=1_000_000)]
 
 
 class ConnectionsSection(Struct, frozen=True, forbid_unknown_fields=True):
-    """Bounds of connections, so that silent and slow ones lock nobody out.
+    """Limits of connections, so that silent and slow connections do not keep others out.
 
-    `http_max`: HTTP connections in all; without a value, as many as the limit of open files allows. `address_max`: of
-    one address (IPv6: of one /64 network), by default half of `http_max`; behind a proxy all users share its address.
-    `grpc_max`: gRPC connections in all. Above a bound the connection that is silent for longest is closed; if none is
-    silent, the new one is answered 503.
+    `http_max`: HTTP connections in all; without a value, as many as the limit of open files allows. `address_max`:
+    connections of one address (IPv6: of one /64 network), by default half of `http_max`; behind a proxy all users share
+    its address. `grpc_max`: gRPC connections in all. Above a limit, the connection that has been silent for longest is
+    closed; if none is silent, the new connection is answered 503.
 
-    `head_s`: for the head of a request, and for a TLS handshake. `idle_s`: without a request between two of them.
-    `body_s`: in each such span at least `slow_bytes` of a body must arrive. `answer_s`: in each such span a client must
-    take at least `slow_bytes` of its answer.
+    `head_s`: the time for the head of a request, and for a TLS handshake. `idle_s`: the time between two requests.
+    `body_s`: in each such period at least `slow_bytes` of a body must arrive, and of a large body enough to arrive
+    completely within 600 s. `answer_s`: in each such period a client must read at least `slow_bytes` of its answer.
     """
 
     http_max: ConnectionCount | None = None
@@ -41,7 +41,7 @@ class ConnectionsSection(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class ConnectionBounds:
-    """The section with every number known."""
+    """The section with all defaults filled in."""
 
     http_max: int
     address_max: int
@@ -54,7 +54,7 @@ class ConnectionBounds:
 
 
 def connection_bounds(section: ConnectionsSection, open_files: int) -> ConnectionBounds:
-    """Fill in what follows from the limit of open files. A setting above it is lowered: there is no file for more."""
+    """Fill in defaults that depend on the limit of open files, and lower settings that exceed it."""
     usable = max(4 * CONNECTIONS_MIN, open_files - FILES_KEPT)
     http_max = min(section.http_max or HTTP_MAX, usable * 3 // 4)
     return ConnectionBounds(

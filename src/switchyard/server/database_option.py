@@ -1,6 +1,6 @@
-"""Which database: by an option, a file or the environment. A password never stands among the words of a command.
+"""The server's folder and database URL, from options, a file or the environment. No password on a command line.
 
-Every user of a machine sees the words of a process (`ps`), and they stay in shell histories and unit files.
+Every user of a machine sees the command lines of processes (`ps`), and they stay in shell histories and unit files.
 """
 
 from __future__ import annotations
@@ -14,10 +14,19 @@ from switchyard.errors import Malformed
 
 URL_VARIABLE = "YARD_DATABASE_URL"
 FILE_BYTES_MAX = 64 * 1024
-OTHERS_MODE = 0o007  # the bits of a file's mode that let everybody in
+OTHERS_MODE = 0o007  # the bits of a file's mode that let every user read it
 PASSWORD_ADVICE = (
     f"Put the URL into {URL_VARIABLE}, or into a file for --database-file; or leave the password to ~/.pgpass."
 )
+
+
+def data_folder(option: str | None) -> Path:
+    """The server's folder, as --data names it."""
+    return Path(option or "~/.local/share/switchyard/server").expanduser().resolve()
+
+
+def sqlite_url(data: Path) -> str:
+    return f"sqlite:///{data / 'switchyard.db'}"
 
 
 def add_database_options(parser: argparse.ArgumentParser, more: str = "") -> None:
@@ -27,7 +36,7 @@ def add_database_options(parser: argparse.ArgumentParser, more: str = "") -> Non
 
 
 def read_database_url(options: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
-    """The URL that was given; none if none was. An option wins over the environment."""
+    """The URL from the options, else from the environment; None if there is none."""
     if options.database:
         if has_password(options.database):
             raise Malformed(

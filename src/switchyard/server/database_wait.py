@@ -11,9 +11,9 @@ from switchyard.store.clock import database_us
 from switchyard.store.database import Database
 from switchyard.store.failures import ConnectionLost
 
-DATABASE_WAIT_S = 60.0  # then the server gives up, and whoever started it decides
+DATABASE_WAIT_S = 60.0  # then the server gives up, and its service manager decides
 PAUSE_S = 1.0
-# PostgreSQL answers, and refuses: a wrong password, an unknown database. While it starts or recovers it says so.
+# PostgreSQL answers and refuses: a wrong password, an unknown database. While it starts or recovers, it says that.
 REFUSED = "FATAL"
 STARTING_REASONS = ("starting up", "not yet accepting", "in recovery", "shutting down")
 
@@ -35,8 +35,8 @@ def wait_for_database(
         try:
             database_us(database)
         except ConnectionLost as exc:
-            said = str(exc.__cause__)
-            is_refused = REFUSED in said and not any(reason in said for reason in STARTING_REASONS)
+            message = str(exc.__cause__)
+            is_refused = REFUSED in message and not any(reason in message for reason in STARTING_REASONS)
             if is_refused or now() >= until:
                 raise
             if not is_logged:

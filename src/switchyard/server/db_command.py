@@ -12,7 +12,7 @@ from typing import TypeAlias
 from switchyard.errors import EXIT_ERROR, EXIT_OK, NotFound, YardError
 from switchyard.model.quantity import parse_duration_s
 from switchyard.server.backup import AGENT_WAIT_S, DatabaseLocation, back_up, restore
-from switchyard.server.database_option import add_database_options, read_database_url
+from switchyard.server.database_option import add_database_options, data_folder, read_database_url, sqlite_url
 from switchyard.server.private_files import set_private_umask
 from switchyard.store import file_lock, schema_check
 from switchyard.store.database import Database, read_revisions, repair_schema, upgrade_schema
@@ -47,13 +47,11 @@ _Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 def main(argv: list[str]) -> int:
     set_private_umask()
     options = _parser().parse_args(argv)
-    data = Path(options.data or "~/.local/share/switchyard/server").expanduser().resolve()
+    data = data_folder(options.data)
     try:
         database = read_database_url(options, os.environ)
         is_there = bool(options.data) or database is None
-        place = DatabaseLocation(
-            data if is_there else None, database or f"sqlite:///{data / 'switchyard.db'}", dict(os.environ)
-        )
+        place = DatabaseLocation(data if is_there else None, database or sqlite_url(data), dict(os.environ))
         if database is None and options.verb in ("upgrade", "restore"):
             data.mkdir(parents=True, exist_ok=True, mode=0o700)
         sys.stdout.write(f"{_do(options, place)}\n")
@@ -72,8 +70,8 @@ def _do(options: argparse.Namespace, place: DatabaseLocation) -> str:
         return f"backed up to {written} ({written.stat().st_size} bytes)"
     if options.verb == "restore":
         aside = restore(place, Path(options.file).expanduser(), wait_s=options.wait, force=options.force)
-        kept = f"; what was there is now {aside}" if aside else ""
-        return f"restored {options.file}{kept}\nnext: start the server; agents that run need not be restarted"
+        note = f"; what was there is now {aside}" if aside else ""
+        return f"restored {options.file}{note}\nnext: start the server; agents that run need not be restarted"
     with closing(Database(place.url)) as database:
         file_lock.refuse_hard_links(database)
         if options.verb == "upgrade":
@@ -93,16 +91,16 @@ def _status(database: Database) -> str:
     with database.read() as tx:
         differences = schema_check.compare(tx)
     schema_check.refuse_harmful(differences)
-    notes = "".join(f"\n  differs, which does no harm: {each.what}" for each in differences)
+    notes = "".join(f"\n  differs, which does no harm: {difference.what}" for difference in differences)
     return f"revision {current}, up to date{notes}"
 
 
 def _upgrade(database: Database) -> str:
-    """Run the migrations, then repair what else differs; nothing is touched where there is nothing to do."""
+    """Run the migrations, then repair other differences of the schema. An up-to-date database is not touched."""
     current, head = read_revisions(database)
     if current == head:
         with database.read() as tx:
-            if not any(each.is_harmful for each in schema_check.compare(tx)):
+            if not any(difference.is_harmful for difference in schema_check.compare(tx)):
                 return f"revision {current}, up to date"
     database.close()
     with file_lock.hold_file_lock(database, "`yard db upgrade`", next_step="Stop it, then upgrade."), closing(database):
@@ -143,15 +141,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _verb(verbs: _Verbs, name: str, about: str, examples: str) -> argparse.ArgumentParser:
-    made = verbs.add_parser(
+    parser = verbs.add_parser(
         name,
         help=about,
         description=f"{about}.",
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_place(made)
-    return made
+    _add_place(parser)
+    return parser
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:

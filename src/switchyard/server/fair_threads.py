@@ -1,8 +1,7 @@
-"""Worker threads shared fairly: users whose calls wait take turns, one call each, however many each of them has.
+"""Worker threads on which users take turns, one call each, however many calls a user has waiting.
 
-A plain pool serves calls in the order they came, so a user with a thousand calls makes everybody wait for all of them.
-Here a call waits for at most one call of each other user. One user never has all threads: the last ones are left to
-others, so that calls that take long hold up nobody else.
+A plain pool serves calls in the order of arrival, so a user with a thousand calls delays everybody. Here a call waits
+for at most one call of each other user. One user never has all threads, so long calls delay nobody else.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ QueuedCall = tuple[asyncio.Future[Any], Callable[[], Any]]
 class FairThreads:
     """Lives on the event loop. `share`: how many threads one user may have at once.
 
-    `depth_of`: how many calls of a user may wait. `refusal`: what is said of one more, from that number and how many
-    wait.
+    `depth_of`: how many calls of a user may wait. `refusal`: makes the error for one more, from that bound and the
+    number of calls that wait.
     """
 
     def __init__(
         self,
-        pool: ThreadPoolExecutor,
+        name: str,
         *,
         size: int,
         share: int,
         depth_of: Callable[[str], int],
         refusal: Callable[[int, int], YardError],
     ) -> None:
-        self._pool = pool
+        self._pool = ThreadPoolExecutor(size, thread_name_prefix=name)
         self._size = size
         self._share = max(1, share)
         self._depth_of = depth_of
         self._refusal = refusal
-        self._queues: OrderedDict[str, deque[QueuedCall]] = OrderedDict()  # whose turn is next stands first
+        self._queues: OrderedDict[str, deque[QueuedCall]] = OrderedDict()  # the next user first
         self._running: dict[str, int] = {}
         self._busy = 0  # threads
 
@@ -54,27 +53,30 @@ class FairThreads:
             # Shielded: a caller that gives up does not free the thread.
             return await asyncio.shield(self._start(loop, user, function))
         future: asyncio.Future[T] = loop.create_future()
-        self._wait_in_line(user, (future, function))
+        self._enqueue(user, (future, function))
         self._start_next(loop)
         return await future
 
-    @property
-    def waiting(self) -> int:
-        return sum(map(len, self._queues.values()))
+    def start(self, function: Callable[[], None]) -> None:
+        """Run a function outside of all turns, and wait for nothing. From any thread."""
+        self._pool.submit(function)
+
+    def close(self, *, wait: bool = False) -> None:
+        self._pool.shutdown(wait=wait, cancel_futures=True)
 
     def _may_run(self, user: str) -> bool:
         return self._busy < self._size and (user == SERVER or self._running.get(user, 0) < self._share)
 
-    def _wait_in_line(self, user: str, waiting: QueuedCall) -> None:
+    def _enqueue(self, user: str, call: QueuedCall) -> None:
         queue = self._queues.get(user)
         if queue is None:
             queue = self._queues[user] = deque()
-            if user == SERVER:  # refresh, upkeep: all others depend on it
+            if user == SERVER:  # refresh, upkeep: all users depend on it
                 self._queues.move_to_end(user, last=False)
         most = self._depth_of(user)
         if user != SERVER and exceeds_limit(most, len(queue), 1):
             raise self._refusal(most, len(queue))
-        queue.append(waiting)
+        queue.append(call)
 
     def _start(self, loop: asyncio.AbstractEventLoop, user: str, function: Callable[[], T]) -> asyncio.Future[T]:
         started = loop.run_in_executor(self._pool, function)

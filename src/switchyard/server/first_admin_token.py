@@ -1,4 +1,4 @@
-"""The very first start: the administrator's token, on a terminal or in a file, and kept for the local CLI."""
+"""The first start of a server: shows the administrator's token once, and stores it for the local CLI."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = structlog.get_logger()
 
 
 def show_first_token(settings: Settings, token: str) -> None:
-    """Show the token where a person looks; where output is kept, by journald or a file, put it into a file instead."""
+    """Show the token on a terminal. If output is kept, by journald or in a file, write it to a private file instead."""
     url = config.clean_url(settings.url)
     say = sys.stdout.write
     if sys.stdout.isatty():
@@ -38,7 +38,7 @@ def show_first_token(settings: Settings, token: str) -> None:
 
 def _keep(path: Path, token: str) -> None:
     try:
-        path.unlink(missing_ok=True)  # of a database that is no more
+        path.unlink(missing_ok=True)  # it belonged to an earlier database
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(f"{token}\n")
     except OSError as exc:

@@ -1,4 +1,4 @@
-"""When Python looks for garbage in cycles: in short looks while there is work, at everything when there is none.
+"""When Python collects reference cycles: short collections while there is work, full ones when there is none.
 
 A look at all objects takes the longer the more of them there are, and everybody waits for its end. A bulk request of
 20,000 jobs is a million objects for some seconds; Python's own rule would look at all of them again and again. Nearly
@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import gc
 
-YOUNG_THRESHOLD, MIDDLE_THRESHOLD = 5_000, 5  # a look at no more than 25,000 objects: some milliseconds
+YOUNG_THRESHOLD, MIDDLE_THRESHOLD = 5_000, 5  # at most 25,000 objects in one collection: some milliseconds
 NEVER = 10**9
-ROUNDS_MIN = 40  # of these looks before one at everything: a million new objects that stayed
+ROUNDS_MIN = 40  # of these before a full collection: a million new objects survived
 
 
 def limit_collections() -> None:
-    """Once all is loaded: what lives as long as the process is not looked at again."""
+    """Exclude objects that live as long as the process. Call it once everything is loaded."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_THRESHOLD, MIDDLE_THRESHOLD, NEVER)
 
 
 def is_full_collection_due() -> bool:
-    """Whether so much has stayed since the last look at everything that another is worth its time."""
+    """Whether enough objects survived since the last full collection to make another one worthwhile."""
     return gc.get_count()[2] >= ROUNDS_MIN
 
 

@@ -1,10 +1,10 @@
-"""How the gRPC port takes messages: the caller's credential first, then the message, and few large ones at a time.
+"""Reads messages at the gRPC port: first the caller's credential, then the message, and few large ones at a time.
 
-gRPC has one bound on messages for a whole port, and by itself it reads a message before anybody has looked at its call.
-So each call is registered as one whose messages come as a stream: gRPC then leaves the message to us, and until it is
-asked for the client may send no more than a window of 64 KiB. A message over its call's own bound is refused unread by
-protobuf. Rainbow's calls carry their secrets inside, so large messages are also bounded by address, and in bytes until
-their calls are answered (`grpc_message_budget.py`).
+gRPC has one bound on messages for a whole port, and reads a message before the server sees its call. So each call is
+registered as one with a stream of messages: the server then reads the message itself, and before that the client may
+send at most a window of 64 KiB. A message over its call's own bound is refused before protobuf decodes it.
+Rainbow's messages carry the secrets, so large ones are also bounded by address, and in bytes until their calls are
+answered (`grpc_message_budget.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ import grpc.aio
 import structlog
 
 from switchyard.errors import Busy, Denied, Internal, Malformed, TooLarge, TooSlow, Unavailable, YardError
+from switchyard.server.byte_budget import LARGE_BYTES_MIN
 from switchyard.server.flyte.grpc_status import message_of
 from switchyard.server.grpc_message import refuse_undecodable
-from switchyard.server.grpc_message_budget import LARGE_BYTES_MIN, WRONG_SECRET_WINDOW_S, MessageBudget, WrongSecrets
+from switchyard.server.grpc_message_budget import WRONG_SECRET_WINDOW_S, MessageBudget, WrongSecrets
 from switchyard.server.http.asgi_messages import REFUSAL_STATUSES, TOO_DEEP
 from switchyard.server.http.connection_gate import client_network
 from switchyard.server.rainbow.secret_guesses import TooManyGuesses
@@ -33,15 +34,15 @@ from switchyard.server.refusal_log import REFUSALS
 
 MESSAGE_BYTES_MAX = 4 * 2**20
 GRAPH_MESSAGE_BYTES_MAX = 32 * 2**20
-CALLS_MAX = 1000  # in work and waiting; above: RESOURCE_EXHAUSTED, and clients try again
+CALLS_MAX = 1000  # in work and waiting; above: RESOURCE_EXHAUSTED, and clients retry
 ADDRESS_CALLS_MAX = CALLS_MAX // 2
-READS_MAX = 16  # messages that are on their way in; nearly all are here within a turn of the loop
+READS_MAX = 16  # messages being read; nearly all arrive within a turn of the loop
 ADDRESS_READS_MAX = 4
 GRAPHS_MAX = 2
 ADDRESS_GRAPHS_MAX = 1
-READ_S = 20.0  # for a message, and for a place to read it
+READ_S = 20.0  # for a message, including the wait for a slot to read it
 GRAPH_READ_S = 60.0
-READ_TURN_S = 1.0  # a message that takes longer gives its place up for another
+READ_TURN_S = 1.0  # a message that takes longer gives up its slot if others wait
 GRAPH_TURN_S = 15.0
 # Bytes of large messages whose calls are not answered yet. A message takes two to three times its size in memory.
 WORK_BYTES_MAX, ADDRESS_WORK_BYTES_MAX = 16 * MESSAGE_BYTES_MAX, 4 * MESSAGE_BYTES_MAX
@@ -71,10 +72,10 @@ class GrpcMethod:
 
 @dataclass
 class _ReadSlots:
-    """Places for messages on their way in, in all and by address. Whoever came last is next: old waiters are slow.
+    """Slots for reading messages, in total and by address. The newest waiter is served first: old ones are slow.
 
-    `reserve_bytes`: what must be left in the budget before a message is read. 0: every message is read, and a large one
-    that finds no room is refused then. A small message so never waits for large ones.
+    `reserve_bytes`: how much must be left in the budget before a message is read. 0: every message is read, and a large
+    one that finds no room is refused afterwards. So a small message never waits for large ones.
     """
 
     places: int
@@ -89,17 +90,17 @@ class _ReadSlots:
     def has_place(self, address: str) -> bool:
         if len(self.reading) >= self.places:
             return False
-        own = self._own(address) if self.reserve_bytes or len(self.reading) >= self.address_places else 0
+        used = self._used(address) if self.reserve_bytes or len(self.reading) >= self.address_places else 0
         reserve = self.reserve_bytes
-        return own < self.address_places and (
-            not reserve or self.budget.has_room(address, (own + 1) * reserve, (len(self.reading) + 1) * reserve)
+        return used < self.address_places and (
+            not reserve or self.budget.has_room(address, (used + 1) * reserve, (len(self.reading) + 1) * reserve)
         )
 
-    def _own(self, address: str) -> int:
-        return sum(each == address for each, _ in self.reading.values())
+    def _used(self, address: str) -> int:
+        return sum(reader == address for reader, _ in self.reading.values())
 
     async def place(self, address: str) -> None:
-        """Wait for a place. After `turn_s` the message that is on its way for longest, and as long, is given up."""
+        """Wait for a slot. If the slowest message has been read for longer than `turn_s`, it is given up."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self.read_s
         while not self.has_place(address):
@@ -114,16 +115,16 @@ class _ReadSlots:
                 self.waiting.remove((address, freed))
 
     def _give_up_slowest(self, address: str, now: float) -> None:
-        is_own = self._own(address) >= self.address_places
-        for limit, (each, begun) in self.reading.items():
+        is_full = self._used(address) >= self.address_places
+        for limit, (reader, begun) in self.reading.items():
             if now - begun < self.turn_s:
                 return
-            if each == address or not is_own:
+            if reader == address or not is_full:
                 limit.reschedule(now)
                 return
 
     def free(self) -> None:
-        """A message is here, given up or answered: wake one who may have its place."""
+        """A slot is free: wake a waiter that may have it."""
         for address, freed in reversed(self.waiting):
             if not freed.done() and self.has_place(address):
                 freed.set_result(None)
@@ -131,7 +132,7 @@ class _ReadSlots:
 
 
 class MessageIntake:
-    """All messages that come in at the port. Used on its loop alone."""
+    """Reads all messages of the port. Used on its loop alone."""
 
     def __init__(self) -> None:
         self._small = _ReadSlots(
@@ -173,7 +174,7 @@ class MessageIntake:
             error = exc
         except RecursionError:
             error = Malformed(TOO_DEEP)
-        except Exception as exc:  # the door's last resort: the client gets a status, the log the place
+        except Exception as exc:  # a defect: the client gets a status, the log the traceback
             log.error("defect", call=call.name, exc_info=exc)
             error = Internal()
         note_refusal(error, address, call.name)
@@ -205,7 +206,7 @@ class MessageIntake:
             lane.free()
 
     def _note_wrong(self, call: GrpcMethod, address: str, size: int, *, is_known: bool) -> None:
-        """`is_known`: the call's metadata had a user's token, so the message has no secret."""
+        """Count a refused secret. `is_known`: the metadata had a user's token, so the message has no secret."""
         if call.has_graph:
             self._wrong_graphs.note(address, size)
         elif size >= LARGE_BYTES_MIN and not is_known:
@@ -224,7 +225,7 @@ class MessageIntake:
                 del self._calls[address]
 
     async def message(self, context: CallContext, address: str, bytes_max: int, *, has_graph: bool = False) -> bytes:
-        """The one message of a call, once there is a place to read it."""
+        """Read the message of a call, once there is a slot."""
         lane = self._graphs if has_graph else self._small
         if not lane.has_place(address):
             await lane.place(address)

@@ -1,4 +1,4 @@
-"""Bytes that are no message: told as the caller's mistake. gRPC itself says UNKNOWN then, which clients try again."""
+"""Reports undecodable messages as the caller's mistake. gRPC itself would say UNKNOWN, which clients retry."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from switchyard.errors import Malformed
 
 
 class UndecodableMessage:
-    """What stands in place of a request that could not be read."""
+    """Stands for a request that could not be decoded."""
 
 
 def message_reader(kind: Any) -> Callable[[bytes], Any]:
-    """Reads one class of messages."""
+    """Make a reader for one class of messages."""
 
     def read(body: bytes) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""How much memory the messages of the gRPC port may take while calls work on them, in all and by address.
+"""Bounds the memory of messages at the gRPC port while calls work on them, in total and by address.
 
 A call of Rainbow's carries its secret inside the message, so anybody can have a message read. Few messages are read at
 a time (`grpc_intake.py`), but a message that was read stays in memory until its call is answered, and hundreds of calls
@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from switchyard.errors import Busy
+from switchyard.server.byte_budget import LARGE_BYTES_MIN, ByteBudget
 
-LARGE_BYTES_MIN = 64 * 1024  # a jobspec is rarely as large
 # Wrong secrets of one address within the window: at most so many messages, of so many bytes together.
 WRONG_SECRETS_MAX = 60
 WRONG_SECRET_BYTES_MAX = 64 * 2**20
@@ -23,23 +23,12 @@ WRONG_SECRET_WINDOW_S = 60.0
 ADDRESSES_MAX = 1000
 
 
-@dataclass
-class MessageBudget:
-    """Bytes of the large messages in work. Used on the port's loop alone."""
-
-    bytes_max: int
-    address_bytes_max: int
-    by_address: dict[str, int] = field(default_factory=dict)
-    bytes_held: int = 0
-
-    def has_room(self, address: str, address_bytes: int, all_bytes: int) -> bool:
-        """Whether so many bytes more of this address, and so many more in all, are within the budget."""
-        own = self.by_address.get(address, 0)
-        return own + address_bytes <= self.address_bytes_max and self.bytes_held + all_bytes <= self.bytes_max
+class MessageBudget(ByteBudget):
+    """Counts the bytes of large messages in work, by address."""
 
     @contextmanager
     def hold(self, address: str, size: int) -> Iterator[None]:
-        """Count a message for as long as the block runs; Busy if it is one too many."""
+        """Count a message while the block runs. Busy: there is no room for it."""
         if size < LARGE_BYTES_MIN:
             yield
             return
@@ -48,20 +37,16 @@ class MessageBudget:
                 "Too many large messages are in work.",
                 next_step=f"Try again later, or send messages below {LARGE_BYTES_MIN // 1024} KiB.",
             )
-        self.bytes_held += size
-        self.by_address[address] = self.by_address.get(address, 0) + size
+        self.take(address, size)
         try:
             yield
         finally:
-            self.bytes_held -= size
-            self.by_address[address] -= size
-            if not self.by_address[address]:
-                del self.by_address[address]
+            self.give_back(address, size)
 
 
 @dataclass
 class WrongSecrets:
-    """Messages that came with a wrong secret lately, by address. `what`: how a refusal calls these messages."""
+    """Counts recent messages with a wrong secret, by address. `what`: the noun for them in a refusal."""
 
     what: str
     next_step: str
@@ -69,7 +54,7 @@ class WrongSecrets:
     by_address: OrderedDict[str, deque[tuple[float, int]]] = field(default_factory=OrderedDict)  # when; size in bytes
 
     def check(self, address: str) -> None:
-        """Refuse an address that sent too many."""
+        """Refuse an address that sent too many of them."""
         if not self.by_address:
             return
         since = self.clock() - WRONG_SECRET_WINDOW_S

@@ -23,19 +23,19 @@ from switchyard.server.runtime import ServerRuntime
 
 SEND_BYTES_MAX = 64 * 2**20
 THREADS = 8
-CONNECTION_CALLS_MAX = 256  # calls on one connection; further ones wait in the client
+CONNECTION_CALLS_MAX = 256  # calls on one connection; the client queues further ones
 NAME_BYTES_MAX = 4096  # of a health check
 WATCHES_MAX = 100  # calls of the health service that wait for a change
 # Flyte's clients ping every 30 s, with or without a call; gRPC's own bound, 5 min, would cut them off
 PING_MS_MIN = 10_000
-WINDOW_BYTES = 64 * 1024  # what a client may send of a message that nobody has asked for yet
+WINDOW_BYTES = 64 * 1024  # how much of a message a client may send before it is read
 OPEN_S = 10.0
 STOP_S = 0.5
 T = TypeVar("T")
 
 
 def grpc_options(bounds: ConnectionBounds) -> list[tuple[str, int]]:
-    """gRPC's own settings. A client that never speaks HTTP/2 is closed, and so is one that makes no calls."""
+    """gRPC's own settings. Connections that never speak HTTP/2 or make no calls are closed."""
     return [
         ("grpc.max_receive_message_length", GRAPH_MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", SEND_BYTES_MAX),
@@ -57,23 +57,23 @@ class GrpcPort:
     Calls that are plain functions, Flyte's, run on a few further threads.
     """
 
-    def __init__(self, yard: ServerRuntime) -> None:
-        self._yard = yard
+    def __init__(self, server: ServerRuntime) -> None:
+        self._server = server
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="grpc", daemon=True)
         self._thread.start()
-        self._server = self._on_loop(self._opened())
+        self._grpc = self._on_loop(self._opened())
 
     async def _opened(self) -> grpc.aio.Server:
-        settings = self._yard.settings
+        settings = self._server.settings
         assert settings.grpc is not None
-        self._yard.measure_pauses("grpc", self._loop)
+        self._server.pauses.measure("grpc", self._loop)
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="grpc-call")
         server = grpc.aio.server(options=grpc_options(settings.connections), maximum_concurrent_rpcs=CALLS_MAX)
         intake = MessageIntake()
         self._health = health.aio.HealthServicer()
         server.add_generic_rpc_handlers(
-            (*_flyte(self._yard, intake, threads), *_rainbow(self._yard, intake), _health(self._health, intake))
+            (*_flyte(self._server, intake, threads), *_rainbow(self._server, intake), _health(self._health, intake))
         )
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         host, port = settings.grpc
@@ -93,11 +93,11 @@ class GrpcPort:
         return server
 
     def start(self) -> None:
-        self._on_loop(self._server.start())
+        self._on_loop(self._grpc.start())
 
     def stop(self) -> None:
         self._on_loop(self._health.enter_graceful_shutdown())
-        self._on_loop(self._server.stop(STOP_S))
+        self._on_loop(self._grpc.stop(STOP_S))
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -105,25 +105,25 @@ class GrpcPort:
 
 
 def _flyte(
-    yard: ServerRuntime, intake: MessageIntake, threads: ThreadPoolExecutor
+    server: ServerRuntime, intake: MessageIntake, threads: ThreadPoolExecutor
 ) -> tuple[grpc.GenericRpcHandler, ...]:
     if not is_flyteidl_installed():
         return (_FlyteNotInstalled(),)
     from switchyard.server.flyte.grpc_services import handlers
 
-    return handlers(yard, intake, threads)
+    return handlers(server, intake, threads)
 
 
-def _rainbow(yard: ServerRuntime, intake: MessageIntake) -> tuple[grpc.GenericRpcHandler, ...]:
-    if yard.settings.config.rainbow is None:
+def _rainbow(server: ServerRuntime, intake: MessageIntake) -> tuple[grpc.GenericRpcHandler, ...]:
+    if server.settings.config.rainbow is None:
         return ()
     from switchyard.server.rainbow.grpc_services import handlers
 
-    return handlers(yard, intake)
+    return handlers(server, intake)
 
 
 class _FlyteNotInstalled(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Refuses every call of Flyte's services, with the reason and without its message."""
+    """Refuses every call of Flyte's services without reading its message."""
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         return grpc.stream_unary_rpc_method_handler(_refuse) if details.method.startswith("/flyteidl.") else None
@@ -135,7 +135,7 @@ async def _refuse(_messages: Any, context: CallContext) -> None:
 
 
 def _health(servicer: health.aio.HealthServicer, intake: MessageIntake) -> grpc.GenericRpcHandler:
-    """The standard service. Its messages are a name, and anybody may send them."""
+    """The standard health service. Its messages have one name each, and need no credential."""
     watches = 0
 
     async def request_of(context: CallContext) -> Any:

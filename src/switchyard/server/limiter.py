@@ -1,7 +1,7 @@
-"""What each user has open on this server, and how often they ask. Kept in memory alone.
+"""The limits of users on this server: how often they send requests, and how many they keep open. In memory alone.
 
-`Limiter.request` may be called from any thread: Rainbow's calls run on the gRPC port's loop and on threads. Waits and
-streams are counted on the server's loop alone.
+`Limiter.count_request` may be called from any thread: Rainbow's calls run on the gRPC port's loop and on threads.
+Open requests are counted on the server's loop alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
 from time import monotonic
-from typing import Protocol
 
 from switchyard.errors import Throttled, YardError
 from switchyard.policy.limits import (
@@ -22,47 +21,50 @@ from switchyard.policy.limits import (
     exceeds_limit,
     limit_refusal,
 )
+from switchyard.server.open_request_slots import OpenRequestSlots
+from switchyard.service.core.rights import Actor
 
-# For whom the present task works: a user's name, an agent, or nobody for what the server does by itself. Each request
-# is a task of its own, so this is set once, where the credential is read, and found wherever a thread is asked for.
+# For whom the current task works: a user's name, an agent, or the server itself. Each request is a task of its own, so
+# this is set once, where the credential is read, and is there wherever a thread is needed.
 SERVER = ""
+AGENT_PREFIX = "agent:"  # before the id of an agent; no user can be called so
 ANONYMOUS = ":anonymous"  # all requests without a credential, or before it is read; no user can be called so
 current_caller: ContextVar[str] = ContextVar("caller", default=SERVER)
 DECISIONS = "decisions"  # a limit that no config file sets: decisions of one user that wait for a thread
 DECISIONS_RETRY_S = 1
 SWEEP_MIN = 10_000  # buckets that are kept before full ones are dropped
-
-
-class Who(Protocol):
-    """An actor, as far as limits go."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def is_platform_admin(self) -> bool: ...
+STREAMS_MAX = 500  # streams of events on one server: each costs a query per burst of events
 
 
 class Limiter:
-    """The limits of users on this server. A request costs a look-up and a few floats."""
+    """Counts requests and open requests of users. A request costs a look-up and a few floats."""
 
     def __init__(
         self,
         limits_of: Callable[[str], UserLimits],
         refused: Callable[[str], None],
         clock: Callable[[], float] = monotonic,
+        *,
+        connections: int = 1000,
+        uploads: int = 4,
     ) -> None:
+        """`connections`, `uploads`: how many HTTP connections and uploads the server has in all."""
         self._limits_of = limits_of
-        self._refused = refused  # told the name of a limit each time that it refuses
+        self._refused = refused  # called with the name of a limit that refuses
         self._clock = clock
         self._buckets: dict[str, RequestBucket] = {}
         self._buckets_lock = Lock()
-        self._open: dict[tuple[str, str], int] = {}  # limit and user → how many are open
+        # The other connections are for agents, whose polls are parked, and for short requests.
+        self.open = {
+            "waits": OpenRequestSlots(connections // 2, connections // 4, "waits"),
+            "streams": OpenRequestSlots(min(STREAMS_MAX, connections // 4), connections // 8, "streams of events"),
+        }
+        self.uploads = OpenRequestSlots(uploads, max(1, uploads // 2), "uploads of graphs")
 
-    def request(self, actor: Who) -> float:
-        """A request of this user comes in: how long it should wait before it begins. Throttled: it is one too many.
+    def count_request(self, actor: Actor) -> float:
+        """Count a request of this user. Returns how many seconds it should wait before it begins.
 
-        Administrators may send as many as they like: they set the limits.
+        Raises Throttled for one too many. Administrators have no limit here: they set the limits.
         """
         if actor.is_platform_admin:
             return 0.0
@@ -82,33 +84,26 @@ class Limiter:
             raise error
         return delay_s
 
-    def charge_jobs(self, actor: Who, jobs: int) -> None:
-        """A bulk submit of so many jobs, which was counted as one request, counts as more."""
+    def charge_jobs(self, actor: Actor, jobs: int) -> None:
+        """Count a bulk submit, which came as one request, by its number of jobs."""
         with self._buckets_lock:
             bucket = self._buckets.get(actor.name)
             if bucket is not None and not actor.is_platform_admin:
                 bucket.charge(self._limits_of(actor.name), self._clock(), jobs / JOBS_PER_REQUEST)
 
     @contextmanager
-    def holding(self, actor: Who, name: str) -> Iterator[None]:
-        """One more wait or stream of this user, for as long as it is open."""
-        key, most = (name, actor.name), getattr(self._limits_of(actor.name), name)
-        used = self._open.get(key, 0)
+    def hold_open(self, actor: Actor, name: str) -> Iterator[None]:
+        """Count a wait or a stream (`waits`, `streams`) of this user for as long as the block runs.
+
+        The configured limit does not bind administrators. The slots do: they keep connections free for everybody.
+        """
+        slots, most = self.open[name], getattr(self._limits_of(actor.name), name)
+        used = slots.of(actor.name)
         if exceeds_limit(most, used, 1) and not actor.is_platform_admin:
             self._refused(name)
             raise limit_refusal(name, most, used)
-        self._open[key] = used + 1
-        try:
+        with slots.hold(actor.name):
             yield
-        finally:
-            left = self._open[key] - 1
-            if left:
-                self._open[key] = left
-            else:
-                del self._open[key]
-
-    def open_of(self, actor: Who, name: str) -> int:
-        return self._open.get((name, actor.name), 0)
 
     def calls_of(self, user: str) -> int:
         """How many requests of this user may wait for a thread; 0: no limit."""
@@ -131,11 +126,11 @@ class Limiter:
         return error
 
     def _drop_full(self, now_s: float) -> None:
-        """A bucket that is full again says no more than none. Names are those of users, so there are few."""
+        """Drop buckets that are full again: they say no more than none. Names are those of users, so there are few."""
         if len(self._buckets) >= SWEEP_MIN:
-            kept = {}
+            partly_used = {}
             for name, bucket in self._buckets.items():
                 limits = self._limits_of(name)
                 if bucket.left + (now_s - bucket.at_s) * limits.requests < limits.burst:
-                    kept[name] = bucket
-            self._buckets = kept
+                    partly_used[name] = bucket
+            self._buckets = partly_used

@@ -19,7 +19,7 @@ _DEFAULTS = UserLimits()
 
 
 class UserLimitsSection(Struct, frozen=True, forbid_unknown_fields=True):
-    """The limits of one user; what is left out is as for all. 0: no limit."""
+    """The limits of one user. A limit that is left out is the one for all users. 0: no limit."""
 
     waits: LimitValue | None = None
     streams: LimitValue | None = None
@@ -29,6 +29,7 @@ class UserLimitsSection(Struct, frozen=True, forbid_unknown_fields=True):
     jobs: LimitValue | None = None
     tasks: LimitValue | None = None
     bytes: ByteLimit | None = None
+    changes: LimitValue | None = None
 
     def __post_init__(self) -> None:
         if self.bytes is not None:
@@ -36,7 +37,7 @@ class UserLimitsSection(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LimitsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """What one user may have (docs/reference/limits.md). 0: no limit. Platform administrators have none but `calls`."""
+    """The limits of each user (docs/reference/limits.md). 0: no limit. Platform administrators have only `calls`."""
 
     waits: LimitValue = _DEFAULTS.waits
     streams: LimitValue = _DEFAULTS.streams
@@ -46,6 +47,7 @@ class LimitsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     jobs: LimitValue = _DEFAULTS.jobs
     tasks: LimitValue = _DEFAULTS.tasks
     bytes: ByteLimit = _DEFAULTS.bytes
+    changes: LimitValue = _DEFAULTS.changes
     users: dict[Name, UserLimitsSection] = {}
 
     def __post_init__(self) -> None:
@@ -53,18 +55,18 @@ class LimitsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
 
     @cached_property
     def everyone(self) -> UserLimits:
-        given = {name: getattr(self, name) for name in UserLimits.__slots__}
-        return UserLimits(**given | {"bytes": parse_bytes(self.bytes)})
+        values = {name: getattr(self, name) for name in UserLimits.__slots__}
+        return UserLimits(**values | {"bytes": parse_bytes(self.bytes)})
 
     @cached_property
     def _named(self) -> dict[str, UserLimits]:
         return {name: self._over(section) for name, section in self.users.items()}
 
     def _over(self, section: UserLimitsSection) -> UserLimits:
-        given = {name: value for name, value in msgspec.structs.asdict(section).items() if value is not None}
-        if "bytes" in given:
-            given["bytes"] = parse_bytes(given["bytes"])
-        return UserLimits(**{name: getattr(self.everyone, name) for name in UserLimits.__slots__} | given)
+        values = {name: value for name, value in msgspec.structs.asdict(section).items() if value is not None}
+        if "bytes" in values:
+            values["bytes"] = parse_bytes(values["bytes"])
+        return UserLimits(**{name: getattr(self.everyone, name) for name in UserLimits.__slots__} | values)
 
     def of(self, user: str) -> UserLimits:
         return self._named.get(user, self.everyone)

@@ -1,6 +1,6 @@
-"""`/metrics` in Prometheus's text form: what this process counted, and a few counts of what is stored.
+"""`/metrics` in Prometheus's text form: counts of this process, and a few counts from the database.
 
-What is stored is the same for every replica; it is asked for at most once in some seconds, however often one scrapes.
+Counts from the database are cached for some seconds, however often a server is scraped.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from prometheus_client.registry import Collector
 
 from switchyard.model.access import Role
 from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, send_body
-from switchyard.server.http.authenticate import authenticate_user
 from switchyard.server.runtime import ServerRuntime
+from switchyard.service.core.process_metrics import LABEL_SETS_MAX, Histogram, LabeledCounter
+from switchyard.service.core.unreadable_rows import unreadable_counts
+from switchyard.service.files.outputs import StoredTotals, stored_files
 from switchyard.service.job.live_job_counts import LiveJobCounts, count_live_jobs
-from switchyard.service.process_metrics import LABEL_SETS_MAX, Histogram, LabeledCounter
 from switchyard.service.token.pool_calls import pools_used
-from switchyard.service.unreadable_rows import unreadable_counts
 
-CACHE_S = 5.0  # counts of what is stored; Prometheus scrapes every 15 s or so, and from every replica
+CACHE_S = 5.0  # counts from the database; Prometheus scrapes every server every 15 s or so
+FILES_CACHE_S = 60.0  # counts of all stored objects
 MEDIA = (b"content-type", CONTENT_TYPE_LATEST.encode())
 
 
 @dataclass(frozen=True, slots=True)
 class _MetricSpec:
-    """A metric: its name without our prefix, what it says, and where in the tally it is."""
+    """A metric: its name without our prefix, its help text, and the attribute of ProcessMetrics that has it."""
 
     name: str
     about: str
@@ -44,6 +45,7 @@ COUNTERS = (
     ),
     _MetricSpec("route_refusals", "Submits that were refused, and jobs that were rejected.", "refusals"),
     _MetricSpec("limit_refusals", "Requests that a limit of one user refused, by the limit's name.", "limits"),
+    _MetricSpec("file_uploads_refused", "Uploads of files that a limit refused, by the limit.", "uploads_refused"),
     _MetricSpec("jobs_accepted", "Jobs that were accepted.", "accepted"),
     _MetricSpec("leases", "Attempts that were handed to agents.", "leases"),
     _MetricSpec("moves", "Jobs that were moved from one cluster to another before they were leased.", "moves"),
@@ -65,12 +67,14 @@ HISTOGRAMS = (
 
 
 class Metrics(Collector):
-    """What one server shows. `collect` runs on a thread, for it asks the database."""
+    """The metrics of one server. `collect` runs on a thread, because it reads the database."""
 
-    def __init__(self, yard: ServerRuntime) -> None:
-        self._yard = yard
+    def __init__(self, server: ServerRuntime) -> None:
+        self._server = server
         self._live: LiveJobCounts | None = None
         self._live_at = 0.0
+        self._files: StoredTotals | None = None
+        self._files_at = 0.0
         self._used: Mapping[str, int] = {}
         self._used_at = -CACHE_S * 2
         self._lock = threading.Lock()
@@ -83,7 +87,7 @@ class Metrics(Collector):
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        tally = self._yard.context.tally
+        tally = self._server.context.tally
         for shown in COUNTERS:
             yield _counter(shown, getattr(tally, shown.of))
         for shown in HISTOGRAMS:
@@ -109,9 +113,15 @@ class Metrics(Collector):
             waiting.add_metric([word], count)
         yield waiting
         yield from self._of_queues(live)
+        yield from self._of_files()
+
+    def _of_files(self) -> Iterator[Metric]:
+        totals = self._files_now()
+        yield GaugeMetricFamily("switchyard_file_objects", "Objects of files that are stored.", totals.objects)
+        yield GaugeMetricFamily("switchyard_file_bytes", "Bytes of files that are stored.", totals.bytes)
 
     def _of_queues(self, live: LiveJobCounts) -> Iterator[Metric]:
-        layout = self._yard.context.snapshots.laid.layout
+        layout = self._server.context.snapshots.laid.layout
         used = GaugeMetricFamily("switchyard_queue_jobs", "Jobs of a queue that clusters have.", labels=["queue"])
         for name in sorted({*live.queues, *layout.queues}):
             used.add_metric([name], live.queues.get(name, 0))
@@ -123,13 +133,13 @@ class Metrics(Collector):
         yield most
 
     def _of_tokens(self) -> Iterator[Metric]:
-        context = self._yard.context
+        context = self._server.context
         entries, waiting = context.snapshots.token_pools.entries, context.tokens.counts.waiting
         shown: dict[str, tuple[str, Mapping[str, int]]] = {
             "used": ("Units of a token pool that are held.", self._used_now()),
             "quota": (
                 "How many units of a token pool there are.",
-                {name: each.quota for name, each in entries.items()},
+                {name: pool.quota for name, pool in entries.items()},
             ),
             "waiting": ("Jobs that wait for tokens, as the leader last saw it.", waiting),
         }
@@ -142,17 +152,23 @@ class Metrics(Collector):
     def _used_now(self) -> Mapping[str, int]:
         with self._lock:
             if time.monotonic() - self._used_at > CACHE_S:
-                self._used, self._used_at = pools_used(self._yard.context), time.monotonic()
+                self._used, self._used_at = pools_used(self._server.context), time.monotonic()
             return self._used
 
     def _live_now(self) -> LiveJobCounts:
         with self._lock:
             if self._live is None or time.monotonic() - self._live_at > CACHE_S:
-                self._live, self._live_at = count_live_jobs(self._yard.context), time.monotonic()
+                self._live, self._live_at = count_live_jobs(self._server.context), time.monotonic()
             return self._live
 
+    def _files_now(self) -> StoredTotals:
+        with self._lock:
+            if self._files is None or time.monotonic() - self._files_at > FILES_CACHE_S:
+                self._files, self._files_at = stored_files(self._server.context), time.monotonic()
+            return self._files
+
     def _of_process(self) -> Iterator[Metric]:
-        yard, snapshots = self._yard, self._yard.context.snapshots
+        server, snapshots = self._server, self._server.context.snapshots
         clusters = GaugeMetricFamily("switchyard_clusters", "Clusters, by health.", labels=["health"])
         healths = [member.health.value for member in snapshots.world.members]
         for health in sorted(set(healths)):
@@ -164,9 +180,9 @@ class Metrics(Collector):
         agents.add_metric(["silent"], len(snapshots.fleet.agents) - live)
         yield agents
         for name, about, value in (
-            ("polls_parked", "Polls of agents that are parked here.", sum(yard.parked.values())),
-            ("event_streams", "Followers of events that are connected here.", yard.streams),
-            ("commit_queue", "Changes that wait for the committer.", yard.context.committer.waiting),
+            ("polls_parked", "Polls of agents that are parked here.", server.agents.parked_polls),
+            ("event_streams", "Followers of events that are connected here.", server.limiter.open["streams"].total),
+            ("commit_queue", "Changes that wait for the committer.", server.context.committer.waiting),
         ):
             yield GaugeMetricFamily(f"switchyard_{name}", about, value=value)
         damaged = GaugeMetricFamily(
@@ -177,7 +193,7 @@ class Metrics(Collector):
         yield damaged
         yield from self._of_pauses()
         build = GaugeMetricFamily("switchyard_build_info", "The version that runs.", labels=["version", "database"])
-        build.add_metric([package_version("switchyard"), yard.context.database.url.get_backend_name()], 1)
+        build.add_metric([package_version("switchyard"), server.context.database.url.get_backend_name()], 1)
         yield build
 
     def _of_pauses(self) -> Iterator[Metric]:
@@ -192,20 +208,19 @@ class Metrics(Collector):
             "The same, without the time for which the machine gave this process no core.",
             labels=labels,
         )
-        for name, meter in sorted(self._yard.pauses.items()):
-            longest = meter.take()
+        for name, longest in self._server.pauses.take().items():
             wall.add_metric([name], longest.wall_s)
             cpu.add_metric([name], longest.cpu_s)
         yield from (wall, cpu)
 
 
 async def serve_metrics(
-    yard: ServerRuntime, shown: Metrics, scope: AsgiScope, _receive: AsgiReceive, send: AsgiSend
+    server: ServerRuntime, shown: Metrics, scope: AsgiScope, _receive: AsgiReceive, send: AsgiSend
 ) -> None:
-    """GET /metrics. It names pools, queues and clusters, private ones too, so not everybody may read it."""
-    if not yard.settings.config.metrics.anonymous:
-        (await authenticate_user(yard, scope)).need_platform(Role.VIEW)
-    body = await yard.in_thread(shown.text)
+    """GET /metrics. It needs a role: it names pools, queues and clusters, including private ones."""
+    if not server.settings.config.metrics.anonymous:
+        (await server.authenticator.user(scope)).need_platform(Role.VIEW)
+    body = await server.workers.in_thread(shown.text)
     await send_body(send, 200, body, MEDIA)
 
 

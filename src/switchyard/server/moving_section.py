@@ -16,10 +16,10 @@ NEVER = "never"
 
 
 class MovingSection(Struct, frozen=True, forbid_unknown_fields=True):
-    """`idle_takes_after`: an idle cluster takes what has waited elsewhere for so long; `never`: it does not.
+    """`idle_takes_after`: an idle cluster takes over jobs that have waited this long at another cluster, or `never`.
 
-    For a better quote a job moves at most once in `rest`, and only for at least `gain` sooner (`gain_cost` cheaper) and
-    `gain_share` of what it was.
+    A job moves for a better quote at most once in `rest`. The quote must be better by at least `gain` (of its start) or
+    `gain_cost` (of its cost), and by at least the share `gain_share` of the present wait or cost.
     """
 
     idle_takes_after: ConfigDuration = "30s"
@@ -45,7 +45,7 @@ class MovingSection(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SpillSection(Struct, frozen=True, forbid_unknown_fields=True):
-    """Rules for jobs whose request and scope say nothing: by their pool, and for all others."""
+    """Spill rules for jobs without rules of their own or of their scope: by pool, and `default` for all others."""
 
     default: SpillTexts = []
     pools: dict[Name, SpillTexts] = {}
@@ -67,8 +67,8 @@ class SpillSection(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def by_pool(self) -> dict[str, tuple[str, ...]]:
         """As policy has it: the name of a pool, or none for all others."""
-        found = {"": tuple(self.default)} if self.default else {}
-        return found | {pool: tuple(texts) for pool, texts in self.pools.items()}
+        by_pool = {"": tuple(self.default)} if self.default else {}
+        return by_pool | {pool: tuple(texts) for pool, texts in self.pools.items()}
 
     def strangers(self, pools: frozenset[str]) -> list[str]:
         """Pools that are named here and nowhere given."""

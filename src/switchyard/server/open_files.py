@@ -1,4 +1,4 @@
-"""The limit of open files: each connection is one. Most systems start a service with 1,024 and allow it far more."""
+"""The limit of open files: each connection needs one. Most systems start a service with 1,024 and allow far more."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ log = structlog.get_logger()
 
 
 def raise_open_files() -> int:
-    """Raise the soft limit to the hard one; return the limit that holds now."""
+    """Raise the soft limit to the hard limit. Returns the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else hard
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    limit = FILES_MAX if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < limit:
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
         except (OSError, ValueError) as exc:  # a sandbox may forbid it
             log.warning("the limit of open files stays as it is", limit=soft, hard=hard, error=str(exc))
     now = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

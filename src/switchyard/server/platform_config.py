@@ -1,4 +1,4 @@
-"""From the config file to what policy knows of it: names, platform values, and every mistake between the sections."""
+"""From the config file to the platform's policy: names, values, and every mistake between the sections."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from switchyard.policy.kinds import BUILTIN_KINDS
 from switchyard.policy.kinds.cluster_assignment import ClusterAssignmentKind, ClusterAssignmentValue
 from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabelKind, ExecutionClusterLabelValue
 from switchyard.policy.kinds.execution_queue import ExecutionQueueKind, ExecutionQueueValue
+from switchyard.policy.kinds.job_priority import JOB_PRIORITY
 from switchyard.policy.kinds.kind import Kind, Kinds
 from switchyard.policy.kinds.quality_of_service import QualityOfServiceKind
 from switchyard.policy.kinds.task_resources import TaskResourcesKind
@@ -29,23 +30,24 @@ FIELD_ALIASES = {"ephemeralStorage": "ephemeral_storage"}
 
 
 def platform_of(config: Config) -> Platform:
-    """What a config without mistakes says."""
+    """The platform of a config without mistakes."""
     platform, mistakes = read_platform(config)
     assert not mistakes, mistakes
     return platform
 
 
 def read_platform(config: Config) -> tuple[Platform, list[str]]:
-    """What the config says about policy, and all that is wrong with it."""
+    """Return the platform of a config, and the mistakes in it."""
     mistakes: list[str] = []
     domains = {domain.id: domain.name or domain.id for domain in config.all_domains}
     values: dict[str, Struct] = {}
     _take(values, mistakes, TaskResourcesKind(), "task_resources", _task_resources(config, mistakes))
     _take(values, mistakes, WorkflowExecutionConfigKind(), "execution_config", _without_none(config.execution_config))
+    _take(values, mistakes, JOB_PRIORITY, "job_priority", _without_none(config.job_priority))
     label = config.clusters.defaultExecutionLabel
     if label is not None:
         values[ExecutionClusterLabelKind.name] = ExecutionClusterLabelValue(label)
-    queues = {each.name: each.settings for each in config.queues}
+    queues = {queue.name: queue.settings for queue in config.queues}
     platform = Platform(
         domains=domains,
         pools=frozenset(config.clusters.poolNameClusterMap),
@@ -63,22 +65,25 @@ def read_platform(config: Config) -> tuple[Platform, list[str]]:
 
 
 def layout_of(config: Config) -> Layout:
-    """What the config says of clusters, pools, labels and queues."""
+    """The layout of a config: clusters, pools, labels and queues."""
     clusters = config.clusters
     return Layout(
-        {each.name: each.enabled for each in clusters.clusterConfigs},
-        {name: {each.id: each.weight for each in members} for name, members in clusters.poolNameClusterMap.items()},
-        {name: {each.id: each.weight for each in members} for name, members in clusters.labelClusterMap.items()},
+        {cluster.name: cluster.enabled for cluster in clusters.clusterConfigs},
+        {
+            name: {member.id: member.weight for member in members}
+            for name, members in clusters.poolNameClusterMap.items()
+        },
+        {name: {member.id: member.weight for member in members} for name, members in clusters.labelClusterMap.items()},
         clusters.defaultExecutionLabel,
         {domain: assigned.pool for domain, assigned in clusters.clusterPoolAssignments.items()},
         sorted(set(clusters.stickyPools)),
-        {each.name: each.settings for each in config.queues},
-        {each.id: each.tags for each in config.all_domains if each.tags},
+        {queue.name: queue.settings for queue in config.queues},
+        {domain.id: domain.tags for domain in config.all_domains if domain.tags},
     )
 
 
 def _take(values: dict[str, Struct], mistakes: list[str], kind: Kind, where: str, raw: dict[str, Any]) -> None:
-    """Read a section as the kind's own value, so that a config and a row are held to the same rules."""
+    """Read a section as a value of the kind, so that the same rules hold for the config and for stored attributes."""
     if not raw:
         return
     try:
@@ -91,18 +96,18 @@ def _take(values: dict[str, Struct], mistakes: list[str], kind: Kind, where: str
 
 
 def _task_resources(config: Config, mistakes: list[str]) -> dict[str, Any]:
-    wanted = config.task_resources
-    said = {
-        "defaults": _amounts(wanted.defaults, "task_resources.defaults", mistakes),
-        "limits": _amounts(wanted.limits, "task_resources.limits", mistakes),
+    resources = config.task_resources
+    amounts_by_use = {
+        "defaults": _amounts(resources.defaults, "task_resources.defaults", mistakes),
+        "limits": _amounts(resources.limits, "task_resources.limits", mistakes),
     }
-    return {name: amounts for name, amounts in said.items() if amounts}
+    return {name: amounts for name, amounts in amounts_by_use.items() if amounts}
 
 
-def _amounts(found: ResourceSetSection, where: str, mistakes: list[str]) -> dict[str, Any]:
-    """Those that are right; each of the others is a mistake of its own."""
+def _amounts(section: ResourceSetSection, where: str, mistakes: list[str]) -> dict[str, Any]:
+    """Return the valid amounts, and add a mistake for each other one."""
     amounts: dict[str, Any] = {}
-    for name, value in _without_none(found).items():
+    for name, value in _without_none(section).items():
         try:
             TaskResourcesKind().read({"limits": {FIELD_ALIASES.get(name, name): value}})
         except YardError as exc:
@@ -117,61 +122,61 @@ def _without_none(section: Struct) -> dict[str, Any]:
 
 
 def _tiers(config: Config, mistakes: list[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    budgets: dict[str, int] = {}
     for tier, value in config.quality_of_service.tierExecutionValues.items():
         where = f"quality_of_service.tierExecutionValues.{tier}"
         if tier not in list(Tier):
             mistakes.append(f"{where}: unknown tier; known: {', '.join(Tier)}")
             continue
         try:
-            found[tier] = parse_duration_s(value.queueingBudget)
+            budgets[tier] = parse_duration_s(value.queueingBudget)
         except ValueError as exc:
             mistakes.append(f"{where}.queueingBudget: {exc}")
-    return found
+    return budgets
 
 
 def _domain_values(config: Config, mistakes: list[str]) -> dict[str, dict[str, Struct]]:
-    """What the config says for one domain: its pool, its tags, its tier."""
-    found: dict[str, dict[str, Struct]] = {}
+    """The values of each domain: its pool, its tags, its tier."""
+    values: dict[str, dict[str, Struct]] = {}
     for domain, assigned in config.clusters.clusterPoolAssignments.items():
-        found.setdefault(domain, {})[ClusterAssignmentKind.name] = ClusterAssignmentValue(assigned.pool)
-    for each in config.all_domains:
-        if each.tags:
-            found.setdefault(each.id, {})[ExecutionQueueKind.name] = ExecutionQueueValue(each.tags)
+        values.setdefault(domain, {})[ClusterAssignmentKind.name] = ClusterAssignmentValue(assigned.pool)
+    for section in config.all_domains:
+        if section.tags:
+            values.setdefault(section.id, {})[ExecutionQueueKind.name] = ExecutionQueueValue(section.tags)
     kind = QualityOfServiceKind()
     for domain, tier in config.quality_of_service.defaultTiers.items():
         try:
-            found.setdefault(domain, {})[kind.name] = kind.read({"tier": tier})
+            values.setdefault(domain, {})[kind.name] = kind.read({"tier": tier})
         except YardError:
             mistakes.append(
                 f"quality_of_service.defaultTiers.{domain}: unknown tier {tier!r}; known: {', '.join(Tier)}"
             )
-    return found
+    return values
 
 
 def _mistakes(config: Config, platform: Platform) -> list[str]:
-    """Names that are given twice, or named and never given."""
+    """Names that are given twice, or used and never given."""
     clusters = config.clusters
-    found = [
+    mistakes = [
         *duplicate_clusters(msgspec.to_builtins(clusters)),
         *(
-            f"clusters.clusterConfigs: no cluster can be called {each.name}: it is a word of the API"
-            for each in clusters.clusterConfigs
-            if each.name in RESERVED_CLUSTER_NAMES
+            f"clusters.clusterConfigs: no cluster can be called {cluster.name}: it is a word of the API"
+            for cluster in clusters.clusterConfigs
+            if cluster.name in RESERVED_CLUSTER_NAMES
         ),
-        *duplicate_names("queues", (each.name for each in config.queues)),
-        *duplicate_names("domains", (each.id for each in config.all_domains)),
+        *duplicate_names("queues", (queue.name for queue in config.queues)),
+        *duplicate_names("domains", (domain.id for domain in config.all_domains)),
         *(["domains: give at least one"] if not config.domains else []),
     ]
     for section, named in (
         ("clusters.clusterPoolAssignments", clusters.clusterPoolAssignments),
         ("quality_of_service.defaultTiers", config.quality_of_service.defaultTiers),
     ):
-        found += [f"{section}.{name}: there is no such domain" for name in named if name not in platform.domains]
+        mistakes += [f"{section}.{name}: there is no such domain" for name in named if name not in platform.domains]
     if (label := clusters.defaultExecutionLabel) is not None and label not in platform.labels:
-        found.append(f"clusters.defaultExecutionLabel: labelClusterMap has no label {label!r}")
-    found += config.spill.strangers(platform.pools)
-    found += [
+        mistakes.append(f"clusters.defaultExecutionLabel: labelClusterMap has no label {label!r}")
+    mistakes += config.spill.strangers(platform.pools)
+    mistakes += [
         f"clusters.stickyPools: there is no pool {pool!r}"
         for pool in dict.fromkeys(clusters.stickyPools)
         if pool not in platform.pools
@@ -180,8 +185,8 @@ def _mistakes(config: Config, platform: Platform) -> list[str]:
     for domain, values in platform.domain_values.items():
         for name, value in values.items():
             where = f"{_SECTIONS[name]} of domain {domain}"
-            found += [f"{where}: {mistake}" for mistake in kinds.get(name).check(value, platform)]
-    return found
+            mistakes += [f"{where}: {mistake}" for mistake in kinds.get(name).check(value, platform)]
+    return mistakes
 
 
 _SECTIONS = {

@@ -1,4 +1,4 @@
-"""PostgreSQL's LISTEN: hears what other replicas committed. One thread, one connection; a reconnect wakes everybody."""
+"""Listens for notices of other servers' commits (PostgreSQL's LISTEN). One thread; a reconnect wakes all."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import threading
 import msgspec
 import structlog
 
-from switchyard.server.runtime import ServerRuntime
-from switchyard.service.committer import CommitNotice
+from switchyard.server.wakeups import Wakeups
+from switchyard.service.core.batch import CommitNotice
+from switchyard.store.database import Database
 from switchyard.store.listen import CannotListen, ListenInterrupted, listen
 
 log = structlog.get_logger()
 RECONNECT_S = 1.0
-POOLER_RETRY_S = 60.0  # until the next try where a pooler is between: somebody may have taken it away
+POOLER_RETRY_S = 60.0  # until the next try where a pooler is in between: somebody may have removed it
 
 
 class PostgresListener:
-    """Tells this process's hub what happened elsewhere."""
+    """Passes the notices on to the event loop."""
 
-    def __init__(self, yard: ServerRuntime) -> None:
-        self._yard = yard
+    def __init__(self, database: Database, wakeups: Wakeups) -> None:
+        self._database = database
+        self._wakeups = wakeups
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
 
@@ -34,24 +36,24 @@ class PostgresListener:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                for payload in listen(self._yard.context.database, self._stop):
-                    self._yard.is_listening = True
-                    self._heard(payload)
+                for payload in listen(self._database, self._stop):
+                    self._wakeups.is_listening = True
+                    self._handle(payload)
             except CannotListen as exc:
-                self._yard.is_listening = False
+                self._wakeups.is_listening = False
                 log.warning("not listening", error=str(exc), next="Give the database URL listen=HOST:PORT.")
                 self._stop.wait(POOLER_RETRY_S)
             except ListenInterrupted as exc:
-                self._yard.is_listening = False
+                self._wakeups.is_listening = False
                 log.warning("listener", error=str(exc))
                 self._stop.wait(RECONNECT_S)
 
-    def _heard(self, payload: str) -> None:
-        loop = self._yard.loop
+    def _handle(self, payload: str) -> None:
+        loop = self._wakeups.loop
         if loop is None or loop.is_closed():
             return
         if payload == "*":
-            loop.call_soon_threadsafe(self._yard.heard_anything)
+            loop.call_soon_threadsafe(self._wakeups.handle_unknown_commits)
             return
-        woken = msgspec.json.decode(payload, type=CommitNotice)
-        loop.call_soon_threadsafe(self._yard.heard, woken)
+        notice = msgspec.json.decode(payload, type=CommitNotice)
+        loop.call_soon_threadsafe(self._wakeups.handle_remote_commit, notice)

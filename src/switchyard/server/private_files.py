@@ -18,17 +18,17 @@ DATABASE_FILE_SUFFIXES = (
     "-shm",
     "-journal",
     file_lock.HOLDER_SUFFIX,
-)  # the database's file, and what SQLite and we put beside it
+)  # the database file, and the files beside it
 log = structlog.get_logger()
 
 
 def set_private_umask() -> None:
-    """What this process makes from here on is for its own user alone."""
+    """Let only this user read the files that this process makes from here on."""
     os.umask(UMASK)
 
 
 def restrict_file_modes(data: Path, database: Database) -> None:
-    """Files that an earlier version left readable to others are so no longer. Folders stay as their owner made them."""
+    """Take away read rights of other users, which an earlier version left on files. Folders keep their modes."""
     files = [data / "server.lock"]
     if database.is_sqlite:
         file = file_lock.sqlite_file(database.url).resolve()

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from switchyard.service.credential import split_credential
+from switchyard.service.core.credential import split_credential
 
 WINDOW_S = 10.0
 LINES_MAX = 200  # in one window, of all addresses; above, events are only counted
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 class _Window:
     until: float
     fields: dict[str, Any]
-    more: int = 0
+    repeats: int = 0
 
 
 @dataclass
@@ -46,7 +46,7 @@ class RefusalLog:
         with self._lock:
             window = self._windows.get(key)
             if window is not None and now < window.until:
-                window.more += 1
+                window.repeats += 1
                 return
             ended = [self._windows.pop(key)] if window is not None else self._ended(now)
             is_logged = len(self._windows) < LINES_MAX
@@ -90,12 +90,12 @@ def credential_id(token: str) -> str:
 
 def _log_counts(windows: list[_Window]) -> None:
     for window in windows:
-        if window.more:
+        if window.repeats:
             fields = {name: value for name, value in window.fields.items() if name in ("address", "reason")}
-            log.warning(f"{window.fields['event']} again", **fields, times=window.more, within_s=int(WINDOW_S))
+            log.warning(f"{window.fields['event']} again", **fields, times=window.repeats, within_s=int(WINDOW_S))
 
 
 def _cut(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    return "".join(each if each.isprintable() else "?" for each in value[:TEXT_CHARS_MAX])
+    return "".join(character if character.isprintable() else "?" for character in value[:TEXT_CHARS_MAX])

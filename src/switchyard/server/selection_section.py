@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from switchyard.errors import YardError
 from switchyard.server.config import SelectionSection
-from switchyard.service.submit.selection_settings import SelectionSettings, selection_settings_of
+from switchyard.service.core.selection_settings import SelectionSettings, selection_settings_of
 
 
 def read_selection(section: SelectionSection) -> tuple[SelectionSettings, list[str]]:
-    """What the section says, and all that is wrong with it."""
-    found = selection_settings_of(
+    """Return the settings of the section, and the mistakes in it."""
+    settings = selection_settings_of(
         section.name,
         section.options,
         is_stale_used=section.stale == "use",
@@ -17,7 +17,7 @@ def read_selection(section: SelectionSection) -> tuple[SelectionSettings, list[s
         quote_wait_us=section.quote_wait_us,
     )
     try:
-        found.check()
+        settings.check()
     except YardError as exc:
-        return found, [f"selection: {exc.detail} {exc.next_step}".rstrip()]
-    return found, []
+        return settings, [f"selection: {exc.detail} {exc.next_step}".rstrip()]
+    return settings, []

@@ -1,4 +1,4 @@
-"""Settings: read once, frozen, passed down. Every bound of the server is here, with how it was chosen."""
+"""Settings: read once, frozen, passed down. Each bound says how it was chosen."""
 
 from __future__ import annotations
 
@@ -7,32 +7,31 @@ from pathlib import Path
 
 from switchyard.server.config import Config
 from switchyard.server.connections_section import ConnectionBounds, ConnectionsSection, connection_bounds
-from switchyard.service.rules.cluster_resources import ResourceTemplates
+from switchyard.service.core.resource_templates import ResourceTemplates
+from switchyard.storage.options import StorageOptions
 
-DEFAULT_CONNECTIONS = connection_bounds(
-    ConnectionsSection(), open_files=1024
-)  # what most systems allow a process that asks for no more
+DEFAULT_CONNECTIONS = connection_bounds(ConnectionsSection(), open_files=1024)  # the soft limit of most systems
 
 
 @dataclass(frozen=True)
 class ServerBounds:
-    """The most of everything."""
+    """Bounds of the server."""
 
-    # The bodies of calls: server/http/body_decoding.py.
-    graph_bytes: int = 256 * 2**20  # unpacked; a million vertices as JGF
-    graph_packed_bytes: int = 64 * 2**20  # held in memory while it is taken in
+    # Bounds of bodies are in server/http/body_bounds.py.
+    graph_bytes: int = 256 * 2**20  # uncompressed; a million vertices as JGF
+    graph_packed_bytes: int = 64 * 2**20  # held in memory during an upload
     uploads: int = 4  # of graphs at once; above: 429
     page: int = 500
     page_default: int = 100
-    list_budget: int = 5000  # rows looked at for one page: 0.7 ms at a million jobs
+    list_budget: int = 5000  # rows read for one page: 0.7 ms at a million jobs
     queue: int = 20_000  # writes waiting for the committer; above: 429
     batch: int = 1000  # writes in one transaction
-    wait_s: float = 60  # a wait for a job; proxies cut at about that
-    # A parked poll. The next one must be heard, written down (flush_s) and read by the other servers (refresh_s) before
+    wait_s: float = 60  # a wait for a job; many proxies cut connections after that
+    # A parked poll. The next poll must arrive, be stored (flush_s) and be read by the other servers (refresh_s) before
     # its agent counts as silent (silent_after_s): 8 + 2 + 1 s, and 4 s for a slow network.
     park_s: float = 8
     threads: int = 8  # one per reading connection
-    stop_s: float = 1.5  # what a stopping server gives its open requests
+    stop_s: float = 1.5  # how long a stopping server waits for open requests
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,8 @@ class LoopIntervals:
     """How often the loops run."""
 
     refresh_s: float = 1.0  # versions and liveness: one small query
-    flush_s: float = 2.0  # who was seen
-    sweep_s: float = 5.0  # the fallback for a wake-up that got lost
+    flush_s: float = 2.0  # last-seen times of agents and tokens
+    sweep_s: float = 5.0  # wakes polls whose wake-up got lost
     upkeep_s: float = 2.0
     checkpoint_s: float = 0.25  # SQLite's WAL
     silent_after_s: float = 15.0  # an agent that has not polled for this long is down
@@ -57,13 +56,14 @@ class Settings:
     grpc: tuple[str, int] | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    tls_client_ca: Path | None = None  # gRPC's clients show a certificate of this authority
+    tls_client_ca: Path | None = None  # gRPC clients need a certificate of this authority
     is_open: bool = False  # --no-auth
     bench: str = ""  # for the benchmark alone: no-commit or one-by-one
     config: Config = field(default_factory=Config)
     templates: ResourceTemplates = field(default_factory=ResourceTemplates)  # of cluster resources
+    storage: StorageOptions = field(default_factory=StorageOptions)  # with its credentials, which nothing shows
     bounds: ServerBounds = ServerBounds()
-    pace: LoopIntervals = LoopIntervals()
+    intervals: LoopIntervals = LoopIntervals()
     connections: ConnectionBounds = DEFAULT_CONNECTIONS
 
     @property

@@ -1,44 +1,44 @@
-"""The `resourcemanager` section of the config file: which token pools a server has, and what is wrong with it."""
+"""The `resourcemanager` section of the config file: the token pools of a server, and the section's mistakes."""
 
 from __future__ import annotations
 
 from switchyard.model.quantity import parse_duration_s
 from switchyard.model.tokens import LEASE_S_MAX, QUOTA_MAX, TOKENS_OF_JOB_MAX, UNITS_MAX, is_namespace
 from switchyard.server.config import ResourceManagerSection
-from switchyard.service.token.settings import TokenSettings
+from switchyard.service.core.token_settings import TokenSettings
 from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.noop import NoopPools
 from switchyard.tokens.pools import TokenPools
 
 
 def token_mistakes(section: ResourceManagerSection) -> list[str]:
-    """All that is wrong with the section."""
-    found: list[str] = []
+    """The mistakes in the section."""
+    mistakes: list[str] = []
     if not 1 <= section.resourceMaxQuota <= QUOTA_MAX:
-        found.append(f"resourcemanager.resourceMaxQuota: from 1 to {QUOTA_MAX}")
+        mistakes.append(f"resourcemanager.resourceMaxQuota: from 1 to {QUOTA_MAX}")
     if not 1 <= _lease_s_max(section) <= LEASE_S_MAX:
-        found.append(f"resourcemanager.leaseMax: from 1 s to {LEASE_S_MAX} s")
+        mistakes.append(f"resourcemanager.leaseMax: from 1 s to {LEASE_S_MAX} s")
     if section.type == "redis":
         if not section.redis.hostPaths:
-            found.append("resourcemanager.redis.hostPaths: name the Redis, as host:port")
+            mistakes.append("resourcemanager.redis.hostPaths: name the Redis, as host:port")
         if len(section.redis.hostPaths) > 1 and not section.redis.primaryName:
-            found.append(
+            mistakes.append(
                 "resourcemanager.redis.hostPaths: several are Sentinels, and need primaryName; a Redis is one address"
             )
     for name, needs in section.taskTypes.items():
         where = f"resourcemanager.taskTypes.{name}"
         if len(needs) > TOKENS_OF_JOB_MAX:
-            found.append(f"{where}: at most {TOKENS_OF_JOB_MAX} pools")
+            mistakes.append(f"{where}: at most {TOKENS_OF_JOB_MAX} pools")
         for namespace, units in needs.items():
             if not is_namespace(namespace):
-                found.append(f"{where}: {namespace[:80]!r} is not a namespace")
+                mistakes.append(f"{where}: {namespace[:80]!r} is not a namespace")
             if not 0 <= units <= UNITS_MAX:
-                found.append(f"{where}.{namespace}: from 0 to {UNITS_MAX}")
-    return found
+                mistakes.append(f"{where}.{namespace}: from 0 to {UNITS_MAX}")
+    return mistakes
 
 
 def make_token_pools(section: ResourceManagerSection) -> TokenSettings:
-    """What a section without mistakes says. A Redis that is away keeps no server from starting."""
+    """Make the token pools of a section without mistakes. The server also starts while Redis is unreachable."""
     lease_s_max = _lease_s_max(section)
     return TokenSettings(
         _pools(section, lease_s_max),
@@ -54,7 +54,9 @@ def _pools(section: ResourceManagerSection, lease_s_max: int) -> TokenPools:
         return MemoryPools(quota_max=section.resourceMaxQuota, lease_s_max=lease_s_max)
     if section.type == "redis":
         from switchyard.tokens.redis import RedisPools
-        from switchyard.tokens.redis_connections import RedisConnectionPool  # 60 ms that most servers can do without
+        from switchyard.tokens.redis_connections import (
+            RedisConnectionPool,
+        )  # takes 60 ms, and most servers have no Redis
 
         there = section.redis
         lines = RedisConnectionPool(

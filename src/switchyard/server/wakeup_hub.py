@@ -1,9 +1,9 @@
-"""Who waits for what, in this process. Lives on the event loop: register, compare the version, then wait.
+"""Wakes parked polls, waiting requests and event streams in this process. Lives on the event loop.
 
-A wake-up bumps the cluster's version, so one that comes between a look and the wait is not lost: the waiter sees that
-the version moved and looks again. Followers of jobs register before they look.
+A wake-up raises the cluster's version. So a wake-up between a poll's read and its wait is not lost: the poll sees a new
+version and reads again. Requests that wait for a job register before they read.
 
-Many followers are woken a slice at a time: each will be answered, and others' requests come in between.
+Many waiters are woken a slice at a time: each of them will be answered, and other requests come in between.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-WAKE_SLICE = 32  # followers that are woken at once; each then costs the loop some tenths of a millisecond
+WAKE_SLICE = 32  # waiters that are woken at once; each then costs the loop some tenths of a millisecond
 WAKE_SLICE_PAUSE_S = 0.02  # between two slices
 
 
@@ -37,46 +37,54 @@ class WakeupHub:
         for cluster_id in clusters:
             self._versions[cluster_id] = self.version(cluster_id) + 1
             _finish(self._clusters.get(cluster_id))
-        self.tell(jobs)
+        self.wake_jobs(jobs)
         if jobs:
             self._wake_slices(self._streams)
 
-    def tell(self, jobs: Iterable[str]) -> None:
-        """Who waits for these jobs looks again. No event: there is more of a log."""
+    def wake_polls(self, cluster_id: str) -> None:
+        """Wake the parked polls of a cluster without a new version: there is nothing to lease."""
+        _finish(self._clusters.get(cluster_id))
+
+    def wake_polls_in_turn(self, cluster_ids: Iterable[str]) -> None:
+        """The same for many clusters, a slice at a time."""
+        self._wake_slices(waiter for cluster_id in cluster_ids for waiter in self._clusters.get(cluster_id, ()))
+
+    def wake_jobs(self, jobs: Iterable[str]) -> None:
+        """Wake requests that wait for these jobs. Streams are not woken: new output is no event."""
         self._wake_slices(waiter for job_id in jobs for waiter in self._jobs.get(job_id, ()))
 
     def wake_all(self) -> None:
-        """After a listener reconnected: anything may have happened."""
+        """Wake every waiter: after a listener reconnected, anything may have happened."""
         self.wake(list(self._clusters), ())
-        self.wake_jobs()
+        self.wake_all_jobs()
 
-    def wake_jobs(self) -> None:
-        """Anything may have happened to any job."""
-        self.tell(self._jobs)
+    def wake_all_jobs(self) -> None:
+        """Wake everything that waits for jobs or events."""
+        self.wake_jobs(self._jobs)
         self._wake_slices(self._streams)
 
     def close(self) -> None:
-        """The server stops: every waiter goes home now."""
+        """The server stops: wake every waiter, and park none any more."""
         self.is_closing = True
         self.wake_all()
 
     async def wait_cluster(
         self, cluster_id: str, seen_version: int, timeout_s: float, gone: asyncio.Task[object]
     ) -> None:
-        """Until the cluster is woken, the client is gone, or the time is over."""
+        """Wait until the cluster is woken, the client is gone, or the time is over."""
         if self.version(cluster_id) == seen_version and not self.is_closing:
             with self._registered(self._clusters, cluster_id) as waiter:
                 await wait_for_first(waiter, gone, timeout_s)
 
-    def watching(self, job_id: str) -> AbstractContextManager[asyncio.Future[None]]:
-        """Register, then look: what happens to the job from here on, and the server's stop, finishes the future."""
+    def job_waiter(self, job_id: str) -> AbstractContextManager[asyncio.Future[None]]:
+        """A future that is done once something happens to the job, or the server stops. Register first, then read."""
         return self._registered(self._jobs, job_id)
 
     @contextmanager
-    def following(self, job_id: str | None) -> Iterator[asyncio.Future[None]]:
-        """The same for a stream: of one job's events, or of all."""
+    def event_waiter(self, job_id: str | None) -> Iterator[asyncio.Future[None]]:
+        """The same for a stream of events, of one job or of all jobs."""
         if job_id is not None:
-            with self.watching(job_id) as waiter:
+            with self.job_waiter(job_id) as waiter:
                 yield waiter
             return
         waiter = asyncio.get_running_loop().create_future()
@@ -88,13 +96,13 @@ class WakeupHub:
             self._streams.discard(waiter)
 
     def _wake_slices(self, waiters: Iterable[asyncio.Future[None]]) -> None:
-        found = list(waiters)
-        if self.is_closing or len(found) <= WAKE_SLICE:
-            _finish(found)
+        waiting = list(waiters)
+        if self.is_closing or len(waiting) <= WAKE_SLICE:
+            _finish(waiting)
             return
         loop = asyncio.get_running_loop()
-        for number, start in enumerate(range(0, len(found), WAKE_SLICE)):
-            loop.call_later(number * WAKE_SLICE_PAUSE_S, _finish, found[start : start + WAKE_SLICE])
+        for number, start in enumerate(range(0, len(waiting), WAKE_SLICE)):
+            loop.call_later(number * WAKE_SLICE_PAUSE_S, _finish, waiting[start : start + WAKE_SLICE])
 
     @contextmanager
     def _registered(self, table: dict[str, set[asyncio.Future[None]]], key: str) -> Iterator[asyncio.Future[None]]:
@@ -111,7 +119,7 @@ class WakeupHub:
 
 
 async def wait_for_first(waiter: asyncio.Future[None], gone: asyncio.Task[object], timeout_s: float) -> None:
-    """Until one is done, or the time is over."""
+    """Wait until one of both is done, or the time is over."""
     both: set[asyncio.Future[Any]] = {waiter, gone}
     await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 

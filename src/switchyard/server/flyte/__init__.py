@@ -1,1 +1,1 @@
-"""Flyte's front doors: its REST addresses on the HTTP port and its gRPC services, for what it shares with us."""
+"""The parts of Flyte's API that we serve: REST on the HTTP port, and gRPC services."""

@@ -1,4 +1,4 @@
-"""Flyte's REST addresses, read from its service's own description: a method and a path mean a call and its request."""
+"""Flyte's REST addresses, from the description of its service: each method and path belongs to one call."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ class Binding:
     has_body: bool
 
     def fields(self, parts: Sequence[str]) -> dict[str, str] | None:
-        """The fields that a path gives; none: it is another address."""
+        """The request fields in a path. None: the path does not match."""
         if len(parts) != len(self.parts):
             return None
-        found: dict[str, str] = {}
-        for wanted, given in zip(self.parts, parts, strict=True):
-            if wanted.startswith("{"):
-                found[wanted[1:-1]] = given
-            elif wanted != given:
+        fields: dict[str, str] = {}
+        for pattern, part in zip(self.parts, parts, strict=True):
+            if pattern.startswith("{"):
+                fields[pattern[1:-1]] = part
+            elif pattern != part:
                 return None
-        return found
+        return fields
 
 
 def bindings() -> tuple[Binding, ...]:
     """Every address of the service, those with fewer fields first: `{id}` must not hide a fixed word."""
-    found = [each for method in ADMIN.methods for each in _bindings_of(method)]
-    return tuple(sorted(found, key=lambda each: sum(part.startswith("{") for part in each.parts)))
+    all_bindings = [binding for method in ADMIN.methods for binding in _bindings_of(method)]
+    return tuple(sorted(all_bindings, key=lambda binding: sum(part.startswith("{") for part in binding.parts)))
 
 
 def _bindings_of(method: Any) -> Iterator[Binding]:
     rule = method.GetOptions().Extensions[annotations_pb2.http]
-    for each in (rule, *rule.additional_bindings):
-        verb = each.WhichOneof("pattern")
+    for address in (rule, *rule.additional_bindings):
+        verb = address.WhichOneof("pattern")
         if verb in VERBS:
-            yield Binding(verb.upper(), tuple(getattr(each, verb).split("/")), method.name, bool(each.body))
+            yield Binding(verb.upper(), tuple(getattr(address, verb).split("/")), method.name, bool(address.body))
 
 
 def request_class(call: str) -> Any:
@@ -64,7 +64,7 @@ def answer_class(call: str) -> Any:
 def read_request(
     binding: Binding, *, path: Mapping[str, str], query: Iterable[tuple[str, str]], body: bytes, is_proto: bool
 ) -> Any:
-    """The request's message. What the path says wins over the body, as in Flyte."""
+    """Build the request message. Fields in the path win over the body, as in Flyte."""
     asked = list(query)
     if binding.has_body and body and asked:
         raise Malformed("Fields are given in the body or in the query, not in both.")
@@ -85,7 +85,7 @@ def _read_body(body: bytes, request: Any, *, is_proto: bool) -> None:
 
     if not is_proto:
         text = body.decode("utf-8")
-        if not text.lstrip().startswith("{"):  # json_format takes an empty list for an empty message
+        if not text.lstrip().startswith("{"):  # json_format would accept an empty list as an empty message
             raise Malformed("The body is not a JSON object.")
         json_format.Parse(text, request, max_recursion_depth=DEPTH_MAX)
         return
@@ -96,10 +96,10 @@ def _read_body(body: bytes, request: Any, *, is_proto: bool) -> None:
 
 
 def _nested(fields: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """`sort_by.key=name` is a field of a message within."""
-    found: dict[str, Any] = {}
+    """Nest dotted fields: `sort_by.key=name` sets `key` of the message `sort_by`."""
+    nested: dict[str, Any] = {}
     for name, value in fields:
-        inner = found
+        inner = nested
         *outer, last = name.split(".")
         for word in outer:
             inner = inner.setdefault(word, {})
@@ -108,12 +108,12 @@ def _nested(fields: Iterable[tuple[str, str]]) -> dict[str, Any]:
         if last in inner:
             raise Malformed(f"The field {name[:80]!r} is given twice.")
         inner[last] = value
-    return found
+    return nested
 
 
 def as_dict(message: Any, *, is_snake: bool) -> dict[str, Any]:
-    """proto3's JSON, with the fields that are not set, as the gateway shows them."""
-    found: dict[str, Any] = json_format.MessageToDict(
+    """proto3's JSON including unset fields, as grpc-gateway writes it."""
+    fields: dict[str, Any] = json_format.MessageToDict(
         message, preserving_proto_field_name=is_snake, always_print_fields_with_no_presence=True
     )
-    return found
+    return fields

@@ -1,4 +1,4 @@
-"""What we serve of Flyte's AdminService, by the names of its calls; both doors read this table."""
+"""The calls of Flyte's AdminService that we serve, by name. REST and gRPC use this table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from switchyard.server.flyte.attributes import PROJECT, PROJECT_DOMAIN, WORKFLOW
 
 @dataclass(frozen=True)
 class FlyteCall:
-    """`serve(yard, actor, request)` answers with a message or raises a YardError. `is_open`: to all; no actor."""
+    """`serve(context, actor, request)` returns a message or raises a YardError. `is_open`: needs no credential."""
 
     serve: Callable[..., Any]
     is_open: bool = False

@@ -1,4 +1,4 @@
-"""What Flyte's doors say where its messages, the package flyteidl, are not installed."""
+"""The error of Flyte's API where the package flyteidl is not installed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from switchyard.server.flyte.grpc_status import FlyteNotServed
 
 
 def is_flyteidl_installed() -> bool:
-    """It has no release yet for the newest Pythons, and all else works without."""
+    """flyteidl is optional: it has no release yet for the newest Pythons."""
     try:
         import flyteidl  # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""An error as gRPC and grpc-gateway say it: a code, a message, an HTTP status. Pure."""
+"""Our errors in the form of gRPC and grpc-gateway: a code, a message, an HTTP status. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 from switchyard.errors import BadRequest, Conflict, MethodNotAllowed, NotFound, PolicyRefused, TooLarge, YardError
 
-MESSAGE_BYTES_MAX = 2000  # it travels in the trailers, up to three times as long, and gRPC's clients take 8 kB of them
+MESSAGE_BYTES_MAX = (
+    2000  # sent in the trailers, encoded up to three times as long; gRPC clients accept 8 kB of trailers
+)
 
 
 class GrpcCode(NamedTuple):
@@ -36,13 +38,13 @@ CODES: dict[str, GrpcCode] = {
 
 
 class FlyteInvalid(BadRequest):
-    """A mistake that Flyte has words for: the message is those words alone, since programs compare them."""
+    """An error with Flyte's exact text, because programs compare it."""
 
     default_next = ""
 
 
 class FlyteNotFound(NotFound):
-    """The same for what is not there."""
+    """The same for something that does not exist."""
 
     default_next = ""
 
@@ -55,10 +57,10 @@ class FlyteNotServed(MethodNotAllowed):
 
 def code_of(error: YardError) -> str:
     if type(error) is Conflict:
-        return "FAILED_PRECONDITION"  # ALREADY_EXISTS is for a name that is taken: some clients take it for a success
+        return "FAILED_PRECONDITION"  # not ALREADY_EXISTS, which some clients treat as success
     if isinstance(error, PolicyRefused):
-        return "INVALID_ARGUMENT"  # what Flyte answers to a pool or an amount that its rules do not allow
-    # flytekit takes UNKNOWN for a token that ran out, and would ask for another.
+        return "INVALID_ARGUMENT"  # as Flyte answers for a pool or an amount that its rules forbid
+    # Not UNKNOWN: flytekit takes it for an expired token, and would ask for another.
     return "INTERNAL" if error.grpc == "UNKNOWN" else error.grpc
 
 
@@ -66,10 +68,10 @@ def message_of(error: YardError) -> str:
     detail = error.detail
     if error.next_step:
         detail = f"{detail.rstrip()}{'' if detail.rstrip().endswith('.') else '.'} {error.next_step}"
-    found = detail.encode()
-    return found[:MESSAGE_BYTES_MAX].decode(errors="ignore")
+    content = detail.encode()
+    return content[:MESSAGE_BYTES_MAX].decode(errors="ignore")
 
 
 def http_of(error: YardError) -> int:
-    # The bound on a body is HTTP's own, met before the gateway: 429 would be an invitation to try again.
+    # The bound on a body is HTTP's own and is checked before the gateway. 429 would invite a retry.
     return error.status if isinstance(error, TooLarge) else CODES[code_of(error)].http

@@ -1,4 +1,4 @@
-"""Flyte's REST on the HTTP port, as grpc-gateway speaks it: JSON in either spelling, protobuf if asked for."""
+"""Flyte's REST API on the HTTP port, as grpc-gateway serves it: JSON in either spelling, or protobuf."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from switchyard.server.http.asgi_messages import (
     retry_after,
     send_body,
 )
-from switchyard.server.http.authenticate import authenticate_user
 from switchyard.server.http.body_bounds import LAYOUT_BODY
 from switchyard.server.http.body_decoding import read_bounded
 from switchyard.server.http.call import read_query
@@ -37,8 +36,8 @@ JSON_MEDIA = "application/json"
 class FlyteRestApp:
     """Every address under `/api/v1/`. Flyte's messages are imported at the first call: most servers never get one."""
 
-    def __init__(self, yard: ServerRuntime) -> None:
-        self._yard = yard
+    def __init__(self, server: ServerRuntime) -> None:
+        self._server = server
         self._served: ServedCalls | None = None
 
     async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
@@ -48,9 +47,9 @@ class FlyteRestApp:
         await answer_errors(scope, send, lambda: self._serve(scope, receive, send), refuse)
 
     async def _serve(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
-        yard = self._yard
+        server = self._server
         if self._served is None:
-            self._served = await yard.in_thread(_load)
+            self._served = await server.workers.in_thread(_load)
         served = self._served
         binding, path = _find(served.bindings, scope)
         call = served.calls.get(binding.call)
@@ -58,8 +57,8 @@ class FlyteRestApp:
             raise FlyteNotServed(
                 f"{binding.call} is not served here.", next_step="Projects, domains and attributes are."
             )
-        actor = None if call.is_open else await authenticate_user(yard, scope)
-        body = await read_bounded(scope, receive, LAYOUT_BODY)
+        actor = None if call.is_open else await server.authenticator.user(scope)
+        body = await read_bounded(server.bodies, scope, receive, LAYOUT_BODY)
         query, wanted = read_query(scope), _wanted(scope)
 
         def work() -> bytes:
@@ -67,17 +66,17 @@ class FlyteRestApp:
 
             is_proto = _media(scope, b"content-type") == PROTO_MEDIA
             request = read_request(binding, path=path, query=query, body=body, is_proto=is_proto)
-            answer = call.serve(yard, actor, request)
+            answer = call.serve(server.context, actor, request)
             if wanted == PROTO_MEDIA:
                 return bytes(answer.SerializeToString())
             return json.dumps(as_dict(answer, is_snake=wanted == JSON_MEDIA), ensure_ascii=False).encode()
 
-        await send_body(send, 200, await yard.in_thread(work), _content_type(is_proto=wanted == PROTO_MEDIA))
+        await send_body(send, 200, await server.workers.in_thread(work), _content_type(is_proto=wanted == PROTO_MEDIA))
 
 
 @dataclass(frozen=True)
 class ServedCalls:
-    """What Flyte's description says there is, and what of it we serve."""
+    """All addresses of Flyte's service, and the calls that we serve."""
 
     bindings: tuple[Binding, ...]
     calls: Mapping[str, FlyteCall]
@@ -96,17 +95,17 @@ def _load() -> ServedCalls:
 
 def _find(bindings: tuple[Binding, ...], scope: AsgiScope) -> tuple[Binding, dict[str, str]]:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    # Word by word, so that an escaped slash stays within its word.
+    # Unquote each part by itself, so that an escaped slash stays within its part.
     parts = [unquote(part) for part in raw.decode("latin-1").split("/")]
-    found = [(each, fields) for each in bindings if (fields := each.fields(parts)) is not None]
-    for binding, fields in found:
+    matching = [(binding, fields) for binding in bindings if (fields := binding.fields(parts)) is not None]
+    for binding, fields in matching:
         if binding.verb == scope["method"]:
             return binding, fields
-    raise FlyteNotServed("Method Not Allowed") if found else FlyteNotFound("Not Found")
+    raise FlyteNotServed("Method Not Allowed") if matching else FlyteNotFound("Not Found")
 
 
 def _wanted(scope: AsgiScope) -> str:
-    """The media type that says how an answer is written: what is accepted, else what was sent."""
+    """The media type of the answer: the accepted one, else that of the request."""
     accepted = _media(scope, b"accept")
     return accepted if accepted in (JSON_MEDIA, PROTO_MEDIA) else _media(scope, b"content-type")
 

@@ -1,4 +1,4 @@
-"""The HTTP listener: uvicorn with every connection through the gate. A TLS handshake counts from its start."""
+"""The HTTP listener: uvicorn behind the connection gate. A TLS connection counts from its handshake on."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from switchyard.server.http.connection_gate import TICK_S, ClientConnection, Con
 from switchyard.server.http.protocol import BoundedProtocol
 from switchyard.server.refusal_log import REFUSALS
 
-ACCEPTS_PER_TURN = 64  # connections taken before others have their turn
-ACCEPT_RETRY_S = 0.1  # after the system had no file left for a connection
+ACCEPTS_PER_TURN = 64  # connections accepted in one turn of the loop
+ACCEPT_RETRY_S = 0.1  # after the system ran out of file descriptors
 NO_FILES_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 UNLOGGED_MESSAGES = ("Invalid HTTP request", "Unsupported upgrade", "No supported WebSocket")
 
@@ -44,16 +44,16 @@ class TlsAcceptor:
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        for each in sockets:
-            self._listen(each)
+        for sock in sockets:
+            self._listen(sock)
 
     def close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        for each in self.sockets:
-            self._loop.remove_reader(each)
-            each.close()
+        for sock in self.sockets:
+            self._loop.remove_reader(sock)
+            sock.close()
 
     async def wait_closed(self) -> None:
         """uvicorn waits for the connections itself."""
@@ -103,7 +103,7 @@ class TlsAcceptor:
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn behind the gate, and without its signal handlers: ours must end the parked polls first."""
+    """uvicorn behind the gate. It has no signal handlers: ours must answer parked polls first."""
 
     def __init__(self, config: uvicorn.Config, gate: ConnectionGate) -> None:
         super().__init__(config)
@@ -118,16 +118,20 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         assert sockets is None  # they are bound here
         config, loop = self.config, asyncio.get_running_loop()
-        given: dict[str, Any] = {"config": config, "server_state": self.server_state, "app_state": self.lifespan.state}
+        protocol_options: dict[str, Any] = {
+            "config": config,
+            "server_state": self.server_state,
+            "app_state": self.lifespan.state,
+        }
 
         def make(peer: ClientConnection | None = None) -> BoundedProtocol:
-            return BoundedProtocol(self._gate, peer, **given)
+            return BoundedProtocol(self._gate, peer, **protocol_options)
 
         bound = _listening_sockets(config)
         if config.ssl:
             self.servers: list[Any] = [TlsAcceptor(bound, self._gate, make, config.ssl)]
         else:
-            self.servers = [await loop.create_server(make, sock=each, backlog=config.backlog) for each in bound]
+            self.servers = [await loop.create_server(make, sock=sock, backlog=config.backlog) for sock in bound]
         self._tick()
         self.started = True
 
@@ -143,18 +147,18 @@ class HttpServer(uvicorn.Server):
 
 
 def _is_no_flood(record: logging.LogRecord) -> bool:
-    """Bytes that are no HTTP are noted in the refusal log, which is bounded; uvicorn would log each."""
+    """Drop uvicorn's lines about bytes that are not HTTP: the refusal log counts them within a bound."""
     return not str(record.msg).startswith(UNLOGGED_MESSAGES)
 
 
 def _listening_sockets(config: uvicorn.Config) -> list[socket.socket]:
     """A listening socket for each address of the host."""
-    found: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     try:
         places = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, _, _, place in dict.fromkeys(places):
             sock = socket.socket(family, kind)
-            found.append(sock)
+            sockets.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -162,10 +166,10 @@ def _listening_sockets(config: uvicorn.Config) -> list[socket.socket]:
             sock.listen(config.backlog)
             sock.setblocking(False)
     except OSError as exc:
-        for sock in found:
+        for sock in sockets:
             sock.close()
         raise Unavailable(
             f"Cannot listen on {config.host}:{config.port}: {exc.strerror}.",
             next_step="Is the port taken? Give --http another.",
         ) from exc
-    return found
+    return sockets

@@ -1,4 +1,4 @@
-"""Requests in, answers out: bounded bodies, JSON, problems. Plain ASGI, used by the hot routes and the others alike."""
+"""Read requests and send answers over plain ASGI: headers, JSON, problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from switchyard.errors import Internal, Malformed, MethodNotAllowed, TooLarge, Unavailable, WrongMedia, YardError
+from switchyard.errors import Internal, Malformed, MethodNotAllowed, Unavailable, WrongMedia, YardError
 from switchyard.model.api import BulkAnswer, Problem
 from switchyard.server.http.connection_gate import client_network
 from switchyard.server.refusal_log import REFUSALS, credential_id
@@ -22,13 +22,12 @@ AsgiSend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON = (b"content-type", b"application/json")
 PROBLEM = (b"content-type", b"application/problem+json")
-# The second is what curl and Python's urllib declare of every body unless told otherwise.
+# curl and Python's urllib declare the second one by default, whatever the body is.
 JSON_MEDIA_TYPES = (b"application/json", b"application/x-www-form-urlencoded")
-REFUSAL_STATUSES = frozenset({401, 403, 410})  # a credential or a right is missing; 410: of an agent that was removed
+REFUSAL_STATUSES = frozenset({401, 403, 410})  # these are logged; 410: the agent was removed
 SCOPE_CALLER = "switchyard.who"  # in a request's scope: the name of the user or agent, once known
 SCOPE_IS_CLOSED = "switchyard.is_closed"  # in a request's scope: tells whether its connection is closed
 PART_BYTES = 256 * 1024  # handed to the connection at once
-COPY_BYTES_MAX = 8 * 2**20  # copied within some milliseconds
 STEP_ITEMS = 1000  # encoded at once
 
 TOO_DEEP = "What was sent, or what is stored of it, is nested too deeply."
@@ -39,48 +38,38 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class RawAnswer:
-    """An answer that is sent as it is."""
+    """An answer that is sent without encoding."""
 
     content: bytes
-    media: bytes = b"text/plain; charset=utf-8"  # as it was given: YAML or JSON
+    media: bytes = b"text/plain; charset=utf-8"  # as it was uploaded: YAML or JSON
 
 
 class ClientGone(Exception):
-    """The client hung up before its request was whole, or before its answer was."""
+    """The client closed the connection before its request or its answer was complete."""
 
 
 def refuse_closed(scope: AsgiScope, exc: RuntimeError) -> None:
-    """Raise ClientGone if an answer failed because its connection is closed: that is no defect."""
+    """Raise ClientGone if an answer could not be sent because the connection is closed: that is no defect."""
     is_closed = scope.get(SCOPE_IS_CLOSED)
     if is_closed is not None and is_closed():
         raise ClientGone from exc
 
 
-async def read_body(scope: AsgiScope, receive: AsgiReceive, bytes_max: int) -> bytes:
-    """The whole body, refused as soon as it is known to be too large."""
-    declared = header(scope, b"content-length")
-    if declared is not None and declared.isdigit() and int(declared) > bytes_max:
-        raise TooLarge(f"The body has {int(declared)} bytes; the most here is {bytes_max}.")
-    whole: bytes | bytearray = b""
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        part = message.get("body", b"")
-        if len(whole) + len(part) > bytes_max:
-            raise TooLarge(f"The body is over {bytes_max} bytes.")
-        if not whole:
-            whole = part
-        elif isinstance(whole, bytearray):
-            whole += part  # grows in place: a join of 60 MB would take its time at the end, all at once
-        else:
-            whole = bytearray(whole) + part
-        if not message.get("more_body"):
-            return bytes(whole) if len(whole) <= COPY_BYTES_MAX else whole  # type: ignore[return-value]
+def refuse_gone(scope: AsgiScope) -> None:
+    """Raise ClientGone if the connection of this request is closed."""
+    is_closed = scope.get(SCOPE_IS_CLOSED)
+    if is_closed is not None and is_closed():
+        raise ClientGone
+
+
+async def wait_for_disconnect(receive: AsgiReceive) -> object:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    return None
 
 
 def require_json(scope: AsgiScope, body: bytes) -> None:
-    """A body has to be there, and is JSON. A client that declares another type means something else."""
+    """Refuse an empty body, and one that is declared as something else than JSON."""
     media = header(scope, b"content-type")
     if media and media != JSON[1] and media.partition(b";")[0].strip().lower() not in JSON_MEDIA_TYPES:
         raise WrongMedia(f"The body is declared as {media[:80].decode('latin-1')!r}; it has to be JSON.")
@@ -91,8 +80,8 @@ def require_json(scope: AsgiScope, body: bytes) -> None:
 def header(scope: AsgiScope, name: bytes) -> bytes | None:
     for key, value in scope["headers"]:
         if key == name:
-            found: bytes = value
-            return found
+            content: bytes = value
+            return content
     return None
 
 
@@ -101,12 +90,12 @@ async def send_json(send: AsgiSend, status: int, value: object, *extra: tuple[by
 
 
 def encode(value: object) -> bytes:
-    """JSON. What may be large is encoded on a thread."""
+    """Encode as JSON. Call it on a thread if the value may be large."""
     return _encoder.encode(value)
 
 
 def encode_bulk(answer: BulkAnswer) -> bytes:
-    """In steps: one call of the encoder keeps the interpreter to itself."""
+    """Encode in steps: the encoder holds the interpreter during one call."""
     items = answer.items
     parts = [_encoder.encode(items[at : at + STEP_ITEMS])[1:-1] for at in range(0, len(items), STEP_ITEMS)]
     return b'{"items":[%b],"made":%d,"refused":%d}' % (b",".join(parts), answer.made, answer.refused)
@@ -118,7 +107,7 @@ async def send_body(send: AsgiSend, status: int, body: bytes, *headers: tuple[by
     if len(body) <= PART_BYTES:
         await send({"type": "http.response.body", "body": body})
         return
-    # In parts, each when the one before is on its way: others get their turn in between.
+    # In parts, so that other requests get their turn in between.
     for begin in range(0, len(body), PART_BYTES):
         part = body[begin : begin + PART_BYTES]
         await send({"type": "http.response.body", "body": part, "more_body": begin + PART_BYTES < len(body)})
@@ -134,12 +123,12 @@ async def send_problem(send: AsgiSend, error: YardError, *headers: tuple[bytes, 
 
 
 def retry_after(error: YardError) -> list[tuple[bytes, bytes]]:
-    """The header that says when to come back, where time cures the error."""
+    """The Retry-After header, for errors that may be gone later."""
     return [] if error.retry_after_s is None else [(b"retry-after", str(error.retry_after_s).encode())]
 
 
 async def send_not_allowed(scope: AsgiScope, send: AsgiSend, methods: Iterable[str]) -> None:
-    """405, with the methods that there are."""
+    """Send a 405 with the allowed methods."""
     allowed = ", ".join(sorted(methods))
     error = MethodNotAllowed(f"{scope['path'][:200]} takes {allowed}, not {scope['method'][:20]}.")
     await send_problem(send, error, (b"allow", allowed.encode()))
@@ -158,7 +147,7 @@ def problem_of(error: YardError) -> Problem:
 
 
 def _note_refusal(scope: AsgiScope, error: YardError) -> None:
-    """Log who was refused what, and from where; of a credential only what is no secret."""
+    """Log a refusal: caller, address and reason. Of a credential only the id, which is no secret."""
     client = scope.get("client")
     token = (header(scope, b"authorization") or b"").decode("latin-1").partition(" ")[2].strip()
     REFUSALS.note(
@@ -179,9 +168,9 @@ async def answer_errors(
     work: Callable[[], Awaitable[None]],
     refuse: Callable[[AsgiSend, YardError], Awaitable[None]] = send_problem,
 ) -> None:
-    """Run a route; whatever it raises becomes a problem, and a defect is logged with its place.
+    """Run a route and send an error as a problem. A defect is logged with its traceback.
 
-    `refuse`: how an error is said, at a door with words of its own.
+    `refuse`: sends an error in another form, for Flyte's REST API.
     """
     try:
         await work()
@@ -194,13 +183,13 @@ async def answer_errors(
             _note_refusal(scope, exc)
         await refuse(send, exc)
     except asyncio.CancelledError:
-        # A stopping server gives up what is still open. Without an answer it would be a 500, which nobody tries again.
-        with contextlib.suppress(RuntimeError):  # an answer that has begun, a stream, is only cut off
+        # The server stops. Without this answer uvicorn would send a 500, which clients do not retry.
+        with contextlib.suppress(RuntimeError):  # an answer that has begun, as of a stream, is cut off
             await refuse(send, Unavailable("The server stops before this is done; it may still happen."))
-    except RecursionError:  # of a job, say, that was stored when deeper bodies were taken
+    except RecursionError:  # for example of a job that was stored when deeper bodies were allowed
         error = Malformed(TOO_DEEP)
         _note_refusal(scope, error)
         await refuse(send, error)
-    except Exception as exc:  # the door's last resort: the client gets a problem, the log the place
+    except Exception as exc:  # a defect: the client gets a problem, the log the traceback
         log.error("defect", method=scope["method"], path=scope["path"], exc_info=exc)
         await refuse(send, Internal())

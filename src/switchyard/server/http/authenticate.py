@@ -1,4 +1,4 @@
-"""Credential → actor or agent, from memory. A miss looks once at the store: another replica may know more."""
+"""From a credential to a user or an agent, in memory. A miss refreshes the snapshots: another server may know more."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import random
 from switchyard.connection import is_loopback
 from switchyard.errors import Denied, Gone, Throttled, Unauthenticated
 from switchyard.server.http.asgi_messages import SCOPE_CALLER, AsgiScope, header
-from switchyard.server.limiter import SERVER, current_caller
-from switchyard.server.runtime import ServerRuntime
+from switchyard.server.limiter import AGENT_PREFIX, SERVER, Limiter, current_caller
+from switchyard.server.workers import Workers
 from switchyard.service.cluster.agents import finish_rotation, is_next_credential
-from switchyard.service.credential import secret_matches, split_credential
-from switchyard.service.fleet import AgentEntry
-from switchyard.service.rights import Actor, local_admin
+from switchyard.service.core.context import Context
+from switchyard.service.core.credential import secret_matches, split_credential
+from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.core.rights import Actor, local_admin
 
 # A flood of bad tokens must not become a flood of queries.
-STORE_LOOKUP_INTERVAL_US = 200_000
+REFRESH_INTERVAL_US = 200_000
 THROTTLE_PAUSE_S = 1.0
-SCOPE_COUNTED = "yard.counted"  # in the scope of a request: it has been counted
+SCOPE_COUNTED = "server.counted"  # in a request's scope: it has been counted
 
 
 def bearer(scope: AsgiScope) -> str:
@@ -32,9 +33,9 @@ def bearer_token(authorization: str) -> str:
 
 
 def refuse_foreign_origin(scope: AsgiScope) -> None:
-    """An open server obeys whoever reaches it, and a browser reaches loopback for any page that asks it to.
+    """Refuse requests of other pages: an open server obeys everybody who reaches it, and a browser reaches loopback.
 
-    So no page of another origin, and no name that was made to point here, may speak through it.
+    So it accepts neither pages of another origin nor a host name that was made to point here.
     """
     host = (header(scope, b"host") or b"").decode("latin-1")
     origin = (header(scope, b"origin") or b"").decode("latin-1")
@@ -51,96 +52,105 @@ def refuse_foreign_origin(scope: AsgiScope) -> None:
         )
 
 
-async def authenticate_user(yard: ServerRuntime, scope: AsgiScope) -> Actor:
-    """Whose request this is. It counts towards the user's requests once, however often it is authenticated anew."""
-    actor = await authenticate_token(yard, bearer(scope))
-    scope[SCOPE_CALLER] = actor.name
-    if actor.user_id is None:
-        refuse_foreign_origin(scope)
-    current_caller.set(actor.name)
-    if SCOPE_COUNTED not in scope:
-        scope[SCOPE_COUNTED] = True
-        await _count(yard, actor)
-    return actor
-
-
-async def _count(yard: ServerRuntime, actor: Actor) -> None:
-    """Hundreds of requests of one user at once begin one by one, so that others' come in between.
-
-    A request too many is refused after a pause: a client that does not wait by itself is made to.
-    """
-    try:
-        delay_s = yard.limiter.request(actor)
-    except Throttled:
-        await asyncio.sleep(random.uniform(0.5, 1.5) * THROTTLE_PAUSE_S)  # noqa: S311  spread, not secret
-        raise
-    if delay_s:
-        await asyncio.sleep(delay_s)
-
-
-async def authenticate_token(yard: ServerRuntime, token: str) -> Actor:
-    """Whose token this is; of an open server that is enough to know where no browser can come in."""
-    found = _actor_of_token(yard, token)
-    if found is None and split_credential(token, "yard"):
-        await _refresh_shared(yard)
-        found = _actor_of_token(yard, token)
-    if found is not None:
-        return found
-    if yard.settings.is_open:
-        return local_admin()
-    raise Unauthenticated("This token does not hold: unknown, expired or revoked." if token else "No token was given.")
-
-
 def has_agent_credential(scope: AsgiScope) -> bool:
     """Whether the credential is an agent's, by its form."""
     return split_credential(bearer(scope), "agent") is not None
 
 
-async def authenticate_agent(yard: ServerRuntime, scope: AsgiScope) -> AgentEntry:
-    token = bearer(scope)
-    parts = split_credential(token, "agent")
-    if parts is None:
-        raise Unauthenticated("This needs an agent's credential.", next_step="Join with `yard agent --token`.")
-    entry = yard.context.snapshots.fleet.agents.get(parts[0])
-    if entry is None or not secret_matches(parts[1], entry.hash):
-        await _refresh_shared(yard)
-        entry = yard.context.snapshots.fleet.agents.get(parts[0])
-    if entry is None:
-        raise Gone("This agent is not registered here any more.")
-    scope[SCOPE_CALLER] = f"agent {entry.name}"
-    current_caller.set(f"agent:{entry.id}")
-    if secret_matches(parts[1], entry.hash):
-        return entry
-    if is_next_credential(entry, parts[1], yard.context.now_us()):
-        await yard.in_thread(finish_rotation, yard.context, entry, parts[1])
-        return entry
-    raise Unauthenticated("The agent's credential does not hold.", next_step="Join again with a new join token.")
+class Authenticator:
+    """Lives on the event loop. `is_open`: requests without a token are those of the local administrator."""
 
+    def __init__(self, context: Context, workers: Workers, limiter: Limiter, *, is_open: bool) -> None:
+        self._context = context
+        self._workers = workers
+        self._limiter = limiter
+        self._is_open = is_open
+        self._refreshed_us = 0  # when an unknown credential last made this server refresh
+        self._next_refresh: asyncio.Task[None] | None = None  # for all who miss a credential now
+        self.tokens_used: dict[str, int] = {}  # token → when it was last used, not yet stored
 
-def _actor_of_token(yard: ServerRuntime, token: str) -> Actor | None:
-    parts = split_credential(token, "yard")
-    access = yard.context.snapshots.access
-    entry = access.tokens.get(parts[0]) if parts else None
-    if parts is None or entry is None or not secret_matches(parts[1], entry.hash):
-        return None
-    now_us = yard.context.now_us()
-    if entry.is_revoked or (entry.expires_us is not None and entry.expires_us <= now_us):
-        return None
-    yard.tokens_used[entry.id] = now_us
-    return access.caller(entry)
+    async def user(self, scope: AsgiScope) -> Actor:
+        """Find the user of a request. The request counts once, however often it is authenticated."""
+        actor = await self.token(bearer(scope))
+        scope[SCOPE_CALLER] = actor.name
+        if actor.user_id is None:
+            refuse_foreign_origin(scope)
+        current_caller.set(actor.name)
+        if SCOPE_COUNTED not in scope:
+            scope[SCOPE_COUNTED] = True
+            await self._count(actor)
+        return actor
 
+    async def token(self, token: str) -> Actor:
+        """Find the user of a token. For an open server that is enough where no browser can come in."""
+        actor = self._actor_of_token(token)
+        if actor is None and split_credential(token, "yard"):
+            await self._refresh()
+            actor = self._actor_of_token(token)
+        if actor is not None:
+            return actor
+        if self._is_open:
+            return local_admin()
+        raise Unauthenticated(
+            "This token does not hold: unknown, expired or revoked." if token else "No token was given."
+        )
 
-async def _refresh_shared(yard: ServerRuntime) -> None:
-    """Look at the store once for all who miss something now, and not too often: a no must not be outdated."""
-    if yard.next_look is None:
-        yard.next_look = asyncio.ensure_future(_refresh_later(yard))
-    await asyncio.shield(yard.next_look)
+    async def agent(self, scope: AsgiScope) -> AgentEntry:
+        parts = split_credential(bearer(scope), "agent")
+        if parts is None:
+            raise Unauthenticated("This needs an agent's credential.", next_step="Join with `yard agent --token`.")
+        agent_id, secret = parts
+        entry = self._context.snapshots.fleet.agents.get(agent_id)
+        if entry is None or not secret_matches(secret, entry.hash):
+            await self._refresh()
+            entry = self._context.snapshots.fleet.agents.get(agent_id)
+        if entry is None:
+            raise Gone("This agent is not registered here any more.")
+        scope[SCOPE_CALLER] = f"agent {entry.name}"
+        current_caller.set(f"{AGENT_PREFIX}{entry.id}")
+        if secret_matches(secret, entry.hash):
+            return entry
+        if is_next_credential(entry, secret, self._context.now_us()):
+            await self._workers.in_thread(finish_rotation, self._context, entry, secret)
+            return entry
+        raise Unauthenticated("The agent's credential does not hold.", next_step="Join again with a new join token.")
 
+    async def _count(self, actor: Actor) -> None:
+        """Delay a burst of one user's requests, so that requests of others come in between.
 
-async def _refresh_later(yard: ServerRuntime) -> None:
-    wait_us = yard.looked_us + STORE_LOOKUP_INTERVAL_US - yard.context.now_us()
-    if 0 < wait_us <= STORE_LOOKUP_INTERVAL_US:
-        await asyncio.sleep(wait_us / 1_000_000)
-    yard.looked_us, yard.next_look = yard.context.now_us(), None  # whoever comes from here on needs another look
-    current_caller.set(SERVER)  # in a task of its own, for all who wait
-    await yard.in_thread(yard.context.snapshots.refresh)
+        A request over the limit is refused after a pause, which slows down clients that do not wait by themselves.
+        """
+        try:
+            delay_s = self._limiter.count_request(actor)
+        except Throttled:
+            await asyncio.sleep(random.uniform(0.5, 1.5) * THROTTLE_PAUSE_S)  # noqa: S311  spread, not secret
+            raise
+        if delay_s:
+            await asyncio.sleep(delay_s)
+
+    def _actor_of_token(self, token: str) -> Actor | None:
+        parts = split_credential(token, "yard")
+        access = self._context.snapshots.access
+        entry = access.tokens.get(parts[0]) if parts else None
+        if parts is None or entry is None or not secret_matches(parts[1], entry.hash):
+            return None
+        now_us = self._context.now_us()
+        if entry.is_revoked or (entry.expires_us is not None and entry.expires_us <= now_us):
+            return None
+        self.tokens_used[entry.id] = now_us
+        return access.caller(entry)
+
+    async def _refresh(self) -> None:
+        """Refresh the snapshots once for all who miss a credential now, and not too often."""
+        if self._next_refresh is None:
+            self._next_refresh = asyncio.ensure_future(self._refresh_later())
+        await asyncio.shield(self._next_refresh)
+
+    async def _refresh_later(self) -> None:
+        wait_us = self._refreshed_us + REFRESH_INTERVAL_US - self._context.now_us()
+        if 0 < wait_us <= REFRESH_INTERVAL_US:
+            await asyncio.sleep(wait_us / 1_000_000)
+        # First: whoever comes from here on needs another refresh.
+        self._refreshed_us, self._next_refresh = self._context.now_us(), None
+        current_caller.set(SERVER)  # in a task of its own, for all who wait
+        await self._workers.in_thread(self._context.snapshots.refresh)

@@ -1,8 +1,8 @@
-"""Where a body is decoded: a small one on the loop, a larger one on a thread.
+"""Decodes small bodies on the loop and larger ones on a thread.
 
-The loop serves everybody. What takes longer the more a caller sends is therefore done elsewhere, a few at a time. A
-thread helps only as long as it lets go of the interpreter, and one call of the JSON decoder does not. So a body that is
-decoded at once has a bound on its values, and one that may have more of them by right is decoded in pieces.
+The loop serves all users, so work that grows with a body runs on threads, a few at a time. A thread helps only while it
+releases the interpreter, and one call of the JSON decoder does not. So a body that is decoded in one call has a bound
+on its values; a body that may have more values is decoded in pieces.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ from typing import Any, TypeVar
 
 from switchyard.errors import TooLarge
 from switchyard.model.decode import JsonReader, refuse_many_values
-from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, read_body, require_json
+from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, require_json
 from switchyard.server.http.body_bounds import INLINE_BYTES, BodyBound
-from switchyard.server.runtime import ServerRuntime
+from switchyard.server.http.body_budget import BodyBudgets
+from switchyard.server.http.body_reading import read_body
+from switchyard.server.workers import Workers
 
 T = TypeVar("T")
 
 
-async def read_bounded(scope: AsgiScope, receive: AsgiReceive, bound: BodyBound) -> bytes:
+async def read_bounded(budgets: BodyBudgets, scope: AsgiScope, receive: AsgiReceive, bound: BodyBound) -> bytes:
     try:
-        return await read_body(scope, receive, bound.bytes_max)
+        return await read_body(budgets, scope, receive, bound.bytes_max)
     except TooLarge as exc:
         raise _with_bound(exc, bound) from exc
 
 
-async def decode_body(yard: ServerRuntime, scope: AsgiScope, body: bytes, reader: JsonReader, bound: BodyBound) -> Any:
-    """Decode a body where that holds nobody up."""
+async def decode_body(workers: Workers, scope: AsgiScope, body: bytes, reader: JsonReader, bound: BodyBound) -> Any:
+    """Decode a body, on a thread if it is large."""
     require_json(scope, body)
     if len(body) <= INLINE_BYTES:
         return reader.read(body)
-    return await yard.decoders.run(_read_at_once, body, reader, bound, size=len(body))
+    return await workers.decoders.run(_read_at_once, body, reader, bound, size=len(body))
 
 
-async def read_in_pieces(yard: ServerRuntime, body: bytes, read: Callable[[bytes], T], bound: BodyBound) -> T:
-    """Decode a large body by what takes it apart."""
-    return await yard.decoders.run(read_within_bound, body, read, bound, size=len(body))
+async def read_in_pieces(workers: Workers, body: bytes, read: Callable[[bytes], T], bound: BodyBound) -> T:
+    """Decode a large body on a thread. `read` decodes it in pieces."""
+    return await workers.decoders.run(read_within_bound, body, read, bound, size=len(body))
 
 
 def _read_at_once(body: bytes, reader: JsonReader, bound: BodyBound) -> Any:
@@ -45,7 +47,7 @@ def _read_at_once(body: bytes, reader: JsonReader, bound: BodyBound) -> Any:
 
 
 def refuse_large(body: bytes, bound: BodyBound) -> None:
-    """Also for one job of many."""
+    """Refuse a body over its bound; also for one job of a bulk request."""
     try:
         if len(body) > bound.bytes_max:
             raise TooLarge(f"It has {len(body)} bytes; the most here is {bound.bytes_max}.")

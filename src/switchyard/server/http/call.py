@@ -1,35 +1,46 @@
-"""One call of an endpoint, decoded: who, the path's words, the query's values, the body."""
+"""One call of an endpoint, decoded: the caller, the parameters of path and query, the body."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
-from switchyard.errors import Malformed
+from switchyard.errors import BadValue, ConditionMissing, Malformed
+from switchyard.model.api import Page
 from switchyard.model.ids import LENGTH, is_id
 from switchyard.server.http.asgi_messages import AsgiScope
-from switchyard.server.runtime import ServerRuntime
+from switchyard.server.services import Services
+from switchyard.server.wakeups import Wakeups
 from switchyard.service.cluster.graphs import GraphCaller
-from switchyard.service.fleet import AgentEntry
-from switchyard.service.rights import Actor
+from switchyard.service.core.context import Context
+from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.core.rights import Actor
+from switchyard.service.core.write_condition import WriteCondition
 
-QUERY_FIELDS_MAX = 1000  # each parameter has a bound of its own; this one is for the work of reading them
+T = TypeVar("T")
+QUERY_FIELDS_MAX = 1000  # bounds the work of reading; each parameter has a bound of its own
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a handler is handed. The query was checked against the endpoint's parameters before."""
+    """What a handler gets. The query has been checked against the endpoint's parameters."""
 
-    yard: ServerRuntime
+    services: Services
+    wakeups: Wakeups
     actor: Actor
     path: dict[str, str]
     query: list[tuple[str, str]]
     body: Any = None
     token: str = ""
-    agent: AgentEntry | None = None  # who calls, where that is an agent
+    agent: AgentEntry | None = None  # the caller, where that is an agent
     if_match: str | None = None
     if_none_match: str | None = None
+
+    @property
+    def context(self) -> Context:
+        return self.services.context
 
     @property
     def caller(self) -> GraphCaller:
@@ -58,7 +69,7 @@ class Call:
 
     @property
     def id_cursor(self) -> str | None:
-        """Where the page before ended, in a list that goes by ids."""
+        """The last id of the page before, in a list that is ordered by ids."""
         cursor = self.text("cursor")
         if cursor is not None and not (len(cursor) == LENGTH and is_id(cursor)):
             raise Malformed("The parameter 'cursor' is the `next` of the page before.")
@@ -66,7 +77,27 @@ class Call:
 
     @property
     def limit(self) -> int:
-        return self.number("limit", self.yard.settings.bounds.page_default)
+        return self.number("limit", self.services.settings.bounds.page_default)
+
+    def page(self, items: Sequence[T], key: Callable[[T], str]) -> Page[T]:
+        """A page of items in memory, in the order of their keys."""
+        after = self.text("cursor") or ""
+        remaining = sorted((item for item in items if key(item) > after), key=key)
+        page = remaining[: self.limit]
+        return Page(page, key(page[-1]) if len(remaining) > len(page) else None)
+
+    @property
+    def condition(self) -> WriteCondition:
+        """What the caller has seen of the row it writes: an unseen change is not overwritten."""
+        if self.if_match is not None and self.if_none_match is not None:
+            raise BadValue("Give If-Match or If-None-Match, not both.")
+        if self.if_none_match is not None:
+            if self.if_none_match.strip() != "*":
+                raise Malformed("If-None-Match can only be * here: there must be no row yet.")
+            return WriteCondition(if_none_match=True)
+        if self.if_match is None:
+            raise ConditionMissing()
+        return WriteCondition(if_match=self.if_match.strip().removeprefix('"').removesuffix('"'))
 
 
 def read_query(scope: AsgiScope) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
-"""Which connections stay open: counts in all and by address, the silent ones oldest first. It knows no HTTP.
+"""Decides which connections stay open, by counts in total and by address. Knows no HTTP.
 
-The gate lets a new connection in as long as another one can go: above a bound the connection that is silent for longest
-is closed. A connection with a request in work is never closed for a new one, so the parked polls of agents stay.
+The gate admits a new connection while another one can be closed: above a bound, the connection that has been silent for
+longest is closed. A connection with a request in work is never closed for a new one, so parked polls of agents stay.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Protocol
 from switchyard.server.connections_section import ConnectionBounds
 from switchyard.server.refusal_log import REFUSALS
 
-TICK_S = 1.0  # time is counted in ticks: a server that was paused finds its clients' bytes before it counts on
-IPV6_PREFIX_BITS = 64  # bits: what one customer of a provider has
+TICK_S = 1.0  # time is counted in ticks: a server that was paused first reads what clients sent meanwhile
+IPV6_PREFIX_BITS = 64  # the network of one customer of a provider
 
 
 class ConnectionPhase(Enum):
     """What the server waits for on a connection."""
 
-    SILENT = "silent"  # for a request: its handshake, its head, the next one, or the rest of one that is answered
-    BODY = "body"  # for the rest of a body that a request in work reads
+    SILENT = "silent"  # for a handshake, a request, or the remainder of a request that is already answered
+    BODY = "body"  # for the remainder of a body that a request in work reads
     BUSY = "busy"  # for its own work
 
 
@@ -44,7 +44,7 @@ class Closable(Protocol):
 
 @dataclass(eq=False, slots=True)
 class ClientConnection:
-    """One connection from its accept to its end. `since`: the tick at which its phase began."""
+    """One connection. `since`: the tick at which its phase began."""
 
     address: str
     sock: socket.socket
@@ -75,7 +75,7 @@ class ConnectionGate:
         return len(self._peers)
 
     def admit(self, host: str, sock: socket.socket) -> ClientConnection | None:
-        """Count a new connection in; none: there is no room, and nobody silent who could go."""
+        """Admit a new connection. None: there is no room, and no silent connection to close."""
         address = client_network(host)
         known = self._addresses.get(address)
         if known is not None and known.count >= self.bounds.address_max:
@@ -91,13 +91,13 @@ class ConnectionGate:
         return peer
 
     def refused(self, host: str, sock: socket.socket) -> ClientConnection:
-        """Note that a connection was not admitted. It is closed at once, and not counted."""
+        """Log that a connection was not admitted. It is closed at once and not counted."""
         address = client_network(host)
         REFUSALS.note("connection refused", address=address, reason="too many connections")
         return ClientConnection(address, sock, self.now, is_counted=False)
 
     def make_room(self) -> bool:
-        """Close the connection that is silent for longest, else the one that sends its body for longest."""
+        """Close the connection that is silent for longest, else the one that has been sending a body for longest."""
         return self._evict(self._silent, "too many connections") or self._evict(self._bodies, "too many connections")
 
     def _evict(self, candidates: OrderedDict[ClientConnection, None], reason: str) -> bool:
@@ -109,12 +109,12 @@ class ConnectionGate:
         if victim.protocol is not None:
             victim.protocol.evict()
         else:
-            with contextlib.suppress(OSError):  # in its handshake; its transport notices
+            with contextlib.suppress(OSError):  # during its handshake; its transport notices
                 victim.sock.shutdown(socket.SHUT_RDWR)
         return True
 
     def move(self, peer: ClientConnection, phase: ConnectionPhase) -> None:
-        """A phase begins. The same one again begins anew."""
+        """Begin a phase. If it is the current phase, it starts again."""
         if not peer.is_counted:
             return
         peer.since = self.now
@@ -145,7 +145,7 @@ class ConnectionGate:
             del self._bodies[peer]
 
     def tick(self) -> None:
-        """Called every TICK_S: close what is silent or slow for too long."""
+        """Close connections that are silent or slow for too long. Called every TICK_S."""
         self.now += 1
         for protocol in self._protocols():
             protocol.check(self.now)
@@ -156,14 +156,14 @@ class ConnectionGate:
 
 
 def reset_on_close(sock: socket.socket) -> None:
-    """Drop what waits to be sent when the socket is closed: the kernel would keep it for minutes."""
+    """Make a close drop unsent bytes: the kernel would keep them for minutes."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 @lru_cache(maxsize=4096)
 def client_network(host: str) -> str:
-    """What counts as one address: an IPv4 address, or the /64 network of an IPv6 one."""
+    """Return what counts as one address: an IPv4 address, or the /64 network of an IPv6 address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

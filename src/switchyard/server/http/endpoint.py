@@ -1,72 +1,97 @@
-"""What an endpoint is: method, path, who may, what goes in, what comes out."""
+"""What an endpoint is: its address, who may call it, what goes in, what comes out, and how it is served."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
 from typing import Any
 
 from switchyard.errors import Malformed
-from switchyard.model.graph.subsystem import SUBSYSTEM_NAME_PATTERN as SUBSYSTEM_PATTERN
+from switchyard.model.graph.subsystem import SUBSYSTEM_NAME_PATTERN
 from switchyard.model.ids import ID_PATTERN
 from switchyard.model.names import NAME_PATTERN
 from switchyard.model.tokens import NAMESPACE_PATTERN
+from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, AsgiSend
 from switchyard.server.http.body_bounds import SMALL_BODY, BodyBound
 from switchyard.server.http.call import Call
+from switchyard.server.http.job_wait import JobWait
 from switchyard.server.http.query_parameters import REPEATS_MAX, QueryParameter
+from switchyard.server.runtime import ServerRuntime
 
-OPEN, USER, AGENT, JOINER = "open", "user", "agent", "joiner"
-USER_OR_AGENT = "user or agent"
+AsgiHandler = Callable[[ServerRuntime, AsgiScope, AsgiReceive, AsgiSend], Awaitable[None]]
 
-# What a word of a path is. Where a word is not listed, anything names something or nothing.
+# The pattern of each parameter of a path, for the OpenAPI document.
 PATH_PATTERNS = {
     **dict.fromkeys(("cluster", "project", "user", "group", "domain", "kind", "name"), NAME_PATTERN),
     **dict.fromkeys(("agent", "invite", "token", "grant"), ID_PATTERN),
     "job": r"^[0-9A-Za-z]{1,26}(?!\n)$",
     "namespace": NAMESPACE_PATTERN,
-    "subsystem": SUBSYSTEM_PATTERN,
+    "subsystem": SUBSYSTEM_NAME_PATTERN,
 }
+
+
+class Caller(StrEnum):
+    """Whose credential a call needs."""
+
+    ANYBODY = "open"
+    USER = "user"
+    AGENT = "agent"
+    USER_OR_AGENT = "user or agent"
+    JOINER = "joiner"  # an agent that is not registered yet: it shows a join token
+
+
+class BodyForm(Enum):
+    """How a body is read. An endpoint without a `body` accepts none, whatever its form."""
+
+    JSON = auto()
+    OPTIONAL_JSON = auto()  # no body means `{}`
+    FRAMES = auto()  # many objects, read by the `serve` function (`http/object_bodies.py`)
+    UPLOAD = auto()  # large: read in pieces, compressed or not, and handed to the handler undecoded
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One route. `handler` is none for the hot ones, which `hot_routes.py` serves."""
+    """One method of one path. It has either a `handler` or a `serve` function."""
 
     method: str
     path: str
     summary: str
     answer: Any
-    handler: Callable[[Call], Any] | None = None
+    handler: Callable[[Call], Any] | None = None  # sync; runs on a thread, and its result is encoded
     body: Any = None
     status: int = 200
-    who: str = USER
+    caller: Caller = Caller.USER
     query: tuple[QueryParameter, ...] = ()
-    is_body_optional: bool = False  # no body means the same as `{}`
-    is_conditional: bool = False  # the write says what it has seen: If-Match or If-None-Match
-    is_keyed: bool = False  # it takes an idempotency key
+    serve: AsgiHandler | None = None  # does everything itself: authenticates, reads, answers
+    wait: JobWait | None = None  # the request may wait until the answer is complete
+    body_form: BodyForm = BodyForm.JSON
+    body_bound: BodyBound = SMALL_BODY
+    has_etag: bool = False  # the answer has an `etag`, which is also sent as a header
+    is_conditional: bool = False  # needs If-Match or If-None-Match, so that no unseen change is overwritten
+    has_idempotency_key: bool = False
     is_ruled: bool = False  # the rules of a project may refuse it
-    is_waiting: bool = False
-    is_heavy: bool = False  # it reads many rows: on threads of its own, one call of a user at a time
+    is_heavy: bool = False  # reads many rows: runs on threads of its own, one call of a user at a time
+    is_about_files: bool = False  # may take long in the object store: runs on threads of its own
     media: str = "application/json"
-    has_text: bool = False  # it may also answer with a text, as it was given
-    bound: BodyBound = SMALL_BODY
-    is_upload: bool = False  # the body is large: taken piece by piece, packed or not, and not decoded here
+    has_text: bool = False  # may also answer with a text as it was uploaded
 
 
-def check_query(endpoint: Endpoint, given: list[tuple[str, str]]) -> None:
-    """Unknown and repeated parameters are mistakes: a misspelt filter must not list everything."""
-    known = {query.name: query for query in endpoint.query}
-    seen: dict[str, int] = {}
-    for name, value in given:
-        query = known.get(name)
-        if query is None:
+def check_query(parameters: tuple[QueryParameter, ...], query: list[tuple[str, str]]) -> None:
+    """Refuse unknown and repeated parameters: a misspelt filter must not list everything."""
+    known = {parameter.name: parameter for parameter in parameters}
+    counts: dict[str, int] = {}
+    for name, value in query:
+        parameter = known.get(name)
+        if parameter is None:
             listed = ", ".join(known) or "none"
             raise Malformed(f"There is no parameter {name[:80]!r} here; known: {listed}.")
-        seen[name] = seen.get(name, 0) + 1
-        if seen[name] > 1 and not query.is_repeatable:
+        counts[name] = counts.get(name, 0) + 1
+        if counts[name] > 1 and not parameter.is_repeatable:
             raise Malformed(f"The parameter {name!r} is given twice.")
-        if seen[name] > REPEATS_MAX:
+        if counts[name] > REPEATS_MAX:
             raise Malformed(f"The parameter {name!r} is given more than {REPEATS_MAX} times.")
-        query.check(value)
-    if missing := [query.name for query in endpoint.query if query.is_required and query.name not in seen]:
-        raise Malformed(f"The parameter {missing[0]!r} is missing.")
+        parameter.check(value)
+    for parameter in parameters:
+        if parameter.is_required and parameter.name not in counts:
+            raise Malformed(f"The parameter {parameter.name!r} is missing.")

@@ -1,9 +1,9 @@
-"""Events as they happen: server-sent events over plain ASGI.
+"""Streams of events: server-sent events over plain ASGI.
 
-A follower is a cursor, not a queue: it reads the next page of events from the store when it has sent the last one, so
-a slow one costs one page of memory, and one that never reads is cut off. Numbers become visible in order, so a follower
-that comes back with the last number it saw misses nothing, at whatever server. Followers that may see the same and have
-come equally far share each read.
+A stream is a cursor, not a queue: it reads the next page of events from the database after it has sent the last one. So
+a slow client costs one page of memory, and one that never reads is cut off. Event numbers become visible in order, so a
+client that reconnects with its last number misses nothing, at any server. Streams of one user at the same position
+share each read.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from switchyard.errors import Busy, Denied, Malformed, YardError
+from switchyard.errors import Denied, Malformed, YardError
 from switchyard.model.access import Role
 from switchyard.model.api import Event
-from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, header
-from switchyard.server.http.authenticate import authenticate_user, bearer
+from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, header, wait_for_disconnect
 from switchyard.server.http.call import Call, read_query
 from switchyard.server.http.connection_gate import reset_on_close
 from switchyard.server.http.endpoint import check_query
-from switchyard.server.http.endpoints import ENDPOINTS
-from switchyard.server.http.hot_routes import wait_for_disconnect
-from switchyard.server.http.query_parameters import SEQ_MAX
+from switchyard.server.http.query_parameters import SEQ_MAX, QueryParameter
 from switchyard.server.runtime import ServerRuntime
 from switchyard.server.wakeup_hub import wait_for_first
+from switchyard.service.core.rights import Actor
 from switchyard.service.job import jobs
-from switchyard.service.rights import Actor
 
-PATH = "/v1/events/stream"
-SEQ_DIGITS = 19  # Python itself refuses to read numbers of thousands
-STREAMS_MAX = 500  # followers of one server: each costs a query per burst of events
+PARAMETERS = (
+    QueryParameter("after", "integer", "from this number on; none: from now on"),
+    QueryParameter("job", about="only of this job"),
+    QueryParameter("project", about="only of this project"),
+)
+SEQ_DIGITS = 19  # checked first: Python refuses to read numbers with thousands of digits
 EVENTS_PER_READ = 200  # events read at once
-PART_BYTES = 32 * 1024  # handed to the socket at once: what a follower that does not read costs
-READ_PAUSE_S = 0.1  # between two looks of one follower: what comes in between is read together
-READ_PAUSE_PER_STREAM_S = 0.02  # the same for each stream of a user: one who has many follows each of them more slowly
-HEARTBEAT_S = 15.0  # a line when nothing happens: both sides learn that the other is gone
-SEND_S = 30.0  # a follower that took nothing for so long is cut off
-REREAD_S = 5.0  # a look without a wake-up: one may have been lost
-RETRY_MS = 1000  # what the client should wait before it comes back
+PART_BYTES = 32 * 1024  # handed to the socket at once: the memory that a client costs that does not read
+READ_PAUSE_S = 0.1  # between two reads of one stream: events in between are read together
+READ_PAUSE_PER_STREAM_S = 0.02  # the same for each open stream of the user: many streams of one user are slower
+HEARTBEAT_S = 15.0  # between two lines when there are no events: both sides notice that the other is gone
+SEND_S = 30.0  # a client that took nothing for so long is cut off
+REREAD_S = 5.0  # a read without a wake-up: one may have been lost
+RETRY_MS = 1000  # how long a client should wait before it reconnects
 
 _encoder = msgspec.json.Encoder()
 
 
 class FollowerStalled(Exception):
-    """The follower does not read."""
+    """The client does not read."""
 
 
 @dataclass
 class _Cursor:
-    """Where a follower stands. `job` is a whole id."""
+    """The position of a stream. `job`: a full id."""
 
     after: int
     job: str | None
@@ -60,85 +60,81 @@ class _Cursor:
 
 @dataclass
 class _Follower:
-    """Who follows, by which picture of the rules. Looked at again when that changed, and as a token may run out."""
+    """The user of a stream. Authenticated again when a grant changed, and now and then because a token may expire."""
 
     actor: Actor
     rights: object
     checked_at: float = 0.0
 
-    async def look_again(self, yard: ServerRuntime, scope: AsgiScope) -> None:
-        now, rights = asyncio.get_running_loop().time(), yard.context.snapshots.access
+    async def authenticate_again(self, server: ServerRuntime, scope: AsgiScope) -> None:
+        now, rights = asyncio.get_running_loop().time(), server.context.snapshots.access
         if rights is not self.rights or now - self.checked_at >= HEARTBEAT_S:
-            self.actor = await authenticate_user(yard, scope)
+            self.actor = await server.authenticator.user(scope)
             self.rights, self.checked_at = rights, now
 
 
-async def stream_events(yard: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
+async def stream_events(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
     """GET /v1/events/stream."""
-    actor = await authenticate_user(yard, scope)
+    actor = await server.authenticator.user(scope)
     query = read_query(scope)
-    check_query(next(each for each in ENDPOINTS if each.path == PATH), query)
-    call = Call(yard, actor, {}, query, None, bearer(scope))
-    if yard.streams >= STREAMS_MAX:
-        raise Busy(f"{STREAMS_MAX} followers are connected to this server.")
-    rights = yard.context.snapshots.access
-    with yard.limiter.holding(actor, "streams"), yard.stream_places.taken(actor.name):
-        cursor = await yard.in_thread(_begin, call, _last_id(scope))
+    check_query(PARAMETERS, query)
+    call = Call(server.services, server.wakeups, actor, {}, query)
+    rights = server.context.snapshots.access
+    with server.limiter.hold_open(actor, "streams"):
+        cursor = await server.workers.in_thread(_begin, call, _last_id(scope))
         gone: asyncio.Task[object] = asyncio.ensure_future(wait_for_disconnect(receive))
-        yard.streams += 1
         try:
-            await _follow(yard, scope, send, cursor, gone, who=_Follower(actor, rights))
+            await _follow(server, scope, send, cursor, gone, follower=_Follower(actor, rights))
         except FollowerStalled:
             _cut_off(send)
         finally:
-            yard.streams -= 1
             gone.cancel()
 
 
 async def _follow(
-    yard: ServerRuntime,
+    server: ServerRuntime,
     scope: AsgiScope,
     send: AsgiSend,
     cursor: _Cursor,
     gone: asyncio.Task[object],
     *,
-    who: _Follower,
+    follower: _Follower,
 ) -> None:
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    if scope["method"] == "HEAD":  # whether one may follow is all that is asked
+    if scope["method"] == "HEAD":  # it asks only whether the stream is allowed
         await _send(send, b"", more=False)
         return
     await _send(send, f"retry: {RETRY_MS}\nid: {cursor.after}\n\n".encode())
     loop = asyncio.get_running_loop()
-    said = loop.time()
-    while not gone.done() and not yard.hub.is_closing:
-        with yard.hub.following(cursor.job) as waiter:
-            # Registered first, then looked: what happens in between would wake nobody.
+    spoke_at = loop.time()
+    while not gone.done() and not server.wakeups.hub.is_closing:
+        with server.wakeups.hub.event_waiter(cursor.job) as waiter:
+            # Register first, then read: an event in between would wake nobody.
             try:
-                await who.look_again(yard, scope)  # a token that was revoked meanwhile ends the stream
-                parts, count, reached = await _read_shared(yard, who.actor, cursor)
+                await follower.authenticate_again(server, scope)  # a revoked token ends the stream
+                parts, count, reached = await _read_shared(server, follower.actor, cursor)
             except YardError:
-                break  # told when it comes back
+                break  # the client hears the reason when it reconnects
             for part in parts:
                 await _send(send, part)
-            if parts or loop.time() - said >= HEARTBEAT_S:
-                # The number alone is no event to a client, but it is where it goes on: also past what it may not see.
+            if parts or loop.time() - spoke_at >= HEARTBEAT_S:
+                # An id without an event moves the client's position, also past events that it may not see.
                 await _send(send, f": here\nid: {reached}\n\n".encode())
-                said = loop.time()
+                spoke_at = loop.time()
             cursor.after = reached
             if count == EVENTS_PER_READ:
                 continue
-            mine = yard.limiter.open_of(who.actor, "streams")
-            left_s = max(0.0, said + HEARTBEAT_S - loop.time())
-            await wait_for_first(waiter, gone, min(max(REREAD_S, mine * READ_PAUSE_PER_STREAM_S), left_s))
-        await asyncio.sleep(max(READ_PAUSE_S, mine * READ_PAUSE_PER_STREAM_S))
+            user_streams = server.limiter.open["streams"].of(follower.actor.name)
+            left_s = max(0.0, spoke_at + HEARTBEAT_S - loop.time())
+            await wait_for_first(waiter, gone, min(max(REREAD_S, user_streams * READ_PAUSE_PER_STREAM_S), left_s))
+        await asyncio.sleep(max(READ_PAUSE_S, user_streams * READ_PAUSE_PER_STREAM_S))
     await _send(send, b"", more=False)
 
 
 def _begin(call: Call, last_id: int | None) -> _Cursor:
-    """Check what is asked for, and find where to begin."""
-    context, actor = call.yard.context, call.actor
+    """Check the parameters and find the first position."""
+    context, actor = call.context, call.actor
     job, project = call.text("job"), call.text("project")
     if job is not None:
         job = jobs.job_get(context, actor, job).id
@@ -149,35 +145,35 @@ def _begin(call: Call, last_id: int | None) -> _Cursor:
         after = last_id
     newest = jobs.last_event(context)
     if after > newest:
-        what = "Last-Event-ID" if last_id is not None else "parameter 'after'"
+        source = "Last-Event-ID" if last_id is not None else "parameter 'after'"
         raise Malformed(
-            f"The {what} is above the number of the newest event, {newest}.",
+            f"The {source} is above the number of the newest event, {newest}.",
             next_step="Begin without one, or with the number of an event that this server has sent.",
         )
     return _Cursor(newest if after < 0 else after, job, project)
 
 
-async def _read_shared(yard: ServerRuntime, actor: Actor, cursor: _Cursor) -> tuple[list[bytes], int, int]:
-    """The next look, one for all followers of one user who are as far: others may not see the same clusters."""
+async def _read_shared(server: ServerRuntime, actor: Actor, cursor: _Cursor) -> tuple[list[bytes], int, int]:
+    """Read the next events, once for all streams of one user at this position. Other users may see fewer clusters."""
     projects = actor.viewable_projects()
-    key = (PATH, actor.id, None if projects is None else tuple(projects), cursor.job, cursor.project, cursor.after)
-    found: tuple[list[bytes], int, int] = await yard.reads.read(
-        key, lambda: yard.in_thread(_read_events, yard, actor, replace(cursor))
+    key = ("events", actor.id, None if projects is None else tuple(projects), cursor.job, cursor.project, cursor.after)
+    read: tuple[list[bytes], int, int] = await server.wakeups.reads.read(
+        key, lambda: server.workers.in_thread(_read_events, server, actor, replace(cursor))
     )
-    return found
+    return read
 
 
-def _read_events(yard: ServerRuntime, actor: Actor, cursor: _Cursor) -> tuple[list[bytes], int, int]:
-    """The next events as they are sent, how many they are, and the number from which to go on."""
-    found, reached = jobs.next_events(
-        yard.context, actor, job_id=cursor.job, project=cursor.project, after=cursor.after, limit=EVENTS_PER_READ
+def _read_events(server: ServerRuntime, actor: Actor, cursor: _Cursor) -> tuple[list[bytes], int, int]:
+    """Return the next events as they are sent, their number, and the position after them."""
+    events, reached = jobs.next_events(
+        server.context, actor, job_id=cursor.job, project=cursor.project, after=cursor.after, limit=EVENTS_PER_READ
     )
-    return list(_parts(found)), len(found), reached
+    return list(_parts(events)), len(events), reached
 
 
-def _parts(found: list[Event]) -> Iterator[bytes]:
+def _parts(events: list[Event]) -> Iterator[bytes]:
     part = b""
-    for event in found:
+    for event in events:
         part += b"id: %d\nevent: %b\ndata: %b\n\n" % (event.seq, event.kind.encode(), _encoder.encode(event))
         if len(part) >= PART_BYTES:
             yield part
@@ -187,7 +183,7 @@ def _parts(found: list[Event]) -> Iterator[bytes]:
 
 
 async def _send(send: AsgiSend, body: bytes, *, more: bool = True) -> None:
-    """Hand it over, or give up: the send of a client that does not read waits until it does."""
+    """Send, or give up after a while: sending to a client that does not read waits until it reads."""
     try:
         await asyncio.wait_for(send({"type": "http.response.body", "body": body, "more_body": more}), SEND_S)
     except TimeoutError as exc:
@@ -195,7 +191,7 @@ async def _send(send: AsgiSend, body: bytes, *, more: bool = True) -> None:
 
 
 def _cut_off(send: AsgiSend) -> None:
-    """Drop the connection with what it has not taken. ASGI has no word for it; uvicorn's `send` knows its transport."""
+    """Abort the connection and drop unsent bytes. ASGI has no call for this; uvicorn's `send` knows its transport."""
     transport = getattr(getattr(send, "__self__", None), "transport", None)
     if transport is not None:
         reset_on_close(transport.get_extra_info("socket"))

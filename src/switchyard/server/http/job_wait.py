@@ -1,7 +1,7 @@
-"""A request that waits for a job: parked on the loop, woken by whoever brings what it waits for.
+"""A request that waits for a job: parked on the loop, and woken when something happens to the job.
 
-Followers of the same thing by the same user share each read of the database. A wake-up may get lost, so each follower
-also looks by itself now and then: the more followers a user has, the more rarely each of them looks.
+Waiting requests of one user that ask for the same share each read of the database. A wake-up may get lost, so each
+request also reads now and then without one: the more requests a user has open, the more rarely each of them reads.
 """
 
 from __future__ import annotations
@@ -9,83 +9,85 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
 
-from switchyard.model.api import Output
 from switchyard.model.ids import LENGTH, is_id
-from switchyard.model.job import Job
-from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.server.http.asgi_messages import AsgiReceive
+from switchyard.server.http.asgi_messages import AsgiReceive, wait_for_disconnect
 from switchyard.server.http.call import Call
-from switchyard.server.http.hot_routes import wait_for_disconnect
 from switchyard.server.runtime import ServerRuntime
 from switchyard.server.wakeup_hub import wait_for_first
 
-LOG_REREAD_S = 1.0  # how late a follower hears of what came in at another server, which tells nobody of logs
-REREADS_PER_SECOND = 50  # that all followers of one user make without having been woken
-WAIT_PARAMETERS = ("wait_s", "timeout_s")  # how long to wait is no part of what is asked
-WaitAnswer = Job | Output
-ReadAnswer = Callable[[], Awaitable[WaitAnswer]]
+UNANNOUNCED_REREAD_S = 1.0  # how late a request hears of a change at another server that is not announced
+REREADS_PER_SECOND = 50  # that all waiting requests of one user make without having been woken
+ReadAnswer = Callable[[], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class JobWait:
+    """How an endpoint waits."""
+
+    parameter: str  # the query parameter with the seconds to wait
+    default_s: float
+    is_complete: Callable[[Any], bool]  # of an answer: there is nothing to wait for
+    job_id: Callable[[Any], str]  # of an answer
+    is_announced: bool  # servers announce the awaited change to each other
 
 
 async def wait_for_job(
-    yard: ServerRuntime, call: Call, receive: AsgiReceive, look: ReadAnswer, *, path: str, is_log: bool
-) -> WaitAnswer:
-    """Answer when there is what was asked for, or when the time is over."""
-    wait_s = call.seconds(*(("wait_s", 0) if is_log else ("timeout_s", 30)), most=yard.settings.bounds.wait_s)
+    server: ServerRuntime, call: Call, receive: AsgiReceive, read: ReadAnswer, wait: JobWait, *, path: str
+) -> Any:
+    """Return the answer once it is complete, or when the time is over."""
+    wait_s = call.seconds(wait.parameter, wait.default_s, most=server.settings.bounds.wait_s)
     if not wait_s:
-        return await look()
-    with yard.limiter.holding(call.actor, "waits"):
+        return await read()
+    with server.limiter.hold_open(call.actor, "waits"):
         gone: asyncio.Task[object] = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
-            return await _parked(yard, call, look, wait_s, gone, key=_key(yard, call, path), is_log=is_log)
+            return await _parked(server, call, read, gone, wait=wait, wait_s=wait_s, path=path)
         finally:
             gone.cancel()
 
 
 async def _parked(
-    yard: ServerRuntime,
+    server: ServerRuntime,
     call: Call,
-    look: ReadAnswer,
-    wait_s: float,
+    read: ReadAnswer,
     gone: asyncio.Task[object],
     *,
-    key: object,
-    is_log: bool,
-) -> WaitAnswer:
+    wait: JobWait,
+    wait_s: float,
+    path: str,
+) -> Any:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
-    asked = call.path["job"]
-    if not (len(asked) == LENGTH and is_id(asked)):  # an abbreviation: whose id it is, the answer says
-        found: WaitAnswer = await yard.reads.read(key, look)
-        asked = found.job if isinstance(found, Output) else found.id
-        if _is_complete(found):
-            return found
+    key = _read_key(server, call, wait, path)
+    job_id = call.path["job"]
+    if not (len(job_id) == LENGTH and is_id(job_id)):  # a prefix: the answer has the id
+        answer = await server.wakeups.reads.read(key, read)
+        job_id = wait.job_id(answer)
+        if wait.is_complete(answer):
+            return answer
     while True:
-        with yard.hub.watching(asked) as waiter:
-            # Registered first, then looked: an end that came in between would wake nobody.
-            found = await yard.reads.read(key, look)
+        with server.wakeups.hub.job_waiter(job_id) as waiter:
+            # Register first, then read: a change in between would wake nobody.
+            answer = await server.wakeups.reads.read(key, read)
             left_s = deadline - loop.time()
-            if _is_complete(found) or left_s <= 0 or gone.done() or yard.hub.is_closing:
-                return found
-            await wait_for_first(waiter, gone, min(left_s, _reread_s(yard, call, is_log=is_log)))
+            if wait.is_complete(answer) or left_s <= 0 or gone.done() or server.wakeups.hub.is_closing:
+                return answer
+            await wait_for_first(waiter, gone, min(left_s, _reread_s(server, call, wait)))
 
 
-def _reread_s(yard: ServerRuntime, call: Call, *, is_log: bool) -> float:
-    """When to look without having been woken."""
-    # SQLite has one server, which tells its followers of each piece of output.
-    is_told = not is_log or yard.context.database.is_sqlite
-    shortest_s = yard.settings.pace.sweep_s if is_told else LOG_REREAD_S
-    mine_s = yard.limiter.open_of(call.actor, "waits") / REREADS_PER_SECOND
-    return max(shortest_s, mine_s) * random.uniform(0.75, 1.25)  # noqa: S311  spread, not secret
+def _reread_s(server: ServerRuntime, call: Call, wait: JobWait) -> float:
+    """Seconds until the next read without a wake-up."""
+    # SQLite has one server, which sees every change.
+    is_announced = wait.is_announced or server.context.database.is_sqlite
+    shortest_s = server.settings.intervals.sweep_s if is_announced else UNANNOUNCED_REREAD_S
+    user_s = server.limiter.open["waits"].of(call.actor.name) / REREADS_PER_SECOND
+    return max(shortest_s, user_s) * random.uniform(0.75, 1.25)  # noqa: S311  spread, not secret
 
 
-def _key(yard: ServerRuntime, call: Call, path: str) -> object:
-    """What is asked for, and by whom: another's rights, or one's own after a change of the grants, may show less."""
-    query = tuple((name, value) for name, value in call.query if name not in WAIT_PARAMETERS)
-    return (call.actor.id, yard.context.snapshots.access.version, path, call.path["job"], query)
-
-
-def _is_complete(found: WaitAnswer) -> bool:
-    if isinstance(found, Output):
-        return bool(found.chunks) or found.is_over
-    return found.state in FINAL_STATES
+def _read_key(server: ServerRuntime, call: Call, wait: JobWait, path: str) -> object:
+    """Requests with the same key share a read. The access version is in it: other grants may show less."""
+    query = tuple((name, value) for name, value in call.query if name != wait.parameter)
+    return (call.actor.id, server.context.snapshots.access.version, path, call.path["job"], query)

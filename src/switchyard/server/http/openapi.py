@@ -1,4 +1,4 @@
-"""OpenAPI 3.1, generated from the table of endpoints and the very types that decode the requests."""
+"""OpenAPI 3.1, generated from the table of endpoints and the types that decode the requests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 from switchyard.errors import ERRORS_BY_CODE
 from switchyard.model.api import Problem
+from switchyard.model.file_frames import MEDIA as OBJECTS_MEDIA
 from switchyard.model.names import KEY_PATTERN
 from switchyard.model.schema import schemas_of
-from switchyard.server.http.endpoint import AGENT, JOINER, OPEN, PATH_PATTERNS, USER_OR_AGENT, Endpoint
+from switchyard.server.http.endpoint import PATH_PATTERNS, BodyForm, Caller, Endpoint
 from switchyard.server.http.endpoints import ENDPOINTS
 from switchyard.server.http.query_parameters import SEQ_MAX
 from switchyard.server.metrics import MEDIA as METRICS_MEDIA
@@ -24,7 +25,7 @@ Every answer that is not a success is a problem (RFC 9457) with a stable `code`;
 - Unknown fields, unknown parameters and parameters given twice are refused (400, `malformed`).
 - `bad-value` (400) is said of a request that is as this document says, but whose values contradict each other.
 - HEAD is answered wherever GET is. Any other method that an address does not have is refused (405, with Allow)."""
-# Each job is read by itself, so the type of the whole request does not say it. With `each`, bad ones do no harm.
+# Each job is decoded by itself, so the type of the request lacks their schema. With `each`, invalid jobs are allowed.
 BULK_JOBS = {
     "if": {"required": ["each"], "properties": {"each": {"const": True}}},
     "else": {"properties": {"jobs": {"items": {"$ref": REF.format(name="JobRequest")}}}},
@@ -34,7 +35,7 @@ HEALTH_PATHS = (("/healthz", "The process lives"), ("/readyz", "The server can s
 
 @cache
 def document(*, is_open: bool = False) -> dict[str, Any]:
-    """The whole document; made when it is first asked for, not at the start. `is_open`: of a server without tokens."""
+    """Make the document, at the first request. `is_open`: the server needs no tokens."""
     types = [Problem, *(kind for end in ENDPOINTS for kind in (end.answer, end.body) if kind is not None)]
     schemas, components = schemas_of(types, ref_template=REF)
     components["BulkRequest"] |= BULK_JOBS
@@ -59,20 +60,20 @@ def document(*, is_open: bool = False) -> dict[str, Any]:
 
 
 def _plain_paths() -> dict[str, dict[str, Any]]:
-    """Addresses that stand in no table: they are no part of the API's versions."""
-    found: dict[str, dict[str, Any]] = {}
+    """Addresses outside the table: they are not part of the versioned API."""
+    paths: dict[str, dict[str, Any]] = {}
     for path, about in HEALTH_PATHS:
         ok = {"description": about, "content": {"application/json": {"schema": {"type": "object"}}}}
-        found[path] = {"get": {"summary": about, "responses": {"200": ok, "503": ok}, "security": []}}
-    shown = {
+        paths[path] = {"get": {"summary": about, "responses": {"200": ok, "503": ok}, "security": []}}
+    metrics = {
         "description": "As Prometheus reads them",
         "content": {_media(METRICS_MEDIA): {"schema": {"type": "string"}}},
     }
     refusals = {str(status): _problem_ref(status) for status in (401, 403, 503)}
-    found["/metrics"] = {"get": {"summary": "The server's figures", "responses": {"200": shown, **refusals}}}
+    paths["/metrics"] = {"get": {"summary": "The server's figures", "responses": {"200": metrics, **refusals}}}
     self = {"description": "This document", "content": {"application/json": {"schema": {"type": "object"}}}}
-    found["/v1/openapi.json"] = {"get": {"summary": "This document", "responses": {"200": self}, "security": []}}
-    return found
+    paths["/v1/openapi.json"] = {"get": {"summary": "This document", "responses": {"200": self}, "security": []}}
+    return paths
 
 
 def _media(header: tuple[bytes, bytes]) -> str:
@@ -88,12 +89,16 @@ def _operation(endpoint: Endpoint, by_type: dict[str, Any]) -> dict[str, Any]:
     }
     if endpoint.body is not None:
         operation["requestBody"] = {
-            "required": not endpoint.is_body_optional,
-            "content": {"application/json": {"schema": by_type[_key(endpoint.body)]}},
+            "required": endpoint.body_form is not BodyForm.OPTIONAL_JSON,
+            "content": {_body_media(endpoint): {"schema": by_type[_key(endpoint.body)]}},
         }
-    if endpoint.who == OPEN:
+    if endpoint.caller is Caller.ANYBODY:
         operation["security"] = []
     return operation
+
+
+def _body_media(endpoint: Endpoint) -> str:
+    return OBJECTS_MEDIA if endpoint.body_form is BodyForm.FRAMES else "application/json"
 
 
 def _responses(endpoint: Endpoint, by_type: dict[str, Any]) -> dict[str, Any]:
@@ -103,29 +108,29 @@ def _responses(endpoint: Endpoint, by_type: dict[str, Any]) -> dict[str, Any]:
     }
     if endpoint.has_text:
         good["content"] = {**good["content"], "text/plain": {"schema": {"type": "string"}}}
-    found: dict[str, Any] = {str(endpoint.status): good}
-    if endpoint.is_keyed:
-        found["200"] = good | {"description": "The idempotency key was used for the same body: the same answer"}
-    found |= {str(status): _problem_ref(status) for status in sorted(refusal_statuses(endpoint))}
-    return found | {"default": _problem_ref(500)}
+    responses: dict[str, Any] = {str(endpoint.status): good}
+    if endpoint.has_idempotency_key:
+        responses["200"] = good | {"description": "The idempotency key was used for the same body: the same answer"}
+    responses |= {str(status): _problem_ref(status) for status in sorted(refusal_statuses(endpoint))}
+    return responses | {"default": _problem_ref(500)}
 
 
 def refusal_statuses(endpoint: Endpoint) -> set[int]:
-    """With which statuses it may say no. A defect (500) may be everywhere, and is the `default`."""
-    found = {400, 413, 429, 503}
-    if endpoint.who != OPEN:
-        found |= {401, 403, 404}
-    if endpoint.who in (AGENT, USER_OR_AGENT, JOINER):
-        found.add(410)
+    """The statuses of its refusals. A defect (500) is possible everywhere, and is the `default`."""
+    statuses = {400, 413, 429, 503}
+    if endpoint.caller is not Caller.ANYBODY:
+        statuses |= {401, 403, 404}
+    if endpoint.caller in (Caller.AGENT, Caller.USER_OR_AGENT, Caller.JOINER):
+        statuses.add(410)
     if endpoint.method != "GET":
-        found.add(409)
-    if endpoint.body is not None and not endpoint.is_upload:
-        found.add(415)
+        statuses.add(409)
+    if endpoint.body is not None and endpoint.body_form is not BodyForm.UPLOAD:
+        statuses.add(415)
     if endpoint.is_conditional:
-        found |= {412, 428}
+        statuses |= {412, 428}
     if endpoint.is_ruled:
-        found.add(422)
-    return found
+        statuses.add(422)
+    return statuses
 
 
 def _problem_ref(status: int) -> dict[str, Any]:
@@ -148,28 +153,28 @@ def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    parameters: list[dict[str, Any]] = []
     for query in endpoint.query:
-        found.append({"name": query.name, "in": "query", "required": query.is_required, "schema": query.schema})
+        parameters.append({"name": query.name, "in": "query", "required": query.is_required, "schema": query.schema})
         if query.about:
-            found[-1]["description"] = query.about
-    return found
+            parameters[-1]["description"] = query.about
+    return parameters
 
 
 def _header_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    parameters: list[dict[str, Any]] = []
     if endpoint.is_conditional:
         schema = {"type": "string", "maxLength": 80, "pattern": KEY_PATTERN}
-        found.append(_header("If-Match", "the ETag that was read: only while it is still that", schema))
+        parameters.append(_header("If-Match", "the ETag that was read: only while it is still that", schema))
     if endpoint.is_conditional and endpoint.method == "PUT":
-        found.append(_header("If-None-Match", "*: only while there is none", {"type": "string", "enum": ["*"]}))
-    if endpoint.is_keyed:
+        parameters.append(_header("If-None-Match", "*: only while there is none", {"type": "string", "enum": ["*"]}))
+    if endpoint.has_idempotency_key:
         schema = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": KEY_PATTERN}
-        found.append(_header("Idempotency-Key", "the same key and body make a job once", schema))
+        parameters.append(_header("Idempotency-Key", "the same key and body make a job once", schema))
     if endpoint.media == "text/event-stream":
         schema = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX}
-        found.append(_header("Last-Event-ID", "go on after this number", schema))
-    return found
+        parameters.append(_header("Last-Event-ID", "go on after this number", schema))
+    return parameters
 
 
 def _header(name: str, about: str, schema: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import msgspec
 
 from switchyard.errors import Malformed, TooLarge, TooSlow, Unavailable, YardError
 from switchyard.server.http.asgi_messages import problem_of
+from switchyard.server.http.body_bounds import BODY_S_MAX
 from switchyard.server.http.connection_gate import ClientConnection, ConnectionGate, ConnectionPhase, reset_on_close
 from switchyard.server.http.stepped_protocol import HEADERS_MAX, SteppedProtocol
 from switchyard.server.refusal_log import REFUSALS
@@ -24,14 +25,14 @@ PHRASES = {
 
 
 def raw_answer(error: YardError, status: int) -> bytes:
-    """A whole answer for a request that no route has seen."""
+    """Return a complete answer for a request that reached no route."""
     body = msgspec.json.encode(msgspec.structs.replace(problem_of(error), status=status))
     head = (
         f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: application/problem+json\r\n"
         f"content-length: {len(body)}\r\nconnection: close\r\n"
     )
-    again = "retry-after: 1\r\n" if error.transient else ""
-    return f"{head}{again}\r\n".encode() + body
+    retry_header = "retry-after: 1\r\n" if error.transient else ""
+    return f"{head}{retry_header}\r\n".encode() + body
 
 
 SERVER_FULL = raw_answer(
@@ -41,17 +42,18 @@ NOT_HTTP = Malformed("The request is not valid HTTP/1.1.", next_step="Send plain
 
 
 class BoundedProtocol(SteppedProtocol):
-    """Tells the gate what the connection waits for, and closes it when `check` finds its time over."""
+    """Tells the gate what the connection waits for, and closes it in `check` when its time is over."""
 
-    def __init__(self, gate: ConnectionGate, peer: ClientConnection | None, **given: Any) -> None:
-        """`peer`: what the gate let in before a TLS handshake; without one, the gate is asked here."""
-        super().__init__(**given)
+    def __init__(self, gate: ConnectionGate, peer: ClientConnection | None, **options: Any) -> None:
+        """`peer`: the connection, if the gate admitted it before a TLS handshake; else it is admitted here."""
+        super().__init__(**options)
         self._gate = gate
         self._admitted = peer
-        self._unparsed = 0  # bytes since the parser last made something of them
+        self._unparsed = 0  # bytes since the parser last produced something
         self._has_asked = False  # the head of a request has come
-        self._is_whole = True  # the last request that began has come to its end
+        self._is_whole = True  # the last request has arrived completely
         self._body_bytes = 0  # in this window of time
+        self._body_bytes_in_all = 0
         self._window = 0  # the tick at which it began
         self._unsent = 0  # bytes of answers when the window of a client that does not read began
         self._stalled_at: int | None = None  # and its tick
@@ -93,6 +95,7 @@ class BoundedProtocol(SteppedProtocol):
     def on_headers_complete(self) -> None:
         self._is_whole = False
         self._has_asked = True
+        self._body_bytes_in_all = 0
         if self._peer.phase is not ConnectionPhase.BUSY:
             self._gate.move(self._peer, ConnectionPhase.BUSY)
         super().on_headers_complete()
@@ -100,6 +103,7 @@ class BoundedProtocol(SteppedProtocol):
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
         self._body_bytes += len(body)
+        self._body_bytes_in_all += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -169,17 +173,24 @@ class BoundedProtocol(SteppedProtocol):
 
     def _check_body(self, now: int) -> None:
         bounds = self._gate.bounds
-        if self.flow.read_paused:  # it is the server that takes its time
+        if self.flow.read_paused:  # the server is slow, not the client
             self._body_bytes, self._window = 0, now
         elif now - self._window >= bounds.body_s:
-            if self._body_bytes < bounds.slow_bytes:
-                error = TooSlow(f"Less than {bounds.slow_bytes} bytes of the body arrived within {bounds.body_s} s.")
+            least = self._least_body_bytes()
+            if self._body_bytes < least:
+                error = TooSlow(f"Less than {least} bytes of the body arrived within {bounds.body_s} s.")
                 self._refuse(error, error.status)
             self._body_bytes, self._window = 0, now
 
+    def _least_body_bytes(self) -> int:
+        """How much of a body must arrive in a window: so much that all of it arrives within BODY_S_MAX."""
+        declared = next((value for name, value in self.headers if name == b"content-length"), b"")
+        size = int(declared) if declared.isdigit() else self._body_bytes_in_all
+        return max(self._gate.bounds.slow_bytes, size * self._gate.bounds.body_s // BODY_S_MAX)
+
     def _refuse(self, error: YardError, status: int) -> None:
         self._note(error.detail)
-        first = self._answering  # a refusal must not stand within the answer to a request before
+        first = self._answering  # a refusal must not be written into the answer of an earlier request
         if first is None or first.response_complete or not first.response_started:
             self.transport.write(raw_answer(error, status))
         self.transport.close()

@@ -1,4 +1,4 @@
-"""The parameters of queries: what each may be is said once, here. The schema shows it, and every call is checked."""
+"""The query parameters of endpoints. OpenAPI shows their schema, and every call is checked against it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from switchyard.model.quantity import DURATION_S_MAX
 from switchyard.server.settings import ServerBounds
 
 SEQ_MAX = 2**63 - 1  # of events
-SECONDS_MAX = 10**6  # a longer wait is a mistake; how long the server really waits is its own bound
+SECONDS_MAX = 10**6  # a longer wait is a mistake; the server itself waits less
 REPEATS_MAX = 100  # of one parameter
 TEXT_CHARS_MAX = 512  # a label's key and value
 _WHOLE = re.compile(r"[0-9]{1,19}\Z")
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?\Z")
 
 @dataclass(frozen=True)
 class QueryParameter:
-    """A query parameter. `least` and `most` are bounds of a number, `words` the values that there are."""
+    """A query parameter. `least`, `most`: bounds of a number. `words`: the allowed values, if there is a list."""
 
     name: str
     kind: str = "string"
@@ -38,24 +38,24 @@ class QueryParameter:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What it may be, as JSON Schema."""
-        one: dict[str, Any] = {"type": self.kind}
+        """The JSON Schema of its values."""
+        value_schema: dict[str, Any] = {"type": self.kind}
         if self.words:
-            one["enum"] = list(self.words)
+            value_schema["enum"] = list(self.words)
         elif self.kind in ("integer", "number"):
-            one |= {"minimum": self.least, "maximum": self.most}
+            value_schema |= {"minimum": self.least, "maximum": self.most}
         elif self.kind == "string":
-            one |= {"pattern": self.pattern, "maxLength": TEXT_CHARS_MAX}
-        return {"type": "array", "items": one, "maxItems": REPEATS_MAX} if self.is_repeatable else one
+            value_schema |= {"pattern": self.pattern, "maxLength": TEXT_CHARS_MAX}
+        return {"type": "array", "items": value_schema, "maxItems": REPEATS_MAX} if self.is_repeatable else value_schema
 
     def check(self, value: str) -> None:
-        """Raise unless the value is what the schema says."""
+        """Raise if the value does not match the schema."""
         if self.kind == "boolean":
             if value not in ("true", "false"):
                 raise Malformed(f"The parameter {self.name!r} is true or false.")
         elif self.kind in ("integer", "number"):
             form = _WHOLE if self.kind == "integer" else _NUMBER
-            if not form.match(value) or not self.least <= float(value) <= self.most or not self._is_within(value):
+            if not form.match(value) or not self._is_within(value):
                 raise Malformed(f"The parameter {self.name!r} is a number from {self.least} to {self.most}.")
         elif self.words:
             if value not in self.words:
@@ -67,8 +67,8 @@ class QueryParameter:
             raise Malformed(f"The parameter {self.name!r} is not of the right form: {self.about or self.pattern}.")
 
     def _is_within(self, value: str) -> bool:
-        """By whole numbers, where a float would round."""
-        return self.kind != "integer" or self.least <= int(value) <= self.most
+        """Compare integers exactly: a float would round them."""
+        return self.least <= (int(value) if self.kind == "integer" else float(value)) <= self.most
 
 
 LIMIT = QueryParameter("limit", "integer", "items on a page", least=1, most=ServerBounds.page)

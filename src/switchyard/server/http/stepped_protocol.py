@@ -1,8 +1,10 @@
 """HTTP/1.1 on one connection, parsed in short steps: uvicorn's protocol without the long turns on the loop.
 
 One read of a connection may bring thousands of requests, headers or chunks, and uvicorn parses them all at once. Here
-what came in is parsed a step at a time, in turn with all other connections that have more to parse. Requests that stand
-behind others on the same connection are not even parsed before those are answered.
+they are parsed a step at a time, in turn with all other connections that have more to parse. A pipelined request is not
+parsed before the requests in front of it are answered.
+
+The body of a request that declares its length needs no steps: the parser hands on all of it at once, whatever it holds.
 """
 
 from __future__ import annotations
@@ -17,19 +19,20 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from switchyard.server.http.asgi_messages import SCOPE_IS_CLOSED
 
-STEP_BYTES = 8 * 1024  # parsed at once: at most some milliseconds, and nearly every request whole
+STEP_BYTES = 8 * 1024  # parsed at once, in at most some milliseconds; nearly every request is smaller
 HEADERS_MAX = 1000
-TURN_S = 0.005  # for the steps of all connections, in one turn of the loop
+TURN_S = 0.005  # for the steps of all connections together, in one turn of the loop
 
 
 class SteppedProtocol(HttpToolsProtocol):
-    """A subclass that looks at what comes in overrides `feed`."""
+    """A subclass that needs the incoming bytes overrides `feed`."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._unfed: deque[memoryview] = deque()
         self._is_in_turn = False
         self._is_in_head = False  # of a request: from its first byte to the blank line
+        self._body_left = 0  # bytes of a body with a declared length that have not come yet
         self._answering: RequestResponseCycle | None = None  # the request in work; `cycle` is the newest one
         turns: _ParseTurns | None = getattr(self.server_state, "turns", None)
         self._turns = turns or _ParseTurns(self.loop)
@@ -45,7 +48,7 @@ class SteppedProtocol(HttpToolsProtocol):
         self._drop_requests()
 
     def _drop_requests(self) -> None:
-        """Tell every open request that its client is gone. The base class tells the newest one alone."""
+        """Tell every open request that its client is gone. The base class tells only the newest one."""
         for cycle in (self._answering, *(waiting for waiting, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
@@ -53,14 +56,14 @@ class SteppedProtocol(HttpToolsProtocol):
         self.pipeline.clear()
 
     def _is_closed(self) -> bool:
-        """Asked when an answer could not be written: the event loop may tell of a closed connection a moment later."""
+        """Whether the connection is closed. Used after a failed write: the loop may report the close later."""
         if not self.transport.is_closing():
             return False
         self._drop_requests()
         return True
 
     def data_received(self, data: bytes) -> None:
-        if len(data) <= STEP_BYTES and not self._unfed and not self.pipeline:
+        if len(data) <= self._step_bytes() and not self._unfed and not self.pipeline:
             self.feed(data)
             return
         self._unfed.append(memoryview(data))
@@ -78,16 +81,25 @@ class SteppedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._is_in_head:
-            return  # a field in the trailer of a chunked body: a proxy has not checked it, and no route wants one
-        if len(self.headers) >= HEADERS_MAX:  # each look for a header goes through all of them
-            raise ValueError("too many headers")  # answered as any head that cannot be parsed
+            return  # a trailer field of a chunked body: a proxy has not checked it, and no route uses one
+        if len(self.headers) >= HEADERS_MAX:  # finding a header reads all of them
+            raise ValueError("too many headers")  # answered like a head that cannot be parsed
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
+        self._body_left = _declared_length(self.headers)
         super().on_headers_complete()
         if not self.pipeline:
             self._answering = self.cycle
+
+    def on_body(self, body: bytes) -> None:
+        self._body_left = max(0, self._body_left - len(body))
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._body_left = 0
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         if self.pipeline:
@@ -101,12 +113,12 @@ class SteppedProtocol(HttpToolsProtocol):
             self._turns.wait(self)
 
     def step(self) -> bool:
-        """Parse a little; whether there is more to parse now."""
+        """Parse one step. Returns whether there is more to parse now."""
         if self._unfed and not self.pipeline and not self.transport.is_closing():
-            first = self._unfed.popleft()
-            if len(first) > STEP_BYTES:
-                self._unfed.appendleft(first[STEP_BYTES:])
-            self.feed(bytes(first[:STEP_BYTES]))
+            first, size = self._unfed.popleft(), self._step_bytes()
+            if len(first) > size:
+                self._unfed.appendleft(first[size:])
+            self.feed(bytes(first[:size]))
         if self.transport.is_closing():
             self._unfed.clear()
         elif not self._unfed:
@@ -114,9 +126,24 @@ class SteppedProtocol(HttpToolsProtocol):
         self._is_in_turn = bool(self._unfed) and not self.pipeline
         return self._is_in_turn
 
+    def _step_bytes(self) -> int:
+        """How many bytes may be parsed at once."""
+        return max(STEP_BYTES, self._body_left)
+
     def _is_unread(self) -> bool:
-        """Whether much of a body waits for whoever reads it, and then goes on reading from the connection."""
+        """Whether much of a body waits for its reader, who then resumes reading from the connection."""
         return not (self.cycle is None or self.cycle.response_complete) and len(self.cycle.body) > HIGH_WATER_LIMIT
+
+
+def _declared_length(headers: list[tuple[bytes, bytes]]) -> int:
+    """The length that a request declares for its body. 0: it has no body, or a body in chunks."""
+    length = 0
+    for name, value in headers:
+        if name == b"transfer-encoding":
+            return 0
+        if name == b"content-length" and value.isdigit():
+            length = int(value)
+    return length
 
 
 class _ParseTurns:
@@ -136,7 +163,7 @@ class _ParseTurns:
         while self._waiting and time.monotonic() < until:
             protocol = self._waiting[0]
             has_more = protocol.step()
-            self._waiting.popleft()  # only now: who comes meanwhile finds the turn taken
+            self._waiting.popleft()  # only now: a connection that comes meanwhile sees that a turn is scheduled
             if has_more:
                 self._waiting.append(protocol)
         if self._waiting:
@@ -144,7 +171,7 @@ class _ParseTurns:
 
 
 class _HeldFlow(FlowControl):
-    """Reads nothing more from the connection while there is something that is not parsed."""
+    """Reads nothing more from the connection while there are unparsed bytes."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__(transport)

@@ -1,55 +1,38 @@
-"""A large body, taken piece by piece: unpacked within a bound as it comes, and kept packed. It knows no graphs."""
+"""Reads a large body in pieces: decompresses each within a bound, and keeps the body compressed. Knows no graphs."""
 
 from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from switchyard.errors import Busy, Malformed, TooLarge
+from switchyard.errors import Malformed, TooLarge
 from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, ClientGone, header
 from switchyard.server.limiter import current_caller
 from switchyard.server.runtime import ServerRuntime
 from switchyard.service.cluster.graphs import PackedGraph
 
-STEP_BYTES = 2**20  # unpacked at once: a bomb is noticed within one step
+STEP_BYTES = 2**20  # decompressed at once: a decompression bomb is noticed within one step
 GZIP = 16 + zlib.MAX_WBITS
 ENCODINGS = {"": None, "identity": None, "gzip": GZIP, "x-gzip": GZIP, "deflate": zlib.MAX_WBITS}
-COMPRESSION_LEVEL = 1  # a graph repeats itself: more effort saves little
+COMPRESSION_LEVEL = 1  # graphs are repetitive: more effort saves little
 
 
-async def read_upload(yard: ServerRuntime, scope: AsgiScope, receive: AsgiReceive) -> PackedGraph:
-    """The whole body. Unpacking is work, so it is done on a thread, a piece at a time."""
-    bounds = yard.settings.bounds
+async def read_upload(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive) -> PackedGraph:
+    """Read the body. Each piece is decompressed on a thread."""
+    bounds = server.settings.bounds
     declared = header(scope, b"content-length")
     if declared is not None and declared.isdigit() and int(declared) > bounds.graph_bytes:
         raise TooLarge(f"The body has {int(declared)} bytes; the most here is {bounds.graph_bytes}.")
     upload = Upload(_encoding(scope), unpacked_max=bounds.graph_bytes, packed_max=bounds.graph_packed_bytes)
-    with _upload_slot(yard):
+    with server.limiter.uploads.hold(current_caller.get()):
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
             if piece := message.get("body", b""):
-                await yard.in_thread(upload.feed, piece)
+                await server.workers.in_thread(upload.feed, piece)
             if not message.get("more_body"):
-                return await yard.in_thread(upload.end)
-
-
-@contextmanager
-def _upload_slot(yard: ServerRuntime) -> Iterator[None]:
-    """One of the few places for uploads. One caller has at most half of them: a slow one must not keep others out."""
-    who, most = current_caller.get(), yard.settings.bounds.uploads
-    if yard.uploads.total() >= most or yard.uploads[who] >= max(1, most // 2):
-        raise Busy("Too many large uploads at once.")
-    yard.uploads[who] += 1
-    try:
-        yield
-    finally:
-        yard.uploads[who] -= 1
-        if not yard.uploads[who]:
-            del yard.uploads[who]
+                return await server.workers.in_thread(upload.end)
 
 
 def _encoding(scope: AsgiScope) -> int | None:
@@ -60,7 +43,7 @@ def _encoding(scope: AsgiScope) -> int | None:
 
 
 class Upload:
-    """Packed bytes in, one gzip member out, with the size and the hash of what is in it."""
+    """Takes compressed bytes and makes one gzip member, with the size and the hash of its content."""
 
     def __init__(self, encoding: int | None, *, unpacked_max: int, packed_max: int) -> None:
         self._unpacker = None if encoding is None else zlib.decompressobj(encoding)

@@ -1,1 +1,1 @@
-"""Rainbow's front door on the gRPC port: its two services, thin, on the same use cases as every other door."""
+"""Rainbow's services on the gRPC port, on the same use cases as the HTTP API."""

@@ -1,9 +1,10 @@
-"""What each call of Rainbow's services does, in terms of our use cases. Refusals are errors, told as gRPC codes."""
+"""The calls of Rainbow's services, by our use cases. Refusals are errors, which become gRPC codes."""
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from switchyard.model.poll import BATCH_MAX, Report
 from switchyard.model.selection import Scalar
 from switchyard.model.verdict import FitAnswer, FitRequest
 from switchyard.server.config import RainbowSection
+from switchyard.server.limiter import Limiter
 from switchyard.server.rainbow import jobspecs
 from switchyard.server.rainbow.messages import (
     AcceptJobsResponse,
@@ -28,19 +30,20 @@ from switchyard.server.rainbow.messages import (
     SubmitJobResponse,
     UpdateStateResponse,
 )
-from switchyard.server.rainbow.secret_guesses import caller_address
-from switchyard.server.runtime import ServerRuntime
+from switchyard.server.rainbow.secret_guesses import SecretGuessLimiter, caller_address
+from switchyard.server.services import Services
 from switchyard.service.cluster import clusters, graphs, poller_access
-from switchyard.service.credential import split_credential
-from switchyard.service.rights import Actor, rights_of
+from switchyard.service.core.context import Context
+from switchyard.service.core.credential import split_credential
+from switchyard.service.core.rights import Actor, rights_of
+from switchyard.service.lifecycle.transitions import HANDED_OVER_REASON
 from switchyard.service.run import pollers
-from switchyard.service.run.report import HANDED_OVER_REASON
 from switchyard.service.submit import rainbow
 from switchyard.service.submit.submit import TooSlowForLoop
 
-MAIN_GRAPH_NAMES = ("", "cluster", "containment")  # what a subsystem is called that is the cluster itself
-DEFAULT_MATCHER = "match"  # its word for the one way to match
-GRAPH_BYTES_MAX = 30 * 2**20  # what the port takes in one message, less its other fields
+MAIN_GRAPH_NAMES = ("", "cluster", "containment")  # subsystem names that mean the cluster itself
+DEFAULT_MATCHER = "match"  # Rainbow's name for its only matcher
+GRAPH_BYTES_MAX = 30 * 2**20  # of a message's bound, less its other fields
 CLUSTERS_MAX = 10_000
 QUICK_BYTES_MAX = 4096  # of a jobspec and the options beside it: read in less than a millisecond
 QUICK_CLUSTERS_MAX = 100  # with a token each
@@ -49,15 +52,29 @@ _payload = JsonReader(dict[str, Any])
 _jobspec = JsonReader(dict[str, Any])
 
 
-def rainbow_section(yard: ServerRuntime) -> RainbowSection:
-    found = yard.settings.config.rainbow
-    assert found is not None  # without it the door is not there
-    return found
+@dataclass(frozen=True)
+class RainbowServer:
+    """What Rainbow's calls need of the server."""
+
+    services: Services
+    limiter: Limiter
+    guesses: SecretGuessLimiter
+    received: pollers.ReceivedJobs
+
+    @property
+    def context(self) -> Context:
+        return self.services.context
 
 
-def register(yard: ServerRuntime, request: Any) -> Any:
-    """The server's secret, or a join token of `yard cluster invite`, registers a cluster with what it has."""
-    invite = _admit_registration(yard, request)
+def rainbow_section(server: RainbowServer) -> RainbowSection:
+    section = server.services.settings.config.rainbow
+    assert section is not None  # without the section the services are not served
+    return section
+
+
+def register(server: RainbowServer, request: Any) -> Any:
+    """Register a cluster with its graph, by the server's secret or by a join token of `yard cluster invite`."""
+    invite = _admit_registration(server, request)
     if not is_name(request.name):
         raise Malformed(f"The cluster's name is not one: {NAME_HINT}.")
     if request.subsystem not in MAIN_GRAPH_NAMES:
@@ -66,22 +83,25 @@ def register(yard: ServerRuntime, request: Any) -> Any:
             next_step="Call Register without a subsystem, then RegisterSubsystem.",
         )
     source = _graph(request.nodes, "cluster")
-    made = poller_access.poller_register(yard.context, request.name, source, invite=invite)
-    if made is None:
+    registered = poller_access.poller_register(server.context, request.name, source, invite=invite)
+    if registered is None:
         return RegisterResponse(status="REGISTER_EXISTS")
-    return RegisterResponse(status="REGISTER_SUCCESS", token=made.token, secret=made.secret)
+    return RegisterResponse(status="REGISTER_SUCCESS", token=registered.token, secret=registered.secret)
 
 
-def _admit_registration(yard: ServerRuntime, request: Any) -> tuple[str, str] | None:
-    """The invitation by which a cluster comes; none: it showed the server's secret, which is not to be guessed."""
+def _admit_registration(server: RainbowServer, request: Any) -> tuple[str, str] | None:
+    """Check the secret of a registration. Returns the invite; None if it was the server's secret.
+
+    Wrong secrets are counted, so that nobody can guess the server's secret.
+    """
     if split_credential(request.secret, "join"):  # too long to be guessed
-        return poller_access.check_join_token(yard.context, request.name, request.secret)
+        return poller_access.check_join_token(server.context, request.name, request.secret)
     address = caller_address.get()
-    yard.guesses.check(address)
-    if hmac.compare_digest(request.secret.encode(), rainbow_section(yard).registration_secret.encode()):
+    server.guesses.check(address)
+    if hmac.compare_digest(request.secret.encode(), rainbow_section(server).registration_secret.encode()):
         return None
-    yard.guesses.wrong(address)
-    return poller_access.check_join_token(yard.context, request.name, request.secret)
+    server.guesses.note_wrong(address)
+    return poller_access.check_join_token(server.context, request.name, request.secret)
 
 
 def _graph(text: str, what: str) -> graphs.PackedGraph:
@@ -95,60 +115,60 @@ def _graph(text: str, what: str) -> graphs.PackedGraph:
     return graphs.pack_graph(body)
 
 
-def register_subsystem(yard: ServerRuntime, request: Any) -> Any:
+def register_subsystem(server: RainbowServer, request: Any) -> Any:
     if not (request.name and request.secret and request.nodes and request.subsystem):
         raise Malformed("subsystem nodes, name, cluster name and secret are required.")
-    caller = _caller(yard, request.name, request.secret)
+    caller = _caller(server, request.name, request.secret)
     if request.subsystem in MAIN_GRAPH_NAMES or not is_name(request.subsystem):
         raise Malformed(f"{request.subsystem[:80]!r} cannot be the name of a subsystem: {NAME_HINT}.")
-    known = graphs.subsystem_list(yard.context, caller, request.name)
-    if any(each.name == request.subsystem for each in known):
+    known = graphs.subsystem_list(server.context, caller, request.name)
+    if any(subsystem.name == request.subsystem for subsystem in known):
         raise BadRequest(
             f"The subsystem {request.subsystem} already exists.", next_step="Delete it first: DeleteSubsystem."
         )
     source = _graph(request.nodes, "subsystem")
-    graphs.subsystem_put(yard.context, caller, request.name, request.subsystem, source)
+    graphs.subsystem_put(server.context, caller, request.name, request.subsystem, source)
     return RegisterResponse(status="REGISTER_SUCCESS")
 
 
-def _caller(yard: ServerRuntime, name: str, secret: str) -> graphs.GraphCaller:
-    entry = poller_access.authenticate_poller(yard.context, name, secret)
+def _caller(server: RainbowServer, name: str, secret: str) -> graphs.GraphCaller:
+    entry = poller_access.authenticate_poller(server.context, name, secret)
     return graphs.GraphCaller(Actor(f"agent:{entry.name}", rights_of("", (), ())), entry)
 
 
-def delete(yard: ServerRuntime, request: Any) -> Any:
-    """What waits there goes elsewhere or is rejected; what it had accepted is given up."""
-    entry = poller_access.authenticate_poller(yard.context, request.name, request.secret)
-    member = yard.context.snapshots.world.by_id.get(entry.cluster_id)
-    if member is None:  # somebody else ended it this moment
+def delete(server: RainbowServer, request: Any) -> Any:
+    """Delete a cluster. Its waiting jobs are routed again; jobs that it had accepted are abandoned."""
+    entry = poller_access.authenticate_poller(server.context, request.name, request.secret)
+    member = server.context.snapshots.world.by_id.get(entry.cluster_id)
+    if member is None:  # it has just been deleted by another call
         return DeleteResponse(status="DELETE_NO_EXISTS")
-    clusters.end_registration(yard.context, member, by=f"agent:{entry.name}", abandon=True)
+    clusters.end_registration(server.context, member, by=f"agent:{entry.name}", abandon=True)
     return DeleteResponse(status="DELETE_SUCCESS")
 
 
-def delete_subsystem(yard: ServerRuntime, request: Any) -> Any:
-    caller = _caller(yard, request.name, request.secret)
+def delete_subsystem(server: RainbowServer, request: Any) -> Any:
+    caller = _caller(server, request.name, request.secret)
     try:
-        graphs.subsystem_delete(yard.context, caller, request.name, request.subsytem)
+        graphs.subsystem_delete(server.context, caller, request.name, request.subsytem)
     except NotFound:
         return DeleteResponse(status="DELETE_NO_EXISTS")
     return DeleteResponse(status="DELETE_SUCCESS")
 
 
-def update_state(yard: ServerRuntime, request: Any) -> Any:
-    entry = poller_access.authenticate_poller(yard.context, request.cluster, request.secret)
+def update_state(server: RainbowServer, request: Any) -> Any:
+    entry = poller_access.authenticate_poller(server.context, request.cluster, request.secret)
     values = _payload.read(_unwrapped(request.payload))
     usable: dict[str, Scalar] = {
         name: value for name, value in values.items() if isinstance(value, bool | int | float | str)
     }
     change = convert({"state": usable}, ClusterChange, where="payload")
-    clusters.set_polled_state(yard.context, entry.cluster_id, change.state or {}, by=f"agent:{entry.name}")
-    whole = len(usable) == len(values)
-    return UpdateStateResponse(status="UPDATE_STATE_SUCCESS" if whole else "UPDATE_STATE_PARTIAL")
+    clusters.set_polled_state(server.context, entry.cluster_id, change.state or {}, by=f"agent:{entry.name}")
+    is_complete = len(usable) == len(values)
+    return UpdateStateResponse(status="UPDATE_STATE_SUCCESS" if is_complete else "UPDATE_STATE_PARTIAL")
 
 
 def _unwrapped(payload: str) -> bytes:
-    """Its Python client sends a file's text as a JSON string: one layer more."""
+    """Remove a layer of JSON: Rainbow's Python client sends a file's text as a JSON string."""
     text = payload.strip()
     if text.startswith('"'):
         try:
@@ -158,25 +178,25 @@ def _unwrapped(payload: str) -> bytes:
     return text.encode()
 
 
-def submit_decide(yard: ServerRuntime, request: Any, *, is_quick: bool = False, is_counted: bool = False) -> Any:
-    """The write that makes the job; or, where only an opinion was asked for, the answer.
+def submit_decide(server: RainbowServer, request: Any, *, is_quick: bool = False, is_counted: bool = False) -> Any:
+    """Return the write that makes the job; or the answer, if the request only asks which clusters fit.
 
-    `is_quick`: raise TakesLong rather than hold up a loop. `is_counted`: the request counts already as its owner's.
+    `is_quick`: raise TooSlowForLoop if it may take long. `is_counted`: the request has already been counted.
     """
     if is_quick and not _is_small(request):
         raise TooSlowForLoop
-    given = [each for each in request.clusters if each.name and each.token]
-    if not given:
+    named_clusters = [cluster for cluster in request.clusters if cluster.name and cluster.token]
+    if not named_clusters:
         raise Malformed("one or more authenticated clusters are required: each with its name and token.")
-    if len(given) > CLUSTERS_MAX:
-        raise Malformed(f"{len(given)} clusters; at most {CLUSTERS_MAX} are taken.")
-    if any(not is_name(each.name) for each in given):
+    if len(named_clusters) > CLUSTERS_MAX:
+        raise Malformed(f"{len(named_clusters)} clusters; at most {CLUSTERS_MAX} are taken.")
+    if any(not is_name(cluster.name) for cluster in named_clusters):
         raise Denied("request denied: there is no such cluster.", next_step=rainbow.HOW_TO_BE_ADMITTED)
-    tokens = [ClusterToken(each.name, each.token) for each in given]
-    actor = rainbow.actor_of_cluster_tokens(yard.context, tokens)
+    tokens = [ClusterToken(cluster.name, cluster.token) for cluster in named_clusters]
+    actor = rainbow.actor_of_cluster_tokens(server.context, tokens)
     if not is_counted:
-        yard.limiter.request(actor)
-    wanted = jobspecs.read_request(
+        server.limiter.count_request(actor)
+    job = jobspecs.read_request(
         request.jobspec,
         name=request.name,
         clusters=tokens,
@@ -184,43 +204,49 @@ def submit_decide(yard: ServerRuntime, request: Any, *, is_quick: bool = False, 
         options=dict(request.select_options),
     )
     if request.satisfy_only:
-        found = rainbow.possible_clusters(yard.submit, actor, wanted)
-        return SubmitJobResponse(status="SUBMIT_SUCCESS", clusters=found)
-    return rainbow.decide(yard.context, yard.submit, actor, wanted, request.jobspec, is_quick=is_quick)
+        names = rainbow.possible_clusters(server.services.submit, actor, job)
+        return SubmitJobResponse(status="SUBMIT_SUCCESS", clusters=names)
+    return rainbow.decide(server.context, server.services.submit, actor, job, request.jobspec, is_quick=is_quick)
 
 
 def _is_small(request: Any) -> bool:
-    """Read and decided in a moment."""
+    """Whether a request is read and decided quickly."""
     size = len(request.jobspec) + sum(len(value) for value in request.select_options.values())
     return not request.satisfy_only and size <= QUICK_BYTES_MAX and len(request.clusters) <= QUICK_CLUSTERS_MAX
 
 
-def submit_decide_fresh(yard: ServerRuntime, request: Any) -> Any:
-    """Where it may take long. A no is final: it is never said by a snapshot that another server may have outdated."""
-    yard.context.snapshots.refresh()
-    return submit_decide(yard, request, is_counted=_is_small(request))
+def submit_decide_fresh(server: RainbowServer, request: Any) -> Any:
+    """Decide on a thread, from fresh snapshots: a refusal is final, and another server may have changed them."""
+    server.context.snapshots.refresh()
+    return submit_decide(server, request, is_counted=_is_small(request))
 
 
 def submit_response(numbered: rainbow.NumberedJob) -> Any:
     return SubmitJobResponse(status="SUBMIT_SUCCESS", jobid=numbered.number, cluster=numbered.cluster)
 
 
-def receive_jobs(yard: ServerRuntime, request: Any) -> Any:
-    entry = poller_access.authenticate_poller(yard.context, request.cluster, request.secret)
-    most, lease_us = request.maxJobs, rainbow_section(yard).receive_lease_us
-    found = pollers.receive_jobs(
-        yard.context, yard.leasing, entry, most=most, lease_us=lease_us, write=jobspecs.received_job
+def receive_jobs(server: RainbowServer, request: Any) -> Any:
+    entry = poller_access.authenticate_poller(server.context, request.cluster, request.secret)
+    most, lease_us = request.maxJobs, rainbow_section(server).receive_lease_us
+    jobs = pollers.receive_jobs(
+        server.context,
+        server.services.leasing,
+        entry,
+        most=most,
+        lease_us=lease_us,
+        write=jobspecs.received_job,
+        received=server.received,
     )
-    return ReceiveJobsResponse(status="REQUEST_JOBS_SUCCESS" if found else "REQUEST_JOBS_NORESULTS", jobs=found)
+    return ReceiveJobsResponse(status="REQUEST_JOBS_SUCCESS" if jobs else "REQUEST_JOBS_NORESULTS", jobs=jobs)
 
 
-def accept_jobs(yard: ServerRuntime, request: Any) -> Any:
-    entry = poller_access.authenticate_poller(yard.context, request.cluster, request.secret)
+def accept_jobs(server: RainbowServer, request: Any) -> Any:
+    entry = poller_access.authenticate_poller(server.context, request.cluster, request.secret)
     if not request.jobids:
         raise Malformed("one or more jobs must be accepted.")
     if len(request.jobids) > BATCH_MAX:
         raise Malformed(f"At most {BATCH_MAX} jobs are accepted at once.")
-    taken = pollers.accept_jobs(yard.context, entry, list(request.jobids))
+    taken = pollers.accept_jobs(server.context, entry, list(request.jobids), server.received)
     is_all = taken == len(request.jobids)
     return AcceptJobsResponse(status="RESULT_TYPE_SUCCESS" if is_all else "RESULT_TYPE_PARTIAL")
 
@@ -234,49 +260,49 @@ _SEEN_BY_NUMBER = {
 }
 
 
-def report_jobs(yard: ServerRuntime, request: Any) -> Any:
-    """Our own call: what became of the jobs a cluster accepted."""
-    entry = poller_access.authenticate_poller(yard.context, request.cluster, request.secret)
+def report_jobs(server: RainbowServer, request: Any) -> Any:
+    """Our addition to Rainbow: a cluster reports what became of the jobs that it accepted."""
+    entry = poller_access.authenticate_poller(server.context, request.cluster, request.secret)
     if len(request.reports) > BATCH_MAX:
         raise Malformed(f"At most {BATCH_MAX} reports are taken at once.")
     reports = []
-    for each in request.reports:
-        if (seen := _SEEN_BY_NUMBER.get(each.seen)) is None:
-            raise Malformed(f"Job {each.jobid}: `seen` is WAITING, RUNNING, SUCCEEDED, FAILED or CANCELLED.")
-        exit_code, signal = _end(seen, each.exit_code)
-        reason = HANDED_OVER_REASON if seen is ObservedState.SUBMITTED else each.reason[:4096]
+    for sent in request.reports:
+        if (seen := _SEEN_BY_NUMBER.get(sent.seen)) is None:
+            raise Malformed(f"Job {sent.jobid}: `seen` is WAITING, RUNNING, SUCCEEDED, FAILED or CANCELLED.")
+        exit_code, signal = _end(seen, sent.exit_code)
+        reason = HANDED_OVER_REASON if seen is ObservedState.SUBMITTED else sent.reason[:4096]
         report = Report("0" * 26, 0, seen, exit_code=exit_code, signal=signal, reason=reason)
-        reports.append((each.jobid, report))
-    taken, refused, cancelled = pollers.report_ends(yard.context, entry, reports)
+        reports.append((sent.jobid, report))
+    taken, refused, cancelled = pollers.report_ends(server.context, entry, reports)
     return ReportJobsResponse(taken=taken, refused=refused, cancelled=cancelled)
 
 
 def _end(seen: ObservedState, code: int) -> tuple[int | None, int | None]:
-    """Exit code and signal. Python's `returncode` of a process that a signal ended is its number, below zero."""
+    """Exit code and signal. A negative code is a signal, as in Python's `returncode`."""
     if seen is ObservedState.SUCCEEDED:
         return 0, None
-    if seen is not ObservedState.FAILED or not code:  # a failure with code 0 is one whose code was not told
+    if seen is not ObservedState.FAILED or not code:  # a failure with code 0: the code is unknown
         return None, None
     return (None, -code) if -SIGNAL_MAX <= code < 0 else (code, None)
 
 
-def match_anonymous(yard: ServerRuntime, payload: str, matcher: str) -> FitAnswer:
-    """Who could run it, of the clusters that everybody may see: nobody knows who asks."""
-    if not rainbow_section(yard).anonymous_match:
+def match_anonymous(server: RainbowServer, payload: str, matcher: str) -> FitAnswer:
+    """List the public clusters that could run a job: the call has no credential."""
+    if not rainbow_section(server).anonymous_match:
         raise MethodNotAllowed(
             "Satisfy carries no credential, and this server answers no strangers.",
             next_step="Its operator can set `rainbow: {anonymous_match: true}`; SubmitJob matches by itself.",
         )
     form = _jobspec.read(payload.encode())
-    access = yard.context.snapshots.access
+    access = server.context.snapshots.access
     stranger = Actor("", rights_of("", (), access.grants))
     engine = None if matcher in ("", DEFAULT_MATCHER) else matcher
-    asked = FitRequest(jobspec=form, match_engine=engine, only_fitting=True, now=False)
-    return msgspec.json.decode(yard.fit.answer(stranger, asked), type=FitAnswer)
+    request = FitRequest(jobspec=form, match_engine=engine, only_fitting=True, now=False)
+    return msgspec.json.decode(server.services.fit.answer(stranger, request), type=FitAnswer)
 
 
-# SubmitJob and Satisfy are served by the door itself: they are asked thousands of times a second.
-SCHEDULER_CALLS: dict[str, Callable[[ServerRuntime, Any], Any]] = {
+# SubmitJob and Satisfy are in grpc_services.py: they are called thousands of times a second.
+SCHEDULER_CALLS: dict[str, Callable[[RainbowServer, Any], Any]] = {
     "Register": register,
     "RegisterSubsystem": register_subsystem,
     "Delete": delete,
@@ -285,4 +311,4 @@ SCHEDULER_CALLS: dict[str, Callable[[ServerRuntime, Any], Any]] = {
     "ReceiveJobs": receive_jobs,
     "AcceptJobs": accept_jobs,
 }
-HANDOVER_CALLS: dict[str, Callable[[ServerRuntime, Any], Any]] = {"ReportJobs": report_jobs}
+HANDOVER_CALLS: dict[str, Callable[[RainbowServer, Any], Any]] = {"ReportJobs": report_jobs}

@@ -1,8 +1,9 @@
-"""Rainbow's services as gRPC serves them: from bytes to a call of ours, and from our errors to honest codes."""
+"""Rainbow's services on the gRPC port: from messages to calls of ours, and from our errors to gRPC codes."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,19 +16,22 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
 from switchyard.errors import BadRequest, Denied, LimitReached, PolicyRefused, YardError
+from switchyard.server.commits import COMMIT_WAIT_S_MAX, deliver_to_loop, settle_future
 from switchyard.server.grpc_intake import CallContext, GrpcMethod, MessageIntake, peer_address
 from switchyard.server.grpc_message import message_reader
 from switchyard.server.rainbow import calls
+from switchyard.server.rainbow.calls import RainbowServer
 from switchyard.server.rainbow.messages import GRAPH, HANDOVER, SCHEDULER, SatisfyResponse, message
-from switchyard.server.rainbow.secret_guesses import caller_address
-from switchyard.server.runtime import COMMIT_WAIT_S_MAX, ServerRuntime, deliver_results, settle_future
-from switchyard.service.committer import Deliveries, DeliverResults
+from switchyard.server.rainbow.secret_guesses import SecretGuessLimiter, caller_address
+from switchyard.server.runtime import ServerRuntime
+from switchyard.service.core.committer import DeliverResults
+from switchyard.service.run.pollers import ReceivedJobs
 from switchyard.service.submit.rainbow import NumberedInsert, NumberedJob
 from switchyard.service.submit.submit import TooSlowForLoop
 
 GRAPH_CALLS = frozenset({"Register", "RegisterSubsystem"})  # calls whose messages may be large
-ANSWERS_MAX = 4096  # of Satisfy, kept for one version of the world
-ANSWERS_BYTES_MAX = 64 * 2**20  # of them all, with the questions: strangers ask
+ANSWERS_MAX = 4096  # cached answers of Satisfy
+ANSWERS_BYTES_MAX = 64 * 2**20  # of all cached answers with their requests: anybody may call
 ANSWER_KEY_BYTES_MAX = 16 * 1024
 
 THREADS = 4
@@ -35,52 +39,48 @@ THREADS = 4
 Serve = Callable[[Any], Awaitable[Any]]
 
 
-def handlers(yard: ServerRuntime, intake: MessageIntake) -> tuple[grpc.GenericRpcHandler, ...]:
-    """None without the section: Rainbow's services are then not served at all."""
-    if yard.settings.config.rainbow is None:
-        return ()
+def handlers(server: ServerRuntime, intake: MessageIntake) -> tuple[grpc.GenericRpcHandler, ...]:
+    rainbow = RainbowServer(server.services, server.limiter, SecretGuessLimiter(time.monotonic), ReceivedJobs())
     threads = ThreadPoolExecutor(THREADS, thread_name_prefix="rainbow")
     cold = {**calls.SCHEDULER_CALLS, **calls.HANDOVER_CALLS}
-    by_name: dict[str, Serve] = {name: partial(_in_thread, threads, partial(call, yard)) for name, call in cold.items()}
-    loop = asyncio.get_running_loop()
-
-    def deliver(told: Deliveries) -> None:
-        loop.call_soon_threadsafe(deliver_results, told)
-
+    by_name: dict[str, Serve] = {
+        name: partial(_in_thread, threads, partial(call, rainbow)) for name, call in cold.items()
+    }
+    deliver = partial(deliver_to_loop, asyncio.get_running_loop())
     by_name |= {
-        "SubmitJob": partial(_submit, threads, yard, deliver),
-        "Satisfy": partial(_satisfy, threads, SatisfyCache(yard)),
+        "SubmitJob": partial(_submit, threads, rainbow, deliver),
+        "Satisfy": partial(_satisfy, threads, SatisfyCache(rainbow)),
     }
     return tuple(_service(service, by_name, intake) for service in (SCHEDULER, HANDOVER, GRAPH))
 
 
 async def _in_thread(threads: ThreadPoolExecutor, call: Callable[[Any], Any], request: Any) -> Any:
-    """What waits for the database."""
+    """Run a call that waits for the database."""
     return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, call, request)
 
 
-async def _submit(threads: ThreadPoolExecutor, yard: ServerRuntime, deliver: DeliverResults, request: Any) -> Any:
-    """Decided here, or on a thread where that may take long; committed without one: hundreds may wait for a commit."""
+async def _submit(threads: ThreadPoolExecutor, server: RainbowServer, deliver: DeliverResults, request: Any) -> Any:
+    """Decide on the loop, or on a thread if that may take long. No thread waits for the commit."""
     try:
-        decided = calls.submit_decide(yard, request, is_quick=True)
+        decided = calls.submit_decide(server, request, is_quick=True)
     except (TooSlowForLoop, BadRequest, Denied, LimitReached, PolicyRefused):
-        decided = await _in_thread(threads, partial(calls.submit_decide_fresh, yard), request)
+        decided = await _in_thread(threads, partial(calls.submit_decide_fresh, server), request)
     if not isinstance(decided, NumberedInsert):
         return decided
     future: asyncio.Future[NumberedJob] = asyncio.get_running_loop().create_future()
-    yard.context.committer.put(decided, partial(settle_future, future), deliver=deliver)
+    server.context.committer.put(decided, partial(settle_future, future), deliver=deliver)
     async with asyncio.timeout(COMMIT_WAIT_S_MAX):
         return calls.submit_response(await future)
 
 
 async def _satisfy(threads: ThreadPoolExecutor, satisfy: SatisfyCache, request: Any) -> bytes:
-    if (kept := satisfy.kept(request)) is not None:
-        return kept
+    if (cached := satisfy.cached(request)) is not None:
+        return cached
     return await asyncio.get_running_loop().run_in_executor(threads, satisfy.answer, request)
 
 
 def _service(service: ServiceDescriptor, by_name: dict[str, Serve], intake: MessageIntake) -> grpc.GenericRpcHandler:
-    found = {
+    handlers_by_name = {
         method.name: intake.handler(
             GrpcMethod(
                 method.name,
@@ -95,16 +95,16 @@ def _service(service: ServiceDescriptor, by_name: dict[str, Serve], intake: Mess
         for method in service.methods
         if method.name in by_name
     }
-    return grpc.method_handlers_generic_handler(service.full_name, found)
+    return grpc.method_handlers_generic_handler(service.full_name, handlers_by_name)
 
 
 def _bytes(answer: Any) -> bytes:
-    found: bytes = answer if isinstance(answer, bytes) else answer.SerializeToString()
-    return found
+    content: bytes = answer if isinstance(answer, bytes) else answer.SerializeToString()
+    return content
 
 
 async def _note_caller(context: CallContext) -> None:
-    """Who guesses secrets is known by the address."""
+    """Note the caller's address: wrong secrets are counted by address."""
     caller_address.set(peer_address(context.peer()))
 
 
@@ -117,29 +117,29 @@ async def _serve(serve: Serve, request: Any, _admitted: None) -> Any:
 
 
 class SatisfyCache:
-    """Clients ask it before every submit, mostly the same: the answer's bytes are kept while the world stands."""
+    """Caches encoded answers until a snapshot changes: clients ask before every submit, and mostly the same."""
 
-    def __init__(self, yard: ServerRuntime) -> None:
-        self._yard = yard
-        self._kept: OrderedDict[tuple[str, str], bytes] = OrderedDict()
-        self._kept_bytes = 0
-        self._kept_of: tuple[int, int] = (-1, -1)
+    def __init__(self, server: RainbowServer) -> None:
+        self._server = server
+        self._answers: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+        self._cached_bytes = 0
+        self._versions: tuple[int, int] = (-1, -1)
         self._lock = Lock()
 
-    def kept(self, request: Any) -> bytes | None:
-        """The answer that was given before, if the world is still the same."""
-        versions, key = self._yard.context.snapshots.versions, (request.payload, request.matcher)
+    def cached(self, request: Any) -> bytes | None:
+        """Return the cached answer, if the snapshots are still the same."""
+        versions, key = self._server.context.snapshots.versions, (request.payload, request.matcher)
         if _size(key, b"") > ANSWER_KEY_BYTES_MAX:
-            return None  # never kept: not even looked up, as a key of megabytes takes its time
+            return None  # never cached, and not looked up: hashing a key of megabytes takes time
         with self._lock:
-            if self._kept_of != versions:
-                self._kept, self._kept_of, self._kept_bytes = OrderedDict(), versions, 0
-            return self._kept.get(key)
+            if self._versions != versions:
+                self._answers, self._versions, self._cached_bytes = OrderedDict(), versions, 0
+            return self._answers.get(key)
 
     def answer(self, request: Any) -> bytes:
-        versions = self._yard.context.snapshots.versions
-        fit = calls.match_anonymous(self._yard, request.payload, request.matcher)
-        names = [each.cluster for each in fit.items]
+        versions = self._server.context.snapshots.versions
+        fit = calls.match_anonymous(self._server, request.payload, request.matcher)
+        names = [item.cluster for item in fit.items]
         answer: bytes = SatisfyResponse(
             clusters=names,
             status="RESULT_TYPE_SUCCESS",
@@ -149,11 +149,11 @@ class SatisfyCache:
         ).SerializeToString()
         key = (request.payload, request.matcher)
         with self._lock:
-            if self._kept_of == versions and key not in self._kept and _size(key, b"") <= ANSWER_KEY_BYTES_MAX:
-                self._kept[key] = answer
-                self._kept_bytes += _size(key, answer)
-                while len(self._kept) > ANSWERS_MAX or self._kept_bytes > ANSWERS_BYTES_MAX:
-                    self._kept_bytes -= _size(*self._kept.popitem(last=False))
+            if self._versions == versions and key not in self._answers and _size(key, b"") <= ANSWER_KEY_BYTES_MAX:
+                self._answers[key] = answer
+                self._cached_bytes += _size(key, answer)
+                while len(self._answers) > ANSWERS_MAX or self._cached_bytes > ANSWERS_BYTES_MAX:
+                    self._cached_bytes -= _size(*self._answers.popitem(last=False))
         return answer
 
 

@@ -1,4 +1,4 @@
-"""Jobspecs at Rainbow's door: read as its clients write them, and written for clusters that only poll. Pure."""
+"""Reads jobspecs as Rainbow's clients write them, and writes them for clusters that only poll. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from switchyard.service.run.pollers import ANSWER_BYTES, Handover
 JOBSPEC_NAME = "the jobspec"
 BYTES_MAX = 8 * 2**20  # as any job
 RECEIVED_BYTES_MAX = ANSWER_BYTES - 16 * 1024  # less the job's name and the like
-VALUES_MAX = 100_000  # a list that is written once and used often comes as an alias
-CACHED_BYTES_MAX = 64 * 1024  # a jobspec of this size, a thousand times, is what the memory below may hold
+VALUES_MAX = 100_000  # YAML aliases repeat a list without writing it again
+CACHED_BYTES_MAX = 64 * 1024  # the cache below holds a thousand jobspecs of this size
 _SPEC = frozenset(JobSpec.__struct_fields__) - {"resources"}
 _RESOURCES = frozenset(Resources.__struct_fields__)
 
@@ -30,31 +30,31 @@ _RESOURCES = frozenset(Resources.__struct_fields__)
 def read_request(
     text: str, *, name: str, clusters: list[ClusterToken], algorithm: str, options: dict[str, str]
 ) -> JobRequest:
-    """A job as Rainbow's clients ask for it."""
+    """Make a job request from a request of Rainbow's clients."""
     read = _read if len(text) <= CACHED_BYTES_MAX else _read.__wrapped__
     request = read(text)
     select = None
     if algorithm:
-        # Its `random` takes options and passes them over.
+        # Rainbow's `random` accepts options and ignores them.
         select = convert(
             {"name": algorithm, "options": {} if algorithm == "random" else options}, Select, where="select_algorithm"
         )
-    given: dict[str, Any] = {"clusters": clusters, "select": select}
+    changes: dict[str, Any] = {"clusters": clusters, "select": select}
     if name:
-        given["name"] = convert(name, Title, where="name")
-    return msgspec.structs.replace(request, **given)
+        changes["name"] = convert(name, Title, where="name")
+    return msgspec.structs.replace(request, **changes)
 
 
 @lru_cache(maxsize=1024)
 def _read(text: str) -> JobRequest:
-    """The request that a jobspec makes. Most submits repeat one that was read before."""
+    """Make a job request from a jobspec. Cached: most submits repeat a jobspec."""
     if len(text) > BYTES_MAX:
         raise Malformed(f"{JOBSPEC_NAME} is over {BYTES_MAX} bytes.")
     form = load_yaml(text, where=JOBSPEC_NAME, nodes_max=VALUES_MAX)
     if not isinstance(form, dict):
         raise Malformed(f"{JOBSPEC_NAME} is not a mapping with version, resources and tasks.")
     try:
-        form = msgspec.json.decode(msgspec.json.encode(form))  # names that look like numbers are names
+        form = msgspec.json.decode(msgspec.json.encode(form))  # keys that look like numbers become strings
     except TypeError as exc:
         raise Malformed(f"{JOBSPEC_NAME} has a key that is no text: {exc}.") from exc
     plain = from_jobspec(form, where=JOBSPEC_NAME).plain
@@ -71,7 +71,7 @@ def _read(text: str) -> JobRequest:
 
 
 def received_job(handed: Handover) -> str:
-    """One job as a cluster receives it: with its own jobspec, or with one that says the same. JSON."""
+    """Encode a job for a cluster as JSON: with its own jobspec, or with an equivalent one."""
     lease = handed.lease
     spec = lease.spec if isinstance(lease.spec, JobSpec) else msgspec.json.decode(lease.spec, type=JobSpec)
     form = {
@@ -85,7 +85,7 @@ def received_job(handed: Handover) -> str:
 
 
 def jobspec_of(spec: JobSpec, name: str) -> str:
-    """A plain job in Rainbow's words. JSON, which is YAML, too."""
+    """Write a plain job as a jobspec, in JSON, which is also YAML."""
     form: dict[str, Any] = (
         dict(spec.demand) if spec.demand is not None else {"version": 1, "resources": {"job": _group(spec)}}
     )
@@ -110,12 +110,12 @@ def _group(spec: JobSpec) -> dict[str, object]:
     """One slot per task, or one node with its share of them."""
     resources, asked = spec.resources, spec.resources.asked
     tasks = ceil(resources.tasks / resources.nodes) if resources.nodes else 1
-    held: list[dict[str, object]] = [{"type": "core", "count": ceil(parse_amount(asked.cores) * tasks)}]
+    parts: list[dict[str, object]] = [{"type": "core", "count": ceil(parse_amount(asked.cores) * tasks)}]
     if asked.gpus:
-        held.append({"type": "gpu", "count": asked.gpus * tasks})
+        parts.append({"type": "gpu", "count": asked.gpus * tasks})
     for kind, size in (("memory", asked.memory), ("storage", asked.ephemeral_storage)):
-        if found := parse_bytes(size):
-            held.append({"type": kind, "count": found * tasks, "unit": "B"})
+        if size_bytes := parse_bytes(size):
+            parts.append({"type": kind, "count": size_bytes * tasks, "unit": "B"})
     if resources.nodes:
-        return {"type": "node", "replicas": resources.nodes, "with": held}
-    return {"type": "slot", "replicas": resources.tasks, "with": held}
+        return {"type": "node", "replicas": resources.nodes, "with": parts}
+    return {"type": "slot", "replicas": resources.tasks, "with": parts}

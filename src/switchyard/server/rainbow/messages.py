@@ -1,4 +1,4 @@
-"""The door's messages, from the compiled form of `proto/*.proto` (`make proto` writes it anew).
+"""Rainbow's messages, from the compiled form of `proto/*.proto` (made by `make proto`).
 
 They stand in a pool of their own: Rainbow's Python client has messages of the same names, and may live in one process
 with this. No generated code either, which would be bound to one range of versions of protobuf.

@@ -1,4 +1,4 @@
-"""How often the registration secret may be guessed: a few times at once, then slowly, by each address and by all."""
+"""Limits guesses of the registration secret, by address and in total: a few at once, then slowly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ caller_address: ContextVar[str] = ContextVar("caller_address", default="")  # of
 
 
 class TooManyGuesses(Busy):
-    """The secret was not even compared. The gRPC port counts such a message as one with a wrong secret."""
+    """The secret was not compared. The gRPC port counts such a message as one with a wrong secret."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class _Allowance:
 
 
 class SecretGuessLimiter:
-    """Wrong secrets lately. While there were too many, the right one is refused too: else an answer would tell."""
+    """Counts wrong secrets. After too many, the right one is refused as well: else the answer would reveal it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -44,26 +44,26 @@ class SecretGuessLimiter:
         self._by_address: OrderedDict[str, _Allowance] = OrderedDict()
 
     def check(self, address: str) -> None:
-        """Refuse an address that guesses too often, and everybody while all together do."""
+        """Refuse an address that guesses too often, and every address while all together guess too often."""
         with self._lock:
-            one = self._one(address)
-            if one.left < 1 or self._all.left < 1:
+            allowance = self._allowance(address)
+            if allowance.left < 1 or self._all.left < 1:
                 raise TooManyGuesses(
                     "Too many wrong registration secrets were shown.",
                     next_step="Wait a minute, or register with a join token (`yard cluster invite NAME`).",
                 )
 
-    def wrong(self, address: str) -> None:
+    def note_wrong(self, address: str) -> None:
         with self._lock:
-            self._one(address).left -= 1
+            self._allowance(address).left -= 1
             self._all.left -= 1
 
-    def _one(self, address: str) -> _Allowance:
+    def _allowance(self, address: str) -> _Allowance:
         now = self._clock()
         self._all.refill(now, GUESSES_MAX, GUESS_EVERY_S)
-        one = self._by_address.setdefault(address, _Allowance(float(ADDRESS_GUESSES_MAX), now))
-        one.refill(now, ADDRESS_GUESSES_MAX, ADDRESS_GUESS_EVERY_S)
+        allowance = self._by_address.setdefault(address, _Allowance(float(ADDRESS_GUESSES_MAX), now))
+        allowance.refill(now, ADDRESS_GUESSES_MAX, ADDRESS_GUESS_EVERY_S)
         self._by_address.move_to_end(address)
         if len(self._by_address) > ADDRESSES_MAX:
             self._by_address.popitem(last=False)
-        return one
+        return allowance

@@ -1,0 +1,55 @@
+"""Invites: the join tokens by which agents join a cluster."""
+
+from __future__ import annotations
+
+from switchyard.errors import Malformed
+from switchyard.model.api import Deleted, Page
+from switchyard.model.cluster import Invite, InviteRequest, NewInvite
+from switchyard.model.names import is_name
+from switchyard.server.http.call import Call
+from switchyard.server.http.endpoint import Endpoint
+from switchyard.server.http.query_parameters import ID_CURSOR, LIMIT
+from switchyard.service.cluster import clusters
+
+
+def invite_create(call: Call) -> NewInvite:
+    return clusters.invite_create(call.context, call.actor, _name(call, "cluster"), call.body)
+
+
+def invite_list(call: Call) -> Page[Invite]:
+    after = call.id_cursor or ""
+    invites = clusters.invite_list(call.context, call.actor, call.path["cluster"], after=after, limit=call.limit)
+    return Page(invites, invites[-1].id if len(invites) == call.limit else None)
+
+
+def invite_revoke(call: Call) -> Deleted:
+    clusters.invite_revoke(call.context, call.actor, call.path["invite"])
+    return Deleted(call.path["invite"])
+
+
+def _name(call: Call, word: str) -> str:
+    if not is_name(call.path[word]):
+        raise Malformed(f"{call.path[word][:80]!r} is not a valid name.")
+    return call.path[word]
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint(
+        "POST",
+        "/v1/clusters/{cluster}/invites",
+        "A join token; registers the cluster if it is new",
+        NewInvite,
+        invite_create,
+        InviteRequest,
+        201,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/clusters/{cluster}/invites",
+        "Join tokens of a cluster",
+        Page[Invite],
+        invite_list,
+        query=(LIMIT, ID_CURSOR),
+    ),
+    Endpoint("DELETE", "/v1/invites/{invite}", "Revoke a join token", Deleted, invite_revoke),
+)
